@@ -304,6 +304,8 @@ typedef struct berth_archive berth_archive;       /* an opened file, its records
 #define BERTH_CONJ 2u /* the elements are the complex conjugates of the stored ones */
 #define BERTH_NEG 4u  /* the elements are the negatives of the stored ones */
 #define BERTH_META 8u /* on the meta device: a shape and a dtype, no storage */
+/* A flag of a sparse COO tensor, beside BERTH_REQUIRES_GRAD: see berth_value_flags. */
+#define BERTH_COALESCED 16u
 
 /* How a quantized tensor maps integers to numbers. Source: torch.qscheme. */
 typedef enum berth_qscheme {
@@ -389,43 +391,43 @@ BERTH_API uint64_t berth_storage_nbytes(const berth_storage *storage);
  * share a storage share its `berth_storage`.
  */
 typedef enum berth_kind {
-    BERTH_KIND_NONE,
-    BERTH_KIND_BOOL,
-    BERTH_KIND_INT,
-    BERTH_KIND_FLOAT,
-    BERTH_KIND_COMPLEX,
-    BERTH_KIND_STR,
-    BERTH_KIND_BYTES,
-    BERTH_KIND_BYTEARRAY,
-    BERTH_KIND_LIST,
-    BERTH_KIND_TUPLE,
-    BERTH_KIND_DICT,
-    BERTH_KIND_ORDERED_DICT,
-    BERTH_KIND_COUNTER,
-    BERTH_KIND_SET,
-    BERTH_KIND_SIZE,      /* torch.Size */
-    BERTH_KIND_DEVICE,    /* torch.device */
-    BERTH_KIND_DTYPE,     /* torch.dtype */
-    BERTH_KIND_QSCHEME,   /* torch.per_tensor_affine, … */
-    BERTH_KIND_LAYOUT,    /* torch.layout */
-    BERTH_KIND_STORAGE,   /* a bare storage */
-    BERTH_KIND_TENSOR,    /* strided, quantized or meta */
-    BERTH_KIND_SPARSE,    /* COO, CSR, CSC, BSR, BSC */
-    BERTH_KIND_NESTED,    /* nested tensor */
-    BERTH_KIND_PARAMETER, /* torch.nn.Parameter around a tensor */
-    BERTH_KIND_SUBCLASS,  /* a tensor that carries Python attributes */
-    BERTH_KIND_GLOBAL,    /* a class or function named, never called */
-    BERTH_KIND_CALL       /* inert: what an unknown global was asked to build */
+    BERTH_KIND_NONE = 0,
+    BERTH_KIND_BOOL = 1,
+    BERTH_KIND_INT = 2,
+    BERTH_KIND_FLOAT = 3,
+    BERTH_KIND_COMPLEX = 4,
+    BERTH_KIND_STR = 5,
+    BERTH_KIND_BYTES = 6,
+    BERTH_KIND_BYTEARRAY = 7,
+    BERTH_KIND_LIST = 8,
+    BERTH_KIND_TUPLE = 9,
+    BERTH_KIND_DICT = 10,
+    BERTH_KIND_ORDERED_DICT = 11,
+    BERTH_KIND_COUNTER = 12,
+    BERTH_KIND_SET = 13,
+    BERTH_KIND_SIZE = 14,      /* torch.Size */
+    BERTH_KIND_DEVICE = 15,    /* torch.device */
+    BERTH_KIND_DTYPE = 16,     /* torch.dtype */
+    BERTH_KIND_QSCHEME = 17,   /* torch.per_tensor_affine, … */
+    BERTH_KIND_LAYOUT = 18,    /* torch.layout */
+    BERTH_KIND_STORAGE = 19,   /* a bare storage */
+    BERTH_KIND_TENSOR = 20,    /* strided, quantized or meta */
+    BERTH_KIND_SPARSE = 21,    /* COO, CSR, CSC, BSR, BSC */
+    BERTH_KIND_NESTED = 22,    /* nested tensor */
+    BERTH_KIND_PARAMETER = 23, /* torch.nn.Parameter around a tensor */
+    BERTH_KIND_SUBCLASS = 24,  /* a tensor that carries Python attributes */
+    BERTH_KIND_GLOBAL = 25,    /* a class or function named, never called */
+    BERTH_KIND_CALL = 26       /* inert: what an unknown global was asked to build */
 } berth_kind;
 
 typedef enum berth_layout_kind {
     BERTH_SPARSE_COO = 1,
-    BERTH_SPARSE_CSR,
-    BERTH_SPARSE_CSC,
-    BERTH_SPARSE_BSR,
-    BERTH_SPARSE_BSC,
-    BERTH_STRIDED,
-    BERTH_JAGGED
+    BERTH_SPARSE_CSR = 2,
+    BERTH_SPARSE_CSC = 3,
+    BERTH_SPARSE_BSR = 4,
+    BERTH_SPARSE_BSC = 5,
+    BERTH_STRIDED = 6,
+    BERTH_JAGGED = 7
 } berth_layout_kind;
 
 /*
@@ -464,9 +466,8 @@ BERTH_API berth_value *berth_make_set(berth_tree *tree);
 BERTH_API berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank);
 /* torch.device(type) when index < 0, else torch.device(type, index). */
 BERTH_API berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index);
-BERTH_API berth_value *berth_make_dtype(berth_tree *tree, berth_dtype dtype);
-BERTH_API berth_value *berth_make_qscheme(berth_tree *tree, berth_qscheme qscheme);
-BERTH_API berth_value *berth_make_layout(berth_tree *tree, berth_layout_kind layout);
+/* torch.float32 and its like. `kind` says what `number` is: DTYPE, QSCHEME or LAYOUT. */
+BERTH_API berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number);
 BERTH_API berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage);
 /* Copies *tensor, its shape and stride. Checked at once: it must fit its storage. */
 BERTH_API berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *tensor);
@@ -504,66 +505,131 @@ BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_va
  */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
-/* ---- compact ---- */
+/* ---- copying ---- */
+
+/* Flags of berth_value_copy. */
+#define BERTH_COPY_COMPACT 1u /* cut each storage to the bytes that the tensors use */
 
 /*
- * Makes in `tree` a value equal to `value` whose storages hold no more than their tensors use: each
- * is cut to the range from the first to the last byte that any of them has. A save of it writes a
- * view, or some rows of a table, without the rest. What shared a storage, or was one node, still
- * is; a storage that is a value itself (BERTH_KIND_STORAGE) stays whole. Storages are shared within
- * what one call makes, not with what another one makes.
+ * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
+ * set what changes, save.
  *
- * `value` is of any tree or checkpoint, of `tree` too, and stays as it is. Its bytes are referred
- * to, not copied: its tree or checkpoint must outlive `tree`, or what is made must not be used any
- * more. Time and memory grow with all of the value's tree. NULL where something failed
- * (berth_tree_error tells). Not while another thread changes one of the trees.
+ *     berth_value *root = berth_make_dict(tree);
+ *     berth_dict_set(root, "model", berth_value_copy(tree, berth_find(checkpoint, "model", &error),
+ * 0)); berth_dict_set(root, "epoch", berth_make_int(tree, 7)); berth_save("model.pt", root, NULL,
+ * &error);
+ *
+ * value: a value of any tree or checkpoint, of `tree` too. It stays as it is.
+ * flags: 0, or BERTH_COPY_COMPACT: each new storage then has only the range from the first to the
+ *   last byte that a tensor of the copy uses, so that a save of a view writes no more. A storage
+ *   that is itself a value (BERTH_KIND_STORAGE) stays whole.
+ * Identity: what was one node, or shared a storage, in `value` does so in the copy. Two calls share
+ *   nothing with each other: copy in one call what shares storages.
+ * Lifetime: nodes are new, bytes are referred to, not copied. The tree or checkpoint of `value`
+ * must outlive the copy's last use. Returns NULL if something failed; berth_tree_error says why.
+ * Time and memory are in proportion to all of the value's tree. Threads: no other thread may change
+ * either tree meanwhile.
  */
-BERTH_API berth_value *berth_value_compact(berth_tree *tree, const berth_value *value);
+BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags);
 
-/* ---- asking: each is defined for the kinds named, else gives 0, NULL or false ---- */
+/* ---- reading: each is defined for the kinds named, else gives 0, NULL or false ---- */
 
 BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
 BERTH_API const char *berth_kind_name(berth_kind kind);
-BERTH_API bool berth_as_bool(const berth_value *value);
-/* True and the integer, if `value` is an INT that fits. */
-BERTH_API bool berth_as_int(const berth_value *value, int64_t *integer);
+/*
+ * Returns true and sets what it points to if `value` is of that kind; else false, and 0. An INT
+ * that does not fit is read by berth_as_bigint.
+ */
+BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
+BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
+BERTH_API bool berth_as_float(const berth_value *value, double *result);
+BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
+/* DTYPE, QSCHEME, LAYOUT, whichever `kind` says. The layout of a SPARSE is one, too. */
+BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);
 /* The two's complement bytes of an INT beyond int64; NULL for one that fits. */
 BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
-BERTH_API double berth_as_float(const berth_value *value); /* FLOAT; COMPLEX: real part */
-BERTH_API double berth_value_imaginary(const berth_value *value);
 /* STR: its text. GLOBAL: "module name". DEVICE: "cuda:1". */
 BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
 /* BYTES, BYTEARRAY. */
 BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
-/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
-BERTH_API size_t berth_value_count(const berth_value *value);
-/* Item i in order; for dicts the value. SPARSE, NESTED: part i. CALL: argument i. */
-BERTH_API berth_value *berth_value_item(const berth_value *value, size_t i);
-/* Key i of a dict, in insertion order. */
-BERTH_API berth_value *berth_value_key(const berth_value *value, size_t i);
-/* The value under a text key, or NULL. */
-BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
-BERTH_API berth_dtype berth_as_dtype(const berth_value *value);        /* DTYPE */
-BERTH_API berth_qscheme berth_as_qscheme(const berth_value *value);    /* QSCHEME */
-BERTH_API berth_layout_kind berth_as_layout(const berth_value *value); /* LAYOUT, SPARSE */
-BERTH_API berth_storage *berth_as_storage(const berth_value *value);   /* STORAGE */
-/* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
-BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
 /* SIZE, SPARSE: the shape; *rank items. */
 BERTH_API const int64_t *berth_as_size(const berth_value *value, int32_t *rank);
-BERTH_API bool berth_value_is_coalesced(const berth_value *value);  /* SPARSE COO */
-BERTH_API bool berth_value_requires_grad(const berth_value *value); /* tensors, PARAMETER */
+BERTH_API berth_storage *berth_as_storage(const berth_value *value); /* STORAGE */
+/* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
+BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
+
+/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
+BERTH_API size_t berth_value_count(const berth_value *value);
+/* Item i of anything that berth_value_count counts but dicts; NULL if there is none. */
+BERTH_API berth_value *berth_list_at(const berth_value *list, size_t i);
+/* Key and item i of a dict, in the order of insertion; either pointer may be NULL. */
+BERTH_API bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key,
+                             berth_value **item);
+/* The value under a text key, or NULL. */
+BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
+
+/* What a value has beside its items. */
+typedef enum berth_part {
+    BERTH_PART_INNER = 0,      /* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called */
+    BERTH_PART_STATE = 1,      /* attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL */
+    BERTH_PART_LIST_ITEMS = 2, /* CALL: the LIST of what Python would append to the object */
+    BERTH_PART_DICT_ITEMS = 3  /* CALL: the DICT of what it would set in it by key */
+} berth_part;
+/* NULL if there is none. In names: "x.__dict__", "x.list_items.0", "x.dict_items.key". */
+BERTH_API berth_value *berth_value_part(const berth_value *value, berth_part part);
+/* BERTH_REQUIRES_GRAD: of a tensor or PARAMETER; BERTH_COALESCED: of a SPARSE. */
+BERTH_API uint32_t berth_value_flags(const berth_value *value);
+
+/* ---- walking ---- */
+
+/* Where a walk stands; valid during the call that gets it. */
+typedef struct berth_walk berth_walk;
+struct berth_walk {
+    const char *(*path)(const berth_walk *walk); /* see berth_walk_path */
+};
+
 /*
- * CALL, which keeps what Python would fill its object with: the LIST of what is appended to it, and
- * the DICT of what is set in it by key, each NULL if there is none. In names: "x.list_items.0",
- * "x.dict_items.key".
+ * Returns the path of the value at hand, as berth_find takes it: "['model'][0].__dict__"; "" for
+ * the root. Valid until the function of the walker returns. "..." if it is longer than 16 MiB.
  */
-BERTH_API berth_value *berth_value_list_items(const berth_value *value);
-BERTH_API berth_value *berth_value_dict_items(const berth_value *value);
-/* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called. */
-BERTH_API berth_value *berth_value_inner(const berth_value *value);
-/* Attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL; NULL if none. */
-BERTH_API berth_value *berth_value_state(const berth_value *value);
+static inline const char *berth_walk_path(const berth_walk *walk)
+{
+    return walk->path(walk);
+}
+
+/* Returns 0 to go on, or another number, which ends the walk. */
+typedef int (*berth_walk_function)(void *context, const berth_walk *walk, const berth_value *value);
+
+/* What `enter` returns to pass over all that is inside the value. */
+#define BERTH_WALK_SKIP 0x7fffffff
+
+/* Flags of a walker. */
+#define BERTH_WALK_ITEMS 1u /* only items of containers: no attributes, no parts of tensors */
+
+typedef struct berth_walker {
+    size_t struct_size; /* sizeof(berth_walker), or 0: the struct of version 0.2 */
+    uint32_t flags;
+    berth_walk_function enter; /* a value is met for the first time; what is inside follows */
+    berth_walk_function leave; /* all that is inside has been walked; not after BERTH_WALK_SKIP */
+    berth_walk_function alias; /* a value is met again; it is not entered again */
+    void *context;             /* for the functions, of which each may be NULL */
+} berth_walker;
+
+/*
+ * Walks all values under `value`, depth first and in order: items of containers (keys of dicts are
+ * not walked), the parts of sparse, nested and quantized tensors, then what berth_value_part gives.
+ * Values that have no identity (None, numbers) are entered wherever they are met.
+ *
+ * value: where the walk begins; the first one to be entered.
+ * walker: the functions that are called on the way. Read at the start, and not kept.
+ * Ownership: the walk owns nothing; values stay their tree's. The functions must not change it.
+ * Returns 0, what a function returned to end the walk, BERTH_E_ARGUMENT or BERTH_E_MEMORY. Nothing
+ *   recurses, so that values may be nested as deep as a file can hold them. Time is in proportion
+ *   to the values, and to the lengths of the paths that are asked for.
+ * Threads: several walks may run at once, as long as nobody changes the tree.
+ */
+BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *walker,
+                               berth_error *error);
 
 /* ===================================================================== */
 /*  Config                                                               */
@@ -588,8 +654,7 @@ BERTH_API berth_value *berth_value_state(const berth_value *value);
  * value also overrides a configuration that is passed to an operation. With debug on, loads check
  * at least what load.check=headers checks.
  *
- * Errors: BERTH_E_OPTION: unknown name or invalid value. BERTH_E_UNAVAILABLE: the value is known,
- * but this build does not have what it selects.
+ * Errors: BERTH_E_OPTION: unknown name or invalid value.
  * Threads: any may call these functions, if nothing else is said.
  * Source: the levels are those of torch.utils._config_module.
  */
@@ -641,7 +706,7 @@ BERTH_API int berth_config_unpatch(berth_error *error);
 
 /*
  * What an option is, and where its value comes from.
- * Lifetime: the texts are static; `value` and `later` are part of the struct.
+ * Lifetime: the texts are static; `value` is part of the struct.
  */
 typedef struct berth_option {
     const char *name;    /* "save.durability" */
@@ -653,7 +718,6 @@ typedef struct berth_option {
     const char *aliases; /* other names, separated by spaces; or "" */
     const char *source;  /* "default", "environment BERTH_...", "program", "patch", "force ..." */
     char value[64];      /* in force on this thread, as text */
-    char later[96];      /* values that this build refuses; or "" */
     uint64_t reserved[4];
 } berth_option;
 
@@ -835,65 +899,295 @@ typedef struct berth_params {
 /* ===================================================================== */
 
 /*
- * What torch.save(value, path) does, atomically: `path` holds the old file or
- * the whole new one, whatever happens, and when this returns 0 it is as durable
- * as save.durability says. A failure leaves no temporary file. The tensors'
- * bytes must not change until this returns.
+ * Saves a value to a path, as torch.save(value, path) does, atomically: `path` holds the old file
+ * or the whole new one, whatever happens. The tensors' bytes must not change until this returns.
  *
- * Symbolic links are followed. What could not be written in place (a read-only
- * file, a folder, a device) is not replaced, nor what the rename would refuse:
- * in a sticky or append-only folder, under a mount. A path such as /dev/fd/3
- * that leads to a file without a name (memfd_create, O_TMPFILE, removed) is
- * written in place, and a failure leaves there what was written. Never save to
- * such a path what is mapped from it.
+ * Path: symbolic links are followed. A save refuses what could not be written in place (a
+ * read-only file, a folder, a device), and what the rename would refuse: in a sticky or
+ * append-only folder, under a mount. A path such as /dev/fd/3 that leads to a file without a name
+ * (memfd_create, O_TMPFILE, removed) is written in place; a failure leaves there what was
+ * written. Never save to such a path what is mapped from it.
  *
- * The new file has owner, group, mode, ACL, security label and user.* attributes
- * of the one it replaces (but set-id bits, and checksums of the old bytes), before
- * the first byte is written. So nobody can read or write it who could not read or
- * write the old one. What this process may not give to it (another owner, a group
- * it is not in) is passed on by an ACL, or is left out, and the log says so. Where
- * the old owner could lose access by that, the save is refused (EPERM).
+ * Rights: the new file has owner, group, mode, ACL, security label and user.* attributes of the
+ * file that it replaces (but no set-id bits, and no checksums of the old bytes), before the first
+ * byte is written. So nobody can read or write it who could not read or write the old file. What
+ * this process may not give to it (another owner, a group it is not in) is passed on by an ACL, or
+ * is left out, and the log reports that. Where the old owner could lose access, the save is
+ * refused (EPERM).
  *
- * Until then the bytes are in a temporary beside it, ".berth-<16 hex digits>-<0 to
- * 15>.tmp". One that a killed save of the same path left is removed by the next, if
- * it certainly is dead: same host, same container, no such process. berth_clean
- * removes others.
+ * Temporary: until the end, the bytes are in a file beside the path, ".berth-<16 hex
+ * digits>-<0 to 15>.tmp". A failure leaves none. If a save was killed, the next save of the same
+ * path removes its temporary, if that save certainly is dead: same host, same container, no such
+ * process. berth_clean removes others.
+ * Returns: 0: the file is as durable as save.durability says.
+ * Errors: BERTH_E_NOT_DURABLE: the new file is in place, but may be lost in a power cut. After any
+ * other error the path keeps its old file.
+ * Threads: any; several saves may run at once, also of one value.
  */
-BERTH_API int berth_save(const char *path, const berth_value *value, const berth_params *call,
-                         berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_save(const char *path, const berth_value *value,
+                                          const berth_params *params, berth_error *error);
+
+/* ---- targets: where else a save can go ---- */
 
 /*
- * Where else a checkpoint can go. `write` gets bytes for a position and
- * returns 0, or an errno value; it may be called from several threads at once
- * unless `in_order`, then from one, with offsets that follow each other.
- * Durability is the caller's.
+ * A function of the caller that receives a checkpoint.
+ *
+ * `write` gets bytes for a position in the file. It returns 0, or an errno value, which fails the
+ * save with BERTH_E_CALLBACK. Positions do not overlap, and all of the file is written. Durability
+ * is up to the caller.
+ * Threads: `write` is called from several at once. With `in_order` from one at a time, and offsets
+ * follow each other.
  */
 typedef struct berth_sink {
     int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset);
     void *context;
     bool in_order;
+    uint64_t reserved[4]; /* 0 */
 } berth_sink;
 
+typedef enum berth_target_kind {
+    BERTH_TARGET_PATH = 1,
+    BERTH_TARGET_FD = 2,
+    BERTH_TARGET_MEMORY = 3,
+    BERTH_TARGET_SINK = 4
+} berth_target_kind;
+
+/* Where a save goes. Made by berth_to_path, berth_to_fd, berth_to_memory or berth_to_sink. */
+typedef struct berth_target {
+    berth_target_kind kind;
+    int fd;
+    const char *path;
+    void **bytes;
+    size_t *nbytes;
+    const berth_sink *sink;
+    uint64_t reserved[4]; /* 0 */
+} berth_target;
+
+/* A path, with all that berth_save says of it. */
+static inline berth_target berth_to_path(const char *path)
+{
+    const berth_target target = {BERTH_TARGET_PATH, -1, path, NULL, NULL, NULL, {0}};
+    return target;
+}
+
 /*
- * Like berth_save, but into a sink. `archive_name`: the top folder inside,
- * NULL for "archive".
+ * A descriptor at its current position, in order, so that pipes and sockets will do. The save
+ * neither closes nor syncs it. A failure leaves what was written. SIGPIPE is the caller's to
+ * ignore.
  */
-BERTH_API int berth_save_sink(const berth_sink *sink, const char *archive_name,
-                              const berth_value *value, const berth_params *call,
-                              berth_error *error);
+static inline berth_target berth_to_fd(int fd)
+{
+    const berth_target target = {BERTH_TARGET_FD, fd, NULL, NULL, NULL, NULL, {0}};
+    return target;
+}
+
 /*
- * Like berth_save, but into a descriptor at its current position, in order, so
- * that pipes and sockets will do. It is not closed and not synced. SIGPIPE is
- * the caller's to ignore.
+ * New memory. When the save succeeds, *bytes is the caller's, to be freed by berth_free. Until
+ * then, and if it fails, *bytes is NULL and *nbytes 0.
  */
-BERTH_API int berth_save_fd(int fd, const char *archive_name, const berth_value *value,
-                            const berth_params *call, berth_error *error);
-/* Like berth_save, but into memory: *bytes is the caller's, to be freed by berth_free. */
-BERTH_API int berth_save_memory(void **bytes, size_t *nbytes, const char *archive_name,
-                                const berth_value *value, const berth_params *call,
-                                berth_error *error);
-/* Frees what berth_save_memory gave. NULL: nothing. */
+static inline berth_target berth_to_memory(void **bytes, size_t *nbytes)
+{
+    const berth_target target = {BERTH_TARGET_MEMORY, -1, NULL, bytes, nbytes, NULL, {0}};
+    return target;
+}
+
+/* A function of the caller. */
+static inline berth_target berth_to_sink(const berth_sink *sink)
+{
+    const berth_target target = {BERTH_TARGET_SINK, -1, NULL, NULL, NULL, sink, {0}};
+    return target;
+}
+
+/* Frees memory that berth_to_memory asked for. NULL: nothing. */
 BERTH_API void berth_free(void *bytes);
+
+/* ---- contents: what a save writes ---- */
+
+/* One record of an archive. Handed out: text lives as long as the archive or plan. */
+typedef struct berth_record {
+    const char *name; /* without the top folder: "data/3" */
+    uint64_t nbytes;
+    uint64_t header_offset; /* of the local header */
+    uint64_t offset;        /* of the data */
+    uint32_t crc32;         /* 0: not computed (or empty) */
+    uint16_t method;        /* 0 stored, 8 deflated */
+    uint64_t reserved[2];
+} berth_record;
+
+/* One record to be written. */
+typedef struct berth_new_record {
+    const char *name; /* without the top folder */
+    uint64_t nbytes;
+    const void *data; /* nbytes bytes; or NULL, then: */
+    /* Fills the buffer with bytes [offset, offset + nbytes) of the record. Returns 0 or an errno
+       value. Called from several threads at once. */
+    int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
+    void *context;
+    bool no_crc32; /* write 0 for this record's CRC even when save.compute_crc32 is on */
+    /* The CRC that the bytes must have: other bytes fail the save (BERTH_E_CHECKSUM). 0: not
+       known. Compared where CRCs are computed. */
+    uint32_t crc32;
+    uint64_t reserved[4]; /* 0 */
+} berth_new_record;
+
+/* The records are all there is: no bookkeeping record is added. */
+#define BERTH_RECORDS_COMPLETE 1u
+
+typedef enum berth_content_kind {
+    BERTH_CONTENT_VALUE = 1,
+    BERTH_CONTENT_RECORDS = 2
+} berth_content_kind;
+
+/* What a save writes. Made by berth_of_value or berth_of_records. */
+typedef struct berth_content {
+    berth_content_kind kind;
+    uint32_t flags; /* of the records */
+    const berth_value *value;
+    const berth_new_record *records;
+    size_t n_records;
+    uint64_t reserved[4]; /* 0 */
+} berth_content;
+
+/* A value: pickled, one record for each storage. */
+static inline berth_content berth_of_value(const berth_value *value)
+{
+    const berth_content content = {BERTH_CONTENT_VALUE, 0, value, NULL, 0, {0}};
+    return content;
+}
+
+/*
+ * Records, for a caller with its own pickler. records[0] is "data.pkl", the rest "data/<key>" or
+ * anything else. Unless `flags` has BERTH_RECORDS_COMPLETE, the save adds `.format_version`,
+ * `.storage_alignment`, `byteorder`, `version` and `.data/serialization_id` where PyTorch has them.
+ * Then save.byteorder must be this machine's, because records are written as they are. A given
+ * `.storage_alignment` must be equal to save.storage_alignment.
+ */
+static inline berth_content berth_of_records(const berth_new_record *records, size_t n_records,
+                                             uint32_t flags)
+{
+    const berth_content content = {BERTH_CONTENT_RECORDS, flags, NULL, records, n_records, {0}};
+    return content;
+}
+
+/*
+ * Saves any content to any target.
+ * Lifetime: target, content, params and all that they point to must live, and the bytes of tensors
+ * and records must not change, until this returns.
+ * Returns, errors, threads: as for berth_save.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_save_to(const berth_target *target,
+                                             const berth_content *content,
+                                             const berth_params *params, berth_error *error);
+
+/* ---- jobs: saves that go on while the caller does ---- */
+
+/*
+ * A save on a thread of its own. It has two events: see berth_job_event.
+ *
+ * Lifetime, of what the caller gives:
+ * - until begin returns: target, path, content, the array of records and their names, sink, params,
+ *   params->config and params->archive_name
+ * - until staged: the bytes of tensors and records, unchanged; the tree or checkpoint of the value,
+ *   which may grow meanwhile but is saved as it was at begin
+ * - until done: the descriptor of berth_to_fd; *bytes and *nbytes of berth_to_memory; the contexts
+ *   of sink and progress; params->stats and params->storage_stats
+ * - until berth_job_free: the job
+ * A process that ends, ends its jobs: then paths hold what they held.
+ * Threads: several jobs may run at once, also on one path: each file is whole, and the last job to
+ * end wins. Each has its own workers and buffers; io.threads and io.memory_nbytes bound each of
+ * them. A job's functions may be called from any threads at once, but for berth_job_free. The job
+ * calls the sink and the progress function, maybe before begin has returned; they may cancel the
+ * job, but neither wait for it nor free it.
+ */
+typedef struct berth_job berth_job;
+
+typedef enum berth_job_event {
+    BERTH_JOB_STAGED = 1, /* nothing of the caller's memory is read any more: tensors may change */
+    BERTH_JOB_DONE = 2    /* the save has ended, as when berth_save_to returns */
+} berth_job_event;
+
+/*
+ * Copy the tensors before begin returns, so that the job is staged at once. Costs the time of
+ * the copy, by io.threads workers, and as much memory as the file has bytes until the job is done.
+ * It counts for io.memory_nbytes: where that is set and leaves too little, begin fails with
+ * BERTH_E_MEMORY and reports the missing bytes. Without this flag a job copies only what it is
+ * writing, and needs no more memory than berth_save_to. It is staged when its last byte is
+ * written, before it is synced; if all tensors lie on devices, when the last of them is copied.
+ */
+#define BERTH_SAVE_SNAPSHOT 0x100u
+
+/*
+ * Begins what berth_save_to does: opens the target and takes its room, as far as the file system
+ * can tell.
+ * Parameters: flags: 0 or BERTH_SAVE_SNAPSHOT.
+ * Lifetime: see berth_job. *job is the caller's until berth_job_free; NULL on failure.
+ * Errors: as for berth_save. Then nothing goes on, and nothing is left.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_save_begin(const berth_target *target,
+                                                const berth_content *content, uint32_t flags,
+                                                const berth_params *params, berth_job **job,
+                                                berth_error *error);
+/*
+ * Waits for an event of the job. Can be called again.
+ * Returns: for BERTH_JOB_DONE, what berth_save_to would have returned. For BERTH_JOB_STAGED, 0,
+ * even if the job fails later; or the error with which it ended before. Then it reads nothing of
+ * the caller's any more, either.
+ * Threads: any, but not the job's own callbacks.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_job_wait(berth_job *job, berth_job_event event,
+                                              berth_error *error);
+/* Returns: whether berth_job_wait would return at once. Threads: any. */
+BERTH_API bool berth_job_is(berth_job *job, berth_job_event event);
+/* Sets bytes written, about ten times a second, and of the whole file. Either may be NULL.
+ * Threads: any. */
+BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes);
+/*
+ * Stops the job, and does not wait for that: no write begins any more, those under way end, and
+ * the job ends with BERTH_E_CANCELLED.
+ * Returns: true: the path keeps its old file. False: too late, the new file takes its place, or
+ * all is written to the target. The answer stays the same.
+ * Threads: any, and the job's own callbacks.
+ */
+BERTH_API bool berth_job_cancel(berth_job *job);
+/*
+ * Waits until the job is done, and frees it. The job goes on to its end unless it was cancelled.
+ * If it failed and nobody has waited for it, the log reports the error. NULL: nothing.
+ * Threads: the last call on a job.
+ */
+BERTH_API void berth_job_free(berth_job *job);
+
+/* ---- plans ---- */
+
+/* What a save would write, before a byte is written. Immutable. Threads: any. */
+typedef struct berth_plan berth_plan;
+
+typedef struct berth_plan_info {
+    uint64_t nbytes;  /* exact size of the file */
+    size_t n_records; /* for berth_plan_at */
+    uint64_t reserved[4];
+} berth_plan_info;
+
+/*
+ * Plans what berth_save_to would write.
+ * Parameters: target: only the name of its path counts; NULL: "archive".
+ * Lifetime: the plan is the caller's until berth_plan_free. It does not need the value any more.
+ * Returns: NULL on failure.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK berth_plan *berth_plan_new(const berth_target *target,
+                                                      const berth_content *content,
+                                                      const berth_params *params,
+                                                      berth_error *error);
+BERTH_API void berth_plan_free(berth_plan *plan); /* NULL: nothing */
+/* Fills *info. Of a plan of NULL: zeros. */
+BERTH_API void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info);
+/*
+ * Fills *record with record i in the file's order. Its crc32 is 0: no byte has been looked at.
+ * Lifetime: its name lives as long as the plan.
+ * Returns: 0, BERTH_E_NOT_FOUND: there is no such record, or BERTH_E_ARGUMENT.
+ */
+BERTH_API int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record);
 
 /* ---- files of other formats ---- */
 
@@ -978,152 +1272,6 @@ typedef void (*berth_temporary_function)(void *context, const berth_temporary *t
  */
 BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
                           berth_temporary_function report, void *context, berth_error *error);
-
-/* ---- records: the container level ---- */
-
-/* One record of an archive. Handed out: text lives as long as the archive or plan. */
-typedef struct berth_record {
-    const char *name; /* without the top folder: "data/3" */
-    uint64_t nbytes;
-    uint64_t header_offset; /* of the local header */
-    uint64_t offset;        /* of the data */
-    uint32_t crc32;         /* 0: not computed (or empty) */
-    uint16_t method;        /* 0 stored, 8 deflated */
-} berth_record;
-
-/* One record to be written. */
-typedef struct berth_new_record {
-    const char *name; /* without the top folder */
-    uint64_t nbytes;
-    const void *data; /* nbytes bytes; or NULL, then: */
-    /* Fills the buffer with bytes [offset, offset + nbytes) of the record: 0 or an errno
-       value. Called from several threads at once. */
-    int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
-    void *context;
-    bool no_crc32; /* write 0 for this record's CRC even when save.compute_crc32 is on */
-    /* What the bytes must sum to, where they come from a place that knows: other bytes fail the
-       save (BERTH_E_CHECKSUM). 0: not known. Looked at where sums are computed. */
-    uint32_t crc32;
-} berth_new_record;
-
-/* The records are all there is: no bookkeeping record is added. */
-#define BERTH_RECORDS_COMPLETE 1u
-
-/*
- * Like berth_save, for a caller with its own pickler: records[0] is "data.pkl",
- * the rest "data/<key>" or anything else. Unless BERTH_RECORDS_COMPLETE is given,
- * `.format_version`, `.storage_alignment`, `byteorder`, `version` and
- * `.data/serialization_id` are added where PyTorch has them; save.byteorder must then be this
- * machine's, as records are written as they are. A given `.storage_alignment` must say what
- * save.storage_alignment is. `archive_name` NULL: from the path, as PyTorch does.
- */
-BERTH_API int berth_save_records(const char *path, const char *archive_name,
-                                 const berth_new_record *records, size_t n_records, uint32_t flags,
-                                 const berth_params *call, berth_error *error);
-BERTH_API int berth_save_records_sink(const berth_sink *sink, const char *archive_name,
-                                      const berth_new_record *records, size_t n_records,
-                                      uint32_t flags, const berth_params *call, berth_error *error);
-
-/* ---- jobs: saves that go on while the caller does ---- */
-
-/*
- * A save that a thread of its own carries out. Two events: *staged*, nothing of the caller's
- * memory is read any more, it may change its tensors; and *done*, what the return of berth_save
- * means: as durable as save.durability says.
- *
- * What must live how long:
- * - until begin returns: path, archive_name, *call and its config, *sink, the array of records and
- *   their names
- * - until staged: the bytes of tensors and records, unchanged; the tree or checkpoint of the value,
- *   which may grow meanwhile but is saved as it was at begin
- * - until done: the contexts of sink and progress, call->stats and call->storage_stats
- * - until berth_job_free: the job
- *
- * Several jobs may run at once, also on one path: each is whole, the last one to end stays. Each
- * has its own workers and buffers; io.threads and io.memory_nbytes bound each of them. Where
- * nothing else is said, a job's functions may be called from any threads at once. The sink and the
- * progress function are called by the job, maybe before begin has returned; they may cancel it, but
- * neither wait for it nor free it. A process that ends, ends its jobs: then paths hold what they
- * held.
- */
-typedef struct berth_job berth_job;
-
-/*
- * Copy the tensors before begin returns, so that the job is staged at once. Costs the time of
- * the copy, by io.threads workers, and as much memory as the file has bytes until the job is done.
- * It counts for io.memory_nbytes: where that is set and leaves too little, begin is BERTH_E_MEMORY
- * and tells the bytes missing. Without this flag nothing is copied but what is being written: the
- * job is staged when its last byte is written, before it is synced, and needs no more than
- * berth_save; if all tensors lie on devices, already when the last of them is copied.
- */
-#define BERTH_SAVE_SNAPSHOT 0x100u
-
-/*
- * Begins what berth_save does. When it returns 0, *job is the caller's, to be freed by
- * berth_job_free; the folder is open and the room is taken, as far as the file system can tell.
- * Otherwise *job is NULL, nothing goes on and nothing is left. `flags`: 0 or BERTH_SAVE_SNAPSHOT.
- */
-BERTH_API int berth_save_begin(const char *path, const berth_value *value, uint32_t flags,
-                               const berth_params *call, berth_job **job, berth_error *error);
-/*
- * Like berth_save_begin, what berth_save_sink does. Into a descriptor or memory, too: by a sink
- * whose write is write(2), in order, or a copy to its place in berth_plan_nbytes bytes.
- */
-BERTH_API int berth_save_sink_begin(const berth_sink *sink, const char *archive_name,
-                                    const berth_value *value, uint32_t flags,
-                                    const berth_params *call, berth_job **job, berth_error *error);
-/* Like berth_save_begin, what berth_save_records does, also with BERTH_RECORDS_COMPLETE. */
-BERTH_API int berth_save_records_begin(const char *path, const char *archive_name,
-                                       const berth_new_record *records, size_t n_records,
-                                       uint32_t flags, const berth_params *call, berth_job **job,
-                                       berth_error *error);
-/* Like berth_save_begin, what berth_save_records_sink does. */
-BERTH_API int berth_save_records_sink_begin(const berth_sink *sink, const char *archive_name,
-                                            const berth_new_record *records, size_t n_records,
-                                            uint32_t flags, const berth_params *call,
-                                            berth_job **job, berth_error *error);
-
-/*
- * Waits until the job is staged: 0, even if it fails later; or the error it ended with before, then
- * nothing of the caller's is read any more either.
- */
-BERTH_API int berth_job_wait_staged(berth_job *job, berth_error *error);
-/* Waits until the job is done: what berth_save would have returned. May be asked again. */
-BERTH_API int berth_job_wait(berth_job *job, berth_error *error);
-/* Whether the wait would be none. */
-BERTH_API bool berth_job_is_staged(berth_job *job);
-BERTH_API bool berth_job_is_done(berth_job *job);
-/* Bytes written, told about ten times a second, and of the whole file. Either may be NULL. */
-BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes);
-/*
- * Asks the job to stop, and does not wait. No write is begun any more, those under way end; the
- * job then ends with BERTH_E_CANCELLED. True: the path keeps its old file. False: too late, the
- * new file takes its place, or all is written to the sink. The answer stays the same.
- */
-BERTH_API bool berth_job_cancel(berth_job *job);
-/*
- * Waits until the job is done, and frees it: what was not cancelled is not lost. An error that
- * nobody has waited for goes to the log. The last call on a job. NULL: nothing.
- */
-BERTH_API void berth_job_free(berth_job *job);
-
-/* ---- plans ---- */
-
-/* What a save would write, before a byte is written. Immutable: any thread may ask. */
-typedef struct berth_plan berth_plan;
-
-/*
- * Plans berth_save of `value` to `path` (only its name is looked at; NULL: "archive"). The
- * plan is the caller's to free, and needs the value no more. NULL on failure.
- */
-BERTH_API berth_plan *berth_plan_new(const char *path, const berth_value *value,
-                                     const berth_params *call, berth_error *error);
-BERTH_API void berth_plan_free(berth_plan *plan);             /* NULL: nothing */
-BERTH_API uint64_t berth_plan_nbytes(const berth_plan *plan); /* exact size of the file */
-BERTH_API size_t berth_plan_count(const berth_plan *plan);    /* records */
-/* Record i in the file's order; its crc32 is 0, no byte has been looked at. BERTH_E_NOT_FOUND: no
- * such record. */
-BERTH_API int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record);
 
 /* ===================================================================== */
 /*  Loading                                                              */
@@ -1568,7 +1716,7 @@ typedef struct berth_prefetch berth_prefetch;
  * call: only its config is used.
  * Lifetime: *prefetch is the caller's, to be freed with berth_prefetch_free; NULL on failure.
  * Errors: BERTH_E_MEMORY: io.memory_nbytes is too small for one window (the message names the
- * tensor and the missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
+ * missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
  */
 BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint,
                                                     const berth_selection *what, uint32_t flags,

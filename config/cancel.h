@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * X13: a thread that is cancelled inside a call of the library goes on to the call's end, whatever
- * it waits for there; so does what the caller gave us to call.
+ * X13: a call of the library that is cancelled (pthread_cancel) goes on to its end, wherever it
+ * waits; so do the caller's own functions that it calls.
  */
 #ifndef BTH_CONFIG_CANCEL_H
 #define BTH_CONFIG_CANCEL_H
@@ -9,25 +9,25 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* What bth_cancel_restore puts back; -1: nothing. */
-static inline int bth_cancel_hold(bool is_meant)
+/* Returns the state for bth_cancel_restore; -1: nothing was changed. */
+static inline int bth_cancel_hold(bool condition)
 {
     int before = -1;
 
-    if (is_meant)
+    if (condition)
         (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     return before;
 }
 
 static inline void bth_cancel_restore(const int *before)
 {
-    int unasked;
+    int unused;
 
     if (*before >= 0)
-        (void)pthread_setcancelstate(*before, &unasked);
+        (void)pthread_setcancelstate(*before, &unused);
 }
 
-/* Until the end of the block, if the condition holds. */
+/* Holds off cancellation until the end of the block, if the condition is true. */
 #define BTH_HOLD_CANCEL(condition)                                                                 \
     __attribute__((cleanup(bth_cancel_restore), unused)) const int bth_cancel_before =             \
         bth_cancel_hold(condition)

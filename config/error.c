@@ -2,6 +2,7 @@
 /* The error object, the texts of the statuses, the log hook. */
 #include "config/error.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,7 +58,7 @@ const char *berth_status_name(int status)
 
 void bth_error_clear(berth_error *error)
 {
-    /* Not the whole object: it is a kilobyte, and clearing happens on every call. */
+    /* Not all of it: it has almost a kilobyte, and every call clears it. */
     error->code = BERTH_OK;
     error->system_errno = 0;
     error->offset = BERTH_NO_OFFSET;
@@ -65,7 +66,7 @@ void bth_error_clear(berth_error *error)
     error->message[0] = '\0';
 }
 
-/* A text that filled its buffer may end inside a UTF-8 sequence: drops that rest. */
+/* Drops the start of a UTF-8 sequence at the end of a text that was cut. */
 static void drop_cut_sequence(char *text, size_t length)
 {
     size_t at = length;
@@ -80,26 +81,18 @@ static void drop_cut_sequence(char *text, size_t length)
         text[at - 1] = '\0';
 }
 
-/* How many continuation bytes stand at `text`, up to `most`. */
-static size_t continuation(const unsigned char *text, size_t most)
-{
-    size_t n = 0;
-
-    while (n < most && (text[n] & 0xC0u) == 0x80)
-        n++;
-    return n;
-}
-
-/* The bytes of the printable UTF-8 character that text begins with, or 0; text ends in a NUL. */
-static size_t printable(const unsigned char *text)
+/* Bytes of the printable UTF-8 character at the start of a text; 0: there is none. */
+static size_t printable_nbytes(const unsigned char *text)
 {
     unsigned char lead = text[0];
     size_t more = lead < 0x80 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
 
-    if (lead < 0x20 || lead == 0x7F || (lead >= 0x80 && lead < 0xC2) || lead > 0xF4 ||
-        continuation(text + 1, more) < more)
+    if (lead < 0x20 || lead == 0x7F || (lead >= 0x80 && lead < 0xC2) || lead > 0xF4)
         return 0;
-    /* Controls from U+0080 on, overlong forms, surrogates, and what lies beyond U+10FFFF. */
+    for (size_t i = 1; i <= more; i++) /* the NUL at the end is no continuation */
+        if ((text[i] & 0xC0u) != 0x80)
+            return 0;
+    /* Controls from U+0080 on, overlong forms, surrogates, and characters beyond U+10FFFF. */
     if ((lead == 0xC2 && text[1] < 0xA0) || (lead == 0xE0 && text[1] < 0xA0) ||
         (lead == 0xED && text[1] > 0x9F) || (lead == 0xF0 && text[1] < 0x90) ||
         (lead == 0xF4 && text[1] > 0x8F))
@@ -108,8 +101,8 @@ static size_t printable(const unsigned char *text)
 }
 
 /*
- * Names of records and globals come from strangers' files: a message stays one line of UTF-8 and
- * moves no cursor of a terminal.
+ * Messages hold names of records and globals from untrusted files. They stay one line of UTF-8
+ * without control characters, which a terminal would follow.
  */
 static void make_one_line(char *text, size_t text_nbytes)
 {
@@ -118,27 +111,24 @@ static void make_one_line(char *text, size_t text_nbytes)
     if (length == text_nbytes - 1)
         drop_cut_sequence(text, length);
     for (size_t i = 0; text[i];) {
-        size_t n = printable((const unsigned char *)text + i);
+        size_t n = printable_nbytes((const unsigned char *)text + i);
         if (n == 0)
             text[i] = '?';
         i += n ? n : 1;
     }
 }
 
-/* Appends to the message, cut at its end. */
-static void append(berth_error *error, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void append_list(berth_error *error, const char *format, va_list arguments)
-    __attribute__((format(printf, 2, 0)));
-
-static void append_list(berth_error *error, const char *format, va_list arguments)
+/* Appends to the message, as much as fits. */
+__attribute__((format(printf, 2, 0))) static void append_list(berth_error *error,
+                                                              const char *format, va_list arguments)
 {
     size_t length = strlen(error->message);
 
     (void)vsnprintf(error->message + length, sizeof error->message - length, format, arguments);
 }
 
-static void append(berth_error *error, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void append(berth_error *error, const char *format,
+                                                         ...)
 {
     va_list arguments;
 
@@ -147,8 +137,8 @@ static void append(berth_error *error, const char *format, ...)
     va_end(arguments);
 }
 
-/* Code, record, offset and the part of the message before the text. */
-static void begin(berth_error *error, int code, const char *record, uint64_t offset)
+/* Sets code, record and offset, and begins the message with them. */
+static void error_begin(berth_error *error, int code, const char *record, uint64_t offset)
 {
     bth_error_clear(error);
     error->code = (berth_status)code;
@@ -162,21 +152,6 @@ static void begin(berth_error *error, int code, const char *record, uint64_t off
         append(error, "%sat byte %llu", *error->message ? " " : "", (unsigned long long)offset);
     if (*error->message)
         append(error, ": ");
-}
-
-int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
-             ...)
-{
-    va_list arguments;
-
-    if (error->code != BERTH_OK)
-        return error->code;
-    begin(error, code, record, offset);
-    va_start(arguments, format);
-    append_list(error, format, arguments);
-    va_end(arguments);
-    make_one_line(error->message, sizeof error->message);
-    return error->code;
 }
 
 static int code_of_errno(int system_errno)
@@ -195,6 +170,22 @@ static int code_of_errno(int system_errno)
     }
 }
 
+int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
+             ...)
+{
+    va_list arguments;
+
+    assert(code < 0);
+    if (error->code != BERTH_OK)
+        return error->code;
+    error_begin(error, code, record, offset);
+    va_start(arguments, format);
+    append_list(error, format, arguments);
+    va_end(arguments);
+    make_one_line(error->message, sizeof error->message);
+    return error->code;
+}
+
 int bth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
                    const char *format, ...)
 {
@@ -202,12 +193,12 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
 
     if (error->code != BERTH_OK)
         return error->code;
-    begin(error, code_of_errno(system_errno), record, offset);
+    error_begin(error, code_of_errno(system_errno), record, offset);
     error->system_errno = system_errno;
     va_start(arguments, format);
     append_list(error, format, arguments);
     va_end(arguments);
-    /* Not strerror: its buffer is shared by all threads, and the locale would translate it. */
+    /* Not strerror: all threads share its buffer, and it follows the locale. */
     const char *text = strerrordesc_np(system_errno);
     if (text)
         append(error, ": %s", text);
@@ -217,39 +208,40 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
     return error->code;
 }
 
-int bth_error_prefix(berth_error *error, const char *name)
+/* Puts text before the message. */
+static void prepend(berth_error *error, const char *text, const char *between)
 {
     char message[sizeof error->message];
 
-    if (error->code == BERTH_OK)
-        return BERTH_OK;
     memcpy(message, error->message, sizeof message);
     error->message[0] = '\0';
-    append(error, "%s: %s", name, message);
+    append(error, "%s%s%s", text, between, message);
     make_one_line(error->message, sizeof error->message);
+}
+
+int bth_error_prefix(berth_error *error, const char *name)
+{
+    if (error->code != BERTH_OK)
+        prepend(error, name, ": ");
     return error->code;
 }
 
 int bth_error_in(berth_error *error, const char *record)
 {
     static const char at[] = "at byte ";
-    char message[sizeof error->message];
 
     if (error->code == BERTH_OK || error->record[0])
         return error->code;
-    memcpy(message, error->message, sizeof message);
-    error->message[0] = '\0';
     (void)snprintf(error->record, sizeof error->record, "%s", record);
     make_one_line(error->record, sizeof error->record);
-    append(error, strncmp(message, at, sizeof at - 1) == 0 ? "%s %s" : "%s: %s", error->record,
-           message);
+    prepend(error, error->record, strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
     return error->code;
 }
 
 int bth_fail_memory(berth_error *error, uint64_t nbytes)
 {
     return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                    "out of memory: %llu bytes were asked for", (unsigned long long)nbytes);
+                    "out of memory: %llu bytes were requested", (unsigned long long)nbytes);
 }
 
 static berth_log_function log_function;

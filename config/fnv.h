@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* FNV-1a: a hash that is the same on every machine; anybody can choose what collides. */
+/* FNV-1a: a hash that is the same on every machine. It is easy to find collisions on purpose. */
 #ifndef BTH_CONFIG_FNV_H
 #define BTH_CONFIG_FNV_H
 
@@ -8,7 +8,7 @@
 
 #define BTH_FNV_BEGIN UINT64_C(0xCBF29CE484222325)
 
-/* Goes on with a hash, which begins as BTH_FNV_BEGIN, over more bytes. */
+/* Continues a hash over more bytes; it begins as BTH_FNV_BEGIN. */
 static inline uint64_t bth_fnv(uint64_t hash, const void *bytes, size_t nbytes)
 {
     const uint8_t *at = bytes;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config/lock.h"
 
+#include <assert.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,15 +12,14 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* Of bth_lock.process: somebody is making the mutex. */
+/* In bth_lock.process: a thread is initializing the mutex. */
 #define MAKING 1u
 
-/* ---- which process this is ---- */
+/* ---- the number of this process ---- */
 
-/* In a page that is zeros in a child. NULL: there is none, and processes are known by their ids. */
+/* In a page that the kernel clears in a child. NULL: there is none; use process ids. */
 _Atomic uint64_t *bth_process_page;
-static _Atomic uint64_t n_processes; /* numbers given so far, here and in the parents */
-
+static _Atomic uint64_t n_processes; /* the last number, here and in the parents */
 static _Atomic uint64_t n_forks;
 
 static void count_fork(void)
@@ -32,11 +32,8 @@ uint64_t bth_forks(void)
     return atomic_load(&n_forks);
 }
 
-/*
- * Before anybody can fork. These calls are in no table: tests could not replace them in time, and
- * a failure needs no more than the process's id instead.
- */
-__attribute__((constructor)) static void begin(void)
+/* Not through bth_system: tests could not replace calls so early, and on failure ids are used. */
+__attribute__((constructor)) static void process_page_begin(void)
 {
     size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -44,7 +41,7 @@ __attribute__((constructor)) static void begin(void)
     (void)pthread_atfork(count_fork, NULL, NULL);
     if (page == MAP_FAILED)
         return;
-    /* Emulators that take any advice (qemu before 8.0) follow none. */
+    /* Emulators that accept any advice (qemu before 8.0) ignore it. */
     if (madvise(page, nbytes, -1) != 0 && madvise(page, nbytes, MADV_WIPEONFORK) == 0)
         bth_process_page = page;
     else
@@ -56,17 +53,17 @@ void bth_process_by_id(void)
     bth_process_page = NULL;
 }
 
-/* Two threads of a child may come at once: the number that is there first counts for both. */
-static uint64_t number_process(void)
+/* Of two threads that do this at once, the first one sets the number for both. */
+static uint64_t process_set_number(void)
 {
-    uint64_t nobody = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
+    uint64_t none = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
 
-    return atomic_compare_exchange_strong(bth_process_page, &nobody, number) ? number : nobody;
+    return atomic_compare_exchange_strong(bth_process_page, &none, number) ? number : none;
 }
 
 uint64_t bth_process_number(void)
 {
-    return bth_process_page ? number_process() : (uint64_t)getpid();
+    return bth_process_page ? process_set_number() : (uint64_t)getpid();
 }
 
 /* ---- locks ---- */
@@ -84,11 +81,11 @@ void bth_lock_begin(bth_lock *lock)
 }
 
 /*
- * Makes the mutex anew, unless another thread of this process does. What the parent left tells
- * whether it was held. A fork in the midst of this leaves MAKING with the number of a process that
- * the grandchild is not.
+ * Initializes the mutex, unless another thread of this process does. The parent's mutex shows
+ * whether it was held. A fork during this leaves MAKING with the parent's number, which the child
+ * ignores.
  */
-static void make_anew(bth_lock *lock, uint64_t wanted)
+static void lock_begin_again(bth_lock *lock, uint64_t wanted)
 {
     uint64_t seen = atomic_load(&lock->process);
 
@@ -113,7 +110,7 @@ bth_lock_state bth_lock_take(bth_lock *lock)
     uint64_t wanted = made_in(bth_process());
 
     if (atomic_load_explicit(&lock->process, memory_order_acquire) != wanted)
-        make_anew(lock, wanted);
+        lock_begin_again(lock, wanted);
     (void)pthread_mutex_lock(&lock->mutex);
     bth_lock_state state = lock->state;
     lock->state = BTH_LOCK_OURS;
@@ -132,6 +129,7 @@ bool bth_lock_is_ours(const bth_lock *lock)
 
 bool bth_lock_was_free(bth_lock *lock)
 {
+    assert(!bth_lock_is_ours(lock));
     if (pthread_mutex_trylock(&lock->mutex) != 0)
         return false;
     (void)pthread_mutex_unlock(&lock->mutex);
@@ -146,8 +144,9 @@ void bth_lock_end(bth_lock *lock)
 
 int bth_fail_forked(berth_error *error, const char *what)
 {
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "this %s was made before this process was forked, and its threads are not "
-                    "here: make it anew in this process",
-                    what);
+    return bth_fail(
+        error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+        "this %s belongs to the parent process, whose threads do not exist here: make a "
+        "new one in this process",
+        what);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Locks that a forked child can take, whoever held them in its parent (X11). The child makes them
- * anew when it first takes them. Nothing is done at the moment of the fork: a handler that waits
- * for a lock there waits for ever where the holder waits for Python's.
+ * Locks that a forked child can take, even if a thread of its parent held them at the fork (X11).
+ * The child initializes a lock again when it first takes it. There is no fork handler that takes
+ * locks: it would deadlock with a holder that waits for Python's global lock.
  */
 #ifndef BTH_CONFIG_LOCK_H
 #define BTH_CONFIG_LOCK_H
@@ -14,11 +14,11 @@
 
 #include "berth.h"
 
-/* Has the number of this process, 0 before it has one; NULL: nobody has. */
+/* Holds the number of this process, or 0 before it has one. NULL: there are no numbers. */
 extern _Atomic uint64_t *bth_process_page;
 uint64_t bth_process_number(void);
 
-/* A number of this process, never 0: each child that is forked gets another one. Costs a load. */
+/* A number of this process, never 0. Each forked child has another one. It costs a load. */
 static inline uint64_t bth_process(void)
 {
     uint64_t number = 0;
@@ -29,43 +29,43 @@ static inline uint64_t bth_process(void)
 }
 
 /*
- * How many forks have begun, here and in the parents: of what a child finds, it came to be during
- * the fork if it was noted with this number. Then it may be older than what says that it is there,
- * if a device wrote it: the kernel copies pages that are written past the processor at once, and
- * the others some time later, when they are changed next.
+ * How many forks have begun, here and in the parents. Data that was noted with the number of its
+ * fork came into being during that fork. If a device wrote it, the child may have an older version
+ * than the note: the kernel copies pages that are pinned at once, and other pages when they are
+ * next changed.
  */
 uint64_t bth_forks(void);
 
-/* What is known of the state that a lock protects. */
+/* What is known about the data that a lock protects. */
 typedef enum bth_lock_state {
-    BTH_LOCK_OURS,      /* this process has had it before */
-    BTH_LOCK_INHERITED, /* this process has it for the first time; nobody held it when it forked
-                         */
-    BTH_LOCK_TORN       /* likewise, but a thread of the parent held it: it may be half changed */
+    BTH_LOCK_OURS,      /* this process has had the lock before */
+    BTH_LOCK_INHERITED, /* its first time in this process; nobody held it at the fork */
+    BTH_LOCK_TORN /* the same, but a thread of the parent held it: a change may be half done */
 } bth_lock_state;
 
-/* All zeros with a mutex of zeros, as static ones are, will do, too. */
+/* A lock of zeros, as static ones are, is ready for use. */
 typedef struct bth_lock {
     pthread_mutex_t mutex;
-    _Atomic uint64_t process; /* that the mutex was made in; with a bit: it is being made */
-    bth_lock_state state;     /* what the next one to take it is told */
+    _Atomic uint64_t process; /* where the mutex was initialized; one bit: it is being done */
+    bth_lock_state state;     /* the result of the next bth_lock_take */
 } bth_lock;
 
 void bth_lock_begin(bth_lock *lock);
-/* Takes it. Who is not told OURS makes good what it protects, before anything else. */
+/* Takes the lock. If the result is not OURS, the caller first repairs what the lock protects. */
 bth_lock_state bth_lock_take(bth_lock *lock);
 void bth_lock_give(bth_lock *lock);
-/* For what does not survive a fork: whether this process made the lock, or made it anew. */
+/* Whether this process initialized the lock. False: the object is the parent's. */
 bool bth_lock_is_ours(const bth_lock *lock);
-/* Of one that is not ours and that this process has not taken: whether nobody held it. */
+/* For a lock of the parent's that this process has not taken: whether nobody held it at the fork.
+ */
 bool bth_lock_was_free(bth_lock *lock);
-/* Of one that is not ours: nothing. */
+/* Does nothing to a lock of the parent's. */
 void bth_lock_end(bth_lock *lock);
 
-/* BERTH_E_ARGUMENT: a `what` of the parent's, whose threads did not come along. */
+/* BERTH_E_ARGUMENT: a `what` of the parent's, whose threads do not exist in this process. */
 int bth_fail_forked(berth_error *error, const char *what);
 
-/* Of tests: processes are told apart by their ids, as where the kernel is older than Linux 4.14. */
+/* For tests: use process ids as numbers, as on kernels before Linux 4.14. */
 void bth_process_by_id(void);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The allocator hook. Without one, the C library's functions, so that zeroed pages stay untouched.
- */
+/* The allocator hook. Without one: the C library, whose calloc need not touch fresh pages. */
 #include "config/memory.h"
 
 #include <stdlib.h>
@@ -16,15 +15,15 @@ void berth_set_allocator(const berth_allocator *chosen)
     allocator = chosen ? *chosen : (berth_allocator){0};
 }
 
-/* X13: the caller's, who may wait in it. */
+/* X13: the hook is the caller's code and may wait. */
 static void *call_hook(void *pointer, size_t nbytes)
 {
     BTH_HOLD_CANCEL(true);
     return allocator.reallocate(allocator.context, pointer, nbytes);
 }
 
-/* Positions inside a block must fit ptrdiff_t: larger blocks are undefined behaviour to index. */
-static int is_allocatable(size_t nbytes)
+/* Indexing a block larger than PTRDIFF_MAX is undefined behaviour. */
+static bool is_allocatable(size_t nbytes)
 {
     return nbytes > 0 && nbytes <= PTRDIFF_MAX;
 }

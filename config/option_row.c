@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config/option_row.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -10,22 +11,20 @@
 
 /* The words that options.def is written in. */
 #define CHOICES(text) .choices = (text)
-#define RANGE(least, most) .minimum = (least), .maximum = (most)
-#define MEASURED(most) .maximum = (most), .is_measured = true
-#define POWER_OF_TWO(least, most) RANGE(least, most), .is_power_of_two = true
-#define BUILT .engine = ""
-#define LATER(mask, words) .unbuilt = (mask), .engine = (words)
+#define RANGE(min, max) .minimum = (min), .maximum = (max)
+#define MEASURED(max) RANGE(0, max), .is_measured = true
+#define POWER_OF_TWO(min, max) RANGE(min, max), .is_power_of_two = true
+
 #define BIT(n) (INT64_C(1) << (n))
-#define ALL_BUT_DEFAULT (-1)
 
 /* clang-format off */
-/* Not one on top of the other: bounds and later hold commas once they are expanded. */
-#define BERTH_OPTION(section, option, type, value, bounds, unit_text, names, later, text)          \
-    {.name = #section "." #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,        \
-     .unit = (unit_text), .aliases = (names), later, .help = (text)},
-#define BTH_OPTION_TOP(option, type, value, bounds, unit_text, names, later, text)               \
-    {.name = #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,                     \
-     .unit = (unit_text), .aliases = (names), later, .help = (text)},
+/* Neither macro can use the other: bounds hold commas after their expansion. */
+#define BERTH_OPTION(section, option, type, value, bounds, unit_text, names, text)                 \
+    {.name = #section "." #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,          \
+     .unit = (unit_text), .aliases = (names), .help = (text)},
+#define BTH_OPTION_TOP(option, type, value, bounds, unit_text, names, text)                        \
+    {.name = #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,                       \
+     .unit = (unit_text), .aliases = (names), .help = (text)},
 static const bth_option_row rows[] = {
 #include "config/options.def"
 };
@@ -37,6 +36,7 @@ _Static_assert(sizeof rows / sizeof *rows == BTH_N_OPTIONS, "one field a row");
 
 const bth_option_row *bth_option_at(size_t i)
 {
+    assert(i < BTH_N_OPTIONS);
     return &rows[i];
 }
 
@@ -58,7 +58,7 @@ int64_t bth_option_value(const struct berth_config *config, const bth_option_row
 
 /* ---- names ---- */
 
-/* The next word of a list divided by spaces and bars, or false. */
+/* Finds the next word of a list that is divided by spaces and bars; false: there is none. */
 static bool next_word(const char **at, const char **word, size_t *n)
 {
     *at += strspn(*at, " |");
@@ -116,15 +116,15 @@ bool bth_option_is_in_section(const char *name, size_t n)
 
 /* ---- values to text ---- */
 
-/* Appends within text_nbytes, cut at its end. */
-static void add(char *text, size_t text_nbytes, const char *more, size_t n)
+/* Appends n bytes, as many as text_nbytes has room for. */
+static void append_word(char *text, size_t text_nbytes, const char *more, size_t n)
 {
     size_t length = strlen(text);
 
     (void)snprintf(text + length, text_nbytes - length, "%.*s", (int)n, more);
 }
 
-/* Choice i, or an empty word. */
+/* Choice i, not ended by a NUL; "" behind the last. */
 static const char *choice_at(const bth_option_row *row, int64_t i, size_t *n)
 {
     const char *at = row->choices, *word;
@@ -135,35 +135,29 @@ static const char *choice_at(const bth_option_row *row, int64_t i, size_t *n)
     return "";
 }
 
+static const char *const units[] = {"", "KiB", "MiB", "GiB"}; /* powers of 1024 */
+
 static void print_number(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
 {
-    static const struct {
-        int shift;
-        const char *suffix;
-    } units[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
-    int shift = 0;
-    const char *suffix = "";
+    int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 3 : 0;
 
-    for (size_t i = 0; row->kind == BTH_OPTION_BYTES && value != 0 && i < 3 && !shift; i++)
-        if (value % (INT64_C(1) << units[i].shift) == 0) {
-            shift = units[i].shift;
-            suffix = units[i].suffix;
-        }
-    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> shift), suffix);
+    while (value % BIT(10 * unit) != 0)
+        unit--;
+    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
 }
 
 static void print_flags(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
 {
     size_t n;
-    /* The first two exclude each other; the rest is added. */
+    /* The first two exclude each other; the others are added. */
     const char *word = choice_at(row, value & 1, &n);
 
     text[0] = '\0';
-    add(text, text_nbytes, word, n);
+    append_word(text, text_nbytes, word, n);
     for (int64_t i = 2; *(word = choice_at(row, i, &n)); i++)
         if (value & BIT(i - 1)) {
-            add(text, text_nbytes, ",", 1);
-            add(text, text_nbytes, word, n);
+            append_word(text, text_nbytes, ",", 1);
+            append_word(text, text_nbytes, word, n);
         }
 }
 
@@ -176,7 +170,7 @@ void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OP
     case BTH_OPTION_CHOICE:
         text[0] = '\0';
         const char *word = choice_at(row, value, &n);
-        add(text, BTH_OPTION_TEXT_NBYTES, word, n);
+        append_word(text, BTH_OPTION_TEXT_NBYTES, word, n);
         break;
     case BTH_OPTION_INT:
     case BTH_OPTION_BYTES:
@@ -190,58 +184,17 @@ void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OP
 
 void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes)
 {
-    char least[BTH_OPTION_TEXT_NBYTES], most[BTH_OPTION_TEXT_NBYTES];
+    char min[BTH_OPTION_TEXT_NBYTES], max[BTH_OPTION_TEXT_NBYTES];
 
     if (row->choices) {
         (void)snprintf(text, text_nbytes, "%s", row->choices);
         return;
     }
-    print_number(row, row->minimum, least, sizeof least);
-    print_number(row, row->maximum, most, sizeof most);
-    (void)snprintf(text, text_nbytes, "%s to %s%s%s", least, most,
+    print_number(row, row->minimum, min, sizeof min);
+    print_number(row, row->maximum, max, sizeof max);
+    (void)snprintf(text, text_nbytes, "%s to %s%s%s", min, max,
                    row->is_power_of_two ? ", a power of two" : "",
                    row->is_measured ? ", 0: measured" : "");
-}
-
-/* Whether the engine of choice or flag i is not built. */
-static bool is_unbuilt_choice(const bth_option_row *row, int64_t i)
-{
-    if (row->kind == BTH_OPTION_FLAGS)
-        return i > 0 && (row->unbuilt & BIT(i - 1));
-    return row->unbuilt & BIT(i);
-}
-
-/* "auto or buffered", "private, shared or populate"; those that are built, or those that are not.
- */
-static void list_choices(const bth_option_row *row, bool unbuilt, char *text, size_t text_nbytes)
-{
-    size_t n, left = 0;
-    const char *word;
-
-    for (int64_t i = 0; *choice_at(row, i, &n); i++)
-        left += is_unbuilt_choice(row, i) == unbuilt;
-    text[0] = '\0';
-    for (int64_t i = 0; *(word = choice_at(row, i, &n)); i++) {
-        if (is_unbuilt_choice(row, i) != unbuilt)
-            continue;
-        add(text, text_nbytes, word, n);
-        left--;
-        if (left > 0)
-            add(text, text_nbytes, left > 1 ? ", " : " or ", 4);
-    }
-}
-
-void bth_option_print_unbuilt(const bth_option_row *row, char *text, size_t text_nbytes)
-{
-    char initial[BTH_OPTION_TEXT_NBYTES];
-
-    text[0] = '\0';
-    if (row->unbuilt == ALL_BUT_DEFAULT) {
-        bth_option_print(row, row->initial, initial);
-        (void)snprintf(text, text_nbytes, "all but %s", initial);
-    } else if (row->unbuilt) {
-        list_choices(row, true, text, text_nbytes);
-    }
 }
 
 /* ---- text to values ---- */
@@ -256,38 +209,11 @@ static int fail_bounds(const bth_option_row *row, const char *text, size_t n, co
                     row->name, (int)(n < 100 ? n : 100), text, bounds, source);
 }
 
-/* A value in bounds, but of an engine that is not built. */
-static int fail_unbuilt(const bth_option_row *row, int64_t value, const char *source,
-                        berth_error *error)
-{
-    char text[BTH_OPTION_TEXT_NBYTES], use[128];
-
-    bth_option_print(row, value, text);
-    if (row->unbuilt == ALL_BUT_DEFAULT)
-        bth_option_print(row, row->initial, use);
-    else
-        list_choices(row, false, use, sizeof use);
-    return bth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
-                    "%s = %s: %s not part of this version; use %s (%s)", row->name, text,
-                    row->engine, use, source);
-}
-
-static bool is_unbuilt(const bth_option_row *row, int64_t value)
-{
-    if (row->unbuilt == 0)
-        return false;
-    if (row->unbuilt == ALL_BUT_DEFAULT)
-        return value != row->initial;
-    return row->kind == BTH_OPTION_FLAGS ? (value & row->unbuilt) : (BIT(value) & row->unbuilt);
-}
-
 static int64_t count_choices(const bth_option_row *row)
 {
-    const char *at = row->choices, *word;
-    size_t n;
     int64_t count = 0;
 
-    while (next_word(&at, &word, &n))
+    for (size_t n; *choice_at(row, count, &n);)
         count++;
     return count;
 }
@@ -316,8 +242,6 @@ int bth_option_check(const bth_option_row *row, int64_t value, const char *sourc
         int n = snprintf(text, sizeof text, "%lld", (long long)value);
         return fail_bounds(row, text, (size_t)n, source, error);
     }
-    if (is_unbuilt(row, value))
-        return fail_unbuilt(row, value, source, error);
     return 0;
 }
 
@@ -326,7 +250,7 @@ static bool is_word(const char *text, size_t n, const char *word)
     return strlen(word) == n && strncasecmp(text, word, n) == 0;
 }
 
-/* Python's spellings too: these variables are set in scripts that also set PyTorch's. */
+/* Also as Python writes them: scripts set these variables beside PyTorch's. */
 static bool parse_bool(const char *text, size_t n, int64_t *value)
 {
     static const char *const words[2][5] = {{"off", "0", "false", "no"},
@@ -373,20 +297,18 @@ static bool parse_flags(const bth_option_row *row, const char *text, size_t n, i
     return !(is_private && (*value & 1));
 }
 
-/* K, KiB, M, MiB, G, GiB: the power of two, or -1. */
+/* The power of two that a suffix stands for, "K" or "KiB"; -1: it is none. */
 static int shift_of(const char *suffix, size_t n)
 {
-    static const char *const words[] = {"K", "KiB", "M", "MiB", "G", "GiB"};
-
     if (n == 0)
         return 0;
-    for (int i = 0; i < 6; i++)
-        if (strlen(words[i]) == n && memcmp(words[i], suffix, n) == 0)
-            return 10 * (i / 2 + 1);
+    for (int i = 1; i <= 3; i++)
+        if ((n == 1 || n == strlen(units[i])) && memcmp(units[i], suffix, n) == 0)
+            return 10 * i;
     return -1;
 }
 
-/* False also when it does not fit. */
+/* False also if it does not fit. */
 static bool parse_number(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     uint64_t number = 0;
@@ -426,8 +348,6 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 
     if (!parse(row, text, n, &parsed) || !is_in_bounds(row, parsed))
         return fail_bounds(row, text, n, source, error);
-    if (is_unbuilt(row, parsed))
-        return fail_unbuilt(row, parsed, source, error);
     *value = parsed;
     return 0;
 }

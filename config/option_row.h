@@ -19,14 +19,12 @@ typedef struct bth_option_row {
     const char *name; /* "save.method" */
     enum bth_option_kind kind;
     int64_t initial;
-    const char *choices; /* "a | b | c", the position is the value; flags: item i + 1 is bit i */
+    const char *choices; /* "a | b | c": a value is the position; flags: word i + 1 is bit i */
     int64_t minimum, maximum;
     bool is_power_of_two;
-    bool is_measured; /* 0: the library measures what is best */
+    bool is_measured; /* 0: the library measures the best value */
     const char *unit;
     const char *aliases;
-    int64_t unbuilt;    /* bits of choices or flags, or -1: all but the default */
-    const char *engine; /* "direct writes are", before "not part of this version" */
     const char *help;
 } bth_option_row;
 
@@ -35,12 +33,13 @@ const bth_option_row *bth_option_at(size_t i);
 size_t bth_option_index(const bth_option_row *row);
 
 /*
- * The row of a name or alias. `rank`, if not NULL: 0 for the name, 1 for the first alias, … With
- * `as_variable`, names are compared in the form they have in the environment, "SAVE_METHOD".
+ * The row with this name or alias. `rank`, if not NULL: 0 for the name, 1 for the first alias and
+ * so on. `as_variable`: names are written as in the environment, "SAVE_METHOD".
  */
 const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank);
 
-/* Whether a variable's name ("SAVE_METHD") begins with an option's section: then it must be one. */
+/* Whether a variable's name ("SAVE_METHD") begins with a section of options: then it must be one.
+ */
 bool bth_option_is_in_section(const char *name, size_t n);
 
 /* The field of a row. */
@@ -48,8 +47,8 @@ int64_t *bth_option_field(struct berth_config *config, const bth_option_row *row
 int64_t bth_option_value(const struct berth_config *config, const bth_option_row *row);
 
 /*
- * Text of n bytes to a checked value. `source` tells in a message who brought the value, e.g.
- * "set by the program".
+ * Converts n bytes of text to a checked value. `source` names in messages where the value is from,
+ * such as "set by the program".
  */
 int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
                      int64_t *value, berth_error *error);
@@ -57,12 +56,10 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
                      berth_error *error);
 
-/* What fits any value as text. */
+/* Enough for any value as text. */
 #define BTH_OPTION_TEXT_NBYTES 64
 void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES]);
 /* "none | file | full", "1 to 32768, a power of two", "0 to 1024, 0: measured". */
 void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes);
-/* Values whose engine is not built: "direct", "all but 0"; "". */
-void bth_option_print_unbuilt(const bth_option_row *row, char *text, size_t text_nbytes);
 
 #endif

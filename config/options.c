@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The layers, highest first: forced, patch of the thread, program, environment, default. */
+/* Configuration layers, highest first: forced, patch of the thread, program, environment, default.
+ */
 #include "config/options.h"
 
 #include <pthread.h>
@@ -14,41 +15,43 @@
 
 static const char by_program[] = "set by the program";
 
-/* ---- what the process has ---- */
+/* ---- layers of the process ---- */
 
 /*
- * X11: at every moment it is what it was before a change, or behind it, also for a child that is
- * forked meanwhile: what is new is made beside the old, and then said to be the one that counts.
+ * X11: a child that is forked during a change sees the state before or after it. So a change is
+ * made in a copy, and then one store makes the copy current.
  */
 static struct {
-    bth_lock lock; /* of the rest */
+    bth_lock lock; /* protects all that follows */
     atomic_bool environment_is_read;
-    berth_error environment_error; /* a bad variable: fails every operation */
+    berth_error environment_error; /* of a bad variable: every operation fails with it */
     bth_environment environment;
-    bth_layer programs[2];    /* what the program has set: */
-    _Atomic unsigned current; /* this of them */
+    bth_layer programs[2];    /* the values that the program has set: */
+    _Atomic unsigned current; /* the index of these */
 } process;
 
-/* With the lock held, as all that follow. */
+/* The caller holds the lock. */
 static const bth_layer *program_layer(void)
 {
     return &process.programs[atomic_load(&process.current)];
 }
 
-/* A copy to be changed, until it is adopted. */
-static bth_layer *copy_program_layer(void)
+/* Takes the lock and returns a copy to be changed. */
+static bth_layer *program_change_begin(void)
 {
+    (void)bth_lock_take(&process.lock);
     bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
-
     *copy = *program_layer();
     return copy;
 }
 
-static void adopt_program_layer(void)
+static void program_change_end(void)
 {
     atomic_store(&process.current, 1 - atomic_load(&process.current));
+    bth_lock_give(&process.lock);
 }
 
+/* The caller holds the lock. */
 static int need_environment(berth_error *error)
 {
     if (!atomic_load(&process.environment_is_read)) {
@@ -68,18 +71,18 @@ void bth_config_reread_environment(void)
     bth_lock_give(&process.lock);
 }
 
-/* ---- what the thread has ---- */
+/* ---- patches of the thread ---- */
 
 typedef struct patch {
     struct patch *outer;
-    bth_layer layer; /* with all that the outer patches set */
+    bth_layer layer; /* includes the values of the outer patches */
 } patch;
 
 static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
 static pthread_key_t patch_key;
 static bool patch_key_made;
 
-/* A thread that ends leaves nothing behind, balanced or not. */
+/* At the end of a thread, also if it did not undo its patches. */
 static void free_patches(void *innermost)
 {
     patch *inner = innermost;
@@ -119,7 +122,7 @@ int berth_config_patch(const char *assignments, berth_error *error)
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                        "the system has no more memory for thread-local values");
+                        "out of memory for thread-local values");
     }
     return 0;
 }
@@ -132,68 +135,66 @@ int berth_config_unpatch(berth_error *error)
     if (!inner)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "this thread has no patch to undo");
-    (void)pthread_setspecific(patch_key, inner->outer); /* the key has its place already */
+    (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
     bth_release(inner);
     return 0;
 }
 
-/* ---- what is in force ---- */
+/* ---- values in force ---- */
 
-/* With the lock held and the environment read. */
+/* The caller holds the lock and has read the environment. */
 static int64_t value_in_force(const bth_option_row *row, const patch *inner, const char **source)
 {
     size_t i = bth_option_index(row);
     const bth_environment *environment = &process.environment;
+    const bth_layer *layer = NULL;
 
+    *source = "default";
     if (environment->force.is_set[i]) {
         *source = environment->force_source[i];
-        return bth_option_value(&environment->force.values, row);
-    }
-    if (inner && inner->layer.is_set[i]) {
+        layer = &environment->force;
+    } else if (inner && inner->layer.is_set[i]) {
         *source = "patch";
-        return bth_option_value(&inner->layer.values, row);
-    }
-    if (program_layer()->is_set[i]) {
+        layer = &inner->layer;
+    } else if (program_layer()->is_set[i]) {
         *source = "program";
-        return bth_option_value(&program_layer()->values, row);
-    }
-    if (environment->plain.is_set[i]) {
+        layer = program_layer();
+    } else if (environment->plain.is_set[i]) {
         *source = environment->plain_source[i];
-        return bth_option_value(&environment->plain.values, row);
+        layer = &environment->plain;
     }
-    *source = "default";
-    return row->initial;
+    return layer ? bth_option_value(&layer->values, row) : row->initial;
 }
 
-int bth_config_in_force(struct berth_config *config, berth_error *error)
+/* The values of n rows, and the source of the last. */
+static int rows_in_force(const bth_option_row *row, size_t n, int64_t *values, const char **source,
+                         berth_error *error)
 {
     const patch *inner = innermost_patch();
-    const char *source;
 
     (void)bth_lock_take(&process.lock);
     if (need_environment(error) == BERTH_OK)
-        for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
-            const bth_option_row *row = bth_option_at(i);
-            *bth_option_field(config, row) = value_in_force(row, inner, &source);
-        }
+        for (size_t i = 0; i < n; i++)
+            values[i] = value_in_force(row + i, inner, source);
     bth_lock_give(&process.lock);
     return error->code;
 }
 
-static int one_in_force(const bth_option_row *row, int64_t *value, const char **source,
+static int row_in_force(const bth_option_row *row, int64_t *value, const char **source,
                         berth_error *error)
 {
-    const patch *inner = innermost_patch();
-
-    (void)bth_lock_take(&process.lock);
-    int status = need_environment(error);
-    if (status == BERTH_OK)
-        *value = value_in_force(row, inner, source);
-    bth_lock_give(&process.lock);
-    return status;
+    return rows_in_force(row, 1, value, source, error);
 }
 
-/* What is forced wins over a configuration that the call brings, too. */
+int bth_config_in_force(struct berth_config *config, berth_error *error)
+{
+    const bth_option_row *first = bth_option_at(0);
+    const char *source;
+
+    return rows_in_force(first, BTH_N_OPTIONS, bth_option_field(config, first), &source, error);
+}
+
+/* Forced values also override those of a configuration that belongs to the call. */
 static int with_forced(const struct berth_config *own, struct berth_config *config,
                        berth_error *error)
 {
@@ -219,8 +220,7 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
 
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error)
 {
-    if (call && bth_check_reserved("berth_params", call->reserved,
-                                   sizeof call->reserved / sizeof *call->reserved, error) < 0)
+    if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
         return error->code;
     int status = call && call->config ? with_forced(call->config, config, error)
                                       : bth_config_in_force(config, error);
@@ -232,7 +232,7 @@ int bth_config_resolve(const berth_params *call, struct berth_config *config, be
 
 /* ---- the program's values ---- */
 
-static const bth_option_row *find(const char *name, berth_error *error)
+static const bth_option_row *option_find(const char *name, berth_error *error)
 {
     const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
@@ -242,20 +242,19 @@ static const bth_option_row *find(const char *name, berth_error *error)
     return row;
 }
 
-static void set_program(const bth_option_row *row, int64_t value)
+static void program_set(const bth_option_row *row, int64_t value)
 {
-    (void)bth_lock_take(&process.lock);
-    bth_layer *layer = copy_program_layer();
+    bth_layer *layer = program_change_begin();
+
     *bth_option_field(&layer->values, row) = value;
     layer->is_set[bth_option_index(row)] = true;
-    adopt_program_layer();
-    bth_lock_give(&process.lock);
+    program_change_end();
 }
 
 int berth_config_set(const char *name, const char *text, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = find(name, error);
+    const bth_option_row *row = option_find(name, error);
     int64_t value;
 
     if (!row)
@@ -264,30 +263,30 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s: no value", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
-    set_program(row, value);
+    program_set(row, value);
     return 0;
 }
 
 int berth_config_set_int(const char *name, int64_t value, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = find(name, error);
+    const bth_option_row *row = option_find(name, error);
 
     if (!row || bth_option_check(row, value, by_program, error) < 0)
         return error->code;
-    set_program(row, value);
+    program_set(row, value);
     return 0;
 }
 
 int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = find(name, error);
+    const bth_option_row *row = option_find(name, error);
     char printed[BTH_OPTION_TEXT_NBYTES];
     const char *source;
     int64_t value;
 
-    if (!row || one_in_force(row, &value, &source, error) != BERTH_OK)
+    if (!row || row_in_force(row, &value, &source, error) != BERTH_OK)
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
@@ -300,29 +299,25 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
 int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = find(name, error);
+    const bth_option_row *row = option_find(name, error);
     const char *source;
 
-    if (!row)
-        return error->code;
-    return one_in_force(row, value, &source, error);
+    return row ? row_in_force(row, value, &source, error) : error->code;
 }
 
 int berth_config_reset(const char *name, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = name ? find(name, error) : NULL;
+    const bth_option_row *row = name ? option_find(name, error) : NULL;
 
     if (name && !row)
         return error->code;
-    (void)bth_lock_take(&process.lock);
-    bth_layer *layer = copy_program_layer();
+    bth_layer *layer = program_change_begin();
     if (row)
         layer->is_set[bth_option_index(row)] = false;
     else
         *layer = (bth_layer){0};
-    adopt_program_layer();
-    bth_lock_give(&process.lock);
+    program_change_end();
     return 0;
 }
 
@@ -333,16 +328,14 @@ int berth_config_load(const char *text, berth_error *error)
 
     if (bth_layer_parse_lines(&layer, text, error) < 0)
         return error->code;
-    (void)bth_lock_take(&process.lock);
-    bth_layer_add(copy_program_layer(), &layer);
-    adopt_program_layer();
-    bth_lock_give(&process.lock);
+    bth_layer_add(program_change_begin(), &layer);
+    program_change_end();
     return 0;
 }
 
 /* ---- what an option is ---- */
 
-/* Texts of the rows that are put together once and live for ever. */
+/* Made once; berth_option refers to them. */
 static struct {
     char bounds[80];
     char initial[BTH_OPTION_TEXT_NBYTES];
@@ -358,14 +351,14 @@ static void make_row_texts(void)
     }
 }
 
-static int describe(const bth_option_row *row, berth_option *option, berth_error *error)
+static int option_describe(const bth_option_row *row, berth_option *option, berth_error *error)
 {
     static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
     size_t i = bth_option_index(row);
     const char *source;
     int64_t value;
 
-    if (one_in_force(row, &value, &source, error) != BERTH_OK)
+    if (row_in_force(row, &value, &source, error) != BERTH_OK)
         return error->code;
     (void)pthread_once(&row_texts_once, make_row_texts);
     *option = (berth_option){.name = row->name,
@@ -377,7 +370,6 @@ static int describe(const bth_option_row *row, berth_option *option, berth_error
                              .aliases = row->aliases,
                              .source = source};
     bth_option_print(row, value, option->value);
-    bth_option_print_unbuilt(row, option->later, sizeof option->later);
     return 0;
 }
 
@@ -391,21 +383,20 @@ int berth_config_at(size_t i, berth_option *option, berth_error *error)
     BTH_ERROR_BEGIN(error);
     if (i >= BTH_N_OPTIONS)
         return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                        "there is no option %zu, there are %zu", i, BTH_N_OPTIONS);
-    return describe(bth_option_at(i), option, error);
+                        "option index %zu is out of range: there are %zu options", i,
+                        BTH_N_OPTIONS);
+    return option_describe(bth_option_at(i), option, error);
 }
 
 int berth_config_describe(const char *name, berth_option *option, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = find(name, error);
+    const bth_option_row *row = option_find(name, error);
 
-    if (!row)
-        return error->code;
-    return describe(row, option, error);
+    return row ? option_describe(row, option, error) : error->code;
 }
 
-/* ---- configurations of one's own ---- */
+/* ---- configurations of a call ---- */
 
 berth_config *berth_config_new(berth_error *error)
 {

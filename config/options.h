@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Every option's value, as one snapshot. Operations take one when they start
- * (bth_config_resolve) and ask it by field. The fields are generated from
- * options.def: section "save", name "storage_alignment" -> save_storage_alignment.
+ * The values of all options. An operation takes a copy when it starts (bth_config_resolve) and
+ * reads the fields, which come from options.def: section "save", name "method" -> save_method.
  */
 #ifndef BTH_CONFIG_OPTIONS_H
 #define BTH_CONFIG_OPTIONS_H
 
 #include "berth.h"
 
-/* Values of the enum options, in the order of their choices in options.def; those of load.method
- * are berth_load_method. */
+/* Values of options with choices, in the order of options.def (load.method: berth_load_method). */
 enum { BTH_BYTEORDER_NATIVE, BTH_BYTEORDER_LITTLE, BTH_BYTEORDER_BIG };
 enum { BTH_SAVE_AUTO, BTH_SAVE_BUFFERED, BTH_SAVE_DIRECT };
 enum { BTH_DURABILITY_NONE, BTH_DURABILITY_FILE, BTH_DURABILITY_FULL };
@@ -21,7 +19,7 @@ enum { BTH_NUMA_LOCAL, BTH_NUMA_INTERLEAVE };
 /* Bits of load.mmap_flags. */
 enum { BTH_MMAP_SHARED = 1, BTH_MMAP_POPULATE = 2, BTH_MMAP_HUGE = 4 };
 
-/* One int64 a row: bools 0 or 1, enums their position, bytes and counts as they are. */
+/* One int64_t for each row: bools 0 or 1, choices their position, numbers as they are. */
 struct berth_config {
 #define BERTH_OPTION(section, name, ...) int64_t section##_##name;
 #define BTH_OPTION_TOP(name, ...) int64_t name;
@@ -31,20 +29,22 @@ struct berth_config {
 };
 
 /*
- * Copies the configuration for one operation to *config: that of the call if it
- * brings one, under what the environment forces, else what is in force on this thread. With debug
- * on, load_check is raised to at least BTH_CHECK_HEADERS. Fails if a variable of the environment
- * is bad.
+ * Copies the configuration for one operation: that of the call if it has one, with the forced
+ * values of the environment, else what is in force on this thread. With debug, load_check is at
+ * least BTH_CHECK_HEADERS. Fails if a variable of the environment is bad.
  */
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error);
 
-/* BERTH_E_ARGUMENT: a reserved word of the caller's struct `name` is not 0. */
+/* Refuses a struct of a caller in which a reserved word is not 0. */
+#define BTH_CHECK_RESERVED(type, made, error)                                                      \
+    bth_check_reserved(#type, (made)->reserved, sizeof(made)->reserved / sizeof *(made)->reserved, \
+                       error)
 int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error);
 
 /* What is in force on this thread, as it was set. */
 int bth_config_in_force(struct berth_config *config, berth_error *error);
 
-/* For tests: the environment is read again at the next use. */
+/* For tests: the next use reads the environment again. */
 void bth_config_reread_environment(void);
 
 #endif

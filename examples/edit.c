@@ -12,15 +12,14 @@
 /* All members of the root but those two. */
 static berth_value *edit(berth_tree *tree, const berth_value *root)
 {
-    berth_value *edited = berth_make_dict(tree);
+    berth_value *edited = berth_make_dict(tree), *key, *item;
 
-    for (size_t i = 0; i < berth_value_count(root); i++) {
-        const berth_value *key = berth_value_key(root, i);
+    for (size_t i = 0; berth_dict_at(root, i, &key, &item); i++) {
         const char *name = berth_as_text(key, NULL);
         if (name && (strcmp(name, "optimizer") == 0 || strcmp(name, "epoch") == 0))
             continue;
-        berth_dict_set_value(edited, berth_value_compact(tree, key),
-                             berth_value_compact(tree, berth_value_item(root, i)));
+        berth_dict_set_value(edited, berth_value_copy(tree, key, 0),
+                             berth_value_copy(tree, item, 0));
     }
     berth_dict_set(edited, "epoch", berth_make_int(tree, 0));
     return edited;

@@ -57,7 +57,7 @@ static double use(berth_rows *rows, berth_ticket ticket)
     berth_error error;
     double sum = 0;
 
-    if (berth_rows_lookup(rows, ticket, pointers, &error) < 0)
+    if (berth_rows_wait(rows, ticket, pointers, &error) < 0)
         die(&error);
     for (int i = 0; i < BATCH; i++)
         sum += (double)((const float *)pointers[i])[N_COLUMNS - 1];

@@ -54,7 +54,10 @@ static int save(buffer *b, berth_error *error)
         return error->code;
     berth_value *root = berth_make_dict(tree);
     berth_dict_set(root, "weight", berth_make_tensor(tree, &tensor));
-    int code = berth_save_sink(&sink, "model", root, NULL, error);
+    const berth_target target = berth_to_sink(&sink);
+    const berth_content content = berth_of_value(root);
+    const berth_params params = {.archive_name = "model"};
+    int code = berth_save_to(&target, &content, &params, error);
     berth_tree_free(tree);
     return code;
 }

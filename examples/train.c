@@ -81,8 +81,10 @@ static berth_job *begin_save(const char *path, const training *t)
     berth_job *job = NULL;
     berth_tree *tree = berth_tree_new(&error);
 
-    check(tree && berth_save_begin(path, make_checkpoint(tree, t), BERTH_SAVE_SNAPSHOT, NULL, &job,
-                                   &error) == 0,
+    check(tree != NULL, error.message);
+    const berth_target target = berth_to_path(path);
+    const berth_content content = berth_of_value(make_checkpoint(tree, t));
+    check(berth_save_begin(&target, &content, BERTH_SAVE_SNAPSHOT, NULL, &job, &error) == 0,
           error.message);
     berth_tree_free(tree);
     return job;
@@ -92,7 +94,7 @@ static void finish_save(berth_job *job)
 {
     berth_error error;
 
-    check(!job || berth_job_wait(job, &error) == 0, error.message);
+    check(!job || berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, error.message);
     berth_job_free(job);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Little-endian integers on bytes. Reading goes through a cursor with a sticky verdict:
- * after the first step beyond the end every read gives 0 and `good` stays false, so a
- * fixed structure is read field by field and asked once, at its end.
+ * Little-endian integers in bytes. A cursor remembers a failure: after a read beyond the end, every
+ * read gives 0 and `good` stays false. So a structure is read field by field and checked once, at
+ * its end.
  */
 #ifndef BTH_FORMAT_BYTES_H
 #define BTH_FORMAT_BYTES_H
@@ -50,7 +50,7 @@ static inline uint64_t bth_cursor_integer(bth_cursor *cursor, size_t n)
     return value;
 }
 
-/* Spelled out, so that each is one load. */
+/* Written out, so that the compiler makes one load of it. */
 static inline uint16_t bth_cursor_u16(bth_cursor *cursor)
 {
     const uint8_t *taken = bth_cursor_take(cursor, 2);

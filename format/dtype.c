@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Facts about dtypes, from the rows of dtypes.def. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <string.h>
 
@@ -26,14 +26,14 @@ _Static_assert(sizeof facts / sizeof *facts == BERTH_DTYPE_COUNT,
                "dtypes.def has other dtypes than berth.h");
 
 /* Any value of the enum's type, also one from a foreign cast. */
-static unsigned row(berth_dtype dtype)
+static unsigned dtype_row(berth_dtype dtype)
 {
     return (unsigned)dtype < BERTH_DTYPE_COUNT ? (unsigned)dtype : 0;
 }
 
 const char *berth_dtype_name(berth_dtype dtype)
 {
-    return facts[row(dtype)].name;
+    return facts[dtype_row(dtype)].name;
 }
 
 berth_dtype berth_dtype_from_name(const char *name)
@@ -50,22 +50,22 @@ berth_dtype berth_dtype_from_name(const char *name)
 
 size_t berth_dtype_nbytes(berth_dtype dtype)
 {
-    return facts[row(dtype)].nbytes;
+    return facts[dtype_row(dtype)].nbytes;
 }
 
 size_t bth_dtype_swap_nbytes(berth_dtype dtype)
 {
-    return facts[row(dtype)].swap_nbytes;
+    return facts[dtype_row(dtype)].swap_nbytes;
 }
 
 int bth_dtype_elements(berth_dtype dtype)
 {
-    return facts[row(dtype)].elements;
+    return facts[dtype_row(dtype)].elements;
 }
 
 const char *bth_dtype_storage_class(berth_dtype dtype)
 {
-    return facts[row(dtype)].storage_class;
+    return facts[dtype_row(dtype)].storage_class;
 }
 
 bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype)
@@ -96,5 +96,5 @@ bool bth_dtype_same_class(berth_dtype a, berth_dtype b)
 
 bool bth_dtype_is_quantized(berth_dtype dtype)
 {
-    return facts[row(dtype)].sort == QUANTIZED;
+    return facts[dtype_row(dtype)].sort == QUANTIZED;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A hash of bytes by a secret seed: who makes a file cannot choose what collides. */
+/* A hash of bytes with a secret seed, so that a file cannot be made to collide. */
 #ifndef BTH_FORMAT_HASH_H
 #define BTH_FORMAT_HASH_H
 
@@ -33,7 +33,7 @@ static inline bth_wide bth_wide_sum(bth_wide a, bth_wide b)
     return (bth_wide){low, a.high + b.high + (low < a.low)};
 }
 
-/* Of two numbers one, all bits of both in all bits of it. */
+/* Mixes two numbers: every bit of the result depends on all bits of both. */
 static inline uint64_t bth_hash_mix(uint64_t a, uint64_t b)
 {
     bth_wide product =
@@ -46,7 +46,7 @@ static inline uint32_t bth_hash_fold(uint64_t hash)
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-/* The capital letters of ASCII made small, in eight bytes; nothing else is. */
+/* Makes the ASCII capital letters of eight bytes small, and changes nothing else. */
 static inline uint64_t bth_small_letters(uint64_t word)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
@@ -75,7 +75,7 @@ static inline uint32_t bth_hash(uint64_t seed, const void *bytes, size_t nbytes)
     return bth_hash_of(seed, bytes, nbytes, false);
 }
 
-/* The same for texts that differ in the case of ASCII letters alone. */
+/* The same hash for texts that differ only in the case of ASCII letters. */
 static inline uint32_t bth_hash_any_case(uint64_t seed, const void *bytes, size_t nbytes)
 {
     return bth_hash_of(seed, bytes, nbytes, true);

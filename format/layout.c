@@ -4,10 +4,9 @@
 #include <stdbool.h>
 
 #include "config/memory.h"
-#include "format/zip/zip_fields.h"
 
-/* From the saturated value on, a size or an offset moves to the zip64 extra field. */
-static uint32_t zip64_nbytes(uint64_t cursor, uint64_t nbytes)
+/* A size or an offset from the saturated value on stands in the zip64 extra field. */
+static uint32_t layout_zip64_nbytes(uint64_t cursor, uint64_t nbytes)
 {
     bool wide_size = nbytes >= BTH_ZIP_SATURATED32;
     bool wide_offset = cursor >= BTH_ZIP_SATURATED32;
@@ -17,7 +16,7 @@ static uint32_t zip64_nbytes(uint64_t cursor, uint64_t nbytes)
 }
 
 /* An empty record has no descriptor: FORMAT.md section 2. */
-static uint32_t descriptor_nbytes(uint32_t zip64, uint64_t nbytes)
+static uint32_t layout_descriptor_nbytes(uint32_t zip64, uint64_t nbytes)
 {
     if (nbytes == 0)
         return 0;
@@ -29,12 +28,12 @@ int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint3
 {
     if (alignment == 0 || alignment > BTH_MAX_ALIGNMENT_READ || name_nbytes > UINT16_MAX)
         return -1;
-    uint32_t zip64 = zip64_nbytes(cursor, nbytes);
-    uint32_t descriptor = descriptor_nbytes(zip64, nbytes);
+    uint32_t zip64 = layout_zip64_nbytes(cursor, nbytes);
+    uint32_t descriptor = layout_descriptor_nbytes(zip64, nbytes);
     uint64_t start, data, next;
     if (!bth_add(cursor, BTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
         return -1;
-    /* A remainder, never a mask: files may have any alignment (FORMAT.md section 2). */
+    /* An alignment need not be a power of two (FORMAT.md section 2), so no mask will do. */
     uint32_t over = (uint32_t)(start % alignment);
     uint32_t padding = over ? alignment - over : 0;
     if (zip64 + 4 + padding > UINT16_MAX)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The layout: where every byte of a checkpoint goes, computed from names, sizes
- * and an alignment (format/FORMAT.md section 2). The heart of the house: saving
- * renders by it, loading finds by it, debug mode checks against it.
+ * The layout: where every byte of a checkpoint goes, computed from names, sizes and an alignment
+ * (format/FORMAT.md section 2). Saving writes by it, loading finds records by it, debug mode checks
+ * files against it.
  */
 #ifndef BTH_FORMAT_LAYOUT_H
 #define BTH_FORMAT_LAYOUT_H
@@ -15,7 +15,11 @@
 #define BTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
 #define BTH_MAX_ALIGNMENT_READ 65536
 
-/* One record's place. All offsets are bytes from the start of the file. */
+/* A 16 or 32 bit field that says "see the zip64 field". */
+#define BTH_ZIP_SATURATED16 0xFFFFu
+#define BTH_ZIP_SATURATED32 0xFFFFFFFFu
+
+/* The layout entry of one record. All offsets are bytes from the start of the file. */
 typedef struct bth_place {
     uint64_t header_offset;
     uint64_t data_offset;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Time since some moment, never set back: of statistics, and how old what is known is. */
+/* Clocks that never go back, for statistics and for the age of what is known. */
 #ifndef BTH_IO_CLOCK_H
 #define BTH_IO_CLOCK_H
 
@@ -14,9 +14,7 @@ static inline double bth_seconds(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/*
- * The system clock's own tick, never 0: 1 to 10 ms long (CONFIG_HZ), and asked for in a tenth of
- * the time that any system call takes.
+/* A number that changes every 1 to 10 ms (CONFIG_HZ); never 0. Ten times as fast as a system call.
  */
 static inline uint64_t bth_tick(void)
 {

@@ -30,7 +30,7 @@ void bth_copy_for_device(void *to, const void *from, size_t nbytes)
     for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
         stream_line(out + at, in + at);
     memcpy(out + at, in + at, nbytes - at);
-    _mm_sfence(); /* these stores keep no order of their own */
+    _mm_sfence(); /* these stores are not ordered otherwise */
 }
 
 #else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * CUDA through its driver, which is opened at run time: one binary runs with and without it. Its
+ * CUDA devices. The driver is opened at run time, so that one binary runs with and without it. Its
  * functions have the types of the toolkit's headers; nothing of the toolkit is linked.
  */
 #include <cuda.h>
@@ -13,11 +13,11 @@
 
 #define LIBRARY "libcuda.so.1"
 
-#if CUDA_VERSION < 12000 /* headers before have none */
+#if CUDA_VERSION < 12000 /* older headers do not have it */
 typedef CUresult (*PFN_cuCtxGetId_v12000)(CUcontext, unsigned long long *);
 #endif
 
-struct functions {
+struct cuda_functions {
 #define CUDA_REQUIRED(name, version, suffix) PFN_cu##name##_v##version name;
 #define CUDA_OPTIONAL CUDA_REQUIRED
 #include "io/cuda_driver.def"
@@ -27,40 +27,42 @@ struct functions {
 
 static const struct symbol {
     const char *name;
-    size_t at; /* in struct functions */
+    size_t offset; /* in struct cuda_functions */
     bool is_required;
 } symbols[] = {
 #define CUDA_REQUIRED(name, version, suffix)                                                       \
-    {"cu" #name suffix, offsetof(struct functions, name), true},
+    {"cu" #name suffix, offsetof(struct cuda_functions, name), true},
 #define CUDA_OPTIONAL(name, version, suffix)                                                       \
-    {"cu" #name suffix, offsetof(struct functions, name), false},
+    {"cu" #name suffix, offsetof(struct cuda_functions, name), false},
 #include "io/cuda_driver.def"
 #undef CUDA_OPTIONAL
 #undef CUDA_REQUIRED
 };
 
-/* The driver, once it runs: the process has one. Written before the first handle is given out. */
-static struct functions cuda;
+/* The driver of this process. Written before the first handle is returned. */
+static struct cuda_functions cuda;
 static bool is_loaded;
 
 /* ---- starting ---- */
 
-/* The versioned names are the driver's oldest promise: no newer signature ever comes by them. */
-static const char *find_functions(void *library, struct functions *found)
+/* Returns the first missing required function, or NULL. A versioned name always keeps its
+ * signature. */
+static const char *cuda_find_functions(void *library, struct cuda_functions *found)
 {
     const char *missing = NULL;
 
     memset(found, 0, sizeof *found);
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *function = bth_system.dlsym(library, symbols[i].name);
-        memcpy((char *)found + symbols[i].at, &function, sizeof function);
+        memcpy((char *)found + symbols[i].offset, &function, sizeof function);
         if (!function && symbols[i].is_required && !missing)
             missing = symbols[i].name;
     }
     return missing;
 }
 
-static int fail_missing(const struct functions *found, const char *missing, berth_error *error)
+static int cuda_fail_missing(const struct cuda_functions *found, const char *missing,
+                             berth_error *error)
 {
     int version = 0;
 
@@ -73,11 +75,10 @@ static int fail_missing(const struct functions *found, const char *missing, bert
 }
 
 /*
- * After these, cuda.h says, the process must be terminated and launched again: each call gives the
- * same error. (Numbers: only newer headers have the names CUDA_ERROR_CONTAINED and
- * CUDA_ERROR_TENSOR_MEMORY_LEAK.)
+ * cuda.h: after these errors all calls fail, until the process is started again. (Only newer
+ * headers have names for the numbers: CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK.)
  */
-static bool is_final(int result)
+static bool cuda_is_final(int result)
 {
     static const int final[] = {226,
                                 CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -96,45 +97,45 @@ static bool is_final(int result)
     return false;
 }
 
-static bth_driver_result describe_by(const struct functions *by, int result)
+static bth_driver_result cuda_describe_by(const struct cuda_functions *by, int result)
 {
-    bth_driver_result told = {
-        .text = "CUDA error", .code = BERTH_E_DEVICE, .is_final = is_final(result)};
+    bth_driver_result described = {
+        .text = "CUDA error", .code = BERTH_E_DEVICE, .is_final = cuda_is_final(result)};
     const char *name, *text;
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        told.code = BERTH_E_MEMORY;
+        described.code = BERTH_E_MEMORY;
     if (result == CUDA_ERROR_NOT_SUPPORTED)
-        told.code = BERTH_E_UNSUPPORTED;
+        described.code = BERTH_E_UNSUPPORTED;
     if (by->GetErrorName && by->GetErrorString &&
         by->GetErrorName((CUresult)result, &name) == CUDA_SUCCESS &&
         by->GetErrorString((CUresult)result, &text) == CUDA_SUCCESS) {
-        told.name = name;
-        told.text = text;
+        described.name = name;
+        described.text = text;
     }
-    return told;
+    return described;
 }
 
-static void describe(int result, bth_driver_result *told)
+static void cuda_describe(int result, bth_driver_result *described)
 {
-    *told = describe_by(&cuda, result);
+    *described = cuda_describe_by(&cuda, result);
 }
 
-static int fail_to_start(const struct functions *found, int result, berth_error *error)
+static int cuda_fail_to_start(const struct cuda_functions *found, int result, berth_error *error)
 {
-    bth_driver_result told = describe_by(found, result);
+    bth_driver_result described = cuda_describe_by(found, result);
 
-    if (told.name)
-        return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET,
-                        "the CUDA driver does not start: %s (%s)", told.text, told.name);
-    return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET,
-                    "the CUDA driver does not start: %s %d", told.text, result);
+    if (described.name)
+        return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET,
+                        "the CUDA driver does not start: %s (%s)", described.text, described.name);
+    return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET,
+                    "the CUDA driver does not start: %s %d", described.text, result);
 }
 
-/* The library stays open: others in the process have it open as well. */
-static int load(berth_error *error)
+/* The driver stays open: other libraries of the process use it as well. */
+static int cuda_load(berth_error *error)
 {
-    struct functions found;
+    struct cuda_functions found;
     const char *missing;
 
     if (is_loaded)
@@ -145,18 +146,18 @@ static int load(berth_error *error)
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                         "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
     }
-    missing = find_functions(library, &found);
+    missing = cuda_find_functions(library, &found);
     if (missing)
-        return fail_missing(&found, missing, error);
+        return cuda_fail_missing(&found, missing, error);
     CUresult result = found.Init(0);
     if (result != CUDA_SUCCESS)
-        return fail_to_start(&found, (int)result, error);
+        return cuda_fail_to_start(&found, (int)result, error);
     cuda = found;
     is_loaded = true;
     return 0;
 }
 
-static int count(unsigned *n)
+static int cuda_count(unsigned *n)
 {
     int found = 0;
     CUresult result = cuda.DeviceGetCount(&found);
@@ -165,62 +166,60 @@ static int count(unsigned *n)
     return (int)result;
 }
 
-/* ---- every call is made in the device's context, and leaves the thread the one it had ---- */
+/* ---- each call is made in the device's context, and restores that of the thread ---- */
 
 /*
- * While another thread captures a graph in the mode CU_STREAM_CAPTURE_MODE_GLOBAL, most calls that
- * allocate, free, pin or wait would invalidate the capture: unless the thread that makes them is
- * relaxed (X16). So is one that captures by itself; its own work is no part of ours.
+ * X16: while another thread captures a graph in the mode CU_STREAM_CAPTURE_MODE_GLOBAL, most calls
+ * that allocate, free, pin or wait invalidate its capture, unless the calling thread is in the mode
+ * RELAXED. A thread that captures a graph itself may be relaxed, too: our work is not part of it.
  */
 struct visit {
-    CUstreamCaptureMode mode; /* that the thread was in */
+    CUstreamCaptureMode mode; /* the thread's own */
     bool is_relaxed;
 };
 
-static void relax(struct visit *visit)
+static void visit_relax(struct visit *visit)
 {
     visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode &&
                         cuda.ThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
 }
 
-static void unrelax(struct visit *visit)
+static void visit_unrelax(struct visit *visit)
 {
     if (visit->is_relaxed)
         visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
 }
 
-/*
- * The mode is the thread's, but to change it a driver may want a current context that lives: the
- * thread's own, or this one.
+/* Some drivers change the mode of a thread only in a live context: the thread's own, or this one.
  */
-static CUresult enter(CUcontext context, struct visit *visit)
+static CUresult visit_begin(CUcontext context, struct visit *visit)
 {
-    relax(visit);
+    visit_relax(visit);
     CUresult result = cuda.CtxPushCurrent(context);
     if (result != CUDA_SUCCESS)
-        unrelax(visit);
+        visit_unrelax(visit);
     else if (!visit->is_relaxed)
-        relax(visit);
+        visit_relax(visit);
     return result;
 }
 
-static void leave(struct visit *visit)
+static void visit_end(struct visit *visit)
 {
     CUcontext popped;
 
-    unrelax(visit);
+    visit_unrelax(visit);
     (void)cuda.CtxPopCurrent(&popped);
-    unrelax(visit);
+    visit_unrelax(visit);
 }
 
 #define IN_CONTEXT(device, result, call)                                                           \
     do {                                                                                           \
         struct visit visit_;                                                                       \
-        (result) = enter((CUcontext)atomic_load(&(device)->native), &visit_);                      \
+        (result) = visit_begin((CUcontext)atomic_load(&(device)->native), &visit_);                \
         if ((result) == CUDA_SUCCESS) {                                                            \
             (result) = (call);                                                                     \
-            leave(&visit_);                                                                        \
+            visit_end(&visit_);                                                                    \
         }                                                                                          \
     } while (0)
 
@@ -234,26 +233,26 @@ static void leave(struct visit *visit)
 /* ---- opening ---- */
 
 /*
- * After a kernel that went wrong all is refused, so a new event is, too. Where there is no room for
- * one, that is all that is wrong.
+ * Creates an event, which fails after a failed kernel, as all calls do. Out of memory is no sign of
+ * a dead context.
  */
-static CUresult try_out(CUcontext context)
+static CUresult cuda_try_context(CUcontext context)
 {
     CUevent event = NULL;
     struct visit visit;
-    CUresult result = enter(context, &visit);
+    CUresult result = visit_begin(context, &visit);
 
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.EventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS)
         result = cuda.EventDestroy(event);
-    leave(&visit);
+    visit_end(&visit);
     return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 
-/* A context that was reset has another number, if it looks the same otherwise. 0: none. */
-static unsigned long long id_of(CUcontext context)
+/* A new number after each reset of a context. 0: unknown. */
+static unsigned long long cuda_context_id(CUcontext context)
 {
     unsigned long long id = 0;
 
@@ -261,11 +260,11 @@ static unsigned long long id_of(CUcontext context)
 }
 
 /*
- * The primary context is the one that PyTorch and the run-time library use: memory of theirs is
- * memory here. Never given back: that could reset the device under a library that came later. One
- * that died is made anew by this, for all of the process (X18).
+ * The primary context, which PyTorch and CUDA's runtime use as well: their memory can be used here.
+ * It is never released: that could reset the device while a later library uses it. If the context
+ * has died, this makes a new one for the whole process (X18).
  */
-static int open_device(bth_device_handle *device)
+static int cuda_open(bth_device_handle *device)
 {
     CUdevice number;
     CUcontext context = NULL;
@@ -274,21 +273,21 @@ static int open_device(bth_device_handle *device)
 
     if (result != CUDA_SUCCESS)
         return (int)result;
-    relax(&visit);
+    visit_relax(&visit);
     result = cuda.DevicePrimaryCtxRetain(&context, number);
-    unrelax(&visit);
+    visit_unrelax(&visit);
     if (result == CUDA_SUCCESS)
-        result = try_out(context);
+        result = cuda_try_context(context);
     if (result == CUDA_SUCCESS) {
         atomic_fetch_add(&device->life, 1);
-        atomic_store(&device->native_id, id_of(context));
+        atomic_store(&device->native_id, cuda_context_id(context));
         atomic_store(&device->native, context);
     }
     return (int)result;
 }
 
-/* X18: cuDevicePrimaryCtxReset leaves it inactive, until somebody retains it anew. */
-static int look(const bth_device_handle *device, bool closely)
+/* X18: after cuDevicePrimaryCtxReset the context is inactive, until it is retained again. */
+static int cuda_look(const bth_device_handle *device, bool closely)
 {
     CUcontext context = (CUcontext)atomic_load(&device->native);
     CUdevice number;
@@ -300,14 +299,14 @@ static int look(const bth_device_handle *device, bool closely)
         result = cuda.DevicePrimaryCtxGetState(number, &flags, &is_active);
     if (result != CUDA_SUCCESS)
         return (int)result;
-    if (!is_active || id_of(context) != atomic_load(&device->native_id))
+    if (!is_active || cuda_context_id(context) != atomic_load(&device->native_id))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return closely ? (int)try_out(context) : 0;
+    return closely ? (int)cuda_try_context(context) : 0;
 }
 
 /* ---- memory ---- */
 
-static int allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address)
+static int cuda_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address)
 {
     CUdeviceptr at = 0;
     CUresult result;
@@ -317,13 +316,13 @@ static int allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address
     return (int)result;
 }
 
-static int release(bth_device_handle *device, uintptr_t address)
+static int cuda_release(bth_device_handle *device, uintptr_t address)
 {
     RETURN_IN_CONTEXT(device, cuda.MemFree((CUdeviceptr)address));
 }
 
-/* Whose memory, by unified addresses. Host memory that the driver never saw is an invalid value. */
-static int find(bth_device_handle *device, uintptr_t address, bth_memory_place *place)
+/* Host memory that the driver does not know is an invalid value. */
+static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner)
 {
     CUmemorytype type = (CUmemorytype)0;
     int ordinal = -1;
@@ -332,41 +331,41 @@ static int find(bth_device_handle *device, uintptr_t address, bth_memory_place *
     IN_CONTEXT(
         device, result,
         cuda.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)address));
-    place->kind = BTH_MEMORY_PAGEABLE;
+    owner->kind = BTH_MEMORY_PAGEABLE;
     if (result == CUDA_ERROR_INVALID_VALUE)
         return 0;
     if (result != CUDA_SUCCESS)
         return (int)result;
     if (type == CU_MEMORYTYPE_HOST)
-        place->kind = BTH_MEMORY_PINNED;
+        owner->kind = BTH_MEMORY_PINNED;
     if (type != CU_MEMORYTYPE_DEVICE)
         return 0;
     IN_CONTEXT(device, result,
                cuda.PointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                         (CUdeviceptr)address));
-    place->kind = BTH_MEMORY_DEVICE;
-    place->ordinal = (unsigned)ordinal;
+    owner->kind = BTH_MEMORY_DEVICE;
+    owner->ordinal = (unsigned)ordinal;
     return (int)result;
 }
 
-static int pin(bth_device_handle *device, size_t nbytes, void **bytes)
+static int cuda_pin(bth_device_handle *device, size_t nbytes, void **bytes)
 {
     RETURN_IN_CONTEXT(device, cuda.MemHostAlloc(bytes, nbytes, CU_MEMHOSTALLOC_PORTABLE));
 }
 
-static int unpin(bth_device_handle *device, void *bytes)
+static int cuda_unpin(bth_device_handle *device, void *bytes)
 {
     RETURN_IN_CONTEXT(device, cuda.MemFreeHost(bytes));
 }
 
-static int enlist(bth_device_handle *device, void *bytes, size_t nbytes)
+static int cuda_enlist(bth_device_handle *device, void *bytes, size_t nbytes)
 {
     if (!cuda.MemHostRegister || !cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
     RETURN_IN_CONTEXT(device, cuda.MemHostRegister(bytes, nbytes, CU_MEMHOSTREGISTER_PORTABLE));
 }
 
-static int delist(bth_device_handle *device, void *bytes)
+static int cuda_delist(bth_device_handle *device, void *bytes)
 {
     if (!cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -375,8 +374,9 @@ static int delist(bth_device_handle *device, void *bytes)
 
 /* ---- streams ---- */
 
-/* NON_BLOCKING: else the default stream, where training runs, and ours would wait in turns. */
-static int open_stream(bth_device_handle *device, void **stream)
+/* NON_BLOCKING: otherwise our stream and the default one, used for training, wait for each other.
+ */
+static int cuda_open_stream(bth_device_handle *device, void **stream)
 {
     CUstream opened = NULL;
     CUresult result;
@@ -386,26 +386,26 @@ static int open_stream(bth_device_handle *device, void **stream)
     return (int)result;
 }
 
-static int wait_stream(bth_device_handle *device, void *stream)
+static int cuda_wait_stream(bth_device_handle *device, void *stream)
 {
     RETURN_IN_CONTEXT(device, cuda.StreamSynchronize((CUstream)stream));
 }
 
-static int close_stream(bth_device_handle *device, void *stream)
+static int cuda_close_stream(bth_device_handle *device, void *stream)
 {
-    (void)wait_stream(device, stream);
+    (void)cuda_wait_stream(device, stream);
     RETURN_IN_CONTEXT(device, cuda.StreamDestroy((CUstream)stream));
 }
 
-static int copy_to_host(bth_device_handle *device, void *stream, void *to, uintptr_t from,
-                        size_t nbytes)
+static int cuda_copy_to_host(bth_device_handle *device, void *stream, void *to, uintptr_t from,
+                             size_t nbytes)
 {
     RETURN_IN_CONTEXT(device,
                       cuda.MemcpyDtoHAsync(to, (CUdeviceptr)from, nbytes, (CUstream)stream));
 }
 
-static int copy_to_device(bth_device_handle *device, void *stream, uintptr_t to, const void *from,
-                          size_t nbytes)
+static int cuda_copy_to_device(bth_device_handle *device, void *stream, uintptr_t to,
+                               const void *from, size_t nbytes)
 {
     RETURN_IN_CONTEXT(device,
                       cuda.MemcpyHtoDAsync((CUdeviceptr)to, from, nbytes, (CUstream)stream));
@@ -413,8 +413,8 @@ static int copy_to_device(bth_device_handle *device, void *stream, uintptr_t to,
 
 /* ---- events ---- */
 
-/* BLOCKING_SYNC: who waits sleeps, there is other work for its processor. */
-static int open_event(bth_device_handle *device, void **event)
+/* BLOCKING_SYNC: a waiting thread sleeps, and leaves its processor to others. */
+static int cuda_open_event(bth_device_handle *device, void **event)
 {
     CUevent opened = NULL;
     CUresult result;
@@ -425,58 +425,48 @@ static int open_event(bth_device_handle *device, void **event)
     return (int)result;
 }
 
-static int close_event(bth_device_handle *device, void *event)
+static int cuda_close_event(bth_device_handle *device, void *event)
 {
     RETURN_IN_CONTEXT(device, cuda.EventDestroy((CUevent)event));
 }
 
-static int record(bth_device_handle *device, void *event, void *stream)
+static int cuda_record(bth_device_handle *device, void *event, void *stream)
 {
     RETURN_IN_CONTEXT(device, cuda.EventRecord((CUevent)event, (CUstream)stream));
 }
 
-static int wait_event(bth_device_handle *device, void *event)
+static int cuda_wait_event(bth_device_handle *device, void *event)
 {
     RETURN_IN_CONTEXT(device, cuda.EventSynchronize((CUevent)event));
 }
 
-static int query_event(bth_device_handle *device, void *event, bool *has_come)
-{
-    CUresult result;
-
-    IN_CONTEXT(device, result, cuda.EventQuery((CUevent)event));
-    *has_come = result == CUDA_SUCCESS;
-    return result == CUDA_ERROR_NOT_READY ? 0 : (int)result;
-}
-
-static int wait_for(bth_device_handle *device, void *stream, void *event)
+static int cuda_wait_for(bth_device_handle *device, void *stream, void *event)
 {
     RETURN_IN_CONTEXT(device, cuda.StreamWaitEvent((CUstream)stream, (CUevent)event, 0));
 }
 
 const bth_device_driver bth_cuda_driver = {
     .kind = "cuda",
-    .load = load,
-    .describe = describe,
-    .count = count,
-    .open = open_device,
-    .look = look,
-    .allocate = allocate,
-    .release = release,
-    .find = find,
-    .pin = pin,
-    .unpin = unpin,
-    .enlist = enlist,
-    .delist = delist,
-    .open_stream = open_stream,
-    .close_stream = close_stream,
-    .copy_to_host = copy_to_host,
-    .copy_to_device = copy_to_device,
-    .wait_stream = wait_stream,
-    .open_event = open_event,
-    .close_event = close_event,
-    .record = record,
-    .wait_event = wait_event,
-    .query_event = query_event,
-    .wait_for = wait_for,
+    .load = cuda_load,
+    .describe = cuda_describe,
+    .count = cuda_count,
+    .open = cuda_open,
+    .look = cuda_look,
+    .allocate = cuda_allocate,
+    .release = cuda_release,
+    .find = cuda_find,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .enlist = cuda_enlist,
+    .delist = cuda_delist,
+    .open_stream = cuda_open_stream,
+    .close_stream = cuda_close_stream,
+    .copy_to_host = cuda_copy_to_host,
+    .copy_to_device = cuda_copy_to_device,
+    .wait_stream = cuda_wait_stream,
+    .open_event = cuda_open_event,
+    .close_event = cuda_close_event,
+    .record = cuda_record,
+    .wait_event = cuda_wait_event,
+    .wait_for = cuda_wait_for,
 };

@@ -12,52 +12,49 @@
 #include "config/lock.h"
 #include "io/device_driver.h"
 
-#define MOST_DEVICES 64
+#define DEVICES_MAX 64
 #define KINDS_MAX 2
 
-/* One driver for each kind of device; NULL behind the last. */
+/* One driver for each kind of device; NULL after the last. */
 static const bth_device_driver *drivers[KINDS_MAX + 1] = {
 #ifdef BERTH_HAS_CUDA
     &bth_cuda_driver,
 #endif
-};
+    NULL};
 
 /*
- * What the process has open. A driver and its contexts are the process's own and shared by all of
- * its libraries; to open and give back one with every operation costs seconds.
+ * The open devices of this process. They are never closed: all libraries of a process share a
+ * driver and its contexts, and to open one takes seconds.
  */
 static struct {
-    bth_lock lock;      /* taken to open one */
-    atomic_int process; /* who has some open, or opens the first; 0: nobody */
-    bool is_lost;       /* this process was forked while a thread of its parent opened one */
+    bth_lock lock;      /* held while a device is opened */
+    atomic_int process; /* that has open devices, or opens the first; 0: none */
+    bool is_lost;       /* a thread of the parent was opening a device at the fork */
     unsigned n;
-    bth_device_handle devices[KINDS_MAX][MOST_DEVICES];
+    bth_device_handle devices[KINDS_MAX][DEVICES_MAX];
 } opened;
 
-/* 0 if the result is; else an error: "cuda:0: what was tried: the driver's text (ITS_NAME)". */
-static int report(bth_device_handle *device, int result, berth_error *error, const char *format,
-                  ...) __attribute__((format(printf, 4, 5)));
-
-static int report(bth_device_handle *device, int result, berth_error *error, const char *format,
-                  ...)
+/* 0 if the driver's result is 0; else an error: "cuda:0: what failed: the driver's text (NAME)". */
+__attribute__((format(printf, 4, 5))) static int
+device_report(bth_device_handle *device, int result, berth_error *error, const char *format, ...)
 {
-    bth_driver_result told = {0};
-    char tried[256];
+    bth_driver_result described = {0};
+    char failed[256];
     va_list arguments;
 
     if (result == 0)
         return 0;
     va_start(arguments, format);
-    (void)vsnprintf(tried, sizeof tried, format, arguments);
+    (void)vsnprintf(failed, sizeof failed, format, arguments);
     va_end(arguments);
     atomic_store(&device->is_doubted, true);
-    device->driver->describe(result, &told);
-    const char *what_next = told.is_final ? ", and the process must be started again" : "";
-    if (told.name)
-        return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s (%s)", device->name,
-                        tried, what_next, told.text, told.name);
-    return bth_fail(error, told.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s %d", device->name, tried,
-                    what_next, told.text, result);
+    device->driver->describe(result, &described);
+    const char *what_next = described.is_final ? ", and the process must be started again" : "";
+    if (described.name)
+        return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s (%s)",
+                        device->name, failed, what_next, described.text, described.name);
+    return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s %d", device->name,
+                    failed, what_next, described.text, result);
 }
 
 /* ---- opening ---- */
@@ -95,13 +92,13 @@ static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_e
                     "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
 }
 
-static int open_locked(bth_device_handle *device, berth_error *error)
+static int device_open_locked(bth_device_handle *device, berth_error *error)
 {
     unsigned n = 0;
 
     if (device->driver->load(error) < 0)
         return bth_error_prefix(error, device->name);
-    if (report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
+    if (device_report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
         return error->code;
     if (device->ordinal >= n)
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
@@ -109,14 +106,14 @@ static int open_locked(bth_device_handle *device, berth_error *error)
     if (device->is_open &&
         device->driver->look(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
-    if (report(device, device->driver->open(device), error, "cannot be opened") < 0)
+    if (device_report(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
     opened.n += !device->is_open;
     device->is_open = true;
     return 0;
 }
 
-static int fail_forked(const bth_device_handle *device, berth_error *error)
+static int device_fail_forked(const bth_device_handle *device, berth_error *error)
 {
     return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                     "%s: this process was forked from one that had opened a device, and devices "
@@ -124,18 +121,19 @@ static int fail_forked(const bth_device_handle *device, berth_error *error)
                     device->name);
 }
 
-/* X11: a child whose parent had one, or was opening one, touches nothing. */
-static int open_once(const bth_device_handle *wanted, bth_device_handle *device, berth_error *error)
+/* X11: a child does not use devices if its parent had one, or was opening one. */
+static int device_open_once(const bth_device_handle *wanted, bth_device_handle *device,
+                            berth_error *error)
 {
     if (bth_lock_take(&opened.lock) == BTH_LOCK_TORN)
         opened.is_lost = true;
     if (opened.is_lost || (opened.n > 0 && !bth_device_is_usable(wanted)))
-        (void)fail_forked(wanted, error);
+        (void)device_fail_forked(wanted, error);
     else {
         atomic_store(&opened.process, (int)getpid());
         if (!device->is_open)
             *device = *wanted;
-        (void)open_locked(device, error);
+        (void)device_open_locked(device, error);
         if (opened.n == 0)
             atomic_store(&opened.process, 0);
     }
@@ -163,11 +161,11 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
         return error->code;
     wanted.driver = drivers[kind];
     (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", wanted.driver->kind, wanted.ordinal);
-    if (wanted.ordinal >= MOST_DEVICES)
+    if (wanted.ordinal >= DEVICES_MAX)
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                         "%s: there is no such device, at most %d are used", wanted.name,
-                        MOST_DEVICES);
-    if (open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
+                        DEVICES_MAX);
+    if (device_open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
         return error->code;
     *device = &opened.devices[kind][wanted.ordinal];
     return 0;
@@ -185,7 +183,7 @@ bool bth_device_is_akin(const bth_device_handle *a, const bth_device_handle *b)
 
 bool bth_device_is_usable(const bth_device_handle *device)
 {
-    (void)device; /* one process opens them all */
+    (void)device; /* one process opens all devices */
     return atomic_load(&opened.process) == (int)getpid();
 }
 
@@ -193,7 +191,7 @@ int bth_device_check_usable(const bth_device_handle *device, berth_error *error)
 {
     if (bth_device_is_usable(device))
         return 0;
-    return fail_forked(device, error);
+    return device_fail_forked(device, error);
 }
 
 /* ---- lives ---- */
@@ -215,9 +213,9 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
         return error->code;
     if (life != bth_device_life(device))
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                        "%s: its context died and was opened anew: what was in it is gone",
+                        "%s: its context died and was opened again: what was in it is lost",
                         device->name);
-    return report(device, device->driver->look(device, false), error, "its context died");
+    return device_report(device, device->driver->look(device, false), error, "its context died");
 }
 
 /* ---- memory ---- */
@@ -230,8 +228,8 @@ int bth_device_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *add
         return 0;
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return report(device, device->driver->allocate(device, nbytes, address), error,
-                  "%zu bytes of device memory cannot be had", nbytes);
+    return device_report(device, device->driver->allocate(device, nbytes, address), error,
+                         "%zu bytes of device memory cannot be allocated", nbytes);
 }
 
 void bth_device_release(bth_device_handle *device, uintptr_t address)
@@ -240,29 +238,29 @@ void bth_device_release(bth_device_handle *device, uintptr_t address)
         (void)device->driver->release(device, address);
 }
 
-int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_place *place,
+int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner,
                     berth_error *error)
 {
-    *place = (bth_memory_place){0};
+    *owner = (bth_memory_owner){0};
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return report(device, device->driver->find(device, address, place), error,
-                  "cannot tell whose memory 0x%zx is", (size_t)address);
+    return device_report(device, device->driver->find(device, address, owner), error,
+                         "the owner of the memory at 0x%zx cannot be found", (size_t)address);
 }
 
-static int check_byte(bth_device_handle *device, uintptr_t address, size_t nbytes, uintptr_t byte,
-                      berth_error *error)
+static int device_check_byte(bth_device_handle *device, uintptr_t address, size_t nbytes,
+                             uintptr_t byte, berth_error *error)
 {
-    bth_memory_place place;
+    bth_memory_owner owner;
 
-    if (bth_device_find(device, byte, &place, error) < 0)
+    if (bth_device_find(device, byte, &owner, error) < 0)
         return error->code;
-    if (place.kind == BTH_MEMORY_DEVICE && place.ordinal == device->ordinal)
+    if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
         return 0;
-    if (place.kind == BTH_MEMORY_DEVICE)
+    if (owner.kind == BTH_MEMORY_DEVICE)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name, nbytes,
-                        (size_t)address, device->driver->kind, place.ordinal);
+                        (size_t)address, device->driver->kind, owner.ordinal);
     return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                     "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
                     device->name, nbytes, (size_t)address);
@@ -277,9 +275,9 @@ int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "%s: %zu bytes at 0x%zx end beyond all addresses", device->name, nbytes,
                         (size_t)address);
-    if (check_byte(device, address, nbytes, address, error) < 0)
+    if (device_check_byte(device, address, nbytes, address, error) < 0)
         return error->code;
-    return check_byte(device, address, nbytes, address + (nbytes - 1), error);
+    return device_check_byte(device, address, nbytes, address + (nbytes - 1), error);
 }
 
 int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, berth_error *error)
@@ -287,8 +285,8 @@ int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, 
     *bytes = NULL;
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return report(device, device->driver->pin(device, nbytes, bytes), error,
-                  "%zu bytes of pinned memory cannot be had", nbytes);
+    return device_report(device, device->driver->pin(device, nbytes, bytes), error,
+                         "%zu bytes of pinned memory cannot be allocated", nbytes);
 }
 
 void bth_pinned_release(bth_device_handle *device, void *bytes)
@@ -301,8 +299,8 @@ int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, b
 {
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return report(device, device->driver->enlist(device, bytes, nbytes), error,
-                  "%zu bytes cannot be pinned", nbytes);
+    return device_report(device, device->driver->enlist(device, bytes, nbytes), error,
+                         "%zu bytes cannot be pinned", nbytes);
 }
 
 void bth_pinned_unregister(bth_device_handle *device, void *bytes)
@@ -318,8 +316,8 @@ int bth_device_stream_open(bth_device_handle *device, bth_device_stream *stream,
     *stream = (bth_device_stream){.device = device, .life = bth_device_life(device)};
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return report(device, device->driver->open_stream(device, &stream->native), error,
-                  "no stream can be had");
+    return device_report(device, device->driver->open_stream(device, &stream->native), error,
+                         "a stream cannot be created");
 }
 
 void bth_device_stream_close(bth_device_stream *stream)
@@ -338,9 +336,9 @@ int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from,
         return 0;
     if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
-    return report(stream->device,
-                  driver->copy_to_host(stream->device, stream->native, to, from, nbytes), error,
-                  "%zu bytes cannot be copied to the host", nbytes);
+    return device_report(stream->device,
+                         driver->copy_to_host(stream->device, stream->native, to, from, nbytes),
+                         error, "%zu bytes cannot be copied to the host", nbytes);
 }
 
 int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
@@ -352,18 +350,18 @@ int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const voi
         return 0;
     if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
-    return report(stream->device,
-                  driver->copy_to_device(stream->device, stream->native, to, from, nbytes), error,
-                  "%zu bytes cannot be copied to the device", nbytes);
+    return device_report(stream->device,
+                         driver->copy_to_device(stream->device, stream->native, to, from, nbytes),
+                         error, "%zu bytes cannot be copied to the device", nbytes);
 }
 
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error)
 {
     if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
-    return report(stream->device,
-                  stream->device->driver->wait_stream(stream->device, stream->native), error,
-                  "copies did not end well");
+    return device_report(stream->device,
+                         stream->device->driver->wait_stream(stream->device, stream->native), error,
+                         "copies did not end well");
 }
 
 int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, berth_error *error)
@@ -372,8 +370,9 @@ int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, be
 
     if (bth_device_check_life(stream->device, stream->life, error) < 0)
         return error->code;
-    return report(stream->device, driver->wait_for(stream->device, stream->native, native_event),
-                  error, "a stream cannot wait for an event");
+    return device_report(stream->device,
+                         driver->wait_for(stream->device, stream->native, native_event), error,
+                         "a stream cannot wait for an event");
 }
 
 int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t nbytes, void *ready,
@@ -397,8 +396,8 @@ int bth_device_event_open(bth_device_handle *device, bth_device_event *event, be
     *event = (bth_device_event){.device = device, .life = bth_device_life(device)};
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return report(device, device->driver->open_event(device, &event->native), error,
-                  "no event can be had");
+    return device_report(device, device->driver->open_event(device, &event->native), error,
+                         "an event cannot be created");
 }
 
 void bth_device_event_close(bth_device_event *event)
@@ -412,25 +411,16 @@ int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, 
 {
     if (bth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
-    return report(event->device,
-                  event->device->driver->record(event->device, event->native, stream->native),
-                  error, "an event cannot be recorded");
+    return device_report(
+        event->device, event->device->driver->record(event->device, event->native, stream->native),
+        error, "an event cannot be recorded");
 }
 
 int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
     if (bth_device_check_life(event->device, event->life, error) < 0)
         return error->code;
-    return report(event->device, event->device->driver->wait_event(event->device, event->native),
-                  error, "copies did not end well");
-}
-
-int bth_device_event_query(bth_device_event *event, bool *has_come, berth_error *error)
-{
-    *has_come = false;
-    if (bth_device_check_life(event->device, event->life, error) < 0)
-        return error->code;
-    return report(event->device,
-                  event->device->driver->query_event(event->device, event->native, has_come), error,
-                  "copies did not end well");
+    return device_report(event->device,
+                         event->device->driver->wait_event(event->device, event->native), error,
+                         "copies did not end well");
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What stands below io/device.h: one table of functions a kind of device. They return 0 or a number
- * that only `describe` understands; messages are made in io/device.c. Called in the process that
- * opened the device only, with handles that are open, and never to move 0 bytes.
+ * The driver of one kind of device, below io/device.h: a table of functions. They return 0 or a
+ * number that only `describe` understands; io/device.c makes the messages. They are called only in
+ * the process that opened the device, with open handles, and never to copy 0 bytes.
  */
 #ifndef BTH_IO_DEVICE_DRIVER_H
 #define BTH_IO_DEVICE_DRIVER_H
@@ -12,30 +12,31 @@
 #include "io/device.h"
 
 typedef struct bth_driver_result {
-    const char *name; /* the driver's name for it, or NULL */
+    const char *name; /* the driver's name of the error, or NULL */
     const char *text; /* one line; static */
     berth_status code;
-    bool is_final; /* the driver works again in another process only */
+    bool is_final; /* the driver works again only in a new process */
 } bth_driver_result;
 
 typedef struct bth_device_driver {
     const char *kind; /* "cuda" */
-    /* Makes the rest usable; again and again. Messages name no device. Under a lock, as is `open`.
-     */
+    /* Starts the driver; may be called again. Messages do not name a device. Called under a lock,
+     * as is `open`. */
     int (*load)(berth_error *error);
-    void (*describe)(int result, bth_driver_result *told);
+    void (*describe)(int result, bth_driver_result *described);
     int (*count)(unsigned *n);
     /*
-     * Counts a life and then sets `native`, whose work is known to go well; else leaves all as it
-     * was. (In this order what is made meanwhile is of the new life, or fails in the old context.)
+     * First adds 1 to `life`, then sets `native`, a context that was tried; on failure it changes
+     * nothing. (In this order, what other threads make meanwhile belongs to the new life, or fails
+     * in the old context.)
      */
     int (*open)(bth_device_handle *device);
-    /* 0: the context that was opened is there still; `closely`: and works. Any thread may ask. */
+    /* 0: the opened context still exists; `closely`: and works. Any thread may call it. */
     int (*look)(const bth_device_handle *device, bool closely);
 
     int (*allocate)(bth_device_handle *device, size_t nbytes, uintptr_t *address);
     int (*release)(bth_device_handle *device, uintptr_t address);
-    int (*find)(bth_device_handle *device, uintptr_t address, bth_memory_place *place);
+    int (*find)(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner);
 
     int (*pin)(bth_device_handle *device, size_t nbytes, void **bytes);
     int (*unpin)(bth_device_handle *device, void *bytes);
@@ -54,7 +55,6 @@ typedef struct bth_device_driver {
     int (*close_event)(bth_device_handle *device, void *event);
     int (*record)(bth_device_handle *device, void *event, void *stream);
     int (*wait_event)(bth_device_handle *device, void *event);
-    int (*query_event)(bth_device_handle *device, void *event, bool *has_come);
     int (*wait_for)(bth_device_handle *device, void *stream, void *event);
 } bth_device_driver;
 
@@ -63,11 +63,11 @@ struct bth_device_handle {
     unsigned ordinal;
     char name[32];
     bool is_open;
-    /* X18: these change when it is opened anew, which operations of other threads may see. */
-    _Atomic(void *) native; /* the driver's own */
+    /* X18: these change when the device is opened again, during operations of other threads. */
+    _Atomic(void *) native; /* the driver's context */
     atomic_ullong native_id;
-    atomic_uint life;       /* how often it was opened */
-    atomic_bool is_doubted; /* a call failed: the next opening looks closely */
+    atomic_uint life;       /* number of times it was opened */
+    atomic_bool is_doubted; /* a call failed: the next open looks closely */
 };
 
 #ifdef BERTH_HAS_CUDA

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A program's own memory on a device, where nothing else gives it: made, filled, looked at. */
+/* Device memory for programs that do not allocate it otherwise. */
 #include "config/error.h"
 #include "io/device.h"
 
-static int open_named(const char *device, bth_device_handle **handle, berth_error *error)
+static int device_open_named(const char *device, bth_device_handle **handle, berth_error *error)
 {
     if (!device)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "memory of a device without the device's name");
+                        "the name of the device is NULL");
     return bth_device_open(device, handle, error);
 }
 
-/* Opens the device and looks whether the bytes are its memory: an address is only a number. */
-static int find(const char *device, uintptr_t address, size_t nbytes, bth_device_handle **handle,
-                berth_error *error)
+/* Opens the device, and checks that the bytes are its memory. */
+static int device_open_memory(const char *device, uintptr_t address, size_t nbytes,
+                              bth_device_handle **handle, berth_error *error)
 {
-    if (open_named(device, handle, error) < 0)
+    if (device_open_named(device, handle, error) < 0)
         return error->code;
     return bth_device_check(*handle, address, nbytes, error);
 }
@@ -27,7 +27,7 @@ int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *addres
 
     BTH_ERROR_BEGIN(error);
     *address = 0;
-    if (open_named(device, &handle, error) < 0)
+    if (device_open_named(device, &handle, error) < 0)
         return error->code;
     return bth_device_allocate(handle, nbytes, address, error);
 }
@@ -38,7 +38,7 @@ void berth_device_memory_free(const char *device, uintptr_t address)
     berth_error error;
 
     bth_error_clear(&error);
-    if (address != 0 && open_named(device, &handle, &error) == 0)
+    if (address != 0 && device_open_named(device, &handle, &error) == 0)
         bth_device_release(handle, address);
 }
 
@@ -49,7 +49,7 @@ int berth_device_memory_write(const char *device, uintptr_t address, const void 
     bth_device_stream stream;
 
     BTH_ERROR_BEGIN(error);
-    if (find(device, address, nbytes, &handle, error) < 0 ||
+    if (device_open_memory(device, address, nbytes, &handle, error) < 0 ||
         bth_device_stream_open(handle, &stream, error) < 0)
         return error->code;
     if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
@@ -64,7 +64,7 @@ int berth_device_memory_read(const char *device, uintptr_t address, void *bytes,
     bth_device_handle *handle;
 
     BTH_ERROR_BEGIN(error);
-    if (find(device, address, nbytes, &handle, error) < 0)
+    if (device_open_memory(device, address, nbytes, &handle, error) < 0)
         return error->code;
     return bth_device_read(handle, bytes, address, nbytes, NULL, error);
 }

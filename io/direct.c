@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/direct.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 
-static uint32_t larger(uint32_t a, uint32_t b)
+static uint32_t max_of(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
@@ -18,34 +19,35 @@ static bool is_power_of_two(uint32_t n)
 }
 
 /*
- * What the file says it needs (Linux 6.1 and later, some file systems); else a page. The file
- * system's block is never divided: ext4 and XFS would lock the whole file for such a write.
+ * Sets the alignment: what statx reports (Linux 6.1 and later, some file systems), else a page. A
+ * request never divides a block of the file system: ext4 and XFS would lock the whole file for it.
  */
-static bool align(int fd, const struct stat *status, bth_direct *direct)
+static bool set_alignment(int fd, const struct stat *status, bth_direct *direct)
 {
     uint32_t block_nbytes = BTH_DIRECT_BLOCK_NBYTES;
     uint32_t memory_alignment = BTH_DIRECT_BLOCK_NBYTES;
 #ifdef STATX_DIOALIGN
-    struct statx told;
+    struct statx status_more;
 
-    if (bth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) == 0 &&
-        (told.stx_mask & STATX_DIOALIGN)) {
-        if (!is_power_of_two(told.stx_dio_offset_align)) /* 0: not of this file */
+    if (bth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status_more) == 0 &&
+        (status_more.stx_mask & STATX_DIOALIGN)) {
+        if (!is_power_of_two(status_more.stx_dio_offset_align)) /* 0: this file has no direct I/O */
             return false;
-        block_nbytes = larger(block_nbytes, told.stx_dio_offset_align);
-        memory_alignment = told.stx_dio_mem_align;
+        block_nbytes = max_of(block_nbytes, status_more.stx_dio_offset_align);
+        memory_alignment = status_more.stx_dio_mem_align;
     }
 #endif
     if (status->st_blksize > 0 && status->st_blksize <= BTH_DIRECT_MOST_BLOCK_NBYTES)
-        block_nbytes = larger(block_nbytes, (uint32_t)status->st_blksize);
+        block_nbytes = max_of(block_nbytes, (uint32_t)status->st_blksize);
     direct->block_nbytes = block_nbytes;
     direct->memory_alignment = memory_alignment;
     return is_power_of_two(block_nbytes) && block_nbytes <= BTH_DIRECT_MOST_BLOCK_NBYTES &&
            is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
 }
 
-/* `none`: what is told where the file system has no such I/O. */
-static bool open_as(int fd, int flags, const char *none, bth_direct *direct, const char **reason)
+/* `none`: the reason if the file system has no such I/O. */
+static bool direct_open(int fd, int flags, const char *none, bth_direct *direct,
+                        const char **reason)
 {
     struct stat first, second;
 
@@ -53,7 +55,7 @@ static bool open_as(int fd, int flags, const char *none, bth_direct *direct, con
     *reason = "the file cannot be opened a second time";
     if (bth_system.fstat(fd, &first) < 0)
         return false;
-    if (!align(fd, &first, direct)) {
+    if (!set_alignment(fd, &first, direct)) {
         *reason = none;
         return false;
     }
@@ -72,12 +74,12 @@ static bool open_as(int fd, int flags, const char *none, bth_direct *direct, con
 
 bool bth_direct_open(int fd, bth_direct *direct, const char **reason)
 {
-    return open_as(fd, O_WRONLY, "the file system has no direct writes", direct, reason);
+    return direct_open(fd, O_WRONLY, "the file system has no direct writes", direct, reason);
 }
 
 bool bth_direct_open_reading(int fd, bth_direct *direct, const char **reason)
 {
-    return open_as(fd, O_RDONLY, "the file system has no direct reads", direct, reason);
+    return direct_open(fd, O_RDONLY, "the file system has no direct reads", direct, reason);
 }
 
 static bool is_refusal(int system_errno)
@@ -90,6 +92,7 @@ int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint6
 {
     uint8_t *at = buffer;
 
+    assert(nbytes % direct->block_nbytes == 0 && offset % direct->block_nbytes == 0);
     *done_nbytes = 0;
     *refused = false;
     while (*done_nbytes < nbytes && *done_nbytes % direct->block_nbytes == 0) {

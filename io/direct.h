@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Direct I/O: a second description of an open file, past the page cache. */
+/* Direct I/O past the page cache, through a second open file description. */
 #ifndef BTH_IO_DIRECT_H
 #define BTH_IO_DIRECT_H
 
 #include "berth.h"
 
-/* What is assumed where nobody tells, and the least that is used: no block of a file is shared. */
+/* The smallest block, which is also used where the system reports none. */
 #define BTH_DIRECT_BLOCK_NBYTES 4096
 #define BTH_DIRECT_MOST_BLOCK_NBYTES 65536
 
@@ -16,17 +16,17 @@ typedef struct bth_direct {
 } bth_direct;
 
 /*
- * Opens the file that fd is once more, for writing, through fd and never by path, and makes sure
- * that it is the same (F1). False and *reason, a static sentence, where that cannot be: that is no
- * error. True proves nothing: the first request may still fail with EINVAL.
+ * Opens the file of fd for direct writes, through fd and not by its path, and checks that it is the
+ * same file (F1). False: not possible, for *reason, a static text; that is no error. Even after
+ * true the first request may fail with EINVAL.
  */
 bool bth_direct_open(int fd, bth_direct *direct, const char **reason);
-/* The same for reading. */
+/* The same for direct reads. */
 bool bth_direct_open_reading(int fd, bth_direct *direct, const char **reason);
 /*
- * Reads whole blocks to where they belong: fewer than nbytes where the file ends, where the kernel
- * gave less than a block, or where it refused a request (EINVAL, EFAULT: *refused). That is no
- * error: the rest is to be read otherwise. Thread-safe.
+ * Reads whole blocks. *done_nbytes is less than nbytes where the file ends, where the kernel
+ * returned part of a block, or where it refused the request (EINVAL, EFAULT, EOPNOTSUPP: *refused).
+ * That is no error: the caller reads the rest in another way. Any thread may call it.
  */
 int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint64_t offset,
                     size_t *done_nbytes, bool *refused, berth_error *error);

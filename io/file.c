@@ -8,16 +8,8 @@
 #include "config/error.h"
 #include "io/syscalls.h"
 
-/* What readv and writev take at most in one call on Linux (UIO_MAXIOV). */
-#define MAX_PIECES 1024
-
-static int fail_regular(const struct stat *status, berth_error *error)
-{
-    if (S_ISDIR(status->st_mode))
-        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                        "is a folder, not a file");
-    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "is not a regular file");
-}
+/* Linux accepts so many pieces in one call (UIO_MAXIOV). */
+#define PIECES_MAX 1024
 
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
 {
@@ -26,12 +18,14 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
     if (bth_system.fstat(fd, &status) < 0)
         return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
     if (!S_ISREG(status.st_mode))
-        return fail_regular(&status, error);
+        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s",
+                        S_ISDIR(status.st_mode) ? "is a folder, not a file"
+                                                : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
     return 0;
 }
 
-static int open_as(const char *path, int flags)
+static int file_open(const char *path, int flags)
 {
     int fd;
 
@@ -42,27 +36,26 @@ static int open_as(const char *path, int flags)
 }
 
 /*
- * O_NONBLOCK: a named pipe must not hang us before fstat can tell that it is one (F1). X9: where
- * somebody has a lease on the file (Samba, a delegation of NFS), that gives EAGAIN. Once the file
- * is known to be a regular one, it is opened again, and the kernel waits until the lease is given
- * back (/proc/sys/fs/lease-break-time at most).
+ * O_NONBLOCK: to open a named pipe must not wait (F1). X9: if another process has a lease on the
+ * file (Samba, a delegation of NFS), that fails with EAGAIN. Then a regular file is opened again
+ * without it: the kernel waits for the lease, at most /proc/sys/fs/lease-break-time.
  */
 static int open_for_reading(const char *path)
 {
-    int fd = open_as(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    int fd = file_open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     struct stat status;
 
     if (fd >= 0 || errno != EWOULDBLOCK)
         return fd;
-    int place = open_as(path, O_PATH);
-    if (place < 0)
+    int path_fd = file_open(path, O_PATH);
+    if (path_fd < 0)
         return -1;
-    if (bth_system.fstat(place, &status) == 0 && S_ISREG(status.st_mode))
-        fd = bth_file_open_again(place, O_RDONLY | O_NOCTTY);
+    if (bth_system.fstat(path_fd, &status) == 0 && S_ISREG(status.st_mode))
+        fd = bth_file_open_again(path_fd, O_RDONLY | O_NOCTTY);
     else
         errno = EWOULDBLOCK;
     int failure = errno;
-    bth_file_close(place);
+    bth_file_close(path_fd);
     errno = failure;
     return fd;
 }
@@ -86,12 +79,12 @@ int bth_file_open_again(int fd, int flags)
     char path[32];
 
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return open_as(path, flags);
+    return file_open(path, flags);
 }
 
 bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
 {
-    int fd = open_as(path, O_RDONLY);
+    int fd = file_open(path, O_RDONLY);
     ssize_t n;
 
     if (fd < 0)
@@ -108,7 +101,7 @@ bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
 
 void bth_file_close(int fd)
 {
-    /* Never repeated: Linux has let go of the number even when it says EINTR. */
+    /* Not repeated after EINTR: Linux has closed the descriptor then, too. */
     if (fd >= 0)
         (void)bth_system.close(fd);
 }
@@ -125,7 +118,7 @@ bool bth_file_may_continue(int fd, int system_errno, short events)
     return true;
 }
 
-/* Positions are off_t to the kernel. */
+/* Whether the kernel accepts the range: positions are off_t. */
 static bool is_position(uint64_t offset, uint64_t nbytes)
 {
     return offset <= INT64_MAX && nbytes <= (uint64_t)INT64_MAX - offset;
@@ -150,7 +143,7 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
                 continue;
             return bth_fail_errno(error, errno, NULL, offset, "%zu bytes not read", nbytes);
         }
-        if (n == 0) /* W9: it was longer when it was opened */
+        if (n == 0) /* W9: the file was longer at open */
             return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                             "the file ends here, %zu bytes too early", nbytes);
         at += n;
@@ -160,27 +153,40 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
     return 0;
 }
 
-int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+/* `offset`: BERTH_NO_OFFSET for the descriptor's own position. */
+static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t offset,
+                          berth_error *error)
 {
     const uint8_t *at = buffer;
 
-    if (!is_position(offset, nbytes))
-        return fail_write(error, EFBIG, offset, nbytes);
     while (nbytes > 0) {
-        ssize_t n = bth_system.pwrite(fd, at, nbytes, (off_t)offset);
+        ssize_t n = offset == BERTH_NO_OFFSET ? bth_system.write(fd, at, nbytes)
+                                              : bth_system.pwrite(fd, at, nbytes, (off_t)offset);
         if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
-        if (n <= 0) /* 0 of more than 0 bytes would be repeated for ever */
+        if (n <= 0) /* 0 would be repeated for ever */
             return fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
         at += n;
         nbytes -= (size_t)n;
-        offset += (uint64_t)n;
+        offset += offset == BERTH_NO_OFFSET ? 0 : (uint64_t)n;
     }
     return 0;
 }
 
-/* Takes n bytes off the front of the pieces, and empty pieces with them. */
-static void advance(struct iovec **pieces, size_t *n_pieces, size_t n)
+int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+{
+    if (!is_position(offset, nbytes))
+        return fail_write(error, EFBIG, offset, nbytes);
+    return file_write_all(fd, buffer, nbytes, offset, error);
+}
+
+int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
+{
+    return file_write_all(fd, buffer, nbytes, BERTH_NO_OFFSET, error);
+}
+
+/* Drops n bytes at the front of the pieces, and empty pieces there. */
+static void pieces_drop(struct iovec **pieces, size_t *n_pieces, size_t n)
 {
     while (*n_pieces > 0 && n >= (*pieces)->iov_len) {
         n -= (*pieces)->iov_len;
@@ -193,46 +199,30 @@ static void advance(struct iovec **pieces, size_t *n_pieces, size_t n)
     }
 }
 
-static uint64_t sum_of(const struct iovec *pieces, size_t n_pieces)
+static uint64_t pieces_nbytes(const struct iovec *pieces, size_t n_pieces)
 {
     uint64_t sum = 0;
 
     for (size_t i = 0; i < n_pieces; i++)
-        sum += pieces[i].iov_len; /* memory that exists: cannot wrap */
+        sum += pieces[i].iov_len; /* cannot overflow: all are in memory */
     return sum;
 }
 
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                           berth_error *error)
 {
-    if (!is_position(offset, sum_of(pieces, n_pieces)))
-        return fail_write(error, EFBIG, offset, sum_of(pieces, n_pieces));
-    advance(&pieces, &n_pieces, 0);
+    if (!is_position(offset, pieces_nbytes(pieces, n_pieces)))
+        return fail_write(error, EFBIG, offset, pieces_nbytes(pieces, n_pieces));
+    pieces_drop(&pieces, &n_pieces, 0);
     while (n_pieces > 0) {
-        int n_now = n_pieces < MAX_PIECES ? (int)n_pieces : MAX_PIECES;
+        int n_now = n_pieces < PIECES_MAX ? (int)n_pieces : PIECES_MAX;
         ssize_t n = bth_system.pwritev(fd, pieces, n_now, (off_t)offset);
         if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
-            return fail_write(error, n < 0 ? errno : EIO, offset, sum_of(pieces, n_pieces));
-        advance(&pieces, &n_pieces, (size_t)n);
+            return fail_write(error, n < 0 ? errno : EIO, offset, pieces_nbytes(pieces, n_pieces));
+        pieces_drop(&pieces, &n_pieces, (size_t)n);
         offset += (uint64_t)n;
-    }
-    return 0;
-}
-
-int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
-{
-    const uint8_t *at = buffer;
-
-    while (nbytes > 0) {
-        ssize_t n = bth_system.write(fd, at, nbytes);
-        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
-            continue;
-        if (n <= 0)
-            return fail_write(error, n < 0 ? errno : EIO, BERTH_NO_OFFSET, nbytes);
-        at += n;
-        nbytes -= (size_t)n;
     }
     return 0;
 }

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <time.h>
 
-static sigset_t only_it(void)
+static sigset_t signal_set(void)
 {
     sigset_t set;
 
@@ -23,7 +23,7 @@ static bool is_pending(void)
 
 bth_file_limit bth_file_limit_hold(void)
 {
-    sigset_t set = only_it();
+    sigset_t set = signal_set();
     bth_file_limit held = {.was_pending = false};
 
     (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
@@ -34,7 +34,7 @@ bth_file_limit bth_file_limit_hold(void)
 void bth_file_limit_restore(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
-    sigset_t set = only_it();
+    sigset_t set = signal_set();
     int failure = errno;
 
     if (!held->was_pending && is_pending())

@@ -5,7 +5,7 @@
 
 #include "io/syscalls.h"
 
-/* Numbers that <linux/magic.h> has not, or not everywhere: from the kernel's own sources. */
+/* From the kernel's sources: <linux/magic.h> does not have them everywhere. */
 #define XFS 0x58465342ul
 #define CIFS 0xFF534D42ul
 #define SMB2 0xFE534D42ul

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What kind of file system a file lies on: what may be expected of maps and of direct I/O. */
+/* The kind of file system that a file is on: what to expect of maps and direct I/O there. */
 #ifndef BTH_IO_FILE_SYSTEM_H
 #define BTH_IO_FILE_SYSTEM_H
 
 #include <stdbool.h>
 
 typedef enum bth_file_system {
-    BTH_ON_DISK,   /* ext2 to ext4, XFS: here direct I/O is measured */
-    BTH_IN_MEMORY, /* tmpfs and friends */
-    BTH_REMOTE,    /* a network's, or a process's (FUSE): others may cut a file short */
-    BTH_ELSEWHERE  /* any other, or nobody tells */
+    BTH_ON_DISK,   /* ext2 to ext4, XFS: direct I/O was measured there */
+    BTH_IN_MEMORY, /* tmpfs, ramfs, hugetlbfs */
+    BTH_REMOTE,    /* on a network, or in a process (FUSE): others may cut files short */
+    BTH_ELSEWHERE  /* all others, or unknown */
 } bth_file_system;
 
 bth_file_system bth_file_system_of(int fd);
 
 /*
- * Whether an ACL that can be set decides who may open the file. FUSE, SMB and 9P may hand it on to
- * what lies below, and go by the mode alone.
+ * Whether an ACL that was set decides who may open the file. FUSE, SMB and 9P may only pass it on
+ * to the file system below, and use the mode alone.
  */
 bool bth_file_system_obeys_acls(int fd);
 

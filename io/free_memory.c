@@ -14,11 +14,10 @@
 #define PATH_NBYTES 4096
 
 /*
- * The names of one version of control groups. `file` and `slab`: in memory.stat, what can be
- * reclaimed. The lists of file pages hold none of tmpfs and none that are locked; dirty ones go
- * when they are written. The first version tells nothing of slabs, only `kernel`: all that the
- * kernel holds for the group. `swap`: what it may still swap out, in the first version with its
- * memory.
+ * The files of one version of control groups. `file` and `slab`: lines of memory.stat about memory
+ * that can be reclaimed. The lists of file pages have no pages of tmpfs and no locked ones; dirty
+ * ones are free after they are written. v1 does not report slabs, only `kernel`: all memory that
+ * the kernel has for the group. Its limit of swap includes the memory.
  */
 struct version {
     const char *mount, *limit, *used, *file[2], *slab, *kernel, *swap_limit, *swap_used;
@@ -43,19 +42,19 @@ static const struct version versions[] = {
      .swap_has_memory = true},
 };
 
-/* What the system tells. `slab`: of the kernel's own memory, what can be reclaimed. */
+/* Of the whole system. `slab`: reclaimable memory of the kernel. */
 struct totals {
     uint64_t available, swap, slab;
 };
 
-/* The beginning of a short file of the kernel's, as text with a newline before it. */
+/* A short file, with a newline before it, so that each line begins with one. */
 static bool read_text(const char *path, char text[TEXT_NBYTES])
 {
     text[0] = '\n';
     return bth_file_read_text(path, text + 1, TEXT_NBYTES - 1);
 }
 
-/* The number behind a label; "max", or no such label: false. */
+/* The number after a label. False: the label is missing, or its value is "max". */
 static bool find_number(const char *text, const char *label, uint64_t *number)
 {
     const char *at = strstr(text, label);
@@ -77,7 +76,7 @@ static bool read_number(const char *folder, const char *name, char text[TEXT_NBY
     return read_text(path, text) && find_number(text, "\n", number);
 }
 
-static uint64_t least_of(uint64_t a, uint64_t b)
+static uint64_t min_of(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -95,16 +94,16 @@ static struct totals read_totals(const char *root, char text[TEXT_NBYTES])
         totals.swap = number * 1024;
     if (find_number(text, "\nMemAvailable:", &number))
         totals.available = number * 1024 + totals.swap;
-    /* lxcfs shows 0 in containers where it does not know. */
+    /* In containers, lxcfs shows 0 for unknown. */
     if (find_number(text, "\nSReclaimable:", &number) && number > 0)
         totals.slab = number * 1024;
     return totals;
 }
 
 /*
- * X15: the bytes of a group that go when others are wanted. In the first version the group's slabs
- * are at most all of its kernel memory, and at most all slabs of the system. More is not known, and
- * only what certainly does not fit may be refused.
+ * X15: how much of a group's memory can be reclaimed. In v1 its slabs are at most its kernel
+ * memory, and at most all slabs of the system. The larger number is right here: only requests that
+ * certainly do not fit may be refused.
  */
 static uint64_t reclaimable_of(const char *folder, const struct version *version,
                                const struct totals *totals, char text[TEXT_NBYTES])
@@ -120,11 +119,11 @@ static uint64_t reclaimable_of(const char *folder, const struct version *version
             (void)find_number(text, version->slab, &slab);
     }
     if (version->kernel && read_number(folder, version->kernel, text, &slab))
-        slab = least_of(slab, totals->slab);
+        slab = min_of(slab, totals->slab);
     return inactive + active + slab;
 }
 
-/* A limit minus what is used and cannot be reclaimed; UINT64_MAX if there is no limit. */
+/* The limit minus the used memory that cannot be reclaimed; UINT64_MAX: there is no limit. */
 static uint64_t left_of(const char *folder, const char *limit_name, const char *used_name,
                         uint64_t reclaimable, char text[TEXT_NBYTES])
 {
@@ -137,7 +136,7 @@ static uint64_t left_of(const char *folder, const char *limit_name, const char *
     return limit > used ? limit - used : 0;
 }
 
-/* What one group leaves, with what it may swap out; UINT64_MAX if it has no limit. */
+/* What one group leaves, including swap; UINT64_MAX: it has no limit. */
 static uint64_t free_of_group(const char *folder, const struct version *version,
                               const struct totals *totals, char text[TEXT_NBYTES])
 {
@@ -149,34 +148,34 @@ static uint64_t free_of_group(const char *folder, const struct version *version,
     uint64_t with_swap = left_of(folder, version->swap_limit, version->swap_used,
                                  version->swap_has_memory ? reclaimable : 0, text);
     if (version->swap_has_memory)
-        return least_of(left + totals->swap, with_swap);
-    return left + least_of(totals->swap, with_swap);
+        return min_of(left + totals->swap, with_swap);
+    return left + min_of(totals->swap, with_swap);
 }
 
 /*
- * The least that a group and those around it leave. In a container the group's own path may be the
- * host's and not be seen: then only what is mounted at the top tells.
+ * The smallest of what a group and those around it leave. In a container the path may be that of
+ * the host and not exist: then only the limits of the mounted top count.
  */
 static uint64_t free_of_groups(const char *root, const char *group, const struct version *version,
                                const struct totals *totals, char text[TEXT_NBYTES])
 {
     char folder[PATH_NBYTES];
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
     int top = snprintf(folder, sizeof folder, "%s%s", root, version->mount);
     int n = snprintf(folder, sizeof folder, "%s%s%s", root, version->mount, group);
 
     if (n < 0 || (size_t)n >= sizeof folder)
-        return least;
+        return min;
     for (char *end = folder + n; end >= folder + top; end--) {
         if (*end != '/' && *end != '\0')
             continue;
         *end = '\0';
-        least = least_of(least, free_of_group(folder, version, totals, text));
+        min = min_of(min, free_of_group(folder, version, totals, text));
     }
-    return least;
+    return min;
 }
 
-/* The path in a line "0::/path" (v2) or "4:memory:/path" (v1, maybe with others: "cpu,memory"). */
+/* Finds the path in a line "0::/path" (v2), or "4:memory:/path" or "4:cpu,memory:/path" (v1). */
 static bool find_group(const char *text, const char *controller, char group[PATH_NBYTES])
 {
     for (const char *line = strchr(text, '\n'); line && line[1]; line = strchr(line + 1, '\n')) {
@@ -191,7 +190,7 @@ static bool find_group(const char *text, const char *controller, char group[PATH
         if (n >= PATH_NBYTES)
             return false;
         memcpy(group, path + 1, n);
-        group[n > 1 ? n : 0] = '\0'; /* "/" is the top itself */
+        group[n > 1 ? n : 0] = '\0'; /* "/" is the top */
         return true;
     }
     return false;
@@ -202,13 +201,13 @@ uint64_t bth_free_memory(const char *root)
     static const char *const controllers[] = {"", "memory"};
     char text[TEXT_NBYTES], path[PATH_NBYTES], group[PATH_NBYTES];
     const struct totals totals = read_totals(root, text);
-    uint64_t least = totals.available;
+    uint64_t min = totals.available;
 
     for (size_t i = 0; i < 2; i++) {
         (void)snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
         if (!read_text(path, text) || !find_group(text, controllers[i], group))
             continue;
-        least = least_of(least, free_of_groups(root, group, &versions[i], &totals, text));
+        min = min_of(min, free_of_groups(root, group, &versions[i], &totals, text));
     }
-    return least;
+    return min;
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How much memory can really be had now. */
+/* How much memory can be used now. */
 #ifndef BTH_IO_FREE_MEMORY_H
 #define BTH_IO_FREE_MEMORY_H
 
 #include <stdint.h>
 
 /*
- * What the system has available, free swap with it, or what the control groups of this process (v2
- * and v1, each with those around it) leave, whichever is least. X15: what can be reclaimed counts
- * as free: file pages, and of the kernel's own memory the slabs that it gives back. Whoever wants
- * more than this must be refused before: memory is given to all who ask, and who then touches too
- * much of it is killed. UINT64_MAX: nobody tells. `root`: of the folders proc and sys, "" but for
- * tests.
+ * The smallest of: the system's available memory and free swap, and what each control group of this
+ * process (v1, v2, and those around them) leaves. X15: memory that the kernel can reclaim counts as
+ * free: file pages, and its reclaimable slabs. Larger requests must be refused beforehand: Linux
+ * allows them, and kills the process that uses the memory. UINT64_MAX: unknown. `root`: where the
+ * folders proc and sys are; "" except in tests.
  */
 uint64_t bth_free_memory(const char *root);
 

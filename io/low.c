@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Its calls are in no table: they are a part of the rows that open. */
+/* These calls do not go through bth_system: they belong to its functions that open. */
 #include "io/low.h"
 
 #include <errno.h>
@@ -11,10 +11,10 @@
 
 #define N_LOW 3
 
-/* Some were closed once: until then, nobody takes the lock. */
+/* One of them was closed at some time. Before that, no call needs the lock. */
 static atomic_bool were_closed;
 static struct {
-    bth_lock lock; /* of the rest */
+    bth_lock lock; /* protects the rest */
     unsigned n_users;
     bool is_taken[N_LOW];
 } low;
@@ -24,7 +24,8 @@ static bool is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* Nobody but us has such a thing there; what is not is the program's, which has put it there. */
+/* False: the program has put its own file there since. No other code has O_PATH descriptors there.
+ */
 static bool is_placeholder(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -32,8 +33,8 @@ static bool is_placeholder(int fd)
     return flags >= 0 && (flags & O_PATH);
 }
 
-/* With the lock held, as the next one. */
-static void take_closed(void)
+/* The caller holds the lock; also for the next one. */
+static void placeholders_open(void)
 {
     for (int i = 0; i < N_LOW; i++) {
         int fd = open("/", O_PATH | O_CLOEXEC);
@@ -45,7 +46,7 @@ static void take_closed(void)
     }
 }
 
-static void give_back_all(void)
+static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
         if (low.is_taken[fd] && is_placeholder(fd))
@@ -54,8 +55,8 @@ static void give_back_all(void)
     }
 }
 
-/* X11: a child goes without those that its parent's threads had. */
-static void lock(void)
+/* X11: a child closes the placeholders of its parent's threads. */
+static void low_lock(void)
 {
     bth_lock_state state = bth_lock_take(&low.lock);
 
@@ -63,7 +64,7 @@ static void lock(void)
         return;
     for (int fd = 0; fd < N_LOW && state == BTH_LOCK_TORN; fd++)
         low.is_taken[fd] = true;
-    give_back_all();
+    placeholders_close();
     low.n_users = 0;
 }
 
@@ -72,11 +73,11 @@ bool bth_low_take(void)
     int failure = errno;
 
     if (!atomic_load(&were_closed) && is_open(0) && is_open(1) && is_open(2) &&
-        !atomic_load(&were_closed)) /* else it may be a placeholder that was seen */
+        !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
         return false;
     atomic_store(&were_closed, true);
-    lock();
-    take_closed();
+    low_lock();
+    placeholders_open();
     low.n_users++;
     bth_lock_give(&low.lock);
     errno = failure;
@@ -87,9 +88,9 @@ void bth_low_give_back(void)
 {
     int failure = errno;
 
-    lock();
+    low_lock();
     if (low.n_users > 0 && --low.n_users == 0)
-        give_back_all();
+        placeholders_close();
     bth_lock_give(&low.lock);
     errno = failure;
 }

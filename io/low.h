@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Descriptors 0, 1 and 2 are the program's, also while they are closed (X10): what it prints would
- * land in the file that got such a number. Moving it up after it was opened leaves a moment; so the
- * numbers are taken before, by descriptors that can be neither read nor written, and given back.
+ * Descriptors 0, 1 and 2 belong to the program, also while they are closed (X10): otherwise its
+ * output would land in the file that gets such a number. To move a file to a higher number after it
+ * was opened would be too late. So each open first fills the closed numbers with placeholders that
+ * can be neither read nor written, and closes them afterwards.
  */
 #ifndef BTH_IO_LOW_H
 #define BTH_IO_LOW_H
 
 #include <stdbool.h>
 
-/* Takes the low numbers that are closed. True: bth_low_give_back is due. Thread-safe. */
+/* Fills the closed numbers. True: call bth_low_give_back afterwards. Any thread may call it. */
 bool bth_low_take(void);
 void bth_low_give_back(void);
-/* The same description above them, of one that the program's own closing let slip through. */
+/* Moves a descriptor up that still got a low number, because the program closed it meanwhile. */
 int bth_low_move_up(int fd);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/map.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "config/error.h"
@@ -12,7 +13,7 @@
 #define MADV_POPULATE_READ 22
 #endif
 
-/* F1: what was there at open may be gone, and touching pages past the end is SIGBUS (F2). */
+/* F1, F2: the file may be shorter than at open, and pages past its end raise SIGBUS. */
 static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *error)
 {
     uint64_t size;
@@ -27,11 +28,10 @@ static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *er
 }
 
 /*
- * All pages at once. Not MAP_POPULATE, which would write to a private map, and so copy every page
- * of it (populate_vma_page_range in the kernel's mm/gup.c). Before Linux 5.14 pages come as they
- * are touched.
+ * Not MAP_POPULATE: it writes to a private map, and so copies every page (populate_vma_page_range
+ * in the kernel's mm/gup.c). Before Linux 5.14 pages are read when they are touched.
  */
-static void make_present(void *base, size_t nbytes, int flags)
+static void map_advise_whole(void *base, size_t nbytes, int flags)
 {
     if (flags & BTH_MMAP_HUGE)
         (void)bth_system.madvise(base, nbytes, MADV_HUGEPAGE);
@@ -40,8 +40,8 @@ static void make_present(void *base, size_t nbytes, int flags)
 }
 
 /*
- * MAP_NORESERVE: without it a copy-on-write map of a file larger than memory is refused by the
- * kernel's overcommit heuristic, though its pages are never all written.
+ * MAP_NORESERVE: without it the kernel's overcommit heuristic refuses a copy-on-write map of a file
+ * that is larger than memory, although not all of its pages are written.
  */
 static void protection_of(int flags, int *protection, int *map_flags)
 {
@@ -70,7 +70,7 @@ int bth_map_file(int fd, uint64_t offset, uint64_t nbytes, int flags, bth_map *m
     if (base == MAP_FAILED)
         return bth_fail_errno(error, errno, NULL, offset, "%llu bytes cannot be mapped",
                               (unsigned long long)nbytes);
-    make_present(base, base_nbytes, flags);
+    map_advise_whole(base, base_nbytes, flags);
     *map = (bth_map){.address = (uint8_t *)base + before,
                      .nbytes = nbytes,
                      .base = base,
@@ -94,6 +94,7 @@ int bth_map_advise(const bth_map *map, uint64_t offset, uint64_t nbytes, int adv
 {
     int result;
 
+    assert(offset % (uint64_t)sysconf(_SC_PAGESIZE) == 0);
     do
         result = bth_system.madvise((uint8_t *)map->base + offset, nbytes, advice);
     while (result < 0 && errno == EINTR);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pages.h"
 
+#include <assert.h>
 #include <linux/types.h>
 #include <sys/ioctl.h>
 
-#include "io/file.h"
 #include "io/syscalls.h"
 
-/* PAGEMAP_SCAN of Linux 6.7 (<linux/fs.h>), which older headers have not. */
+/* For PAGEMAP_SCAN of Linux 6.7, from <linux/fs.h>; older headers do not have them. */
 struct scanned {
     __u64 start, end, categories;
 };
@@ -28,11 +28,6 @@ int bth_pages_open(void)
     return bth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
 }
 
-void bth_pages_close(int fd)
-{
-    bth_file_close(fd);
-}
-
 bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes)
 {
     struct scanned found = {0};
@@ -51,6 +46,6 @@ bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes)
 
 void bth_pages_make_large(void *bytes, size_t nbytes)
 {
-    /* Where the system has none, small ones do. */
+    assert((uintptr_t)bytes % BTH_LARGE_PAGE_NBYTES == 0);
     (void)bth_system.madvise(bytes, nbytes & ~(BTH_LARGE_PAGE_NBYTES - 1), MADV_HUGEPAGE);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Which memory lies in large pages. A device counts the pieces of memory that one request of it may
- * have: from large pages requests are fewer and larger.
+ * Large pages. One request to a disk can have a limited number of pieces of memory: with large
+ * pages there are fewer and larger requests.
  */
 #ifndef BTH_IO_PAGES_H
 #define BTH_IO_PAGES_H
@@ -10,14 +10,13 @@
 
 #define BTH_LARGE_PAGE_NBYTES ((size_t)2 * 1024 * 1024)
 
-/* A descriptor to ask by, or -1. */
+/* Opens a descriptor for bth_pages_are_large; -1 on failure. Close it with bth_file_close. */
 int bth_pages_open(void);
-void bth_pages_close(int fd);
 
-/* Whether all of [bytes, bytes + nbytes) is present in large pages. False where nobody tells. */
+/* Whether all of [bytes, bytes + nbytes) is present, in large pages. False: also if unknown. */
 bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes);
 
-/* Asks for large pages: for memory that has not been touched yet, aligned to them. */
+/* Requests large pages for memory that is aligned to them and was not touched yet. */
 void bth_pages_make_large(void *bytes, size_t nbytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/region.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "io/pages.h"
 #include "io/syscalls.h"
 
-#define MOST_NODES 1024
+#define NODES_MAX 1024
 #define WORD_BITS (8 * sizeof(unsigned long))
 
 static uint8_t *align_up(void *address, size_t alignment)
@@ -20,7 +21,8 @@ static uint8_t *align_up(void *address, size_t alignment)
     return bytes + ((0 - (uintptr_t)bytes) & (alignment - 1));
 }
 
-static int allocate(uint64_t nbytes, size_t alignment, bth_region *region, berth_error *error)
+static int region_allocate(uint64_t nbytes, size_t alignment, bth_region *region,
+                           berth_error *error)
 {
     region->base = bth_allocate((size_t)nbytes + alignment);
     if (!region->base)
@@ -29,25 +31,26 @@ static int allocate(uint64_t nbytes, size_t alignment, bth_region *region, berth
     return 0;
 }
 
-/* Round all allowed nodes. Where that cannot be, memory is near whoever touches it. */
-static void spread_pages(void *base, size_t nbytes)
+/* On all nodes that the process may use. On failure, memory is near the thread that touches it. */
+static void region_spread(void *base, size_t nbytes)
 {
-    unsigned long nodes[MOST_NODES / WORD_BITS] = {0};
+    unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
     int mode;
 
-    if (bth_system.get_mempolicy(&mode, nodes, MOST_NODES, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
-        bth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, MOST_NODES, 0) < 0)
+    if (bth_system.get_mempolicy(&mode, nodes, NODES_MAX, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
+        bth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, NODES_MAX, 0) < 0)
         bth_log("memory is not spread over nodes (io.numa=interleave): %s", strerrordesc_np(errno));
 }
 
 int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *region,
                    berth_error *error)
 {
+    assert(nbytes > 0 && alignment > 0 && (alignment & (alignment - 1)) == 0);
     *region = (bth_region){0};
     if (nbytes > PTRDIFF_MAX - BTH_LARGE_PAGE_NBYTES)
         return bth_fail_memory(error, nbytes);
     if (nbytes < BTH_LARGE_PAGE_NBYTES)
-        return allocate(nbytes, alignment, region, error);
+        return region_allocate(nbytes, alignment, region, error);
     size_t base_nbytes = (size_t)nbytes + BTH_LARGE_PAGE_NBYTES;
     void *base = bth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -58,7 +61,7 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *r
         .bytes = align_up(base, BTH_LARGE_PAGE_NBYTES), .base = base, .base_nbytes = base_nbytes};
     bth_pages_make_large(region->bytes, (size_t)nbytes);
     if (spread)
-        spread_pages(base, base_nbytes);
+        region_spread(base, base_nbytes);
     return 0;
 }
 

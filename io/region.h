@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory for what is read: aligned, in large pages where the system gives them. */
+/* Aligned memory for reads, in large pages where the system has them. */
 #ifndef BTH_IO_REGION_H
 #define BTH_IO_REGION_H
 
@@ -7,18 +7,18 @@
 
 typedef struct bth_region {
     uint8_t *bytes;
-    void *base;         /* what is given back */
-    size_t base_nbytes; /* mapped; 0: from the allocator */
+    void *base;         /* what is freed */
+    size_t base_nbytes; /* of the map; 0: from the allocator */
 } bth_region;
 
 /*
- * nbytes > 0, at a multiple of `alignment`, a power of two up to 64 KiB. From one large page on it
- * is mapped: its pages come, zeroed, to the thread that touches them first, and near it; with
- * `spread` they go round all memory nodes that this process may use. Where a device writes to the
- * far node's memory itself (direct reads), that is slower than to the near one's.
+ * nbytes > 0; `alignment`: a power of two up to 64 KiB. From the size of a large page on, the
+ * memory is a map, zeroed, and each page is near the thread that touches it first; with `spread`,
+ * pages are spread over all memory nodes that the process may use. Direct reads into the memory of
+ * a far node are slower.
  */
 int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *region,
                    berth_error *error);
-void bth_region_free(bth_region *region); /* of zeros: nothing */
+void bth_region_free(bth_region *region); /* does nothing to zeros */
 
 #endif

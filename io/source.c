@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/source.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 
-static int begin(bth_reader *reader, const char *name, berth_error *error)
+static int reader_begin(bth_reader *reader, const char *name, berth_error *error)
 {
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
@@ -22,8 +23,8 @@ static int begin(bth_reader *reader, const char *name, berth_error *error)
     return 0;
 }
 
-/* The one way out of an open that failed: nothing is left to close. */
-static int abandon(bth_reader *reader, const berth_error *error)
+/* For an open that failed: nothing is left to close. */
+static int reader_abandon(bth_reader *reader, const berth_error *error)
 {
     bth_reader_close(reader);
     return error->code;
@@ -31,9 +32,9 @@ static int abandon(bth_reader *reader, const berth_error *error)
 
 int bth_reader_open_path(const char *path, bth_reader *reader, berth_error *error)
 {
-    if (begin(reader, path, error) < 0 ||
+    if (reader_begin(reader, path, error) < 0 ||
         bth_file_open(path, &reader->fd, &reader->nbytes, error) < 0)
-        return abandon(reader, error);
+        return reader_abandon(reader, error);
     return 0;
 }
 
@@ -42,43 +43,43 @@ int bth_reader_open_fd(int fd, bth_reader *reader, berth_error *error)
     char name[32];
 
     (void)snprintf(name, sizeof name, "descriptor %d", fd);
-    if (begin(reader, name, error) < 0)
-        return abandon(reader, error);
+    if (reader_begin(reader, name, error) < 0)
+        return reader_abandon(reader, error);
     reader->fd = bth_system.dup(fd);
     if (reader->fd < 0) {
         (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be duplicated");
-        return abandon(reader, error);
+        return reader_abandon(reader, error);
     }
     if (bth_file_size(reader->fd, &reader->nbytes, error) < 0)
-        return abandon(reader, error);
+        return reader_abandon(reader, error);
     return 0;
 }
 
 int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader, berth_error *error)
 {
-    if (begin(reader, "memory", error) < 0)
-        return abandon(reader, error);
-    /* No bytes at address NULL is an empty memory, still told from a file or a function. */
+    if (reader_begin(reader, "memory", error) < 0)
+        return reader_abandon(reader, error);
+    /* Not NULL, also for no bytes: that is how memory differs from files and functions. */
     reader->memory = bytes ? bytes : (const uint8_t *)"";
     reader->nbytes = nbytes;
     if (!bytes && nbytes > 0) {
         (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%zu bytes at address NULL",
                        nbytes);
-        return abandon(reader, error);
+        return reader_abandon(reader, error);
     }
     return 0;
 }
 
 static int open_function(const berth_source *source, bth_reader *reader, berth_error *error)
 {
-    if (begin(reader, source->name ? source->name : "source", error) < 0)
-        return abandon(reader, error);
+    if (reader_begin(reader, source->name ? source->name : "source", error) < 0)
+        return reader_abandon(reader, error);
     reader->source = *source;
-    reader->source.name = reader->name; /* the caller's text need not outlive the call */
+    reader->source.name = reader->name; /* the caller's text may not outlive this call */
     reader->nbytes = source->nbytes;
     if (!source->read) {
         (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "has no read function");
-        return abandon(reader, error);
+        return reader_abandon(reader, error);
     }
     return 0;
 }
@@ -115,7 +116,7 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
 
 void bth_reader_close(bth_reader *reader)
 {
-    /* Of zeros with fd -1: nothing. A reader of zeros alone has no name, and so no descriptor. */
+    /* A reader of zeros has no name; its descriptor 0 is not its own. */
     if (reader->name)
         bth_file_close(reader->fd);
     bth_release(reader->name);
@@ -137,8 +138,8 @@ static int fail_callback(berth_error *error, int result, uint64_t offset, size_t
     return error->code;
 }
 
-static int read_from(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                     berth_error *error)
+static int reader_fill(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                       berth_error *error)
 {
     if (reader->memory) {
         memcpy(buffer, reader->memory + offset, nbytes);
@@ -159,13 +160,14 @@ void bth_reader_count(bth_reader *reader, size_t nbytes)
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {
+    assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%zu bytes needed, but there are only %llu bytes in all", nbytes,
                         (unsigned long long)reader->nbytes);
     if (nbytes == 0)
         return 0;
-    if (read_from(reader, buffer, nbytes, offset, error) < 0)
+    if (reader_fill(reader, buffer, nbytes, offset, error) < 0)
         return error->code;
     bth_reader_count(reader, nbytes);
     return 0;

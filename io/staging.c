@@ -8,23 +8,23 @@
 #include "io/pages.h"
 #include "io/syscalls.h"
 
-#define MOST_KEPT 64
+#define KEPT_MAX 64
 
 /*
- * Pinned for all devices of a kind, and so the process's, like the devices. In a forked child none
- * of them is there, but another's memory may be: no ring is opened, nothing is freed.
+ * Pinned buffers for the next operation, of any device of the same kind. In a forked child they do
+ * not exist, and other memory may be at their addresses: there nothing is opened or freed.
  */
 static struct {
     bth_lock lock;
     unsigned n;
-    bth_staging_buffer buffers[MOST_KEPT];
+    bth_staging_buffer buffers[KEPT_MAX];
 } kept;
 
 /* ---- one buffer ---- */
 
-/* Where memory that is there cannot be pinned, the driver's own has to do. */
-static int take_from_driver(bth_device_handle *device, bth_staging_buffer *buffer,
-                            berth_error *error)
+/* For drivers that cannot pin existing memory. */
+static int buffer_from_driver(bth_device_handle *device, bth_staging_buffer *buffer,
+                              berth_error *error)
 {
     void *bytes;
 
@@ -36,11 +36,11 @@ static int take_from_driver(bth_device_handle *device, bth_staging_buffer *buffe
 }
 
 /*
- * DONTFORK: after a fork the first write to a page gives the writer another one, while a device
- * goes on with the old.
+ * DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
+ * goes on with the old page.
  */
-static int make_buffer(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
-                       berth_error *error)
+static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
+                      berth_error *error)
 {
     if (bth_region_new(buffer->nbytes, BTH_DIRECT_MOST_BLOCK_NBYTES, false, &buffer->region,
                        error) < 0)
@@ -55,19 +55,19 @@ static int make_buffer(bth_device_handle *device, bool is_pinned, bth_staging_bu
         return 0;
     bth_region_free(&buffer->region);
     if (error->code == BERTH_E_UNSUPPORTED)
-        return take_from_driver(device, buffer, error);
+        return buffer_from_driver(device, buffer, error);
     return error->code;
 }
 
-/* X18: what was pinned in a context that died is not pinned any more, and the driver's own gone. */
-static bool is_pinned_still(const bth_staging_buffer *buffer)
+/* X18: after its context died, memory is no longer pinned, and memory of the driver is gone. */
+static bool buffer_is_pinned(const bth_staging_buffer *buffer)
 {
     return buffer->device && !bth_device_is_gone(buffer->device, buffer->life);
 }
 
-static void free_buffer(bth_staging_buffer *buffer)
+static void buffer_free(bth_staging_buffer *buffer)
 {
-    bool is_pinned = is_pinned_still(buffer);
+    bool is_pinned = buffer_is_pinned(buffer);
 
     if (is_pinned && !buffer->region.base)
         bth_pinned_release(buffer->device, buffer->bytes);
@@ -76,21 +76,21 @@ static void free_buffer(bth_staging_buffer *buffer)
     bth_region_free(&buffer->region);
 }
 
-/* ---- what is kept ---- */
+/* ---- kept buffers ---- */
 
-/* X11: a list that is half changed is none; there is nothing in a child's that it could use. */
-static void take_lock(void)
+/* X11: forgets a list that was being changed at a fork; a child cannot use its buffers anyway. */
+static void kept_lock(void)
 {
     if (bth_lock_take(&kept.lock) == BTH_LOCK_TORN)
         kept.n = 0;
 }
 
-/* One of this kind and size, if there is one. */
-static bool take_kept(bth_device_handle *device, bth_staging_buffer *buffer)
+/* Takes a buffer of this kind of device and this size. False: there is none. */
+static bool kept_take(bth_device_handle *device, bth_staging_buffer *buffer)
 {
     bool is_found = false;
 
-    take_lock();
+    kept_lock();
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
         const bth_staging_buffer *each = &kept.buffers[i];
         if (!bth_device_is_akin(each->device, device) || each->nbytes != buffer->nbytes)
@@ -103,29 +103,30 @@ static bool take_kept(bth_device_handle *device, bth_staging_buffer *buffer)
     return is_found;
 }
 
-static bool keep(const bth_staging_buffer *buffer)
+static bool kept_add(const bth_staging_buffer *buffer)
 {
-    take_lock();
-    bool is_kept = kept.n < MOST_KEPT;
+    kept_lock();
+    bool is_kept = kept.n < KEPT_MAX;
     if (is_kept)
         kept.buffers[kept.n++] = *buffer;
     bth_lock_give(&kept.lock);
     return is_kept;
 }
 
-/* Frees those that are of no use to a ring of this kind and size; NULL: all. */
-static void drop_kept(bth_device_handle *device, size_t nbytes)
+/* Frees the buffers of this kind of device that have another size, or are not pinned any more;
+ * NULL: all buffers. */
+static void kept_drop(bth_device_handle *device, size_t nbytes)
 {
-    take_lock();
+    kept_lock();
     for (unsigned i = 0; i < kept.n;) {
         bth_staging_buffer *each = &kept.buffers[i];
         if (device && (!bth_device_is_akin(each->device, device) ||
-                       (each->nbytes == nbytes && is_pinned_still(each)))) {
+                       (each->nbytes == nbytes && buffer_is_pinned(each)))) {
             i++;
             continue;
         }
         if (bth_device_is_usable(each->device))
-            free_buffer(each);
+            buffer_free(each);
         *each = kept.buffers[--kept.n];
     }
     bth_lock_give(&kept.lock);
@@ -135,7 +136,7 @@ uint64_t bth_staging_kept_nbytes(void)
 {
     uint64_t nbytes = 0;
 
-    take_lock();
+    kept_lock();
     for (unsigned i = 0; i < kept.n; i++)
         nbytes += kept.buffers[i].nbytes;
     bth_lock_give(&kept.lock);
@@ -144,44 +145,43 @@ uint64_t bth_staging_kept_nbytes(void)
 
 void bth_staging_trim(void)
 {
-    drop_kept(NULL, 0);
+    kept_drop(NULL, 0);
 }
 
-/* ---- the ring ---- */
+/* ---- the buffers of one operation ---- */
 
-static int plan(const bth_staging_need *need, bth_staging *ring, berth_error *error)
+static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_error *error)
 {
     const size_t page_nbytes = BTH_LARGE_PAGE_NBYTES;
 
     if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
         need->n_buffers == 0 || need->n_buffers > BTH_STAGING_MOST_BUFFERS)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%u staging buffers of %zu bytes", need->n_buffers, need->buffer_nbytes);
+                        "%u staging buffers of %zu bytes are not possible", need->n_buffers,
+                        need->buffer_nbytes);
     ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
-    uint64_t most = need->most_nbytes ? need->most_nbytes / ring->buffer_nbytes : UINT64_MAX;
-    if (most == 0)
+    uint64_t max = need->most_nbytes ? need->most_nbytes / ring->buffer_nbytes : UINT64_MAX;
+    if (max == 0)
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                         "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
                         "bytes missing)",
                         ring->buffer_nbytes, (unsigned long long)need->most_nbytes,
                         (unsigned long long)(ring->buffer_nbytes - need->most_nbytes));
-    ring->n_buffers = need->n_buffers < most ? need->n_buffers : (unsigned)most;
+    ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;
     return 0;
 }
 
-/* Fewer do as well; without the first one nothing does. */
-static int fill(bth_staging *ring, berth_error *error)
+/* Fewer buffers are enough, but one is needed. */
+static int staging_fill(bth_staging *ring, berth_error *error)
 {
     unsigned n = 0;
 
     for (; n < ring->n_buffers; n++) {
         bth_staging_buffer *buffer = &ring->buffers[n];
         buffer->nbytes = ring->buffer_nbytes;
-        if (!(ring->is_pinned && take_kept(ring->device, buffer)) &&
-            make_buffer(ring->device, ring->is_pinned, buffer, error) < 0)
+        if (!(ring->is_pinned && kept_take(ring->device, buffer)) &&
+            buffer_new(ring->device, ring->is_pinned, buffer, error) < 0)
             break;
-        buffer->next = ring->free;
-        ring->free = buffer;
     }
     if (n == 0)
         return error->code;
@@ -196,20 +196,18 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
                      berth_error *error)
 {
     *ring = (bth_staging){.device = device, .is_pinned = device && need->is_pinned};
-    if (plan(need, ring, error) < 0 ||
+    if (staging_plan(need, ring, error) < 0 ||
         (ring->is_pinned && bth_device_check_usable(device, error) < 0))
         goto fail;
     if (ring->is_pinned)
-        drop_kept(device, ring->buffer_nbytes);
+        kept_drop(device, ring->buffer_nbytes);
     ring->buffers = bth_allocate_zeroed(ring->n_buffers * sizeof *ring->buffers);
     if (!ring->buffers) {
         (void)bth_fail_memory(error, ring->n_buffers * sizeof *ring->buffers);
         goto fail;
     }
-    if (fill(ring, error) < 0)
+    if (staging_fill(ring, error) < 0)
         goto fail;
-    pthread_mutex_init(&ring->lock, NULL);
-    pthread_cond_init(&ring->given, NULL);
     return 0;
 fail:
     bth_release(ring->buffers);
@@ -217,7 +215,7 @@ fail:
     return error->code;
 }
 
-/* In a forked child the buffers are not there, and what may lie in their place is another's. */
+/* In a forked child the buffers do not exist, and other memory may be at their addresses. */
 void bth_staging_close(bth_staging *ring)
 {
     bool is_here = !ring->is_pinned || bth_device_is_usable(ring->device);
@@ -225,55 +223,8 @@ void bth_staging_close(bth_staging *ring)
     if (!ring->buffers)
         return;
     for (unsigned i = 0; i < ring->n_buffers && is_here; i++)
-        if (!is_pinned_still(&ring->buffers[i]) || !keep(&ring->buffers[i]))
-            free_buffer(&ring->buffers[i]);
-    pthread_cond_destroy(&ring->given);
-    pthread_mutex_destroy(&ring->lock);
+        if (!buffer_is_pinned(&ring->buffers[i]) || !kept_add(&ring->buffers[i]))
+            buffer_free(&ring->buffers[i]);
     bth_release(ring->buffers);
     *ring = (bth_staging){0};
-}
-
-/* With the lock held. */
-static bth_staging_buffer *pop(bth_staging *ring)
-{
-    bth_staging_buffer *buffer = ring->is_stopped ? NULL : ring->free;
-
-    if (buffer)
-        ring->free = buffer->next;
-    return buffer;
-}
-
-bth_staging_buffer *bth_staging_take(bth_staging *ring)
-{
-    pthread_mutex_lock(&ring->lock);
-    while (!ring->free && !ring->is_stopped)
-        pthread_cond_wait(&ring->given, &ring->lock);
-    bth_staging_buffer *buffer = pop(ring);
-    pthread_mutex_unlock(&ring->lock);
-    return buffer;
-}
-
-bth_staging_buffer *bth_staging_try(bth_staging *ring)
-{
-    pthread_mutex_lock(&ring->lock);
-    bth_staging_buffer *buffer = pop(ring);
-    pthread_mutex_unlock(&ring->lock);
-    return buffer;
-}
-
-void bth_staging_give(bth_staging *ring, bth_staging_buffer *buffer)
-{
-    pthread_mutex_lock(&ring->lock);
-    buffer->next = ring->free;
-    ring->free = buffer;
-    pthread_cond_signal(&ring->given);
-    pthread_mutex_unlock(&ring->lock);
-}
-
-void bth_staging_stop(bth_staging *ring)
-{
-    pthread_mutex_lock(&ring->lock);
-    ring->is_stopped = true;
-    pthread_cond_broadcast(&ring->given);
-    pthread_mutex_unlock(&ring->lock);
 }

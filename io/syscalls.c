@@ -6,7 +6,7 @@
 
 #include "io/low.h"
 
-/* open is variadic: a row that tests replace needs a plain signature. */
+/* open is variadic, and a field of the table cannot be. */
 static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
 {
     bool has_taken = bth_low_take(); /* X10 */
@@ -33,7 +33,7 @@ static int ioctl_of(int fd, unsigned long request, void *argument)
     return ioctl(fd, request, argument);
 }
 
-/* The C library has neither: they are libnuma's. */
+/* The C library does not have the next two; libnuma has. */
 static long get_mempolicy_of(int *mode, unsigned long *nodes, unsigned long n_nodes, void *address,
                              unsigned long flags)
 {
@@ -46,19 +46,19 @@ static long mbind_of(void *address, unsigned long nbytes, int mode, const unsign
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
-/* Of memfd_create: what may no longer be done with it. */
+/* What is forbidden for a file of memfd_create. */
 static int get_seals_of(int fd)
 {
     return fcntl(fd, F_GET_SEALS);
 }
 
-/* Nor this, which is libcap's. */
+/* The C library does not have it; libcap has. */
 static int capget_of(void *header, void *capabilities)
 {
     return (int)syscall(SYS_capget, header, capabilities);
 }
 
-/* Linux 6.5; headers may be older. The C library has no function for it. */
+/* Linux 6.5; older headers do not have the number, nor the C library a function. */
 #ifndef SYS_cachestat
 #define SYS_cachestat 451
 #endif
@@ -67,8 +67,7 @@ static int cachestat_of(int fd, void *range, void *counts, unsigned flags)
     return (int)syscall(SYS_cachestat, fd, range, counts, flags);
 }
 
-/* dup alone would leak the copy into programs that the process starts (F1), and may be low (X10).
- */
+/* dup leaks the copy into programs that the process starts (F1), and may return 0 to 2 (X10). */
 static int dup_close_on_exec(int fd)
 {
     return fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Every system call of the library goes through this table, so that tests can fail,
- * shorten, delay or count any of them (W1 to W8). One row a call in syscalls.def.
+ * All system calls of the library go through this table, so that tests can make each of them fail,
+ * transfer less, or take longer, and count them (W1 to W8).
  */
 #ifndef BTH_IO_SYSCALLS_H
 #define BTH_IO_SYSCALLS_H
@@ -31,10 +31,9 @@ typedef struct bth_system_table {
 #undef BTH_SYSCALL
 } bth_system_table;
 
-/* The calls in use. Tests replace rows before any operation starts, and put them back. */
+/* Tests replace functions before an operation starts, and restore them. */
 extern bth_system_table bth_system;
 
-/* Puts the real calls back. */
 void bth_system_restore(void);
 
 #endif

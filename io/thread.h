@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Threads of the library's own. */
+/* The library's own threads. */
 #ifndef BTH_IO_THREAD_H
 #define BTH_IO_THREAD_H
 
 #include <pthread.h>
 
 /*
- * Starts one. Signals meant for the process are the program's own business, on its own threads: all
- * are blocked in the new one, but those that a thread raises by what it does. 0 or an errno value
- * (W6).
+ * Starts a thread that blocks all signals but those that it raises itself (SIGSEGV and the like):
+ * the program's signals are handled by the program's threads. 0 or an errno value (W6).
  */
 int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
 
-/* First of all in the new one (X13): nobody cancels it, by what it calls of the caller's. */
+/* The first call in a new thread (X13): functions of the caller's cannot cancel it. */
 static inline void bth_thread_begin(void)
 {
-    int unasked;
+    int unused;
 
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unasked);
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
 }
 
 #endif

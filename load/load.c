@@ -139,9 +139,10 @@ void berth_close(berth_checkpoint *checkpoint)
     BTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
-    if (checkpoint->has_lock)
+    if (checkpoint->has_lock) {
         bth_checkpoint_make_good(checkpoint);
-    bth_prefetches_end(&checkpoint->prefetches);
+        bth_prefetches_end(&checkpoint->prefetches);
+    }
     bth_storages_end(checkpoint);
     bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);
@@ -211,7 +212,7 @@ static uint64_t offset_in_file(const berth_tensor *tensor)
 static bool is_parameter(const berth_value *value)
 {
     if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        value = berth_value_inner(value);
+        value = berth_value_part(value, BERTH_PART_INNER);
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
@@ -245,13 +246,14 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     if (error->code < 0)
         return bth_error_prefix(error, checkpoint->source.reader.name);
     const berth_tensor *tensor = berth_as_tensor(value);
-    *named = (berth_named_tensor){.name = checkpoint->shown_name.text,
-                                  .path = checkpoint->shown_path.text,
-                                  .tensor = tensor,
-                                  .value = value,
-                                  .offset = tensor ? offset_in_file(tensor) : BERTH_NO_OFFSET,
-                                  .parameter = is_parameter(value),
-                                  .requires_grad = berth_value_requires_grad(value)};
+    *named =
+        (berth_named_tensor){.name = checkpoint->shown_name.text,
+                             .path = checkpoint->shown_path.text,
+                             .tensor = tensor,
+                             .value = value,
+                             .offset = tensor ? offset_in_file(tensor) : BERTH_NO_OFFSET,
+                             .parameter = is_parameter(value),
+                             .requires_grad = (berth_value_flags(value) & BERTH_REQUIRES_GRAD)};
     return 0;
 }
 

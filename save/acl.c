@@ -20,12 +20,12 @@ typedef struct entry {
 
 /* ---- the attribute ---- */
 
-static size_t count(const bth_acl *acl)
+static size_t acl_count(const bth_acl *acl)
 {
     return (acl->nbytes - HEAD_NBYTES) / ENTRY_NBYTES;
 }
 
-static entry get(const bth_acl *acl, size_t i)
+static entry acl_get(const bth_acl *acl, size_t i)
 {
     bth_cursor at = bth_cursor_over(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
     entry read = {.tag = bth_cursor_u16(&at)};
@@ -35,13 +35,13 @@ static entry get(const bth_acl *acl, size_t i)
     return read;
 }
 
-static void begin(bth_acl *acl)
+static void acl_begin(bth_acl *acl)
 {
     (void)bth_put_u32(acl->bytes, POSIX_ACL_XATTR_VERSION);
     acl->nbytes = HEAD_NBYTES;
 }
 
-static void add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
+static void acl_add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
 {
     uint8_t *at = acl->bytes + acl->nbytes;
 
@@ -67,8 +67,8 @@ bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
     if (bth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
         bth_cursor_left(&head) % ENTRY_NBYTES != 0)
         return false;
-    for (size_t i = 0; i < count(&acl); i++) {
-        entry each = get(&acl, i);
+    for (size_t i = 0; i < acl_count(&acl); i++) {
+        entry each = acl_get(&acl, i);
         if (each.tag < last || each.rights > ALL || (each.tag & (each.tag - 1)) != 0 ||
             each.tag == 0 || each.tag > ACL_OTHER ||
             (seen & each.tag & ~(unsigned)(ACL_USER | ACL_GROUP)) != 0)
@@ -83,29 +83,29 @@ bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
 
 void bth_acl_of_mode(mode_t mode, bth_acl *acl)
 {
-    begin(acl);
-    add(acl, ACL_USER_OBJ, mode >> 6 & ALL, NO_ID);
-    add(acl, ACL_GROUP_OBJ, mode >> 3 & ALL, NO_ID);
-    add(acl, ACL_OTHER, mode & ALL, NO_ID);
+    acl_begin(acl);
+    acl_add(acl, ACL_USER_OBJ, mode >> 6 & ALL, NO_ID);
+    acl_add(acl, ACL_GROUP_OBJ, mode >> 3 & ALL, NO_ID);
+    acl_add(acl, ACL_OTHER, mode & ALL, NO_ID);
 }
 
-/* ---- what the entries come to ---- */
+/* ---- sums of entries ---- */
 
-/* The rights of each class after the mask, and what all named entries have in common. */
+/* The rights of each class, masked, and the rights that all named entries have in common. */
 typedef struct rights {
     unsigned mask, user, group, other;
-    unsigned common_user, common_group; /* ALL if nobody is named */
+    unsigned common_user, common_group; /* ALL: there are no named entries */
 } rights;
 
-static rights sum_up(const bth_acl *acl)
+static rights acl_sum_up(const bth_acl *acl)
 {
     rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
 
-    for (size_t i = 0; i < count(acl); i++)
-        if (get(acl, i).tag == ACL_MASK)
-            sum.mask = get(acl, i).rights;
-    for (size_t i = 0; i < count(acl); i++) {
-        entry each = get(acl, i);
+    for (size_t i = 0; i < acl_count(acl); i++)
+        if (acl_get(acl, i).tag == ACL_MASK)
+            sum.mask = acl_get(acl, i).rights;
+    for (size_t i = 0; i < acl_count(acl); i++) {
+        entry each = acl_get(acl, i);
         if (each.tag == ACL_USER_OBJ)
             sum.user = each.rights;
         else if (each.tag == ACL_GROUP_OBJ)
@@ -120,60 +120,61 @@ static rights sum_up(const bth_acl *acl)
     return sum;
 }
 
-/* The owner can always take these, and what is in the file is the owner's own. */
-static unsigned owner_rights(const rights *old, const bth_acl_change *change)
+/* An owner can always take these rights, and the new owner wrote the file. */
+static unsigned acl_owner_rights(const rights *old, const bth_acl_change *change)
 {
     return change->owner ? old->user | READ_AND_WRITE : old->user;
 }
 
 /* ---- passing on ---- */
 
-/* Named entries of one tag, and who was the owner, or the group, as one more. */
-static unsigned add_named(const bth_acl *old, unsigned tag, unsigned mask, bool has_former,
-                          uint32_t former, unsigned former_rights, bth_acl *made)
+/* Adds the named entries of one tag, and one for the former owner or group. */
+static unsigned acl_add_named(const bth_acl *old, unsigned tag, unsigned mask, bool has_former,
+                              uint32_t former, unsigned former_rights, bth_acl *made)
 {
     unsigned all = 0;
 
-    for (size_t i = 0; i < count(old); i++) {
-        entry each = get(old, i);
+    for (size_t i = 0; i < acl_count(old); i++) {
+        entry each = acl_get(old, i);
         if (each.tag != tag)
             continue;
         each.rights &= mask;
         if (has_former && each.id == former)
-            continue; /* by owner or group it had its rights; see below */
-        add(made, tag, each.rights, each.id);
+            continue; /* its rights came from being owner or group: added below */
+        acl_add(made, tag, each.rights, each.id);
         all |= each.rights;
     }
     if (has_former)
-        add(made, tag, former_rights, former);
+        acl_add(made, tag, former_rights, former);
     return has_former ? all | former_rights : all;
 }
 
 void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *made)
 {
-    rights was = sum_up(old);
+    rights was = acl_sum_up(old);
     unsigned group = was.group;
 
-    /* Who is in the new group was anything before: one of the others, or of any group. */
+    /* A member of the new group may have been one of the others before, or of any group. */
     if (change->group)
         group &= was.other & was.common_group;
-    begin(made);
-    add(made, ACL_USER_OBJ, owner_rights(&was, change), NO_ID);
-    unsigned mask = group | add_named(old, ACL_USER, was.mask, change->owner, change->old_owner,
-                                      was.user, made);
-    add(made, ACL_GROUP_OBJ, group, NO_ID);
-    mask |= add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
-    /* Linux looks at no entry where the mask is 0: who is named, to have nothing, would be one of
-     * the others. So it never is: the right to execute, which no entry gets by that, stands there.
-     */
+    acl_begin(made);
+    acl_add(made, ACL_USER_OBJ, acl_owner_rights(&was, change), NO_ID);
+    unsigned mask = group | acl_add_named(old, ACL_USER, was.mask, change->owner, change->old_owner,
+                                          was.user, made);
+    acl_add(made, ACL_GROUP_OBJ, group, NO_ID);
+    mask |=
+        acl_add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
+    /* With a mask of 0 Linux ignores the named entries: a user named to have no rights would have
+     * those of the others. So the mask is never 0, but has the right to execute, which no entry
+     * has. */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
-        add(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
-    add(made, ACL_OTHER, was.other, NO_ID);
+        acl_add(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
+    acl_add(made, ACL_OTHER, was.other, NO_ID);
 }
 
 bool bth_acl_narrow(const bth_acl *old, const bth_acl_change *change, mode_t *mode)
 {
-    rights was = sum_up(old);
+    rights was = acl_sum_up(old);
     unsigned group = was.group & was.common_user;
     unsigned other = was.other & was.common_user & was.common_group;
 
@@ -186,6 +187,6 @@ bool bth_acl_narrow(const bth_acl *old, const bth_acl_change *change, mode_t *mo
         group &= was.user;
         other &= was.user;
     }
-    *mode = (mode_t)(owner_rights(&was, change) << 6 | group << 3 | other);
+    *mode = (mode_t)(acl_owner_rights(&was, change) << 6 | group << 3 | other);
     return (needed & ~group) == 0 && (needed & ~other) == 0;
 }

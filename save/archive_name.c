@@ -6,16 +6,17 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip/zip_read.h"
+#include "save/failure.h"
 
 /*
- * What PyTorch's reader keeps of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In as much
- * of the first record's name it looks for the slash behind the archive's; and so much of every
- * name it lists as text.
+ * PyTorch's reader keeps so many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In
+ * these bytes of the first record's name it looks for the slash behind the archive's name. It lists
+ * these bytes of every name as text.
  */
 #define KEPT_NBYTES 511
 
-/* By the reader's own rule, and never the name of a folder. `what`: for the message. */
-static int check_name(const char *what, const char *name, berth_error *error)
+/* By the rule of Berth's reader, and never the name of a folder. `what`: for the message. */
+static int name_check(const char *what, const char *name, berth_error *error)
 {
     berth_error bad;
 
@@ -23,31 +24,29 @@ static int check_name(const char *what, const char *name, berth_error *error)
         name = "";
     bth_error_clear(&bad);
     if (bth_zip_check_name((const uint8_t *)name, strlen(name), true, BERTH_NO_OFFSET, &bad) < 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s: %s", what,
-                        bad.message);
+        return bth_fail_argument(error, "the %s: %s", what, bad.message);
     const char *slash = strrchr(name, '/');
     if (slash && !slash[1])
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the %s: a folder's name: '%s'", what, name);
+        return bth_fail_argument(error, "the %s: a folder's name: '%s'", what, name);
     return 0;
 }
 
 int bth_check_archive_name(const char *name, berth_error *error)
 {
-    if (check_name("archive name", name, error) == 0 && strchr(name, '/'))
-        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                 "the archive name: a name with a slash: '%s'", name);
+    if (name_check("archive name", name, error) == 0 && strchr(name, '/'))
+        bth_fail_argument(error, "the archive name: a name with a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
-        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                 "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
-                 "name has more than %d: give a shorter one",
-                 strlen(name), KEPT_NBYTES - 1);
+        bth_fail_argument(
+            error,
+            "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
+            "name has more than %d: give a shorter one",
+            strlen(name), KEPT_NBYTES - 1);
     return error->code;
 }
 
 int bth_check_record_name(const char *name, berth_error *error)
 {
-    return check_name("record name", name, error);
+    return name_check("record name", name, error);
 }
 
 int bth_check_full_name(const char *full_name, const char *name, berth_error *error)
@@ -60,7 +59,7 @@ int bth_check_full_name(const char *full_name, const char *name, berth_error *er
                     strlen(full_name), KEPT_NBYTES);
 }
 
-static bool is_archive_name(const char *name)
+static bool name_is_archive(const char *name)
 {
     berth_error bad;
 
@@ -68,7 +67,7 @@ static bool is_archive_name(const char *name)
     return bth_check_archive_name(name, &bad) == 0;
 }
 
-static bool is_ascii(const char *text)
+static bool name_is_ascii(const char *text)
 {
     while (*text && (unsigned char)*text < 0x80)
         text++;
@@ -85,7 +84,7 @@ char *bth_archive_name_of_path(const char *path)
     const char *dot = strrchr(base, '.');
     size_t n = dot ? (size_t)(dot - base) : strlen(base);
     char *name = bth_duplicate(base, n);
-    if (!name || (is_ascii(path ? path : "") && is_archive_name(name)))
+    if (!name || (name_is_ascii(path ? path : "") && name_is_archive(name)))
         return name;
     bth_release(name);
     return bth_duplicate("archive", strlen("archive"));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Names that a save writes: no more than a strict reader accepts (Z8). */
+/* Checks of names that a save writes: a strict reader must accept them (Z8). */
 #ifndef BTH_SAVE_ARCHIVE_NAME_H
 #define BTH_SAVE_ARCHIVE_NAME_H
 
@@ -8,14 +8,12 @@
 /*
  * The top folder that PyTorch would use for a path (format/FORMAT.md section 1): the base name
  * without its last extension; "archive" for NULL, for a path that is not ASCII, and for a name
- * that Berth or PyTorch could not read back. Allocated; NULL if there is no memory.
+ * that Berth or PyTorch could not read back. Allocated. NULL: out of memory.
  */
 char *bth_archive_name_of_path(const char *path);
 
-/*
- * Refuses a top folder, or a record's name without it, that a strict reader would refuse; and a top
- * folder that is too long for PyTorch.
- */
+/* Refuse a top folder, or a record's name without it, that a strict reader refuses, and a top
+ * folder that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
 int bth_check_record_name(const char *name, berth_error *error);
 /* Refuses a name with its top folder that PyTorch would cut within a character. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What killed saves left in a folder (X5): listed, and removed where nobody can be writing it. */
+/* Temporaries of killed saves in a folder (X5): reported, and removed if nobody can be writing. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -7,6 +7,7 @@
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/temporary.h"
 
 typedef struct cleaning {
@@ -23,17 +24,17 @@ static double seconds_of(const struct timespec *time)
     return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
 }
 
-/* One whose owner nobody here can look for: who still writes to it changes its time. */
-static bool may_remove(const cleaning *clean, const berth_temporary *found)
+/* A file of an unknown process: writes to it would change its time. */
+static bool clean_may_remove(const cleaning *clean, const berth_temporary *found)
 {
     if (found->state == BERTH_TEMPORARY_DEAD)
         return true;
     return found->state == BERTH_TEMPORARY_UNKNOWN && found->age_seconds >= clean->min_age_seconds;
 }
 
-/* That it is gone, or claimed by another who removes it, is no failure. */
-static void remove_file(const cleaning *clean, const char *name, bth_temporary_file *file,
-                        berth_temporary *found, berth_error *why)
+/* It is no failure if the file is gone, or if another process claimed it to remove it. */
+static void clean_remove(const cleaning *clean, const char *name, bth_temporary_file *file,
+                         berth_temporary *found, berth_error *why)
 {
     found->removed = bth_temporary_remove(clean->folder, name, file,
                                           found->age_seconds >= clean->min_age_seconds);
@@ -43,7 +44,7 @@ static void remove_file(const cleaning *clean, const char *name, bth_temporary_f
     found->error = why;
 }
 
-static void look_at(const cleaning *clean, const char *name)
+static void clean_entry(const cleaning *clean, const char *name)
 {
     bth_temporary_file file;
     berth_error why;
@@ -57,27 +58,27 @@ static void look_at(const cleaning *clean, const char *name)
                              .state = file.state,
                              .owner = file.owner};
     bth_error_clear(&why);
-    if (clean->remove && may_remove(clean, &found))
-        remove_file(clean, name, &file, &found, &why);
+    if (clean->remove && clean_may_remove(clean, &found))
+        clean_remove(clean, name, &file, &found, &why);
     clean->report(clean->context, &found);
     bth_temporary_close(&file);
 }
 
-static int look_at_all(const cleaning *clean, berth_error *error)
+static int clean_folder(const cleaning *clean, berth_error *error)
 {
-    /* As getdents64 fills it: entries of their own length, aligned. */
+    /* getdents64 fills it with aligned entries of different lengths. */
     _Alignas(struct dirent64) char entries[8192];
     ssize_t n;
 
     while ((n = bth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
         for (ssize_t at = 0; at < n;) {
             const struct dirent64 *entry = (const void *)(entries + at);
-            look_at(clean, entry->d_name);
+            clean_entry(clean, entry->d_name);
             at += entry->d_reclen;
         }
     }
     if (n < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be listed");
+        return bth_fail_system(error, errno, "cannot be listed");
     return 0;
 }
 
@@ -92,19 +93,19 @@ int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
 
     BTH_ERROR_BEGIN(error);
     if (!folder || !report || (flags & ~BERTH_CLEAN_REMOVE))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
-                        !folder   ? "the folder is NULL"
-                        : !report ? "the function is NULL"
-                                  : "there are no such flags");
+        return bth_fail_argument(error, "%s",
+                                 !folder   ? "the folder is NULL"
+                                 : !report ? "the function is NULL"
+                                           : "unknown flags");
     do
         clean.folder = bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     while (clean.folder < 0 && errno == EINTR);
     if (clean.folder < 0)
-        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
+        (void)bth_fail_system(error, errno, "cannot be opened");
     else {
         (void)clock_gettime(CLOCK_REALTIME, &now);
         clean.now = seconds_of(&now);
-        (void)look_at_all(&clean, error);
+        (void)clean_folder(&clean, error);
         bth_file_close(clean.folder);
     }
     return bth_error_prefix(error, folder);

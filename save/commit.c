@@ -8,12 +8,12 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/metadata.h"
-#include "save/no_space.h"
 #include "save/output_file.h"
 
-/* The temporary goes, or has become the target: then there is nothing of that name. */
-static void end(bth_commit *commit)
+/* Frees. The temporary was removed, or has become the target. */
+static void commit_end(bth_commit *commit)
 {
     bth_file_close(commit->fd);
     commit->fd = -1;
@@ -25,11 +25,11 @@ void bth_commit_abort(bth_commit *commit)
     if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process() &&
         !bth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
         (void)bth_system.unlinkat(commit->target.folder, commit->temporary, 0);
-    end(commit);
+    commit_end(commit);
 }
 
-/* Told beforehand: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
-static int check_limit(uint64_t nbytes, berth_error *error)
+/* Checked first: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
+static int commit_check_limit(uint64_t nbytes, berth_error *error)
 {
     struct rlimit limit;
 
@@ -40,14 +40,15 @@ static int check_limit(uint64_t nbytes, berth_error *error)
 }
 
 /*
- * All of the room now, so that its lack is known at second 0. Never posix_fallocate, which writes
- * zeros where the file system cannot. There, free space is a forecast and no promise.
+ * Takes all of the room now, so that a full disk is known before a byte is written. Never by
+ * posix_fallocate, which writes zeros where the file system cannot take room. There, free space is
+ * a forecast and no promise.
  *
- * On tmpfs it makes every page, and so is most of a save (0.11 of 0.17 s of 512 MiB), and no loss:
- * writes that make them take as long together (0.18 s), both being under the inode's lock, and maps
- * that two threads fill, which are not, twice as long.
+ * On tmpfs this makes every page, which is most of a save (0.11 of 0.17 s of 512 MiB). It is no
+ * loss: writes that make the pages take as long (0.18 s). Both hold the inode's lock. Maps that two
+ * threads fill do not, and take twice as long.
  */
-static int take_room(const bth_commit *commit, berth_error *error)
+static int commit_take_room(const bth_commit *commit, berth_error *error)
 {
     off_t nbytes = (off_t)commit->nbytes;
     int result;
@@ -70,11 +71,11 @@ static int take_room(const bth_commit *commit, berth_error *error)
         return bth_fail_no_space(
             error, failure, NULL, BERTH_NO_OFFSET,
             bth_missing_nbytes(bth_output_file_room(commit->fd), commit->nbytes, 0));
-    return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "no room can be taken");
+    return bth_fail_system(error, failure, "no room can be taken");
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
-static int create(bth_commit *commit, berth_error *error)
+static int commit_create(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
@@ -83,26 +84,24 @@ static int create(bth_commit *commit, berth_error *error)
         return error->code;
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    return take_room(commit, error);
+    return commit_take_room(commit, error);
 }
 
-/* X4: there is no old file to keep, and no name to give to another one. */
-static int take_over(bth_commit *commit, berth_error *error)
+/* X4: a file without a name cannot be replaced by another. It is written itself. */
+static int commit_in_place(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
     commit->in_place = true;
-    /* Before anything is lost: a memfd may be sealed. -1: it is none. */
+    /* Before anything is lost: a memfd may be sealed. -1: it is no memfd. */
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
-        return bth_fail_errno(error, EPERM, NULL, BERTH_NO_OFFSET,
-                              "is sealed, and cannot be written in place");
-    if (take_room(commit, error) < 0)
+        return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");
+    if (commit_take_room(commit, error) < 0)
         return error->code;
     if (bth_system.ftruncate(commit->fd, 0) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                              "has no name, and cannot be written in place");
-    return take_room(commit, error);
+        return bth_fail_system(error, errno, "has no name, and cannot be written in place");
+    return commit_take_room(commit, error);
 }
 
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
@@ -116,21 +115,22 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
     if (bth_target_file_find(path, &commit->target, error) < 0)
         return error->code;
     if (!commit->target.folder_readable && durability == BTH_DURABILITY_FULL)
-        bth_fail_errno(error, EACCES, NULL, BERTH_NO_OFFSET,
-                       "its folder cannot be read, so it cannot be synced "
-                       "(save.durability=file does without)");
-    else if (check_limit(nbytes, error) == 0)
-        (void)(commit->target.nameless >= 0 ? take_over : create)(commit, error);
+        bth_fail_system(error, EACCES,
+                        "its folder cannot be read, so it cannot be synced "
+                        "(save.durability=file does without)");
+    else if (commit_check_limit(nbytes, error) == 0)
+        (void)(commit->target.nameless >= 0 ? commit_in_place : commit_create)(commit, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
     return error->code;
 }
 
 /*
- * W5: before the rename, so that no power cut leaves the new name on old bytes. W2: never repeated.
- * The kernel may have dropped the pages, and would then report success.
+ * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
+ * disk. W2: a sync that failed is never repeated: the kernel may have dropped the pages, and would
+ * report success.
  */
-static int sync_data(const bth_commit *commit, berth_error *error)
+static int commit_sync_data(const bth_commit *commit, berth_error *error)
 {
     int result = 0;
 
@@ -139,24 +139,21 @@ static int sync_data(const bth_commit *commit, berth_error *error)
     else if (commit->durability == BTH_DURABILITY_FILE)
         result = bth_system.fdatasync(commit->fd);
     if (result < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be synced");
+        return bth_fail_system(error, errno, "cannot be synced");
     return 0;
 }
 
-/*
- * Some file systems tell only at close that a write failed (NFS). Closing a copy of the descriptor
- * asks them.
- */
-static int close_copy(const bth_commit *commit, berth_error *error)
+/* Some file systems (NFS) report a failed write at close only: closes a copy of the descriptor. */
+static int commit_close_copy(const bth_commit *commit, berth_error *error)
 {
     int copy = bth_system.dup(commit->fd);
 
     if (copy < 0 || (bth_system.close(copy) < 0 && errno != EINTR))
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be closed");
+        return bth_fail_system(error, errno, "cannot be closed");
     return 0;
 }
 
-static int sync_folder(const bth_commit *commit, berth_error *error)
+static int commit_sync_folder(const bth_commit *commit, berth_error *error)
 {
     if (commit->durability != BTH_DURABILITY_FULL || bth_system.fsync(commit->target.folder) == 0)
         return 0;
@@ -165,20 +162,19 @@ static int sync_folder(const bth_commit *commit, berth_error *error)
         bth_log("%s: its file system cannot sync folders", commit->target.name);
         return 0;
     }
-    bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "%s",
-                   berth_status_text(BERTH_E_NOT_DURABLE));
+    bth_fail_system(error, failure, "%s", berth_status_text(BERTH_E_NOT_DURABLE));
     error->code = BERTH_E_NOT_DURABLE;
     return error->code;
 }
 
 int bth_commit_sync(bth_commit *commit, berth_error *error)
 {
-    if (sync_data(commit, error) == 0)
-        close_copy(commit, error);
+    if (commit_sync_data(commit, error) == 0)
+        commit_close_copy(commit, error);
     return error->code;
 }
 
-static bool is_as_carried(const struct stat *copied, const struct stat *now)
+static bool is_as_copied(const struct stat *copied, const struct stat *now)
 {
     return copied->st_ino == now->st_ino && copied->st_dev == now->st_dev &&
            copied->st_ctim.tv_sec == now->st_ctim.tv_sec &&
@@ -187,10 +183,11 @@ static bool is_as_carried(const struct stat *copied, const struct stat *now)
 }
 
 /*
- * X1: what is replaced now counts, not what was there when the save began: it may have been made
- * private since, or be another's. Until its rights are there, only the owner has any.
+ * X1: the file that is replaced now counts, not the one that was there when the save began. It may
+ * have become private since, or be another user's. Until its rights are copied, only the owner of
+ * the new file can open it.
  */
-static int carry_anew(bth_commit *commit, berth_error *error)
+static int commit_copy_metadata(bth_commit *commit, berth_error *error)
 {
     bth_target_file *target = &commit->target;
     struct stat now;
@@ -198,9 +195,9 @@ static int carry_anew(bth_commit *commit, berth_error *error)
     if (bth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno == ENOENT)
             return 0;
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return bth_fail_system(error, errno, "cannot be examined");
     }
-    if (is_as_carried(&commit->copied, &now))
+    if (is_as_copied(&commit->copied, &now))
         return 0;
     if (bth_target_file_check(target, &now, error) < 0)
         return error->code;
@@ -208,34 +205,34 @@ static int carry_anew(bth_commit *commit, berth_error *error)
     return bth_metadata_copy(target, commit->fd, &commit->copied, error);
 }
 
-/* W4: the one step from old to new. F3: who has the old file open or mapped keeps it whole. */
-static int rename_over(bth_commit *commit, berth_error *error)
+/* W4: the one step from old to new. F3: readers that have the old file open keep it whole. */
+static int commit_rename(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
-    if (carry_anew(commit, error) < 0)
+    if (commit_copy_metadata(commit, error) < 0)
         return error->code;
     if (bth_temporary_is_lost(target->folder, commit->temporary, commit->fd))
-        return bth_fail_errno(error, ENOENT, NULL, BERTH_NO_OFFSET,
-                              "cannot be replaced: its temporary was removed, or another file "
-                              "has its name");
+        return bth_fail_system(error, ENOENT,
+                               "cannot be replaced: its temporary was removed, or another file "
+                               "has its name");
     if (bth_system.renameat(target->folder, commit->temporary, target->folder, target->name) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+        return bth_fail_system(error, errno, "cannot be replaced");
     return 0;
 }
 
 int bth_commit_replace(bth_commit *commit, berth_error *error)
 {
     if (commit->in_place) {
-        end(commit);
+        commit_end(commit);
         return 0;
     }
-    if (rename_over(commit, error) < 0) {
+    if (commit_rename(commit, error) < 0) {
         bth_commit_abort(commit);
         return error->code;
     }
     bth_temporary_release(commit->fd);
-    sync_folder(commit, error);
-    end(commit);
+    commit_sync_folder(commit, error);
+    commit_end(commit);
     return error->code;
 }

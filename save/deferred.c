@@ -79,15 +79,14 @@ static void deferred_put_descriptors(const bth_deferred_block *block, const bth_
 static bth_range deferred_range(const bth_image *image, const bth_tile *tile, size_t i,
                                 uint64_t end)
 {
-    bth_range range = bth_image_descriptor_range(image, i), share;
     uint64_t mask = image->constraints.block_nbytes - 1;
-    uint64_t last = range.offset + range.nbytes < end ? range.offset + range.nbytes : end;
+    bth_range share;
 
-    if (!bth_tile_share(tile, range.offset, last, &share))
+    if (!bth_tile_share(tile, bth_plan_descriptor(image->plan, i), &share) || share.offset >= end)
         return (bth_range){.offset = end};
     uint64_t begin = share.offset & ~mask;
-    return (bth_range){.offset = begin,
-                       .nbytes = ((share.offset + share.nbytes + mask) & ~mask) - begin};
+    uint64_t last = (share.offset + share.nbytes + mask) & ~mask;
+    return (bth_range){.offset = begin, .nbytes = (last < end ? last : end) - begin};
 }
 
 /* Under the lock. */

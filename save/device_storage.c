@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Storages whose bytes lie on a device. */
+/* Storages on devices. */
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/device.h"
+#include "save/failure.h"
 
-/* A few bytes by themselves: what is saved comes tile by tile (save/staging_slots.h). */
-static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
-                    berth_error *error)
+/* Reads a few bytes. Saves copy tile by tile (save/staging_slots.h). */
+static int device_storage_read(const berth_storage *storage, void *buffer, size_t nbytes,
+                               uint64_t offset, berth_error *error)
 {
     const bth_device_memory *memory = storage->device;
 
@@ -17,12 +18,11 @@ static int read_now(const berth_storage *storage, void *buffer, size_t nbytes, u
                            memory->ready, error);
 }
 
-static int find_memory(const char *location, uintptr_t address, uint64_t nbytes,
-                       bth_device_memory *memory, berth_error *error)
+static int device_storage_find(const char *location, uintptr_t address, uint64_t nbytes,
+                               bth_device_memory *memory, berth_error *error)
 {
     if (!location)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a storage on a device without the device's name");
+        return bth_fail_argument(error, "a storage on a device without the device's name");
     if (bth_device_open(location, &memory->device, error) < 0)
         return error->code;
     memory->address = address;
@@ -39,7 +39,7 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
     if (!tree)
         return NULL;
     bth_error_clear(&error);
-    if (find_memory(location, address, nbytes, &found, &error) < 0) {
+    if (device_storage_find(location, address, nbytes, &found, &error) < 0) {
         bth_tree_fail(tree, error.code, "%s", error.message);
         return NULL;
     }
@@ -50,6 +50,6 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
         return NULL;
     *memory = found;
     storage->device = memory;
-    storage->read = read_now;
+    storage->read = device_storage_read;
     return storage;
 }

@@ -19,8 +19,8 @@
 #include "save/storage_stats.h"
 
 /*
- * What is copied is summed while it is still in the cache: copied and summed 8.0 GB/s in blocks
- * of 16 KiB, 7.5 of 256 KiB, 7.0 of 1 MiB. A callback of the caller is not called so often.
+ * Bytes are copied and summed in blocks, while they are in the cache: 8.0 GB/s in blocks of 16 KiB,
+ * 7.5 of 256 KiB, 7.0 of 1 MiB. A callback of the caller is not called so often.
  */
 #define BLOCK_NBYTES ((size_t)16 * 1024)
 #define BLOCKS_PER_TIMED 16
@@ -39,7 +39,7 @@ int bth_image_begin(bth_image *image, const berth_plan *plan,
     if (!image->sums)
         return bth_fail_memory(error, plan->n_records * sizeof *image->sums);
     for (size_t i = 0; i < plan->n_records; i++) {
-        atomic_init(&image->sums[i].missing_nbytes, plan->records[i].place.nbytes);
+        atomic_init(&image->sums[i].missing_nbytes, plan->records[i].layout.nbytes);
         atomic_init(&image->sums[i].crc32, 0);
     }
     return 0;
@@ -58,19 +58,15 @@ uint32_t bth_image_crc32(const bth_image *image, size_t i)
 
 static void render_header(const berth_plan *plan, bth_tile *tile, size_t i)
 {
-    const bth_place *place = &plan->records[i].place;
-    bth_range share;
+    bth_range header = bth_plan_header(plan, i), share;
 
-    if (!bth_tile_share(tile, place->header_offset, place->data_offset, &share))
+    if (!bth_tile_share(tile, header, &share))
         return;
-    uint64_t nbytes = place->data_offset - place->header_offset;
-    if (share.nbytes == nbytes) {
-        bth_zip_write_local(place, bth_plan_full_name(plan, i),
-                            tile->bytes + (share.offset - tile->offset));
-        return;
-    }
-    bth_zip_write_local(place, bth_plan_full_name(plan, i), tile->scratch);
-    bth_tile_put(tile, place->header_offset, tile->scratch, nbytes);
+    bool is_whole = share.nbytes == header.nbytes;
+    uint8_t *out = is_whole ? tile->bytes + (share.offset - tile->offset) : tile->scratch;
+    bth_zip_write_local(&plan->records[i].layout, bth_plan_full_name(plan, i), out);
+    if (!is_whole)
+        bth_tile_put(tile, header.offset, out, header.nbytes);
 }
 
 bool bth_image_is_complete(const bth_image *image, size_t i)
@@ -78,42 +74,46 @@ bool bth_image_is_complete(const bth_image *image, size_t i)
     return !image->sums || atomic_load(&image->sums[i].missing_nbytes) == 0;
 }
 
-/* Lends what it can of a share of record i whose bytes lie in memory. NULL, or why nothing. */
-static const char *lend(const bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
-                        bth_zero_copy *zero_copy)
+/*
+ * Adds what it can of a share of record i to the tile's zero-copy ranges: *range. Returns NULL, or
+ * why all of it must be copied.
+ */
+static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, size_t i,
+                                       const bth_range *share, bth_range *range)
 {
     const bth_output_constraints *constraints = &image->constraints;
+    const bth_plan_record *record = &image->plan->records[i];
     uint64_t mask = constraints->block_nbytes - 1;
     uint64_t begin = (share->offset + mask) & ~mask;
     uint64_t end = (share->offset + share->nbytes) & ~mask;
 
     if (constraints->min_zero_copy_nbytes == 0)
-        return "what it is written to takes one piece at a time: copied to a buffer";
+        return "the output takes one piece at a time: copied to a buffer";
     if (begin >= end || end - begin < constraints->min_zero_copy_nbytes ||
         tile->n_zero_copies == BTH_MAX_ZERO_COPIES)
         return "small: copied to a buffer with its neighbours";
     const uint8_t *bytes =
-        bth_record_data_address(image->plan, i, begin - image->plan->records[i].place.data_offset);
+        bth_record_data_address(image->plan, i, begin - record->layout.data_offset);
     if (!bytes)
-        return image->plan->records[i].swap_nbytes > 1
-                   ? "save.byteorder is another one: swapped in a buffer"
-                   : "not in memory: read to a buffer";
+        return record->swap_nbytes > 1 ? "save.byteorder is another one: swapped in a buffer"
+                                       : "not in memory: read to a buffer";
     if (((uintptr_t)bytes & (constraints->memory_alignment - 1)) != 0)
-        return "its memory is not aligned as its place in the file: copied to a buffer";
+        return "its memory is not aligned as its offset in the file: copied to a buffer";
     if (constraints->large_pages_only &&
         !bth_pages_are_large(constraints->pages, bytes, (size_t)(end - begin)))
         return "its memory is not in large pages: copied to a buffer";
-    *zero_copy = (bth_zero_copy){.range = {.offset = begin, .nbytes = end - begin}, .bytes = bytes};
-    tile->zero_copies[tile->n_zero_copies++] = *zero_copy;
+    *range = (bth_range){.offset = begin, .nbytes = end - begin};
+    tile->zero_copies[tile->n_zero_copies++] = (bth_zero_copy){.range = *range, .bytes = bytes};
     return NULL;
 }
 
-/* Shares at the ends of larger records are small: what is said of the rest stays. */
-static void note_copy(const bth_image *image, size_t i, const bth_range *share, const char *why)
+/* Shares at the ends of large records are small: the reason of the rest stays. */
+static void image_set_why_copied(const bth_image *image, size_t i, const bth_range *share,
+                                 const char *why)
 {
     const char *none = NULL;
 
-    if (!image->storage_stats)
+    if (!image->storage_stats || !why)
         return;
     if (share->nbytes >= MIN_STREAMED_NBYTES)
         atomic_store(&image->storage_stats[i].why_copied, why);
@@ -121,108 +121,104 @@ static void note_copy(const bth_image *image, size_t i, const bth_range *share, 
         (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none, why);
 }
 
-/* Goes on with a record's CRC. Of blocks, which take as long as some clocks, a few are timed. */
-static void sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes,
-                uint32_t *crc32)
+/* Adds bytes to the CRC of the record's share. Blocks take as long as some clocks: a few are timed.
+ */
+static void image_sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes)
 {
     if (!image->sums)
         return;
     bool is_block = nbytes <= BLOCK_NBYTES;
     bool is_timed = !is_block || tile->n_blocks++ % BLOCKS_PER_TIMED == 0;
     double begin = is_timed ? bth_seconds() : 0;
-    *crc32 = bth_crc32(*crc32, bytes, nbytes);
+    tile->crc32 = bth_crc32(tile->crc32, bytes, nbytes);
     if (is_timed)
         tile->crc32_seconds += (bth_seconds() - begin) * (is_block ? BLOCKS_PER_TIMED : 1);
 }
 
 /*
- * From memory: summed, and copied while it is in the cache. Larger ranges for a device go past the
- * cache (1 GiB through four buffers, on processors that the device's side shares: 0.16 s of
- * processor instead of 0.33, and 1.2 times faster).
+ * Copies, swaps and sums a block of record i while it is in the cache. Large ranges for a disk go
+ * past the cache (1 GiB through four buffers, on processors that the device's side shares: 0.16 s
+ * of processor instead of 0.33, and 1.2 times faster).
  */
-static void copy(const bth_image *image, bth_tile *tile, uint8_t *out, const uint8_t *bytes,
-                 uint64_t nbytes, uint32_t *crc32)
-{
-    bool for_device = image->constraints.block_nbytes > 1 && nbytes >= MIN_STREAMED_NBYTES;
-
-    for (uint64_t at = 0; at < nbytes;) {
-        size_t n = nbytes - at < BLOCK_NBYTES ? (size_t)(nbytes - at) : BLOCK_NBYTES;
-        sum(image, tile, bytes + at, n, crc32);
-        if (for_device)
-            bth_copy_for_device(out + at, bytes + at, n);
-        else
-            memcpy(out + at, bytes + at, n);
-        at += n;
-    }
-}
-
-/* A range of record i that its device has copied into the tile, or is about to: swapped, summed. */
-static int take_copied(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
-                       uint64_t end, uint32_t *crc32, berth_error *error)
+static void image_copy_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
+                             const uint8_t *from, size_t nbytes, bool is_streamed)
 {
     size_t unit = image->plan->records[i].swap_nbytes;
-    uint8_t *bytes = tile->bytes + (begin - tile->offset);
 
-    if (bth_staging_slot_wait(tile->slot, i, error) < 0)
-        return error->code;
-    for (uint64_t at = 0; at < end - begin;) {
-        size_t n = end - begin - at < BLOCK_NBYTES ? (size_t)(end - begin - at) : BLOCK_NBYTES;
-        if (unit > 1)
-            bth_swap_bytes(bytes + at, bytes + at, n, unit);
-        sum(image, tile, bytes + at, n, crc32);
-        at += n;
+    if (unit > 1) {
+        bth_swap_bytes(out, from, nbytes, unit);
+        image_sum(image, tile, out, nbytes);
+        return;
     }
-    return 0;
+    image_sum(image, tile, from, nbytes);
+    if (is_streamed)
+        bth_copy_for_device(out, from, nbytes);
+    else if (out != from)
+        memcpy(out, from, nbytes);
 }
 
-/* Brings a range of record i's data into the tile, and goes on with its CRC. */
-static int gather(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin, uint64_t end,
-                  uint32_t *crc32, berth_error *error)
+/* The address of bytes [begin, end) of the file, in memory or in the tile's staging slot. */
+static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
+                            uint64_t end, const uint8_t **bytes, berth_error *error)
 {
-    uint64_t data_offset = image->plan->records[i].place.data_offset;
-    const uint8_t *bytes = bth_record_data_address(image->plan, i, begin - data_offset);
+    uint64_t at = begin - image->plan->records[i].layout.data_offset;
+
+    *bytes = bth_record_data_address(image->plan, i, at);
+    if (!tile->slot || !bth_staging_slot_copies(image->plan, i, end - begin, at))
+        return 0;
+    *bytes = tile->slot->buffer->bytes + (begin - tile->offset);
+    return bth_staging_slot_wait(tile->slot, i, error);
+}
+
+/* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
+static int render_range(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
+                        uint64_t end, berth_error *error)
+{
+    uint64_t data_offset = image->plan->records[i].layout.data_offset;
+    const uint8_t *from;
 
     if (begin == end)
         return 0;
-    if (tile->slot && bth_staging_slot_copies(image->plan, i, end - begin, begin - data_offset))
-        return take_copied(image, tile, i, begin, end, crc32, error);
-    if (bytes) {
-        copy(image, tile, tile->bytes + (begin - tile->offset), bytes, end - begin, crc32);
-        return 0;
-    }
-    for (uint64_t at = begin; at < end;) {
+    if (image_find_bytes(image, tile, i, begin, end, &from, error) < 0)
+        return error->code;
+    bool is_staged = from == tile->bytes + (begin - tile->offset);
+    bool is_streamed =
+        !is_staged && image->constraints.block_nbytes > 1 && end - begin >= MIN_STREAMED_NBYTES;
+    uint64_t block_nbytes = from ? BLOCK_NBYTES : CALLBACK_BLOCK_NBYTES;
+    for (uint64_t at = begin; at < end; at += block_nbytes) {
         uint8_t *out = tile->bytes + (at - tile->offset);
-        size_t n = end - at < CALLBACK_BLOCK_NBYTES ? (size_t)(end - at) : CALLBACK_BLOCK_NBYTES;
+        size_t n = (size_t)(end - at < block_nbytes ? end - at : block_nbytes);
+        if (from) {
+            image_copy_block(image, tile, i, out, from + (at - begin), n, is_streamed);
+            continue;
+        }
         if (bth_record_data_read(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
-        sum(image, tile, out, n, crc32);
-        at += n;
+        image_sum(image, tile, out, n);
     }
     return 0;
 }
 
 static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
-                        uint32_t *crc32, berth_error *error)
+                        berth_error *error)
 {
     uint64_t end = share->offset + share->nbytes;
-    bth_zero_copy zero_copy = {.range.offset = end};
+    bth_range zero_copy = {.offset = end};
 
-    if (image->plan->records[i].device)
-        return gather(image, tile, i, share->offset, end, crc32, error);
-    const char *why_copied = lend(image, tile, i, share, &zero_copy);
-    if (why_copied) {
-        note_copy(image, i, share, why_copied);
-        return gather(image, tile, i, share->offset, end, crc32, error);
-    }
-    if (gather(image, tile, i, share->offset, zero_copy.range.offset, crc32, error) < 0)
+    tile->crc32 = 0;
+    if (!image->plan->records[i].device)
+        image_set_why_copied(image, i, share,
+                             image_add_zero_copy(image, tile, i, share, &zero_copy));
+    if (render_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
-    sum(image, tile, zero_copy.bytes, (size_t)zero_copy.range.nbytes, crc32);
-    return gather(image, tile, i, zero_copy.range.offset + zero_copy.range.nbytes, end, crc32,
-                  error);
+    if (zero_copy.nbytes > 0)
+        image_sum(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
+                  (size_t)zero_copy.nbytes);
+    return render_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
 }
 
-/* Whoever gave the record may know its CRC: what differs is not written as if it were whole. */
-static int check_crc32(const bth_image *image, size_t i, berth_error *error)
+/* A caller may know the CRC of a record: other bytes are not saved. */
+static int image_check_crc32(const bth_image *image, size_t i, berth_error *error)
 {
     const bth_plan_record *record = &image->plan->records[i];
     uint32_t computed = bth_image_crc32(image, i);
@@ -244,7 +240,7 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
 {
     bth_sum *sum = &image->sums[i];
     const bth_plan_record *record = &image->plan->records[i];
-    uint64_t after_nbytes = record->place.nbytes - at - nbytes;
+    uint64_t after_nbytes = record->layout.nbytes - at - nbytes;
 
     if (!record->no_crc32) {
         if (after_nbytes > 0)
@@ -254,80 +250,67 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
     return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
 }
 
-/* The record's data in the tile; *completed: its CRC is known now, by this tile. */
+/* Renders the record's data. *completed: the tile has completed its CRC. */
 static int render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
                        berth_error *error)
 {
-    const bth_place *place = &image->plan->records[i].place;
-    uint64_t end = place->data_offset + place->nbytes;
-    uint32_t crc32 = 0;
-    bth_range share;
+    bth_range data = bth_plan_data(image->plan, i), share;
 
-    if (!bth_tile_share(tile, place->data_offset, end, &share))
+    if (!bth_tile_share(tile, data, &share))
         return 0;
-    uint64_t at = share.offset - place->data_offset;
+    uint64_t at = share.offset - data.offset;
     if (i == image->plan->id_index) {
         memcpy(tile->bytes + (share.offset - tile->offset), image->id + at, (size_t)share.nbytes);
         return 0;
     }
-    if (render_share(image, tile, i, &share, &crc32, error) < 0)
+    if (render_share(image, tile, i, &share, error) < 0)
         return error->code;
     if (image->sums)
-        *completed = image_add_crc32(image, i, crc32, share.nbytes, at);
-    return *completed ? check_crc32(image, i, error) : 0;
-}
-
-bth_range bth_image_descriptor_range(const bth_image *image, size_t i)
-{
-    const bth_place *place = &image->plan->records[i].place;
-
-    return (bth_range){.offset = place->data_offset + place->nbytes,
-                       .nbytes = place->descriptor_nbytes};
+        *completed = image_add_crc32(image, i, tile->crc32, share.nbytes, at);
+    return *completed ? image_check_crc32(image, i, error) : 0;
 }
 
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
 {
     uint8_t bytes[BTH_MAX_DESCRIPTOR_NBYTES];
-    bth_range range = bth_image_descriptor_range(image, i);
+    bth_range range = bth_plan_descriptor(image->plan, i);
 
     assert(bth_image_is_complete(image, i));
-    bth_zip_write_descriptor(&image->plan->records[i].place, bth_image_crc32(image, i), bytes);
+    bth_zip_write_descriptor(&image->plan->records[i].layout, bth_image_crc32(image, i), bytes);
     bth_tile_put(tile, range.offset, bytes, range.nbytes);
 }
 
 void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
 {
-    const berth_plan *plan = image->plan;
     uint64_t end = tile->offset + tile->nbytes;
+    bth_range share;
 
-    for (size_t i = bth_plan_find(plan, tile->offset);
-         i < plan->n_records && plan->records[i].place.header_offset < end; i++)
-        if (bth_image_descriptor_range(image, i).nbytes > 0 &&
-            bth_image_descriptor_range(image, i).offset < end)
+    for (size_t i = bth_plan_find(image->plan, tile->offset);
+         bth_plan_begins_before(image->plan, i, end); i++)
+        if (bth_tile_share(tile, bth_plan_descriptor(image->plan, i), &share))
             bth_image_put_descriptor(image, tile, i);
 }
 
 /* `completed`: the tile has just completed the record's CRC. */
 static void render_descriptor(const bth_image *image, bth_tile *tile, size_t i, bool completed)
 {
-    bth_range range = bth_image_descriptor_range(image, i), share = {0};
+    bth_range descriptor = bth_plan_descriptor(image->plan, i), share = {0};
 
-    (void)bth_tile_share(tile, range.offset, range.offset + range.nbytes, &share);
+    (void)bth_tile_share(tile, descriptor, &share);
     if (share.nbytes > 0 && bth_image_is_complete(image, i))
         bth_image_put_descriptor(image, tile, i);
     else if (share.nbytes > 0)
         tile->incomplete = i;
-    if (completed && share.nbytes < range.nbytes)
+    if (completed && share.nbytes < descriptor.nbytes)
         tile->completed = i;
 }
 
 static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    uint64_t tile_end = tile->offset + tile->nbytes;
+    uint64_t end = tile->offset + tile->nbytes;
 
-    for (size_t i = bth_plan_find(plan, tile->offset);
-         i < plan->n_records && plan->records[i].place.header_offset < tile_end; i++) {
+    for (size_t i = bth_plan_find(plan, tile->offset); bth_plan_begins_before(plan, i, end); i++) {
         bool completed = false;
         render_header(plan, tile, i);
         if (render_data(image, tile, i, &completed, error) < 0)
@@ -338,7 +321,7 @@ static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
 }
 
 /* The first directory entry that ends after `offset`. */
-static size_t find_entry(const berth_plan *plan, uint64_t offset)
+static size_t image_find_entry(const berth_plan *plan, uint64_t offset)
 {
     size_t low = 0, high = plan->n_records;
 
@@ -357,13 +340,13 @@ static void render_directory(const bth_image *image, bth_tile *tile)
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
-    for (size_t i = find_entry(plan, tile->offset);
+    for (size_t i = image_find_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
         const bth_plan_record *record = &plan->records[i];
-        bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
+        bth_zip_write_central(&record->layout, bth_plan_full_name(plan, i),
                               bth_image_crc32(image, i), tile->scratch);
         bth_tile_put(tile, record->central_offset, tile->scratch,
-                     bth_layout_central_nbytes(&record->place));
+                     bth_layout_central_nbytes(&record->layout));
     }
     uint8_t end[BTH_ZIP_END_NBYTES];
     bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
@@ -383,10 +366,11 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 }
 
 /*
- * 20 digits of the names, 20 of the CRCs: as PyTorch's, a fingerprint and not a proof, with a hash
- * of our own (format/FORMAT.md section 4). Without CRCs the second half is of nothing.
+ * 20 digits of the names, 20 of the CRCs. As PyTorch's, it is a fingerprint and not a proof; the
+ * hash is another one (format/FORMAT.md section 4). Without CRCs the second half is that of no
+ * bytes.
  */
-static void write_id(bth_image *image)
+static void image_write_id(bth_image *image)
 {
     const berth_plan *plan = image->plan;
     uint64_t names = BTH_FNV_BEGIN, sums = BTH_FNV_BEGIN;
@@ -412,7 +396,7 @@ void bth_image_compute_id(bth_image *image)
 
     if (id == BTH_NO_RECORD)
         return;
-    write_id(image);
+    image_write_id(image);
     if (!image->sums)
         return;
     atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));

@@ -53,8 +53,6 @@ void bth_image_end(bth_image *image); /* of zeros: nothing */
  */
 int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error);
 
-/* Where record i's descriptor is. */
-bth_range bth_image_descriptor_range(const bth_image *image, size_t i);
 /* Render the tile's share of the descriptor of record i, or of all. Their CRCs must be complete. */
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i);
 void bth_image_put_descriptors(const bth_image *image, bth_tile *tile);

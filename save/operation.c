@@ -5,112 +5,141 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "config/options.h"
 #include "io/clock.h"
 #include "save/archive_name.h"
+#include "save/failure.h"
 #include "save/run.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 
 /* ---- begin ---- */
 
-static int check_destination(const bth_request *request, berth_error *error)
+/* What is wrong with the target; NULL: nothing. */
+static const char *target_check(const berth_target *target)
 {
-    const char *bad = NULL;
+    if (!target)
+        return "the target is NULL";
+    switch (target->kind) {
+    case BERTH_TARGET_PATH:
+        return target->path ? NULL : "the path is NULL";
+    case BERTH_TARGET_FD:
+        return target->fd >= 0 ? NULL : "the descriptor is negative";
+    case BERTH_TARGET_MEMORY:
+        return target->bytes && target->nbytes ? NULL : "bytes or nbytes is NULL";
+    case BERTH_TARGET_SINK:
+        return target->sink && target->sink->write ? NULL : "the sink is NULL";
+    }
+    return "invalid kind of target";
+}
 
-    if (request->to == BTH_TO_PATH && !request->path)
-        bad = "the path is NULL";
-    else if (request->to == BTH_TO_SINK && (!request->sink || !request->sink->write))
-        bad = "the sink is NULL";
-    else if (request->to == BTH_TO_FD && request->fd < 0)
-        bad = "the descriptor is negative";
-    if (bad)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", bad);
+static int operation_set_target(bth_operation *operation, const berth_target *target,
+                                berth_error *error)
+{
+    const char *wrong = target_check(target);
+
+    if (wrong)
+        return bth_fail_argument(error, "%s", wrong);
+    if (BTH_CHECK_RESERVED(berth_target, target, error) < 0 ||
+        (target->kind == BERTH_TARGET_SINK &&
+         BTH_CHECK_RESERVED(berth_sink, target->sink, error) < 0))
+        return error->code;
+    operation->target = *target;
+    if (target->kind == BERTH_TARGET_MEMORY) {
+        *target->bytes = NULL;
+        *target->nbytes = 0;
+    }
+    if (target->kind == BERTH_TARGET_SINK) {
+        operation->sink = *target->sink;
+        operation->target.sink = &operation->sink;
+    }
+    if (target->kind != BERTH_TARGET_PATH)
+        return 0;
+    operation->path = bth_duplicate(target->path, strlen(target->path));
+    operation->target.path = operation->path;
+    return operation->path ? 0 : bth_fail_memory(error, strlen(target->path));
+}
+
+static char *operation_name_archive(const berth_target *target, const berth_params *params,
+                                    berth_error *error)
+{
+    const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
+    const char *given = params->archive_name;
+    char *name = given ? bth_duplicate(given, strlen(given)) : bth_archive_name_of_path(path);
+
+    if (!name)
+        bth_fail_memory(error, strlen(given ? given : path ? path : "archive"));
+    return name;
+}
+
+static int operation_make_plan(bth_operation *operation, const berth_target *target,
+                               const berth_content *content, berth_error *error)
+{
+    berth_stats *stats = &operation->stats;
+    char *archive = operation_name_archive(target, &operation->params, error);
+
+    if (!archive)
+        return error->code;
+    operation->plan = bth_plan_make(archive, content, &operation->config, error);
+    bth_release(archive);
+    stats->plan_seconds = bth_seconds() - operation->begin_seconds;
+    if (!operation->plan)
+        return error->code;
+    operation->nbytes = operation->plan->nbytes;
+    stats->asked_nbytes = operation->plan->asked_nbytes;
+    stats->device_nbytes = operation->plan->device_nbytes;
+    stats->n_records = operation->plan->n_records;
+    stats->n_storages = operation->plan->n_storages;
     return 0;
 }
 
-static int name_archive(bth_operation *operation, berth_error *error)
+/* `any_size`: written in pieces of any size, which have no blocks to be written directly. */
+static int operation_open_file(bth_operation *operation, bool any_size, berth_error *error)
 {
-    const bth_request *request = operation->request;
-    const char *given = request->archive;
-    const char *path = request->path ? request->path : "";
+    const struct berth_config *config = &operation->config;
+    bth_output_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
+                                .reason = "it is written in pieces of any size"};
 
-    if (!given && request->call && request->path)
-        given = request->call->archive_name;
-    if (given)
-        operation->archive = bth_duplicate(given, strlen(given));
-    else
-        operation->archive = bth_archive_name_of_path(path);
-    return operation->archive ? 0 : bth_fail_memory(error, strlen(given ? given : path));
-}
-
-static int make_plan(bth_operation *operation, berth_error *error)
-{
-    const bth_request *request = operation->request;
-
-    if (request->is_records)
-        bth_plan_records(operation->archive, request->records, request->n_records, request->flags,
-                         &operation->config, &operation->plan, error);
-    else
-        bth_plan_value(operation->archive, request->value, &operation->config, &operation->plan,
-                       error);
-    operation->stats.plan_seconds = bth_seconds() - operation->begin_seconds;
-    if (error->code != BERTH_OK)
+    if (bth_commit_begin(&operation->commit, operation->path, operation->nbytes,
+                         config->save_durability, error) < 0)
         return error->code;
-    operation->stats.asked_nbytes = operation->plan->asked_nbytes;
-    operation->stats.device_nbytes = operation->plan->device_nbytes;
-    operation->stats.n_records = operation->plan->n_records;
-    operation->stats.n_storages = operation->plan->n_storages;
-    if (operation->call.storage_stats && operation->call.n_storage_stats > 0 &&
-        request->to != BTH_TO_NOTHING)
-        operation->storage_stats = bth_storage_stats_new(operation->plan, error);
-    return error->code;
-}
-
-static int allocate_memory(bth_output_memory *memory, uint64_t nbytes, berth_error *error)
-{
-    memory->nbytes = nbytes;
-    if (nbytes <= SIZE_MAX)
-        memory->bytes = bth_allocate((size_t)nbytes);
-    return memory->bytes ? 0 : bth_fail_memory(error, nbytes);
-}
-
-static void open_file(bth_operation *operation)
-{
     int fd = operation->commit.fd;
-    uint64_t nbytes = operation->plan->nbytes;
-    const bth_output_method method = bth_output_method_choose(&operation->config, fd, nbytes);
-
-    operation->output = bth_output_file_begin(&operation->file, fd, nbytes, &method);
+    if (!any_size)
+        method = bth_output_method_choose(config, fd, operation->nbytes);
+    operation->output = bth_output_file_begin(&operation->file, fd, operation->nbytes, &method);
+    return 0;
 }
 
-static int open_output(bth_operation *operation, berth_error *error)
+static int operation_open_memory(bth_operation *operation, berth_error *error)
 {
-    const bth_request *request = operation->request;
-    uint64_t nbytes = operation->plan->nbytes;
+    uint64_t nbytes = operation->nbytes;
+    void *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
 
-    switch (request->to) {
-    case BTH_TO_NOTHING:
+    operation->memory = (bth_output_memory){.bytes = bytes, .nbytes = nbytes};
+    operation->output = bth_output_of_memory(&operation->memory);
+    return bytes ? 0 : bth_fail_memory(error, nbytes);
+}
+
+static int operation_open(bth_operation *operation, berth_error *error)
+{
+    switch (operation->target.kind) {
+    case BERTH_TARGET_PATH:
+        operation_open_file(operation, false, error);
         break;
-    case BTH_TO_PATH:
-        if (bth_commit_begin(&operation->commit, request->path, nbytes,
-                             operation->config.save_durability, error) == 0)
-            open_file(operation);
+    case BERTH_TARGET_FD:
+        operation->output = bth_output_of_fd(&operation->target.fd);
         break;
-    case BTH_TO_SINK:
-        operation->output = bth_output_of_sink(request->sink);
+    case BERTH_TARGET_MEMORY:
+        operation_open_memory(operation, error);
         break;
-    case BTH_TO_FD:
-        operation->output = bth_output_of_fd(&request->fd);
-        break;
-    case BTH_TO_MEMORY:
-        if (allocate_memory(request->memory, nbytes, error) == 0)
-            operation->output = bth_output_of_memory(request->memory);
+    case BERTH_TARGET_SINK:
+        operation->output = bth_output_of_sink(&operation->sink);
         break;
     }
     return error->code;
 }
 
-static int take_snapshot(bth_operation *operation, berth_error *error)
+static int operation_take_snapshot(bth_operation *operation, berth_error *error)
 {
     double begin = bth_seconds();
 
@@ -119,25 +148,58 @@ static int take_snapshot(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-int bth_operation_begin(bth_operation *operation, const bth_request *request, berth_error *error)
+static void operation_init(bth_operation *operation, const berth_params *params)
 {
-    *operation = (bth_operation){.request = request,
-                                 .begin_seconds = bth_seconds(),
+    *operation = (bth_operation){.begin_seconds = bth_seconds(),
                                  .stats = {.method = "buffered", .reason = "nothing was written"},
                                  .commit = {.fd = -1, .target = BTH_NO_TARGET_FILE},
                                  .file = {.fd = -1, .direct = {.fd = -1}}};
-    if (request->call)
-        operation->call = *request->call;
-    if (check_destination(request, error) < 0 ||
-        bth_config_resolve(request->call, &operation->config, error) < 0 ||
-        name_archive(operation, error) < 0 || make_plan(operation, error) < 0)
+    if (params)
+        operation->params = *params;
+}
+
+int bth_operation_plan(bth_operation *operation, const berth_target *target,
+                       const berth_content *content, const berth_params *params, berth_error *error)
+{
+    operation_init(operation, params);
+    if (bth_config_resolve(params, &operation->config, error) < 0)
         return error->code;
-    if (request->snapshot &&
+    return operation_make_plan(operation, target, content, error);
+}
+
+int bth_operation_begin(bth_operation *operation, const berth_target *target,
+                        const berth_content *content, bool snapshot, const berth_params *params,
+                        berth_error *error)
+{
+    operation_init(operation, params);
+    if (operation_set_target(operation, target, error) < 0 ||
+        bth_config_resolve(params, &operation->config, error) < 0 ||
+        operation_make_plan(operation, target, content, error) < 0)
+        return error->code;
+    if (operation->params.storage_stats && operation->params.n_storage_stats > 0) {
+        operation->storage_stats = bth_storage_stats_new(operation->plan, error);
+        if (!operation->storage_stats)
+            return error->code;
+    }
+    if (snapshot &&
         bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (open_output(operation, error) < 0)
+    if (operation_open(operation, error) < 0)
         return error->code;
-    return request->snapshot ? take_snapshot(operation, error) : 0;
+    return snapshot ? operation_take_snapshot(operation, error) : 0;
+}
+
+int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
+                             const berth_params *params, berth_error *error)
+{
+    const berth_target target = berth_to_path(path);
+
+    operation_init(operation, params);
+    operation->nbytes = operation->stats.asked_nbytes = nbytes;
+    if (operation_set_target(operation, &target, error) < 0 ||
+        bth_config_resolve(params, &operation->config, error) < 0)
+        return error->code;
+    return operation_open_file(operation, true, error);
 }
 
 /* ---- until it is done ---- */
@@ -152,52 +214,50 @@ bool bth_operation_cancel(bth_operation *operation)
 }
 
 /* From here on a cancel comes too late. False: one came before. */
-static bool make_final(bth_operation *operation)
+static bool operation_make_final(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
 
     return atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL);
 }
 
-static int tell_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+static int operation_report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     bth_operation *operation = context;
-    const berth_params *call = &operation->call;
+    const berth_params *params = &operation->params;
 
     atomic_store(&operation->done_nbytes, done_nbytes);
-    if (call->progress && call->progress(call->progress_context, done_nbytes, total_nbytes) != 0)
+    if (params->progress &&
+        params->progress(params->progress_context, done_nbytes, total_nbytes) != 0)
         (void)bth_operation_cancel(operation);
     return atomic_load(&operation->cancelled);
 }
 
-/* What is left to do for a file of our own, and what it has to tell. */
-static void end_file(bth_operation *operation, berth_error *error)
+static void operation_set_method(bth_operation *operation)
 {
     berth_stats *stats = &operation->stats;
 
-    if (error->code == BERTH_OK)
-        bth_output_file_cut(&operation->file, operation->plan->nbytes, error);
-    stats->method = bth_output_file_method(&operation->file, &stats->reason);
+    if (operation->path)
+        stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void tell_facts(bth_operation *operation, const bth_run_stats *facts)
+static void operation_set_stats(bth_operation *operation, const bth_run_stats *run)
 {
     berth_stats *stats = &operation->stats;
 
-    stats->moved_nbytes = facts->moved_nbytes;
-    stats->n_requests = facts->n_requests;
-    stats->memory_nbytes = facts->memory_nbytes;
-    stats->device_seconds = facts->device_seconds;
-    stats->render_seconds = facts->render_seconds;
-    stats->crc32_seconds = facts->crc32_seconds;
-    stats->disk_seconds = facts->write_seconds;
-    if (facts->moved_nbytes == 0)
+    stats->moved_nbytes = run->moved_nbytes;
+    stats->n_requests = run->n_requests;
+    stats->memory_nbytes = run->memory_nbytes;
+    stats->device_seconds = run->device_seconds;
+    stats->render_seconds = run->render_seconds;
+    stats->crc32_seconds = run->crc32_seconds;
+    stats->disk_seconds = run->write_seconds;
+    if (run->moved_nbytes == 0)
         return;
     stats->limited_by = "processor";
-    if (facts->device_seconds > facts->render_seconds)
+    if (run->device_seconds > run->render_seconds)
         stats->limited_by = "device";
-    if (facts->write_seconds > facts->render_seconds &&
-        facts->write_seconds > facts->device_seconds)
+    if (run->write_seconds > run->render_seconds && run->write_seconds > run->device_seconds)
         stats->limited_by = "disk";
 }
 
@@ -205,33 +265,35 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     bth_run_settings settings =
         bth_run_settings_of(&operation->config, operation->plan, &operation->output);
-    bth_run_stats facts = {0};
+    bth_run_stats stats;
     double begin = bth_seconds();
 
     settings.storage_stats = operation->storage_stats;
-    settings.progress = tell_progress;
+    settings.progress = operation_report_progress;
     settings.progress_context = operation;
     settings.cancelled = &operation->cancelled;
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
     operation->stats.reason = operation->output.reason;
-    bth_run(operation->plan, &operation->output, &settings, &facts, error);
-    if (operation->request->to == BTH_TO_PATH)
-        end_file(operation, error);
+    bth_run(operation->plan, &operation->output, &settings, &stats, error);
+    operation_set_method(operation);
     operation->stats.transfer_seconds = bth_seconds() - begin;
-    tell_facts(operation, &facts);
+    operation_set_stats(operation, &stats);
     return error->code;
 }
 
 int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
-    bool to_path = operation->request->to == BTH_TO_PATH;
-    uint64_t nbytes = operation->plan->nbytes;
+    bool to_path = operation->path != NULL;
+    uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
 
-    if (to_path && bth_commit_sync(&operation->commit, error) < 0)
+    operation_set_method(operation);
+    if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
+                    bth_commit_sync(&operation->commit, error) < 0))
         ;
-    else if ((to_path && tell_progress(operation, nbytes, nbytes) != 0) || !make_final(operation))
+    else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
+             !operation_make_final(operation))
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         bth_commit_replace(&operation->commit, error);
@@ -239,33 +301,44 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-static void tell_storages(bth_operation *operation)
+static void operation_report_stats(bth_operation *operation)
 {
-    const berth_params *call = &operation->call;
+    const berth_params *params = &operation->params;
 
-    if (operation->plan && call->storage_stats)
+    if (operation->plan && params->storage_stats)
         bth_storage_stats_report(operation->storage_stats, operation->plan, &operation->stats,
-                                 call->storage_stats, call->n_storage_stats);
-    bth_release(operation->storage_stats);
-    operation->storage_stats = NULL;
+                                 params->storage_stats, params->n_storage_stats);
+    operation->stats.total_seconds = bth_seconds() - operation->begin_seconds;
+    if (params->stats)
+        *params->stats = operation->stats;
+}
+
+/* The memory is the caller's, or is not needed any more. */
+static void operation_end_memory(bth_operation *operation, const berth_error *error)
+{
+    const berth_target *target = &operation->target;
+
+    if (target->kind == BERTH_TARGET_MEMORY && error->code == BERTH_OK) {
+        *target->bytes = operation->memory.bytes;
+        *target->nbytes = (size_t)operation->memory.nbytes;
+    } else
+        bth_release(operation->memory.bytes);
 }
 
 int bth_operation_end(bth_operation *operation, berth_error *error)
 {
-    const bth_request *request = operation->request;
-
     bth_output_file_end(&operation->file);
     bth_commit_abort(&operation->commit);
-    tell_storages(operation);
-    berth_plan_free(operation->plan);
-    operation->plan = NULL;
+    operation_end_memory(operation, error);
     bth_snapshot_free(&operation->snapshot);
-    bth_release(operation->archive);
-    operation->archive = NULL;
-    operation->stats.total_seconds = bth_seconds() - operation->begin_seconds;
-    if (operation->call.stats)
-        *operation->call.stats = operation->stats;
-    if (request->to == BTH_TO_PATH && request->path)
-        return bth_error_prefix(error, request->path);
+    operation_report_stats(operation);
+    berth_plan_free(operation->plan);
+    bth_release(operation->storage_stats);
+    if (operation->path)
+        (void)bth_error_prefix(error, operation->path);
+    bth_release(operation->path);
+    operation->plan = NULL;
+    operation->storage_stats = NULL;
+    operation->path = NULL;
     return error->code;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One save from its call to its end, whoever carries it out: the caller's thread or a job's.
- * begin: everything that is known before a byte is written; transfer: until the last byte is
- * written, then nothing of the caller's is read any more; finish: until it is durable; end.
+ * One save from its call to its end, on the caller's thread or a job's.
+ * begin: all that is known before a byte is written; transfer: until the last byte is written,
+ * then nothing of the caller's is read any more; finish: until it is durable; end.
  */
 #ifndef BTH_SAVE_OPERATION_H
 #define BTH_SAVE_OPERATION_H
@@ -15,62 +15,49 @@
 #include "save/snapshot.h"
 #include "save/storage_stats.h"
 
-typedef enum bth_destination {
-    BTH_TO_NOTHING, /* only planned */
-    BTH_TO_PATH,
-    BTH_TO_SINK,
-    BTH_TO_FD,
-    BTH_TO_MEMORY
-} bth_destination;
-
-/* What is saved, where, and how. Borrowed by the operation. */
-typedef struct bth_request {
-    const berth_value *value;        /* a value, or: */
-    const berth_new_record *records; /* of the container level */
-    size_t n_records;
-    bool is_records;
-    uint32_t flags; /* of records */
-    bool snapshot;  /* copy at begin: nothing of the caller's is read afterwards */
-    bth_destination to;
-    const char *path; /* BTH_TO_NOTHING: only its name is looked at */
-    const berth_sink *sink;
-    int fd;
-    bth_output_memory *memory; /* filled; the caller's to free, on failure too */
-    const char *archive;       /* top folder; NULL: that of the path */
-    const berth_params *call;
-} bth_request;
-
 typedef struct bth_operation {
-    const bth_request *request;
+    berth_target target; /* path and sink are copies; kind 0: a plan alone */
+    char *path;
+    berth_sink sink;
     struct berth_config config; /* the snapshot of this operation */
-    berth_params call;          /* its config is not looked at any more */
+    berth_params params;        /* config and archive_name are not read after begin */
     berth_stats stats;
-    bth_storage_stats *storage_stats; /* NULL: nobody asks for statistics of storages */
+    bth_storage_stats *storage_stats; /* NULL: not wanted */
     double begin_seconds;
-    char *archive; /* top folder */
-    berth_plan *plan;
+    berth_plan *plan; /* NULL: a file of another format */
+    uint64_t nbytes;  /* of the file */
     bth_snapshot snapshot;
     bth_output output;
-    bth_commit commit;    /* BTH_TO_PATH */
-    bth_output_file file; /* likewise */
+    bth_output_memory memory; /* of a target in memory */
+    bth_commit commit;        /* of a path */
+    bth_output_file file;     /* likewise */
     /* Cancelled or final, whichever comes first: then the other cannot come any more. */
     _Atomic int phase;
     _Atomic bool cancelled; /* no request is begun any more */
     _Atomic uint64_t done_nbytes;
-    /* Told when nothing of the caller's is read any more, by any thread, maybe twice. */
+    /* Called, maybe twice, when no thread reads anything of the caller's any more. */
     void (*staged)(void *context);
     void *staged_context;
 } bth_operation;
 
+/* Plans alone: `target` only names the archive. bth_operation_end is due, after a failure, too. */
+int bth_operation_plan(bth_operation *operation, const berth_target *target,
+                       const berth_content *content, const berth_params *params,
+                       berth_error *error);
 /*
- * Resolves the configuration, plans, opens, takes the room, copies if asked to. The operation must
- * not move from now on; the request must live as long as it. After a failure, too,
- * bth_operation_end is due.
+ * Resolves the configuration, plans, opens, takes the room, copies the tensors for a snapshot. From
+ * now on the operation must not move. bth_operation_end is due, after a failure, too.
  */
-int bth_operation_begin(bth_operation *operation, const bth_request *request, berth_error *error);
+int bth_operation_begin(bth_operation *operation, const berth_target *target,
+                        const berth_content *content, bool snapshot, const berth_params *params,
+                        berth_error *error);
+/* The same for a file of nbytes bytes of any format, which the caller writes to operation->output.
+ * Then finish. */
+int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
+                             const berth_params *params, berth_error *error);
 int bth_operation_transfer(bth_operation *operation, berth_error *error);
 int bth_operation_finish(bth_operation *operation, berth_error *error);
-/* Tells the statistics, removes the temporary of a save that did not finish, frees. Puts the path
+/* Reports the statistics, removes the temporary of a save that did not finish, frees. Puts the path
  * before the error's message and returns its code. */
 int bth_operation_end(bth_operation *operation, berth_error *error);
 

@@ -6,9 +6,9 @@
 #include "config/error.h"
 #include "io/file.h"
 
-/* ---- a callback of the caller ---- */
+/* ---- a function of the caller ---- */
 
-static int write_sink(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+static int sink_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
                       berth_error *error)
 {
     const berth_sink *sink = context;
@@ -23,7 +23,7 @@ static int write_sink(void *context, const void *buffer, size_t nbytes, uint64_t
 
 bth_output bth_output_of_sink(const berth_sink *sink)
 {
-    return (bth_output){.write = write_sink,
+    return (bth_output){.write = sink_write,
                         .context = (void *)sink,
                         .in_order = sink->in_order,
                         .reason = "a sink of the caller"};
@@ -31,8 +31,8 @@ bth_output bth_output_of_sink(const berth_sink *sink)
 
 /* ---- a descriptor at its own position ---- */
 
-static int append_fd(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                     berth_error *error)
+static int fd_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                    berth_error *error)
 {
     (void)offset; /* tiles come in order */
     return bth_file_append(*(const int *)context, buffer, nbytes, error);
@@ -40,7 +40,7 @@ static int append_fd(void *context, const void *buffer, size_t nbytes, uint64_t 
 
 bth_output bth_output_of_fd(const int *fd)
 {
-    return (bth_output){.write = append_fd,
+    return (bth_output){.write = fd_write,
                         .context = (void *)fd,
                         .in_order = true,
                         .takes_any_memory = true,
@@ -49,7 +49,7 @@ bth_output bth_output_of_fd(const int *fd)
 
 /* ---- memory ---- */
 
-static int write_memory(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+static int memory_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
                         berth_error *error)
 {
     (void)error;
@@ -58,7 +58,7 @@ static int write_memory(void *context, const void *buffer, size_t nbytes, uint64
     return 0;
 }
 
-static int read_memory(void *context, void *buffer, size_t nbytes, uint64_t offset,
+static int memory_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
                        berth_error *error)
 {
     (void)error;
@@ -69,8 +69,8 @@ static int read_memory(void *context, void *buffer, size_t nbytes, uint64_t offs
 
 bth_output bth_output_of_memory(bth_output_memory *memory)
 {
-    return (bth_output){.write = write_memory,
-                        .read = read_memory,
+    return (bth_output){.write = memory_write,
+                        .read = memory_read,
                         .context = memory,
                         .takes_any_memory = true,
                         .reason = "memory"};

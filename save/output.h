@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Where the image goes: a file, a descriptor, memory, or a callback of the caller. */
+/* Where the image is written: a file, a descriptor, memory, or a function of the caller. */
 #ifndef BTH_SAVE_OUTPUT_H
 #define BTH_SAVE_OUTPUT_H
 
@@ -11,24 +11,24 @@ typedef struct bth_output {
     /* Writes all of it, or sets the error. From several threads at once unless in_order. */
     int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset,
                  berth_error *error);
-    /* Likewise pieces one after the other; NULL: each is written by itself. */
+    /* The same for pieces, one after the other. NULL: each is written by itself. */
     int (*write_pieces)(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                         berth_error *error);
-    /* Reads what was written; NULL where that cannot be. */
+    /* Reads what was written. NULL: impossible. */
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
-    /* How large what is written here can grow; NULL where nobody knows. */
+    /* How large the output can grow. NULL: not known. */
     uint64_t (*room)(void *context);
     void *context;
     bool in_order;          /* offsets must follow each other */
-    bool takes_any_memory;  /* bytes may come from where they lie, in pieces */
-    bool wants_large_pages; /* bytes that lie in small ones are better copied to a large one */
-    /* Positions, lengths and pieces are multiples of it, the last one padded; 0: any will do. */
+    bool takes_any_memory;  /* zero-copy: pieces of the caller's memory */
+    bool wants_large_pages; /* memory in small pages is better copied to large ones */
+    /* Offsets and lengths of pieces are multiples of it, the last one padded. 0: any. */
     uint32_t block_nbytes;
-    uint32_t memory_alignment; /* with blocks: of every piece */
+    uint32_t memory_alignment; /* of every piece, if there are blocks */
     const char *reason;
 } bth_output;
 
-/* What a run did. Filled on failure too. */
+/* Statistics of a run. Filled on failure, too. */
 typedef struct bth_run_stats {
     uint64_t moved_nbytes;
     uint64_t n_requests;
@@ -36,7 +36,7 @@ typedef struct bth_run_stats {
     uint64_t n_deferred;       /* deferred blocks */
     size_t n_deferred_max;     /* at one time */
     uint64_t memory_nbytes;    /* buffers of all workers */
-    /* Of all workers together: waiting for devices, putting tiles together and summing, writing. */
+    /* Sums of all workers: waiting for devices, rendering with CRCs, CRCs alone, writing. */
     double device_seconds, render_seconds, crc32_seconds, write_seconds;
 } bth_run_stats;
 
@@ -46,7 +46,7 @@ typedef struct bth_output_memory {
     uint64_t nbytes;
 } bth_output_memory;
 
-/* A sink, made into an output. The pointers must live as long as it. */
+/* The pointers must live as long as the output. */
 bth_output bth_output_of_sink(const berth_sink *sink);
 bth_output bth_output_of_fd(const int *fd); /* at its own position, in order */
 bth_output bth_output_of_memory(bth_output_memory *memory);

@@ -7,6 +7,7 @@
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/image.h"
 
 uint64_t bth_output_file_room(int fd)
@@ -16,23 +17,23 @@ uint64_t bth_output_file_room(int fd)
 
     if (bth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
         bth_system.fstat(fd, &file) < 0)
-        return UINT64_MAX; /* some network file systems do not tell */
+        return UINT64_MAX; /* some network file systems do not report it */
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
 }
 
-static uint64_t room(void *context)
+static uint64_t output_file_get_room(void *context)
 {
     return bth_output_file_room(((const bth_output_file *)context)->fd);
 }
 
-static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset,
-                     berth_error *error)
+static int output_file_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                            berth_error *error)
 {
     return bth_file_read(((const bth_output_file *)context)->fd, buffer, nbytes, offset, error);
 }
 
-static int write_to(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
-                    berth_error *error)
+static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                                berth_error *error)
 {
     if (n_pieces == 1)
         return bth_file_write(fd, pieces->iov_base, pieces->iov_len, offset, error);
@@ -40,11 +41,12 @@ static int write_to(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offs
 }
 
 /*
- * Starts the way to the disk, and waits for nothing: the sync at the end finds little to do. A
- * failure of the disk fails the save (W2); a kernel or file system that cannot is not asked again.
+ * Starts writing to the disk, and waits for nothing, so that the sync at the end has little to do.
+ * A failure of the disk fails the save (W2). A kernel or file system that cannot do this is not
+ * called again.
  */
-static int start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbytes,
-                           berth_error *error)
+static int output_file_start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbytes,
+                                       berth_error *error)
 {
     if (bth_system.sync_file_range(file->fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE) ==
         0)
@@ -55,22 +57,22 @@ static int start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbyt
     return 0;
 }
 
-static int write_buffered(bth_output_file *file, struct iovec *pieces, size_t n_pieces,
-                          uint64_t nbytes, uint64_t offset, berth_error *error)
+static int output_file_write_buffered(bth_output_file *file, struct iovec *pieces, size_t n_pieces,
+                                      uint64_t nbytes, uint64_t offset, berth_error *error)
 {
-    if (write_to(file->fd, pieces, n_pieces, offset, error) < 0)
+    if (output_file_write_to(file->fd, pieces, n_pieces, offset, error) < 0)
         return error->code;
     if (atomic_load(&file->is_early))
-        return start_writeback(file, offset, nbytes, error);
+        return output_file_start_writeback(file, offset, nbytes, error);
     return 0;
 }
 
 /*
- * A request that is refused is repeated whole through the page cache, and those that begin after
- * it go there at once. Writes of both kinds never share a block.
+ * A refused direct request is repeated as a whole through the page cache, and later ones go there
+ * at once. Writes of both kinds never share a block.
  */
-static int write_pieces(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
-                        berth_error *error)
+static int output_file_write_pieces(void *context, struct iovec *pieces, size_t n_pieces,
+                                    uint64_t offset, berth_error *error)
 {
     bth_output_file *file = context;
     struct iovec copy[BTH_MAX_PIECES];
@@ -79,9 +81,9 @@ static int write_pieces(void *context, struct iovec *pieces, size_t n_pieces, ui
     for (size_t i = 0; i < n_pieces; i++)
         nbytes += pieces[i].iov_len;
     if (!atomic_load(&file->is_direct))
-        return write_buffered(file, pieces, n_pieces, nbytes, offset, error);
+        return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
     memcpy(copy, pieces, n_pieces * sizeof *pieces); /* a write uses them up */
-    if (write_to(file->direct.fd, copy, n_pieces, offset, error) == 0)
+    if (output_file_write_to(file->direct.fd, copy, n_pieces, offset, error) == 0)
         return 0;
     if (error->system_errno != EINVAL)
         return error->code;
@@ -89,24 +91,24 @@ static int write_pieces(void *context, struct iovec *pieces, size_t n_pieces, ui
     if (atomic_exchange(&file->is_direct, false))
         bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
                 (unsigned long long)offset);
-    return write_buffered(file, pieces, n_pieces, nbytes, offset, error);
+    return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
 }
 
-static int write_file(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                      berth_error *error)
+static int output_file_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+                             berth_error *error)
 {
     struct iovec piece = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = nbytes};
 
-    return write_pieces(context, &piece, 1, offset, error);
+    return output_file_write_pieces(context, &piece, 1, offset, error);
 }
 
-static uint64_t padded(uint64_t nbytes, uint32_t block_nbytes)
+static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
 {
     return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
 }
 
-/* A write beyond the limit would raise SIGXFSZ, which kills (F5): then nothing is padded. */
-static bool may_pad(uint64_t padded_nbytes)
+/* A write of padding beyond the limit would raise SIGXFSZ, which kills (F5). */
+static bool output_file_may_pad(uint64_t padded_nbytes)
 {
     struct rlimit limit;
 
@@ -114,13 +116,13 @@ static bool may_pad(uint64_t padded_nbytes)
            limit.rlim_cur >= padded_nbytes;
 }
 
-/* Inside the size direct writes run side by side: it is rounded up, and cut at the end. */
-static bool begin_direct(bth_output_file *file, uint64_t nbytes)
+/* Direct writes run side by side only within the file's size: it is rounded up, and cut later. */
+static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 {
     if (!bth_direct_open(file->fd, &file->direct, &file->reason))
         return false;
-    uint64_t padded_nbytes = padded(nbytes, file->direct.block_nbytes);
-    if (!may_pad(padded_nbytes))
+    uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
+    if (!output_file_may_pad(padded_nbytes))
         file->reason = "the limit of a file's size leaves no room for a whole last block";
     else if (padded_nbytes != nbytes && bth_system.ftruncate(file->fd, (off_t)padded_nbytes) < 0)
         file->reason = "the last block cannot be padded";
@@ -134,14 +136,14 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
                                  const bth_output_method *method)
 {
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
-    bth_output output = {.write = write_file,
-                         .write_pieces = write_pieces,
-                         .read = read_file,
-                         .room = room,
+    bth_output output = {.write = output_file_write,
+                         .write_pieces = output_file_write_pieces,
+                         .read = output_file_read,
+                         .room = output_file_get_room,
                          .context = file,
                          .takes_any_memory = true};
 
-    if (method->is_direct && begin_direct(file, nbytes)) {
+    if (method->is_direct && output_file_begin_direct(file, nbytes)) {
         file->began_direct = true;
         file->reason = method->reason;
         output.wants_large_pages = true;
@@ -156,10 +158,10 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
 
 int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error)
 {
-    if (!file->began_direct || padded(nbytes, file->direct.block_nbytes) == nbytes)
+    if (!file->began_direct || round_up(nbytes, file->direct.block_nbytes) == nbytes)
         return 0;
     if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be cut to its size");
+        return bth_fail_system(error, errno, "cannot be cut to its size");
     return 0;
 }
 

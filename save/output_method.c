@@ -5,20 +5,20 @@
 #include "io/free_memory.h"
 
 /*
- * Below this, the page cache and one sync are as fast, and leave the file there for who loads it
- * next. Durable on ext4, GB/s, medians of 15 interleaved, buffered and direct: 8 MiB 1.7 and 1.7;
- * 32 MiB 1.1 and 0.9; 64 MiB 1.4 and 1.4; 128 MiB 1.2 and 2.1. Of 1 GiB both can do the same, but
- * the page cache has fallen to a sixth of it where others wrote at the same time.
+ * Smaller files go through the page cache: with one sync it is as fast, and the next load finds the
+ * file there. Durable on ext4, GB/s, medians of 15 interleaved, buffered and direct: 8 MiB 1.7 and
+ * 1.7; 32 MiB 1.1 and 0.9; 64 MiB 1.4 and 1.4; 128 MiB 1.2 and 2.1. With 1 GiB both are as fast,
+ * but the page cache fell to a sixth of that while other programs wrote.
  */
 #define MIN_DIRECT_NBYTES ((uint64_t)64 * 1024 * 1024)
-/* For less, tiles of whole blocks and what waits for a CRC leave nothing to work with. */
+/* Whole blocks and deferred blocks need this much. */
 #define MIN_MEMORY_NBYTES ((int64_t)1024 * 1024)
 
 /*
- * A file larger than free memory is on its way to the disk before its save ends, whatever is asked
- * for, and takes with it what others have in the page cache. Below that, save.durability=none gets
- * what it asks for: above vm.dirty_ratio the kernel makes a writer wait for the disk, but only for
- * what goes beyond it, and direct writes wait for all.
+ * The kernel writes a file that is larger than free memory to the disk before its save ends, and
+ * drops other files from the page cache. Smaller files with save.durability=none are buffered:
+ * above vm.dirty_ratio the kernel makes a writer wait for the disk, but only for the part beyond
+ * it, and direct writes wait for all.
  */
 static bool fits_memory(uint64_t nbytes)
 {
@@ -26,8 +26,8 @@ static bool fits_memory(uint64_t nbytes)
 }
 
 /* save.method=auto. */
-static bth_output_method measure(const struct berth_config *config, bth_file_system system,
-                                 uint64_t nbytes)
+static bth_output_method method_measure(const struct berth_config *config, bth_file_system system,
+                                        uint64_t nbytes)
 {
     if (nbytes < MIN_DIRECT_NBYTES)
         return (bth_output_method){.reason = "the file is small"};
@@ -41,7 +41,7 @@ static bth_output_method measure(const struct berth_config *config, bth_file_sys
     return (bth_output_method){.is_direct = true, .reason = "the file is to be on a disk"};
 }
 
-static bth_output_method choose(const struct berth_config *config, int fd, uint64_t nbytes)
+static bth_output_method method_choose(const struct berth_config *config, int fd, uint64_t nbytes)
 {
     if (config->save_method == BTH_SAVE_BUFFERED)
         return (bth_output_method){.reason = "save.method=buffered"};
@@ -52,13 +52,13 @@ static bth_output_method choose(const struct berth_config *config, int fd, uint6
         return (bth_output_method){.reason = "io.memory_nbytes is too little for direct writes"};
     if (config->save_method == BTH_SAVE_DIRECT)
         return (bth_output_method){.is_direct = true, .reason = "save.method=direct"};
-    return measure(config, system, nbytes);
+    return method_measure(config, system, nbytes);
 }
 
 bth_output_method bth_output_method_choose(const struct berth_config *config, int fd,
                                            uint64_t nbytes)
 {
-    bth_output_method method = choose(config, fd, nbytes);
+    bth_output_method method = method_choose(config, fd, nbytes);
 
     method.is_durable = config->save_durability != BTH_DURABILITY_NONE;
     return method;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* save.method = auto: how a file's bytes should get to it, from facts. */
+/* The I/O method of a save to a file: save.method, or chosen from conditions. */
 #ifndef BTH_SAVE_OUTPUT_METHOD_H
 #define BTH_SAVE_OUTPUT_METHOD_H
 
@@ -11,7 +11,7 @@ typedef struct bth_output_method {
     const char *reason; /* static */
 } bth_output_method;
 
-/* For a file of nbytes bytes that is open on its file system. */
+/* For a file of nbytes bytes that is open as `fd`. */
 bth_output_method bth_output_method_choose(const struct berth_config *config, int fd,
                                            uint64_t nbytes);
 

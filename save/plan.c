@@ -7,11 +7,12 @@
 #include "config/fnv.h"
 #include "config/memory.h"
 #include "save/archive_name.h"
+#include "save/failure.h"
 
-/* No plan has more records than a 64-bit process could hold; keeps products from wrapping. */
+/* More records than any process can hold. Products with it do not wrap. */
 #define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
 
-static int reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
+static int plan_reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
 {
     if (n_records <= plan->n_records_room)
         return 0;
@@ -45,7 +46,7 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
     plan->archive = bth_duplicate(archive, plan->archive_nbytes);
     if (!plan->archive)
         bth_fail_memory(error, plan->archive_nbytes);
-    else if (reserve_records(plan, n_records, error) == 0)
+    else if (plan_reserve_records(plan, n_records, error) == 0)
         return plan;
     berth_plan_free(plan);
     return NULL;
@@ -63,8 +64,8 @@ void berth_plan_free(berth_plan *plan)
     bth_release(plan);
 }
 
-/* Room for nbytes more in the names, at least doubled so that adding stays linear. */
-static int reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
+/* Makes room for nbytes more in the names. At least doubled, so that adding stays linear. */
+static int plan_reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
 {
     if (nbytes <= plan->names_room - plan->names_nbytes)
         return 0;
@@ -77,8 +78,8 @@ static int reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
     return 0;
 }
 
-static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t *name_nbytes,
-                    berth_error *error)
+static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, size_t *name_nbytes,
+                         berth_error *error)
 {
     size_t own_nbytes = strlen(name);
 
@@ -87,7 +88,7 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
         return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
                         "the name has %zu bytes, a zip's have at most %u", *name_nbytes,
                         UINT16_MAX);
-    if (reserve_names(plan, *name_nbytes + 1, error) < 0)
+    if (plan_reserve_names(plan, *name_nbytes + 1, error) < 0)
         return error->code;
     *name_at = plan->names_nbytes;
     char *out = plan->names + plan->names_nbytes;
@@ -98,14 +99,14 @@ static int add_name(berth_plan *plan, const char *name, size_t *name_at, size_t 
     return bth_check_full_name(out, name, error);
 }
 
-static int place(const berth_plan *plan, const char *name, size_t name_nbytes, uint64_t nbytes,
-                 bth_place *placed, berth_error *error)
+static int plan_lay_out(const berth_plan *plan, const char *name, size_t name_nbytes,
+                        uint64_t nbytes, bth_place *layout, berth_error *error)
 {
     uint64_t cursor = 0;
 
     if (plan->n_records > 0)
-        cursor = plan->records[plan->n_records - 1].place.next_offset;
-    if (bth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, placed) < 0)
+        cursor = plan->records[plan->n_records - 1].layout.next_offset;
+    if (bth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
         return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
                         "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
     return 0;
@@ -119,15 +120,15 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     if (bth_check_record_name(name, error) < 0)
         return error->code;
     if (plan->n_records == plan->n_records_room &&
-        reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
+        plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
         return error->code;
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
-    if (add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
-        place(plan, name, name_nbytes, nbytes, &record->place, error) < 0)
+    if (plan_add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
+        plan_lay_out(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
         return error->code;
-    size_t header_nbytes = (size_t)(record->place.data_offset - record->place.header_offset);
-    size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->place);
+    size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
+    size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->layout);
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->max_header_nbytes)
         plan->max_header_nbytes = longer;
@@ -156,8 +157,9 @@ static uint64_t hash_name(const char *name)
     return hash ^ hash >> 32;
 }
 
-/* Finds two equal names by an open hash table of indices plus one. */
-static int refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask, berth_error *error)
+/* `slots`: an open hash table of indices plus one. */
+static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask,
+                                  berth_error *error)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const char *name = bth_plan_name(plan, i);
@@ -171,7 +173,7 @@ static int refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask,
     return 0;
 }
 
-static int check_names(const berth_plan *plan, berth_error *error)
+static int plan_check_names(const berth_plan *plan, berth_error *error)
 {
     size_t n_slots = 16;
 
@@ -180,38 +182,37 @@ static int check_names(const berth_plan *plan, berth_error *error)
     size_t *slots = bth_allocate_zeroed(n_slots * sizeof *slots);
     if (!slots)
         return bth_fail_memory(error, n_slots * sizeof *slots);
-    refuse_duplicates(plan, slots, n_slots - 1, error);
+    plan_refuse_duplicates(plan, slots, n_slots - 1, error);
     bth_release(slots);
     return error->code;
 }
 
-static void place_directory(berth_plan *plan)
+static void plan_lay_out_directory(berth_plan *plan)
 {
     const bth_plan_record *last = &plan->records[plan->n_records - 1];
-    uint64_t offset = last->place.next_offset;
+    uint64_t offset = last->layout.next_offset;
 
     plan->directory_offset = offset;
     for (size_t i = 0; i < plan->n_records; i++) {
         plan->records[i].central_offset = offset;
-        offset += bth_layout_central_nbytes(&plan->records[i].place);
+        offset += bth_layout_central_nbytes(&plan->records[i].layout);
     }
     plan->directory_nbytes = offset - plan->directory_offset;
     plan->nbytes = offset + BTH_ZIP_END_NBYTES;
     plan->tail_offset = plan->directory_offset;
     if (plan->id_index != BTH_NO_RECORD)
-        plan->tail_offset = plan->records[plan->id_index].place.data_offset;
+        plan->tail_offset = plan->records[plan->id_index].layout.data_offset;
 }
 
 int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no records");
-    if (check_names(plan, error) < 0)
+        return bth_fail_argument(error, "no records");
+    if (plan_check_names(plan, error) < 0)
         return error->code;
-    place_directory(plan);
+    plan_lay_out_directory(plan);
     if (plan->nbytes > INT64_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the file would have more than 2^63 bytes");
+        return bth_fail_argument(error, "the file would have more than 2^63 bytes");
     return 0;
 }
 
@@ -221,7 +222,7 @@ size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (plan->records[middle].place.next_offset > offset)
+        if (plan->records[middle].layout.next_offset > offset)
             high = middle;
         else
             low = middle + 1;
@@ -229,14 +230,34 @@ size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-uint64_t berth_plan_nbytes(const berth_plan *plan)
+bth_range bth_plan_header(const berth_plan *plan, size_t i)
 {
-    return plan ? plan->nbytes : 0;
+    const bth_place *layout = &plan->records[i].layout;
+
+    return (bth_range){.offset = layout->header_offset,
+                       .nbytes = layout->data_offset - layout->header_offset};
 }
 
-size_t berth_plan_count(const berth_plan *plan)
+bth_range bth_plan_data(const berth_plan *plan, size_t i)
 {
-    return plan ? plan->n_records : 0;
+    const bth_place *layout = &plan->records[i].layout;
+
+    return (bth_range){.offset = layout->data_offset, .nbytes = layout->nbytes};
+}
+
+bth_range bth_plan_descriptor(const berth_plan *plan, size_t i)
+{
+    const bth_place *layout = &plan->records[i].layout;
+
+    return (bth_range){.offset = layout->data_offset + layout->nbytes,
+                       .nbytes = layout->descriptor_nbytes};
+}
+
+void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info)
+{
+    *info = (berth_plan_info){0};
+    if (plan)
+        *info = (berth_plan_info){.nbytes = plan->nbytes, .n_records = plan->n_records};
 }
 
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
@@ -245,10 +266,10 @@ int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
         return BERTH_E_ARGUMENT;
     if (i >= plan->n_records)
         return BERTH_E_NOT_FOUND;
-    const bth_place *placed = &plan->records[i].place;
+    const bth_place *layout = &plan->records[i].layout;
     *record = (berth_record){.name = bth_plan_name(plan, i),
-                             .nbytes = placed->nbytes,
-                             .header_offset = placed->header_offset,
-                             .offset = placed->data_offset};
+                             .nbytes = layout->nbytes,
+                             .header_offset = layout->header_offset,
+                             .offset = layout->data_offset};
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The plan of a save: records, each placed, and the exact size of the file. Pure arithmetic on
- * names, sizes and an alignment (format/FORMAT.md sections 1 to 3); no byte is looked at and none
- * written. Immutable once closed: any thread may read it.
+ * The plan of a save: the layout of its records, and the exact size of the file. Pure arithmetic on
+ * names, sizes and an alignment (format/FORMAT.md sections 1 to 3); it reads and writes no data.
+ * Immutable once closed: any thread may read it.
  */
 #ifndef BTH_SAVE_PLAN_H
 #define BTH_SAVE_PLAN_H
@@ -14,12 +14,18 @@
 #define BTH_ID_NBYTES 40 /* decimal digits of .data/serialization_id */
 #define BTH_NO_RECORD SIZE_MAX
 
+/* A range of bytes of the file. */
+typedef struct bth_range {
+    uint64_t offset;
+    uint64_t nbytes;
+} bth_range;
+
 /* One record: where it goes and where its bytes come from. */
 typedef struct bth_plan_record {
     size_t name_at; /* of the full name in the plan's names */
-    bth_place place;
+    bth_place layout;
     uint64_t central_offset; /* of its entry in the central directory */
-    /* One of these three; none for an empty record and for the id, which is computed last. */
+    /* One of these three. None: an empty record, or the id, which is computed last. */
     const void *data;
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset);
     const berth_storage *storage;
@@ -53,32 +59,36 @@ struct berth_plan {
     char alignment_text[8];
     struct bth_device_handle **devices; /* on which storages lie */
     uint8_t n_devices;
-    bth_pickled pickled; /* of bth_plan_value */
+    bth_pickled pickled; /* of a value */
 };
 
-/* Plans the records of berth_save_records. `archive`: the top folder, checked. */
-int bth_plan_records(const char *archive, const berth_new_record *records, size_t n_records,
-                     uint32_t flags, const struct berth_config *config, berth_plan **plan,
-                     berth_error *error);
-/* Plans a value: pickles it, one record a storage. */
-int bth_plan_value(const char *archive, const berth_value *value, const struct berth_config *config,
-                   berth_plan **plan, berth_error *error);
+/* Plans a content. `archive`: the top folder. NULL on failure. */
+berth_plan *bth_plan_make(const char *archive, const berth_content *content,
+                          const struct berth_config *config, berth_error *error);
 
-/* ---- what these two are made of ---- */
+/* ---- parts of bth_plan_make ---- */
 
 /* A plan without records. NULL and the error on failure. */
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
                          berth_error *error);
-/* Appends a record at the next place. Only name, nbytes and the sources of `content` are used. */
+/* Appends a record. Only name, nbytes and the sources of `content` are used. */
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
                  const bth_plan_record *content, berth_error *error);
-/* Refuses duplicate names (Z8) and places the directory. */
+/* Refuses duplicate names (Z8) and lays out the directory. */
 int bth_plan_close(berth_plan *plan, berth_error *error);
 
 /* The full name, with the top folder; and without. */
 const char *bth_plan_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_name(const berth_plan *plan, size_t i);
-/* The first record that ends after `offset`; n_records from the directory on. */
+/* The first record that ends after `offset`. n_records: none. */
 size_t bth_plan_find(const berth_plan *plan, uint64_t offset);
+static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
+{
+    return i < plan->n_records && plan->records[i].layout.header_offset < offset;
+}
+/* Parts of record i in the file. */
+bth_range bth_plan_header(const berth_plan *plan, size_t i);
+bth_range bth_plan_data(const berth_plan *plan, size_t i);
+bth_range bth_plan_descriptor(const berth_plan *plan, size_t i);
 
 #endif

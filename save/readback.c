@@ -32,7 +32,7 @@ static int fail_different(const char *name, const char *what, uint64_t written, 
                     (unsigned long long)planned);
 }
 
-/* A rendered piece and what is there; the first byte that differs is told. */
+/* Compares bytes with rendered ones. The error names the first byte that differs. */
 static int check_bytes(const char *name, uint64_t offset, const uint8_t *read,
                        const uint8_t *rendered, size_t nbytes, berth_error *error)
 {
@@ -79,7 +79,7 @@ static int check_entry(const bth_image *image, size_t i, const bth_zip_entry *en
                        berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    const bth_place *place = &plan->records[i].place;
+    const bth_place *place = &plan->records[i].layout;
     const char *name = bth_plan_name(plan, i);
     uint32_t crc32 = bth_image_crc32(image, i);
 
@@ -111,7 +111,7 @@ static int readback_load(struct readback *readback, uint64_t offset, berth_error
 {
     const berth_plan *plan = readback->image->plan;
     size_t i = readback->record;
-    const bth_place *place = &plan->records[i].place;
+    const bth_place *place = &plan->records[i].layout;
     bth_zip_part part = {readback->bytes, place->data_offset + place->nbytes,
                          place->descriptor_nbytes};
 
@@ -150,11 +150,11 @@ static int check_central(const struct readback *readback, const uint8_t *directo
     size_t i = readback->record;
     const bth_plan_record *record = &plan->records[i];
 
-    bth_zip_write_central(&record->place, bth_plan_full_name(plan, i),
+    bth_zip_write_central(&record->layout, bth_plan_full_name(plan, i),
                           bth_image_crc32(readback->image, i), readback->rendered);
     return check_bytes(bth_plan_name(plan, i), record->central_offset,
                        directory + (record->central_offset - plan->directory_offset),
-                       readback->rendered, (size_t)bth_layout_central_nbytes(&record->place),
+                       readback->rendered, (size_t)bth_layout_central_nbytes(&record->layout),
                        error);
 }
 

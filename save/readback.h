@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* debug: a save reads its own directory, headers and descriptors back. */
+/* Debug mode: a save reads its own directory, headers and descriptors back. */
 #ifndef BTH_SAVE_READBACK_H
 #define BTH_SAVE_READBACK_H
 
@@ -7,8 +7,8 @@
 #include "save/output.h"
 
 /*
- * Reads what was written as strictly as a stranger's file, and compares every entry with the plan
- * and its CRC with what was summed. A difference is BERTH_E_OFFSETS, or what the reader says.
+ * Reads what was written as strictly as any other file, and compares every entry with the plan, and
+ * its CRC with the computed one. A difference is BERTH_E_OFFSETS, or the reader's error.
  */
 int bth_readback(const bth_image *image, const bth_output *output, berth_error *error);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Where a record's bytes come from, and in which byte order they go. */
+/* Reads a record's data, in the byte order of the file. */
 #include <string.h>
 
 #include "config/error.h"
@@ -7,8 +7,8 @@
 #include "format/values/value.h"
 #include "save/image.h"
 
-static int fetch_storage(const berth_storage *storage, uint8_t *out, size_t nbytes, uint64_t at,
-                         const char *name, berth_error *error)
+static int record_read_storage(const berth_storage *storage, uint8_t *out, size_t nbytes,
+                               uint64_t at, const char *name, berth_error *error)
 {
     storage = bth_storage_bottom(storage, &at);
     if (storage->data) {
@@ -22,9 +22,9 @@ static int fetch_storage(const berth_storage *storage, uint8_t *out, size_t nbyt
     return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
 }
 
-/* Bytes in the machine's order. */
-static int fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
-                 berth_error *error)
+/* In the machine's byte order. */
+static int record_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
+                       berth_error *error)
 {
     const bth_plan_record *record = &plan->records[i];
 
@@ -33,32 +33,32 @@ static int fetch(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, 
         return 0;
     }
     if (record->storage)
-        return fetch_storage(record->storage, out, nbytes, at, bth_plan_name(plan, i), error);
+        return record_read_storage(record->storage, out, nbytes, at, bth_plan_name(plan, i), error);
     int failure = record->read(record->context, out, nbytes, at);
     if (failure == 0)
         return 0;
     bth_fail_errno(error, failure < 0 ? -failure : failure, bth_plan_name(plan, i),
-                   record->place.data_offset + at, "the caller's read failed");
+                   record->layout.data_offset + at, "the caller's read failed");
     error->code = BERTH_E_CALLBACK;
     return error->code;
 }
 
-/* The share of one element that a tile's border cuts. */
-static int fetch_cut(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
-                     berth_error *error)
+/* Reads a share of one element, which a tile's border cuts. */
+static int record_read_cut(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes,
+                           uint64_t at, berth_error *error)
 {
     size_t unit = plan->records[i].swap_nbytes;
     size_t cut = (size_t)(at % unit);
     uint8_t element[16];
 
-    if (fetch(plan, i, element, unit, at - cut, error) < 0)
+    if (record_read(plan, i, element, unit, at - cut, error) < 0)
         return error->code;
     bth_swap_bytes(element, element, unit, unit);
     memcpy(out, element + cut, nbytes);
     return 0;
 }
 
-/* How many of nbytes bytes at `at` to fetch next: whole elements, or the share of one. */
+/* How many bytes to read next: whole elements, or a share of one. */
 static size_t next_nbytes(size_t nbytes, uint64_t at, size_t unit)
 {
     size_t rest = unit - (size_t)(at % unit);
@@ -90,14 +90,14 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
     size_t unit = record->swap_nbytes;
 
     if (unit <= 1)
-        return fetch(plan, i, out, nbytes, at, error);
+        return record_read(plan, i, out, nbytes, at, error);
     while (nbytes > 0) {
         size_t n = next_nbytes(nbytes, at, unit);
         if (n < unit) {
-            if (fetch_cut(plan, i, out, n, at, error) < 0)
+            if (record_read_cut(plan, i, out, n, at, error) < 0)
                 return error->code;
         } else {
-            if (fetch(plan, i, out, n, at, error) < 0)
+            if (record_read(plan, i, out, n, at, error) < 0)
                 return error->code;
             bth_swap_bytes(out, out, n, unit);
         }

@@ -5,6 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/file.h"
 #include "io/pages.h"
 #include "io/pool.h"
 #include "io/workers.h"
@@ -21,18 +22,19 @@
 #define MIN_TILE_NBYTES ((uint64_t)256 * 1024)
 #define TILE_UNIT_NBYTES ((uint64_t)64 * 1024)
 /*
- * All that a save takes beside the tensors, the plan and its pickle too, unless io.memory_nbytes
- * says otherwise of the buffers; and what of it the buffers get, however large the plan is. With
- * what allocators hold back it stays below 64 MiB for 100,000 tensors.
+ * Memory of a save beside the tensors: buffers, the plan and its pickle. Buffers get the minimum
+ * however large the plan is. With what allocators hold back a save of 100,000 tensors stays below
+ * 64 MiB. io.memory_nbytes bounds the buffers instead.
  */
 #define MEMORY_NBYTES ((uint64_t)56 * 1024 * 1024)
 #define MIN_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
-/* Shorter contents are copied into the tile: a piece of its own costs as much. */
+/* Shorter ranges are copied into the tile: a piece of its own costs as much. */
 #define MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
-/* Where memory is bound, so many with whole tiles in large pages are better than more without. */
+/* If memory is bound, so many workers with whole tiles in large pages are better than more without.
+ */
 #define MIN_DIRECT_WORKERS 2
 
-static uint64_t measure_memory(const berth_plan *plan)
+static uint64_t settings_measure_memory(const berth_plan *plan)
 {
     uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
                            plan->names_nbytes + plan->pickled.nbytes;
@@ -48,24 +50,22 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 }
 
 /*
- * A tile from devices is what fits into one staging buffer; each worker has one. Where somebody
- * says how many or how large they are, they are not bound by what is measured.
+ * A tile from devices fits into one staging buffer, and each worker has one. Where the
+ * configuration gives their number or size, what is measured does not bound them.
  */
-static void stage(bth_run_settings *settings, const struct berth_config *config)
+static void settings_add_staging(bth_run_settings *settings, const struct berth_config *config)
 {
     uint64_t nbytes = round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
-    uint64_t n;
+    unsigned n_staging = (unsigned)config->device_staging_buffers;
 
-    settings->n_staging = (unsigned)config->device_staging_buffers;
+    settings->n_staging = n_staging;
     settings->is_pinned = config->save_use_pinned_memory_for_d2h;
-    if (config->io_threads == 0 && settings->n_staging > 0)
-        settings->n_workers = settings->n_staging;
-    if (settings->tile_nbytes == 0)
-        settings->tile_nbytes = nbytes > 0 ? nbytes : TILE_NBYTES;
-    if (nbytes > 0 && settings->tile_nbytes > nbytes)
+    if (config->io_threads == 0 && n_staging > 0)
+        settings->n_workers = n_staging;
+    if (nbytes > 0 && (config->io_chunk_nbytes == 0 || settings->tile_nbytes > nbytes))
         settings->tile_nbytes = nbytes;
-    n = settings->n_workers > settings->n_staging ? settings->n_workers : settings->n_staging;
-    if (config->io_memory_nbytes == 0 && (nbytes > 0 || settings->n_staging > 0))
+    uint64_t n = settings->n_workers > n_staging ? settings->n_workers : n_staging;
+    if (config->io_memory_nbytes == 0 && (nbytes > 0 || n_staging > 0))
         settings->memory_nbytes += n * round_up(settings->tile_nbytes, BTH_LARGE_PAGE_NBYTES);
 }
 
@@ -80,54 +80,30 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
                                  .read_back = config->debug};
 
     if (settings.memory_nbytes == 0)
-        settings.memory_nbytes = measure_memory(plan);
-    if (plan->n_devices > 0)
-        stage(&settings, config);
+        settings.memory_nbytes = settings_measure_memory(plan);
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
-    if (settings.n_workers == 1)
-        settings.n_workers = 0; /* one more thread would only be waited for */
+    if (plan->n_devices > 0)
+        settings_add_staging(&settings, config);
     return settings;
-}
-
-static int tell_progress(void *context)
-{
-    bth_run_state *run = context;
-    const bth_run_settings *settings = run->settings;
-
-    if (!settings->progress)
-        return 0;
-    return settings->progress(settings->progress_context, atomic_load(&run->done_nbytes),
-                              run->image.plan->nbytes);
-}
-
-static int write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
-{
-    assert(begin < end);
-    run->begin = begin;
-    run->end = end;
-    uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
-    atomic_store(&run->n_unread, n_tiles);
-    return bth_pool_run(n_tiles > 1 ? run->n_workers : 0, n_tiles, bth_run_tile, tell_progress, run,
-                        error);
 }
 
 /* ---- how many workers, how large tiles ---- */
 
 /* What a worker needs beside its tile. */
-static uint64_t overhead_of(const bth_run_state *run)
+static uint64_t worker_overhead(const bth_run_state *run)
 {
     return run->image.plan->max_header_nbytes + bth_deferred_worker_nbytes(run->block_nbytes);
 }
 
-/* With blocks: fewer workers, as long as there is room for some in large pages. False: for none. */
-static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
+/* With blocks: fewer workers, if some can have whole tiles in large pages. */
+static bool run_bound_workers(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BTH_LARGE_PAGE_NBYTES;
 
     if (run->block_nbytes == 1 || memory_nbytes < fixed)
         return false;
-    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + overhead_of(run));
+    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + worker_overhead(run));
     if (n < MIN_DIRECT_WORKERS)
         return false;
     if (run->n_workers > n)
@@ -139,57 +115,53 @@ static bool bound_workers(bth_run_state *run, uint64_t memory_nbytes)
  * The bound of memory holds for the buffers of all workers together: smaller tiles first, then
  * fewer workers. What is always needed is not made less.
  */
-static void bound_memory(bth_run_state *run, uint64_t memory_nbytes)
+static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t overhead = overhead_of(run);
-    uint64_t fixed = 2 * (uint64_t)run->block_nbytes;
-    uint64_t n = run->n_workers > 0 ? run->n_workers : 1;
-    uint64_t least = MIN_TILE_NBYTES;
+    uint64_t overhead = worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
 
-    if (memory_nbytes == 0 || bound_workers(run, memory_nbytes))
+    if (memory_nbytes == 0 || run_bound_workers(run, memory_nbytes))
         return;
     memory_nbytes = memory_nbytes > fixed ? memory_nbytes - fixed : 1;
-    if (least > run->tile_nbytes)
-        least = run->tile_nbytes;
-    if (memory_nbytes / n >= run->tile_nbytes + overhead)
+    uint64_t worker_nbytes = memory_nbytes / run->n_workers;
+    if (worker_nbytes >= run->tile_nbytes + overhead)
         return;
-    if (least == MIN_TILE_NBYTES && memory_nbytes / n >= least + overhead) {
-        run->tile_nbytes = (memory_nbytes / n - overhead) & ~(TILE_UNIT_NBYTES - 1);
+    if (run->tile_nbytes >= MIN_TILE_NBYTES && worker_nbytes >= MIN_TILE_NBYTES + overhead) {
+        run->tile_nbytes = (worker_nbytes - overhead) & ~(TILE_UNIT_NBYTES - 1);
         return;
     }
-    run->tile_nbytes = least;
-    n = memory_nbytes / (least + overhead);
+    if (run->tile_nbytes > MIN_TILE_NBYTES)
+        run->tile_nbytes = MIN_TILE_NBYTES;
+    uint64_t n = memory_nbytes / (run->tile_nbytes + overhead);
     if (n == 0)
         run->tile_nbytes = memory_nbytes > overhead ? memory_nbytes - overhead : 1;
-    run->n_workers = n > 1 ? (unsigned)n : 0;
+    run->n_workers = n > 1 ? (unsigned)n : 1;
 }
 
-/* From devices: a tile is what fits into a staging buffer. */
-static void bound_slots(bth_run_state *run, uint64_t memory_nbytes)
+/* From devices: a tile fits into a staging buffer. */
+static void run_bound_staging(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t n = run->n_workers > 0 ? run->n_workers : 1;
-    uint64_t others = 2 * (uint64_t)run->block_nbytes + n * overhead_of(run);
-    uint64_t room = memory_nbytes > others ? memory_nbytes - others : 1;
+    uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * worker_overhead(run);
+    uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
 
     run->staging =
-        bth_staging_slots_need(run->settings, run->n_workers, memory_nbytes > 0 ? room : 0);
+        bth_staging_slots_need(run->settings, run->n_workers, memory_nbytes > 0 ? rest : 0);
     if (run->tile_nbytes > run->staging.buffer_nbytes)
         run->tile_nbytes = run->staging.buffer_nbytes;
 }
 
-static void fit(bth_run_state *run)
+static void run_choose_sizes(bth_run_state *run)
 {
     const bth_run_settings *settings = run->settings;
     uint64_t nbytes = round_up(run->image.plan->nbytes, run->block_nbytes);
     /* No descriptor in more than two tiles: BTH_DEFERRED_PER_WORKER. */
     uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
 
-    run->n_workers = run->output->in_order ? 0 : settings->n_workers;
+    run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = settings->tile_nbytes < nbytes ? settings->tile_nbytes : nbytes;
     if (run->image.plan->n_devices > 0)
-        bound_slots(run, settings->memory_nbytes);
+        run_bound_staging(run, settings->memory_nbytes);
     else
-        bound_memory(run, settings->memory_nbytes);
+        run_bound_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
     if (run->tile_nbytes < min_nbytes)
         run->tile_nbytes = min_nbytes;
@@ -200,14 +172,14 @@ static void fit(bth_run_state *run)
         run->staging.n_buffers = (unsigned)n_tiles;
 }
 
-/* ---- beginning and end ---- */
+/* ---- begin ---- */
 
 /*
- * What the device takes in one request is counted in pieces of memory that lie together: from large
- * pages it goes in fewer and larger ones (measured on virtio: 2.4 GB/s from pages of 4 KiB, 3.9
- * from 2 MiB). Only where the bound of memory leaves room to align them.
+ * A device takes requests in pieces of memory that lie together: from large pages they are fewer
+ * and larger (measured on virtio: 2.4 GB/s from pages of 4 KiB, 3.9 from 2 MiB). Only where the
+ * bound of memory leaves room to align them.
  */
-static uint64_t align_of(const bth_run_state *run, uint64_t nbytes)
+static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
 {
     uint64_t bound = run->settings->memory_nbytes;
 
@@ -217,42 +189,38 @@ static uint64_t align_of(const bth_run_state *run, uint64_t nbytes)
     return run->block_nbytes;
 }
 
-static uint8_t *allocate_aligned(bth_run_state *run, uint64_t nbytes, bth_run_stats *facts,
-                                 berth_error *error)
+static uint8_t *run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
 {
-    uint64_t align = align_of(run, nbytes);
-    uint64_t all;
+    uint64_t alignment = buffers_alignment(run, nbytes), all;
 
-    if (!bth_add(nbytes, align - 1, &all) || all > SIZE_MAX) {
-        bth_fail_memory(error, UINT64_MAX);
-        return NULL;
-    }
-    run->allocated = bth_allocate((size_t)all);
+    if (!bth_add(nbytes, alignment - 1, &all) || all > SIZE_MAX)
+        all = UINT64_MAX;
+    else
+        run->allocated = bth_allocate((size_t)all);
     if (!run->allocated) {
         bth_fail_memory(error, all);
         return NULL;
     }
-    facts->memory_nbytes += all;
-    uint8_t *aligned =
-        run->allocated + (round_up((uintptr_t)run->allocated, align) - (uintptr_t)run->allocated);
-    if (align == BTH_LARGE_PAGE_NBYTES)
+    run->stats->memory_nbytes += all;
+    uintptr_t begin = (uintptr_t)run->allocated;
+    uint8_t *aligned = run->allocated + (round_up(begin, alignment) - begin);
+    if (alignment == BTH_LARGE_PAGE_NBYTES)
         bth_pages_make_large(aligned, (size_t)nbytes);
     return aligned;
 }
 
 /* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
-static int allocate_buffers(bth_run_state *run, bth_run_stats *facts, berth_error *error)
+static int run_allocate_buffers(bth_run_state *run, berth_error *error)
 {
-    uint64_t n_buffers = run->n_workers > 0 ? run->n_workers : 1;
-    uint64_t n_tiles = run->slots.n > 0 ? 0 : n_buffers;
+    uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers;
     uint64_t deferred = bth_deferred_nbytes(run->n_workers, run->block_nbytes);
     uint64_t tiles, scratch, all;
 
     if (!bth_multiply(run->tile_nbytes, n_tiles, &tiles) ||
-        !bth_multiply(run->image.plan->max_header_nbytes, n_buffers, &scratch) ||
+        !bth_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
         !bth_add(tiles, scratch, &all) || !bth_add(all, deferred, &all))
         return bth_fail_memory(error, UINT64_MAX);
-    run->buffers = allocate_aligned(run, all, facts, error);
+    run->buffers = run_allocate_aligned(run, all, error);
     if (!run->buffers)
         return error->code;
     run->scratch = run->buffers + tiles + deferred;
@@ -260,64 +228,88 @@ static int allocate_buffers(bth_run_state *run, bth_run_stats *facts, berth_erro
                               run->buffers + tiles, error);
 }
 
-/* What may be written from where it lies. With blocks, only what is as good as a buffer of ours. */
+/* With blocks, memory must be as good as a buffer of ours. */
 static bth_output_constraints run_constraints(bth_run_state *run)
 {
     const bth_output *output = run->output;
-    size_t least = run->settings->min_zero_copy_nbytes;
-    bth_output_constraints constraints = {.block_nbytes = run->block_nbytes, .memory_alignment = 1};
+    size_t min_nbytes = run->settings->min_zero_copy_nbytes;
+    bth_output_constraints constraints = {.block_nbytes = run->block_nbytes,
+                                          .memory_alignment = 1,
+                                          .large_pages_only = output->wants_large_pages};
 
     if (run->block_nbytes > 1)
         constraints.memory_alignment = output->memory_alignment;
     if (output->takes_any_memory)
-        constraints.min_zero_copy_nbytes = least > 0 ? least : MIN_ZERO_COPY_NBYTES;
-    constraints.large_pages_only = output->wants_large_pages;
+        constraints.min_zero_copy_nbytes = min_nbytes > 0 ? min_nbytes : MIN_ZERO_COPY_NBYTES;
     if (constraints.large_pages_only)
         run->pages = bth_pages_open();
     constraints.pages = run->pages;
     return constraints;
 }
 
-static int open_slots(bth_run_state *run, bth_run_stats *facts, berth_error *error)
+/* Each worker has a slot of its own; a single one has them all. */
+static int run_open_slots(bth_run_state *run, berth_error *error)
 {
     if (run->image.plan->n_devices == 0)
         return 0;
     if (bth_staging_slots_open(&run->slots, run->image.plan, &run->staging, error) < 0)
         return error->code;
-    if (run->n_workers > run->slots.n) /* each has one of its own; a single one has them all */
-        run->n_workers = run->slots.n > 1 ? run->slots.n : 0;
-    facts->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
+    if (run->n_workers > run->slots.n)
+        run->n_workers = run->slots.n;
+    run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
     return 0;
 }
 
-static int begin(bth_run_state *run, const berth_plan *plan, bth_run_stats *facts,
-                 berth_error *error)
+static int run_begin(bth_run_state *run, const berth_plan *plan, berth_error *error)
 {
-    fit(run);
-    if (open_slots(run, facts, error) < 0)
+    run_choose_sizes(run);
+    if (run_open_slots(run, error) < 0)
         return error->code;
     const bth_output_constraints constraints = run_constraints(run);
     if (bth_image_begin(&run->image, plan, &constraints, error) < 0)
         return error->code;
     run->image.storage_stats = run->settings->storage_stats;
-    return allocate_buffers(run, facts, error);
+    return run_allocate_buffers(run, error);
 }
 
-static void close_slots(bth_run_state *run, bth_run_stats *facts)
+/* ---- run ---- */
+
+static void run_close_slots(bth_run_state *run)
 {
     for (unsigned i = 0; i < run->slots.n; i++)
-        facts->device_seconds += run->slots.slots[i].wait_seconds;
+        run->stats->device_seconds += run->slots.slots[i].wait_seconds;
     bth_staging_slots_close(&run->slots);
 }
 
-/* After the tiles' buffers are given back: io.memory_nbytes bounds debug mode's too. */
-static int read_back(bth_run_state *run, bth_run_stats *facts, berth_error *error)
+static int run_report_progress(void *context)
+{
+    bth_run_state *run = context;
+    const bth_run_settings *settings = run->settings;
+
+    if (!settings->progress)
+        return 0;
+    return settings->progress(settings->progress_context, atomic_load(&run->done_nbytes),
+                              run->image.plan->nbytes);
+}
+
+static int run_write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
+{
+    assert(begin < end);
+    run->begin = begin;
+    run->end = end;
+    uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+    atomic_store(&run->n_unread, n_tiles);
+    return bth_pool_run(run->n_workers, n_tiles, bth_run_tile, run_report_progress, run, error);
+}
+
+/* After the tiles' buffers are freed: io.memory_nbytes bounds debug mode's too. */
+static int run_read_back(bth_run_state *run, berth_error *error)
 {
     if (!run->settings->read_back)
         return 0;
     bth_release(run->allocated);
     run->allocated = run->buffers = NULL;
-    close_slots(run, facts);
+    run_close_slots(run);
     return bth_readback(&run->image, run->output, error);
 }
 
@@ -325,46 +317,46 @@ static int read_back(bth_run_state *run, bth_run_stats *facts, berth_error *erro
  * Data first; then the tail, which depends on every CRC: the id, the directory, the end. Before it,
  * nothing of the caller's is read any more.
  */
-static int write_all(bth_run_state *run, bth_run_stats *facts, berth_error *error)
+static int run_write_all(bth_run_state *run, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;
+    uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
 
-    if (write_part(run, 0, plan->tail_offset, error) < 0)
+    if (run_write_part(run, 0, plan->tail_offset, error) < 0)
         return error->code;
     bth_image_compute_id(&run->image);
     run->is_tail = true;
-    if (write_part(run, plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1), plan->nbytes,
-                   error) < 0 ||
-        read_back(run, facts, error) < 0)
+    if (run_write_part(run, tail, plan->nbytes, error) < 0 || run_read_back(run, error) < 0)
         return error->code;
-    if (tell_progress(run) != 0)
+    if (run_report_progress(run) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     return 0;
 }
 
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_stats *facts, berth_error *error)
+            bth_run_stats *stats, berth_error *error)
 {
     bth_run_state run = {.output = output,
                          .settings = settings,
+                         .stats = stats,
                          .image.plan = plan,
                          .pages = -1,
                          .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
 
-    *facts = (bth_run_stats){0};
-    if (begin(&run, plan, facts, error) == 0)
-        write_all(&run, facts, error);
-    facts->moved_nbytes = atomic_load(&run.done_nbytes);
-    facts->n_requests = atomic_load(&run.n_requests);
-    facts->zero_copy_nbytes = atomic_load(&run.zero_copy_nbytes);
-    facts->n_deferred = run.deferred.n_deferred;
-    facts->n_deferred_max = run.deferred.n_used_max;
-    facts->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
-    facts->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
-    facts->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
-    close_slots(&run, facts);
+    *stats = (bth_run_stats){0};
+    if (run_begin(&run, plan, error) == 0)
+        run_write_all(&run, error);
+    stats->moved_nbytes = atomic_load(&run.done_nbytes);
+    stats->n_requests = atomic_load(&run.n_requests);
+    stats->zero_copy_nbytes = atomic_load(&run.zero_copy_nbytes);
+    stats->n_deferred = run.deferred.n_deferred;
+    stats->n_deferred_max = run.deferred.n_used_max;
+    stats->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
+    stats->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
+    stats->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
+    run_close_slots(&run);
     bth_deferred_end(&run.deferred);
-    bth_pages_close(run.pages);
+    bth_file_close(run.pages);
     bth_release(run.allocated);
     bth_image_end(&run.image);
     return error->code;

@@ -13,8 +13,9 @@ typedef struct bth_run_state {
     bth_deferred deferred;
     const bth_output *output;
     const bth_run_settings *settings;
-    uint64_t begin, end; /* of the part of the file that is being written */
-    bool is_tail;        /* that part: it depends on all CRCs, and reads nothing of the caller's */
+    bth_run_stats *stats; /* filled by the thread that called bth_run */
+    uint64_t begin, end;  /* of the part of the file that is being written */
+    bool is_tail;         /* that part: it depends on all CRCs, and reads nothing of the caller's */
     uint64_t tile_nbytes;
     uint32_t block_nbytes; /* 1: any range can be written */
     unsigned n_workers;

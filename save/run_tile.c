@@ -4,12 +4,12 @@
 
 #include "config/error.h"
 #include "io/clock.h"
-#include "save/no_space.h"
+#include "save/failure.h"
 #include "save/run_state.h"
 
-/* Says it again with the record, and with what is missing where room was short (W1). */
-static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t offset,
-                      berth_error *error)
+/* Adds the record to a failure, and the missing bytes if the disk is full (W1). */
+static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64_t offset,
+                           berth_error *error)
 {
     const bth_output *output = run->output;
     const berth_plan *plan = run->image.plan;
@@ -32,9 +32,9 @@ static int fail_write(bth_run_state *run, const berth_error *failed, uint64_t of
     return error->code;
 }
 
-/* In one request where the output takes pieces. */
-static int write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_pieces, uint64_t offset,
-                        berth_error *error)
+/* In one request if the output takes pieces. */
+static int tile_write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_pieces,
+                             uint64_t offset, berth_error *error)
 {
     const bth_output *output = run->output;
     berth_error failed;
@@ -43,22 +43,22 @@ static int write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_piece
     if (n_pieces > 1 && output->write_pieces) {
         atomic_fetch_add(&run->n_requests, 1);
         if (output->write_pieces(output->context, pieces, n_pieces, offset, &failed) < 0)
-            return fail_write(run, &failed, offset, error);
+            return tile_fail_write(run, &failed, offset, error);
         return 0;
     }
     for (size_t i = 0; i < n_pieces; i++) {
         atomic_fetch_add(&run->n_requests, 1);
         if (output->write(output->context, pieces[i].iov_base, pieces[i].iov_len, offset, &failed) <
             0)
-            return fail_write(run, &failed, offset, error);
+            return tile_fail_write(run, &failed, offset, error);
         offset += pieces[i].iov_len;
     }
     return 0;
 }
 
-/* The tile's bytes [begin, end). What is padding is not counted. */
-static int write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
-                       berth_error *error)
+/* Writes the tile's bytes [begin, end). Progress does not count padding. */
+static int tile_write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
+                            berth_error *error)
 {
     struct iovec pieces[BTH_MAX_PIECES];
     uint64_t total = run->image.plan->nbytes;
@@ -68,14 +68,14 @@ static int write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin,
     if (run->settings->cancelled && atomic_load(run->settings->cancelled))
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     size_t n_pieces = bth_tile_pieces(tile, begin, end, pieces);
-    if (write_pieces(run, pieces, n_pieces, begin, error) < 0)
+    if (tile_write_pieces(run, pieces, n_pieces, begin, error) < 0)
         return error->code;
     atomic_fetch_add(&run->done_nbytes, (end < total ? end : total) - begin);
     return 0;
 }
 
 /* The blocks that waited for the CRC that this tile completed. */
-static int write_deferred(bth_run_state *run, size_t record, berth_error *error)
+static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *error)
 {
     bth_deferred_block *block;
 
@@ -83,7 +83,7 @@ static int write_deferred(bth_run_state *run, size_t record, berth_error *error)
         const bth_tile tile = {.offset = block->range.offset,
                                .nbytes = (size_t)block->range.nbytes,
                                .bytes = block->bytes};
-        int status = write_range(run, &tile, tile.offset, tile.offset + tile.nbytes, error);
+        int status = tile_write_range(run, &tile, tile.offset, tile.offset + tile.nbytes, error);
         bth_deferred_free(&run->deferred, block);
         if (status < 0)
             return status;
@@ -95,7 +95,7 @@ static int write_deferred(bth_run_state *run, size_t record, berth_error *error)
  * Returns the end of what can be written: whole blocks. At the end of the file the last one is
  * padded with zeros. That of the data part is written with the tail.
  */
-static uint64_t finish_last_block(bth_run_state *run, bth_tile *tile)
+static uint64_t tile_finish_last_block(bth_run_state *run, bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
     uint64_t mask = run->block_nbytes - 1;
@@ -111,22 +111,22 @@ static uint64_t finish_last_block(bth_run_state *run, bth_tile *tile)
     return padded;
 }
 
-static int write_tile(bth_run_state *run, bth_tile *tile, berth_error *error)
+static int tile_write(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    uint64_t end = finish_last_block(run, tile);
+    uint64_t end = tile_finish_last_block(run, tile);
     bth_range deferred = {.offset = end};
 
     if (tile->incomplete != BTH_NO_RECORD &&
         bth_deferred_add(&run->deferred, &run->image, tile, end, &deferred, error) < 0)
         return error->code;
-    if (write_range(run, tile, tile->offset, deferred.offset, error) < 0 ||
-        write_range(run, tile, deferred.offset + deferred.nbytes, end, error) < 0)
+    if (tile_write_range(run, tile, tile->offset, deferred.offset, error) < 0 ||
+        tile_write_range(run, tile, deferred.offset + deferred.nbytes, end, error) < 0)
         return error->code;
-    return tile->completed == BTH_NO_RECORD ? 0 : write_deferred(run, tile->completed, error);
+    return tile->completed == BTH_NO_RECORD ? 0 : tile_write_deferred(run, tile->completed, error);
 }
 
 /* The first tile of the tail may begin with bytes of the data part. */
-static int render(bth_run_state *run, bth_tile *tile, berth_error *error)
+static int tile_render(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
     size_t nbytes = run->is_tail ? bth_deferred_get_tail(&run->deferred, &run->image, tile) : 0;
 
@@ -143,37 +143,31 @@ static int render(bth_run_state *run, bth_tile *tile, berth_error *error)
 /* ---- a task ---- */
 
 /* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
-static void place(const bth_run_state *run, uint64_t task, bth_tile *tile)
+static void tile_set_range(const bth_run_state *run, uint64_t task, bth_tile *tile)
 {
     uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
-    uint64_t rest = run->end - begin;
-    uint64_t end = begin + (rest < run->tile_nbytes ? rest : run->tile_nbytes);
+    uint64_t end = run->end - begin < run->tile_nbytes ? run->end : begin + run->tile_nbytes;
 
     if (begin < run->begin)
         begin = run->begin;
     tile->offset = begin;
     tile->nbytes = (size_t)(end - begin);
-    tile->n_zero_copies = 0;
-    tile->crc32_seconds = 0;
-    tile->n_blocks = 0;
-    tile->slot = NULL;
 }
 
 /*
- * The lane of a task, begun. A worker among others has one of its own. A single one has them all:
- * it begins as many of the next tiles as there are lanes. The tail has nothing of devices: what
- * lies before it in its block is carried.
+ * Begins the staging slot of a task. One of several workers has a slot of its own. A single worker
+ * has them all, and begins the next tiles too. The tail reads nothing of devices.
  */
-static int begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
-                      berth_error *error)
+static int tile_begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
+                           berth_error *error)
 {
     uint64_t n_tiles = (run->end - 1) / run->tile_nbytes - run->begin / run->tile_nbytes + 1;
-    unsigned n = run->n_workers > 0 ? 1 : run->slots.n;
+    unsigned n = run->n_workers > 1 ? 1 : run->slots.n;
     bth_tile next;
 
     for (uint64_t i = task; i < task + n && i < n_tiles && !run->is_tail; i++) {
         bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : i % n];
-        place(run, i, &next);
+        tile_set_range(run, i, &next);
         if (slot->offset != next.offset && bth_staging_slot_begin(slot, &next, error) < 0)
             return error->code;
     }
@@ -183,40 +177,37 @@ static int begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_ti
     return 0;
 }
 
-/* Adds seconds since `begin`, but for some of them. */
-static void add_seconds(_Atomic uint64_t *nanoseconds, double begin, double without)
+static void add_seconds(_Atomic uint64_t *nanoseconds, double seconds)
 {
-    double seconds = bth_seconds() - begin - without;
-
     if (seconds > 0)
         atomic_fetch_add(nanoseconds, (uint64_t)(seconds * 1e9));
 }
 
-static int render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
-                       berth_error *error)
+static int tile_render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
+                            berth_error *error)
 {
     double begin = bth_seconds(), waited = 0;
 
-    place(run, task, tile);
+    tile_set_range(run, task, tile);
     tile->bytes = run->buffers + worker * run->tile_nbytes;
     tile->scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
-    if (run->slots.n > 0 && begin_slot(run, task, worker, tile, error) < 0)
+    if (run->slots.n > 0 && tile_begin_slot(run, task, worker, tile, error) < 0)
         return error->code;
     if (tile->slot)
         waited = tile->slot->wait_seconds;
-    if (render(run, tile, error) < 0)
+    if (tile_render(run, tile, error) < 0)
         return error->code;
     if (tile->slot)
         waited = tile->slot->wait_seconds - waited;
-    add_seconds(&run->render_nanoseconds, begin, waited);
-    atomic_fetch_add(&run->crc32_nanoseconds, (uint64_t)(tile->crc32_seconds * 1e9));
+    add_seconds(&run->render_nanoseconds, bth_seconds() - begin - waited);
+    add_seconds(&run->crc32_nanoseconds, tile->crc32_seconds);
     for (size_t i = 0; i < tile->n_zero_copies; i++)
         atomic_fetch_add(&run->zero_copy_nbytes, tile->zero_copies[i].range.nbytes);
     return 0;
 }
 
 /* Nothing of the caller's is read for this tile any more. */
-static void end_reading(bth_run_state *run)
+static void tile_end_reading(bth_run_state *run)
 {
     const bth_run_settings *settings = run->settings;
 
@@ -227,19 +218,19 @@ static void end_reading(bth_run_state *run)
 int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     bth_run_state *run = context;
-    bth_tile tile;
+    bth_tile tile = {.slot = NULL};
 
-    if (render_task(run, task, worker, &tile, error) < 0)
+    if (tile_render_task(run, task, worker, &tile, error) < 0)
         return error->code;
     if (tile.n_zero_copies == 0)
-        end_reading(run);
+        tile_end_reading(run);
     double begin = bth_seconds();
-    write_tile(run, &tile, error);
-    add_seconds(&run->write_nanoseconds, begin, 0);
+    tile_write(run, &tile, error);
+    add_seconds(&run->write_nanoseconds, bth_seconds() - begin);
     if (error->code != BERTH_OK)
         return error->code;
     if (tile.n_zero_copies > 0)
-        end_reading(run);
+        tile_end_reading(run);
     if (run->settings->storage_stats && !run->is_tail)
         bth_storage_stats_add_tile(run->settings->storage_stats, run->image.plan, &tile);
     return 0;

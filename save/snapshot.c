@@ -5,36 +5,35 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
 #include "io/pages.h"
 #include "io/pool.h"
 #include "save/image.h"
 #include "save/run.h"
 #include "save/staging_slots.h"
 
-/* Of memory and of every device whose direct writes could take their bytes from here. */
+/* Alignment for direct writes to any disk. */
 #define PAGE_NBYTES 4096
 
-/* What io.memory_nbytes must leave for the pipeline; and for a staging buffer. */
+/* What io.memory_nbytes must leave for buffers; and for a staging buffer. */
 #define MIN_BUFFER_NBYTES ((uint64_t)64 * 1024)
 #define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
-/* Whether the record's bytes are the caller's; the pickle and the texts are the plan's own. */
-static bool is_borrowed(const berth_plan *plan, size_t i)
+/* Whether the record's bytes are the caller's. The pickle is the plan's own. */
+static bool record_is_borrowed(const berth_plan *plan, size_t i)
 {
     const bth_plan_record *record = &plan->records[i];
 
-    if (record->place.nbytes == 0 || i == plan->id_index)
+    if (record->layout.nbytes == 0 || i == plan->id_index)
         return false;
     return !record->data || record->data != plan->pickled.bytes;
 }
 
 /* The range of the file that holds all borrowed records. */
-static void measure(bth_snapshot *snapshot, const berth_plan *plan)
+static void snapshot_measure(bth_snapshot *snapshot, const berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_place *place = &plan->records[i].place;
-        if (!is_borrowed(plan, i))
+        const bth_place *place = &plan->records[i].layout;
+        if (!record_is_borrowed(plan, i))
             continue;
         if (snapshot->end == 0)
             snapshot->begin = place->data_offset;
@@ -42,8 +41,8 @@ static void measure(bth_snapshot *snapshot, const berth_plan *plan)
     }
 }
 
-static int bound_memory(struct berth_config *config, const berth_plan *plan, uint64_t nbytes,
-                        berth_error *error)
+static int snapshot_bound_memory(struct berth_config *config, const berth_plan *plan,
+                                 uint64_t nbytes, berth_error *error)
 {
     uint64_t least = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
     uint64_t most = (uint64_t)config->io_memory_nbytes;
@@ -60,7 +59,7 @@ static int bound_memory(struct berth_config *config, const berth_plan *plan, uin
     return 0;
 }
 
-/* Large pages are filled faster, and direct writes take them from where they lie. */
+/* Large pages are filled faster, and direct writes need no copy of them. */
 static void make_large(uint8_t *memory, size_t nbytes)
 {
     uintptr_t mask = BTH_LARGE_PAGE_NBYTES - 1;
@@ -73,13 +72,13 @@ static void make_large(uint8_t *memory, size_t nbytes)
 int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
                          struct berth_config *config, berth_error *error)
 {
-    measure(snapshot, plan);
+    snapshot_measure(snapshot, plan);
     uint64_t before_nbytes = snapshot->begin % PAGE_NBYTES;
     uint64_t nbytes = snapshot->end - snapshot->begin + before_nbytes + PAGE_NBYTES - 1;
 
     if (snapshot->end == 0)
         return 0;
-    if (bound_memory(config, plan, nbytes, error) < 0)
+    if (snapshot_bound_memory(config, plan, nbytes, error) < 0)
         return error->code;
     snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
@@ -93,107 +92,87 @@ int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
 
 /* ---- copying ---- */
 
-/* In chunks of the range, as tiles of the file. */
+/* In tiles of an image without CRCs, which is rendered into the snapshot. */
 typedef struct copying {
-    const berth_plan *plan;
+    bth_image image;
     const bth_snapshot *snapshot;
-    uint64_t chunk_nbytes;
+    uint64_t tile_nbytes;
     unsigned n_workers;
+    uint8_t *scratch;
     bth_staging_slots slots; /* where storages lie on devices: each worker has one */
 } copying;
 
-/* The share of record i in a tile; through its lane, if it has one and that copies the share. */
-static int copy_share(const copying *copy, const bth_tile *tile, size_t i, berth_error *error)
+static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
-    const bth_plan_record *record = &copy->plan->records[i];
-    uint64_t data_offset = record->place.data_offset;
-    bth_range share;
-
-    if (!bth_tile_share(tile, data_offset, data_offset + record->place.nbytes, &share))
-        return 0;
-    uint8_t *to = copy->snapshot->bytes + (share.offset - copy->snapshot->begin);
-    if (!tile->slot ||
-        !bth_staging_slot_copies(copy->plan, i, share.nbytes, share.offset - data_offset))
-        return bth_record_data_read(copy->plan, i, to, (size_t)share.nbytes,
-                                    share.offset - data_offset, error);
-    if (bth_staging_slot_wait(tile->slot, i, error) < 0)
-        return error->code;
-    const uint8_t *from = tile->slot->buffer->bytes + (share.offset - tile->offset);
-    if (record->swap_nbytes > 1)
-        bth_swap_bytes(to, from, (size_t)share.nbytes, record->swap_nbytes);
-    else
-        memcpy(to, from, (size_t)share.nbytes);
-    return 0;
-}
-
-static int copy_chunk(void *context, uint64_t task, unsigned worker, berth_error *error)
-{
-    const copying *copy = context;
-    const berth_plan *plan = copy->plan;
-    uint64_t begin = copy->snapshot->begin + task * copy->chunk_nbytes;
-    uint64_t rest = copy->snapshot->end - begin;
+    copying *copy = context;
+    const bth_snapshot *snapshot = copy->snapshot;
+    uint64_t begin = snapshot->begin + task * copy->tile_nbytes;
+    uint64_t rest = snapshot->end - begin;
     bth_tile tile = {.offset = begin,
-                     .nbytes = (size_t)(rest < copy->chunk_nbytes ? rest : copy->chunk_nbytes),
+                     .nbytes = (size_t)(rest < copy->tile_nbytes ? rest : copy->tile_nbytes),
+                     .bytes = snapshot->bytes + (begin - snapshot->begin),
+                     .scratch = copy->scratch + worker * copy->image.plan->max_header_nbytes,
                      .slot = copy->slots.n > 0 ? &copy->slots.slots[worker] : NULL};
 
     if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
         return error->code;
-    for (size_t i = bth_plan_find(plan, begin);
-         i < plan->n_records && plan->records[i].place.header_offset < begin + tile.nbytes; i++)
-        if (is_borrowed(plan, i) && copy_share(copy, &tile, i, error) < 0)
-            return error->code;
-    return 0;
+    return bth_image_render(&copy->image, &tile, error);
 }
 
-/* What lies on devices comes through the same staging buffers as a save without a snapshot. */
-static int open_slots(copying *copy, const bth_run_settings *settings, berth_error *error)
+/* Storages on devices come through the same staging buffers as in a save without a snapshot. */
+static int snapshot_open_slots(copying *copy, const bth_run_settings *settings, berth_error *error)
 {
-    if (copy->plan->n_devices == 0)
-        return 0;
     const bth_staging_need need =
         bth_staging_slots_need(settings, settings->n_workers, settings->memory_nbytes);
-    if (bth_staging_slots_open(&copy->slots, copy->plan, &need, error) < 0)
+
+    if (bth_staging_slots_open(&copy->slots, copy->image.plan, &need, error) < 0)
         return error->code;
-    if (copy->chunk_nbytes > copy->slots.ring.buffer_nbytes)
-        copy->chunk_nbytes = copy->slots.ring.buffer_nbytes;
+    if (copy->tile_nbytes > copy->slots.ring.buffer_nbytes)
+        copy->tile_nbytes = copy->slots.ring.buffer_nbytes;
     if (copy->n_workers > copy->slots.n)
-        copy->n_workers = copy->slots.n > 1 ? copy->slots.n : 0;
+        copy->n_workers = copy->slots.n;
     return 0;
 }
 
-static void use_copy(const bth_snapshot *snapshot, berth_plan *plan)
+static void snapshot_use_copy(const bth_snapshot *snapshot, berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         bth_plan_record *record = &plan->records[i];
-        if (!is_borrowed(plan, i))
+        if (!record_is_borrowed(plan, i))
             continue;
-        record->data = snapshot->bytes + (record->place.data_offset - snapshot->begin);
+        record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
         record->read = NULL;
         record->context = NULL;
         record->storage = NULL;
         record->device = 0;
         record->swap_nbytes = 1;
     }
-    plan->n_devices = 0; /* all of theirs is copied */
+    plan->n_devices = 0; /* all of their bytes are copied */
 }
 
 int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct berth_config *config,
                       berth_error *error)
 {
     bth_run_settings settings = bth_run_settings_of(config, plan, NULL);
-    copying copy = {.plan = plan,
+    copying copy = {.image = {.plan = plan, .constraints.block_nbytes = 1},
                     .snapshot = snapshot,
-                    .chunk_nbytes = settings.tile_nbytes,
+                    .tile_nbytes = settings.tile_nbytes,
                     .n_workers = settings.n_workers};
+    size_t scratch_nbytes = bth_array_nbytes(copy.n_workers, plan->max_header_nbytes);
 
-    if (!snapshot->memory || open_slots(&copy, &settings, error) < 0)
-        return error->code;
-    uint64_t n_chunks = (snapshot->end - snapshot->begin - 1) / copy.chunk_nbytes + 1;
-    int status =
-        bth_pool_run(n_chunks > 1 ? copy.n_workers : 0, n_chunks, copy_chunk, NULL, &copy, error);
+    if (!snapshot->memory)
+        return 0;
+    copy.scratch = bth_allocate(scratch_nbytes);
+    if (!copy.scratch)
+        bth_fail_memory(error, scratch_nbytes);
+    else if (plan->n_devices == 0 || snapshot_open_slots(&copy, &settings, error) == 0) {
+        uint64_t n_tiles = (snapshot->end - snapshot->begin - 1) / copy.tile_nbytes + 1;
+        bth_pool_run(copy.n_workers, n_tiles, snapshot_copy_tile, NULL, &copy, error);
+    }
     bth_staging_slots_close(&copy.slots);
-    if (status == 0)
-        use_copy(snapshot, plan);
+    bth_release(copy.scratch);
+    if (error->code == BERTH_OK)
+        snapshot_use_copy(snapshot, plan);
     return error->code;
 }
 

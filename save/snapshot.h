@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A copy of all that a plan reads of the caller's. It lies in memory as it will lie in the file, so
- * that what is aligned there is aligned here, and the other byte order is made in the same pass.
+ * A copy of all of the caller's data that a plan reads. It has the layout of the file, so that
+ * direct writes find it aligned, and is already swapped to the byte order of the file.
  */
 #ifndef BTH_SAVE_SNAPSHOT_H
 #define BTH_SAVE_SNAPSHOT_H
@@ -14,13 +14,11 @@ typedef struct bth_snapshot {
     uint64_t begin, end; /* first and last byte of the records that are copied */
 } bth_snapshot;
 
-/*
- * Allocates. io.memory_nbytes, where it is set, must hold it beside some buffers; what remains
- * of it is written to the configuration.
- */
+/* Allocates. If io.memory_nbytes is set, it must be enough for the copy and some buffers; the
+ * rest of it is written to the configuration. */
 int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
                          struct berth_config *config, berth_error *error);
-/* Copies, and makes the plan read of the copy. The plan must not be in use. */
+/* Copies, and makes the plan read from the copy. The plan must not be in use. */
 int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct berth_config *config,
                       berth_error *error);
 void bth_snapshot_free(bth_snapshot *snapshot); /* of zeros: nothing */

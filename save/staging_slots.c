@@ -7,8 +7,8 @@
 #include "io/clock.h"
 #include "io/pages.h"
 
-/* Staging buffers of one thread: while it has one, the next ones are copied. */
-#define SLOTS_IN_ORDER 3
+/* Staging slots of a single worker: while it writes one, the next ones are copied. */
+#define SLOTS_OF_SINGLE 3
 
 bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at)
 {
@@ -18,27 +18,28 @@ bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, 
     return record->device && at % unit == 0 && nbytes % unit == 0;
 }
 
-static int wait_for_event(bth_slot_device *device, void *event, berth_error *error)
+/* The copy must come behind an event of the program's. */
+static int slot_wait_for_event(bth_slot_device *device, void *event, berth_error *error)
 {
-    if (!event || event == device->waits_for)
+    if (!event || event == device->awaited)
         return 0;
     if (bth_device_stream_wait_for(&device->stream, event, error) < 0)
         return error->code;
-    device->waits_for = event;
+    device->awaited = event;
     return 0;
 }
 
-/* Asks for a share of record i. */
-static int ask(bth_staging_slot *slot, const bth_tile *tile, size_t i, const bth_range *share,
-               berth_error *error)
+/* Begins to copy a share of record i into the slot's buffer. */
+static int slot_copy(bth_staging_slot *slot, const bth_tile *tile, size_t i, const bth_range *share,
+                     berth_error *error)
 {
     const bth_plan_record *record = &slot->plan->records[i];
-    uint64_t at = share->offset - record->place.data_offset;
+    uint64_t at = share->offset - record->layout.data_offset;
     const berth_storage *storage = bth_storage_bottom(record->storage, &at);
     const bth_device_memory *memory = storage->device;
     bth_slot_device *device = &slot->devices[record->device - 1];
 
-    if (wait_for_event(device, memory->ready, error) < 0)
+    if (slot_wait_for_event(device, memory->ready, error) < 0)
         return error->code;
     device->is_pending = true;
     return bth_device_copy_to_host(
@@ -46,19 +47,16 @@ static int ask(bth_staging_slot *slot, const bth_tile *tile, size_t i, const bth
         memory->address + (uintptr_t)(storage->root_offset + at), (size_t)share->nbytes, error);
 }
 
-static int ask_for_all(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
+static int slot_copy_all(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = slot->plan;
     uint64_t end = tile->offset + tile->nbytes;
-    bth_range share;
 
-    for (size_t i = bth_plan_find(plan, tile->offset);
-         i < plan->n_records && plan->records[i].place.header_offset < end; i++) {
-        const bth_place *place = &plan->records[i].place;
-        if (plan->records[i].device &&
-            bth_tile_share(tile, place->data_offset, place->data_offset + place->nbytes, &share) &&
-            bth_staging_slot_copies(plan, i, share.nbytes, share.offset - place->data_offset) &&
-            ask(slot, tile, i, &share, error) < 0)
+    for (size_t i = bth_plan_find(plan, tile->offset); bth_plan_begins_before(plan, i, end); i++) {
+        bth_range data = bth_plan_data(plan, i), share;
+        if (plan->records[i].device && bth_tile_share(tile, data, &share) &&
+            bth_staging_slot_copies(plan, i, share.nbytes, share.offset - data.offset) &&
+            slot_copy(slot, tile, i, &share, error) < 0)
             return bth_error_in(error, bth_plan_name(plan, i));
     }
     return 0;
@@ -67,7 +65,7 @@ static int ask_for_all(bth_staging_slot *slot, const bth_tile *tile, berth_error
 int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
 {
     slot->offset = tile->offset;
-    if (ask_for_all(slot, tile, error) < 0)
+    if (slot_copy_all(slot, tile, error) < 0)
         return error->code;
     for (unsigned i = 0; i < slot->plan->n_devices; i++) {
         bth_slot_device *device = &slot->devices[i];
@@ -95,14 +93,14 @@ int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error)
 /* ---- opening and closing ---- */
 
 bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsigned n_workers,
-                                        uint64_t room_nbytes)
+                                        uint64_t max_nbytes)
 {
     const uint64_t page = BTH_LARGE_PAGE_NBYTES;
-    uint64_t room = room_nbytes > 0 ? room_nbytes : UINT64_MAX;
+    uint64_t room = max_nbytes > 0 ? max_nbytes : UINT64_MAX;
     uint64_t buffer_nbytes = (settings->tile_nbytes + page - 1) & ~(page - 1);
-    uint64_t n = n_workers > 0 ? n_workers : SLOTS_IN_ORDER;
+    uint64_t n = n_workers > 1 ? n_workers : SLOTS_OF_SINGLE;
 
-    if (settings->n_staging > 0 && (n_workers == 0 || settings->n_staging < n))
+    if (settings->n_staging > 0 && (n_workers == 1 || settings->n_staging < n))
         n = settings->n_staging;
     if (room / buffer_nbytes < 2)
         buffer_nbytes = room / 2 >= page ? room / 2 & ~(page - 1) : page;
@@ -110,7 +108,7 @@ bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsign
         n = room / buffer_nbytes > 0 ? room / buffer_nbytes : 1;
     return (bth_staging_need){.buffer_nbytes = (size_t)buffer_nbytes,
                               .n_buffers = (unsigned)n,
-                              .most_nbytes = room_nbytes,
+                              .most_nbytes = max_nbytes,
                               .is_pinned = settings->is_pinned};
 }
 
@@ -126,7 +124,7 @@ static int slots_open_devices(bth_staging_slots *slots, const berth_plan *plan, 
     for (unsigned i = 0; i < slots->n; i++) {
         bth_staging_slot *slot = &slots->slots[i];
         *slot = (bth_staging_slot){.plan = plan,
-                                   .buffer = bth_staging_take(&slots->ring),
+                                   .buffer = &slots->ring.buffers[i],
                                    .devices = slots->devices + (size_t)i * plan->n_devices,
                                    .offset = BERTH_NO_OFFSET};
         for (unsigned j = 0; j < plan->n_devices; j++)
@@ -150,8 +148,8 @@ int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
 }
 
 /*
- * Streams first: closing them waits until nothing is copied into the buffers any more. Where
- * another lane failed (W8), copies of this one may be under way.
+ * Streams first: closing one waits until nothing is copied into the buffers any more. If another
+ * slot failed (W8), this one may have copies under way.
  */
 void bth_staging_slots_close(bth_staging_slots *slots)
 {
@@ -159,9 +157,6 @@ void bth_staging_slots_close(bth_staging_slots *slots)
         bth_device_stream_close(&slots->devices[i].stream);
         bth_device_event_close(&slots->devices[i].copied);
     }
-    for (unsigned i = 0; slots->slots && i < slots->n; i++)
-        if (slots->slots[i].buffer)
-            bth_staging_give(&slots->ring, slots->slots[i].buffer);
     bth_staging_close(&slots->ring);
     bth_release(slots->devices);
     bth_release(slots->slots);

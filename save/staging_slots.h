@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How tiles come from devices. A lane is a staging buffer, in which one tile after the other is put
- * together and from which it is written, and a stream on each device of the plan. What a tile has
- * of a device is copied to its place by the device; meanwhile other lanes are summed and written.
+ * How tiles come from devices. A staging slot has a staging buffer, in which one tile after the
+ * other is rendered, and a stream on each device of the plan, which copies the tile's bytes of that
+ * device to their offsets in the buffer. Meanwhile other slots are summed and written.
  */
 #ifndef BTH_SAVE_STAGING_SLOTS_H
 #define BTH_SAVE_STAGING_SLOTS_H
@@ -11,21 +11,21 @@
 #include "save/run.h"
 #include "save/tile.h"
 
-/* One lane's part of one device. */
+/* One slot's part of one device. */
 typedef struct bth_slot_device {
     bth_device_stream stream;
-    bth_device_event copied; /* behind what was asked for; who waits for it sleeps */
-    void *waits_for;         /* the last event that the stream was told to wait for */
+    bth_device_event copied; /* behind all copies of the tile; waiting for it sleeps */
+    void *awaited;           /* the last event of the program's that the stream waits for */
     bool is_pending;         /* copies are under way */
 } bth_slot_device;
 
-/* One thread's at a time. */
+/* Used by one thread at a time. */
 typedef struct bth_staging_slot {
     const berth_plan *plan;
     bth_staging_buffer *buffer;
     bth_slot_device *devices; /* one a device of the plan */
-    uint64_t offset;     /* of the tile that it holds, or is being copied; BERTH_NO_OFFSET: none */
-    double wait_seconds; /* for devices, so far */
+    uint64_t offset;          /* of the tile for which it was begun; BERTH_NO_OFFSET: none */
+    double wait_seconds;      /* for devices, so far */
 } bth_staging_slot;
 
 typedef struct bth_staging_slots {
@@ -37,29 +37,24 @@ typedef struct bth_staging_slots {
 } bth_staging_slots;
 
 /*
- * The staging buffers that tiles of settings->tile_nbytes need, in room_nbytes (0: no bound): whole
- * ones, for fewer workers (0: one thread, that has them all), as long as two find room; else
- * smaller ones.
+ * The staging buffers that tiles of settings->tile_nbytes need in max_nbytes (0: no bound). If
+ * there is little memory: fewer buffers, as long as it holds two; then smaller ones.
  */
 bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsigned n_workers,
-                                        uint64_t room_nbytes);
+                                        uint64_t max_nbytes);
 
-/* As many lanes as the ring gets buffers. On failure *lanes is of zeros. */
+/* As many slots as the ring gets buffers. On failure *slots is of zeros. */
 int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
                            const bth_staging_need *need, berth_error *error);
-/* Waits for what is under way. Of zeros: nothing. */
+/* Waits for copies that are under way. Of zeros: nothing. */
 void bth_staging_slots_close(bth_staging_slots *slots);
 
-/*
- * Asks for all that the tile has of devices, copied into the lane's buffer. After a failure the
- * lane can only be closed.
- */
+/* Begins to copy the tile's bytes of all devices. After a failure the slot can only be closed. */
 int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error);
-/*
- * Waits until what the tile has of record i's device is there. Bytes that are not copied (elements
- * that the tile's border cuts, to be swapped) are to be fetched.
- */
+/* Waits until the tile's bytes of record i's device are in the buffer. */
 int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error);
+/* Whether a slot copies this share of record i. False for elements that are to be swapped and are
+ * cut by the tile's border: bth_record_data_read reads them. */
 bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at);
 
 #endif

@@ -11,12 +11,13 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/failure.h"
 #include "save/user_namespace.h"
 
-/* As many as the kernel follows. */
+/* The kernel's own limit. */
 #define MAX_LINKS 40
 
-static int open_folder(int from, const char *path, bool *readable)
+static int target_open_folder(int from, const char *path, bool *readable)
 {
     int flags = O_DIRECTORY | O_CLOEXEC;
     int fd;
@@ -25,15 +26,15 @@ static int open_folder(int from, const char *path, bool *readable)
     do
         fd = bth_system.openat(from, path, O_RDONLY | flags, 0);
     while (fd < 0 && errno == EINTR);
-    if (fd < 0 && errno == EACCES) { /* one may write into a folder that one may not list */
+    if (fd < 0 && errno == EACCES) { /* a folder may be writable, but not readable */
         *readable = false;
         fd = bth_system.openat(from, path, O_PATH | flags, 0);
     }
     return fd;
 }
 
-/* Opens the folder part of `path`, seen from the present folder, and keeps the name behind it. */
-static int enter(bth_target_file *target, char *path, berth_error *error)
+/* Opens the folder of `path`, relative to the present folder, and keeps the name behind it. */
+static int target_enter(bth_target_file *target, char *path, berth_error *error)
 {
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
@@ -41,7 +42,7 @@ static int enter(bth_target_file *target, char *path, berth_error *error)
     int from = target->folder < 0 ? AT_FDCWD : target->folder;
 
     if (!*name)
-        return bth_fail_errno(error, EISDIR, NULL, BERTH_NO_OFFSET, "cannot be replaced");
+        return bth_fail_system(error, EISDIR, "cannot be replaced");
     char *copy = bth_duplicate(name, strlen(name));
     if (!copy)
         return bth_fail_memory(error, strlen(name));
@@ -51,23 +52,22 @@ static int enter(bth_target_file *target, char *path, berth_error *error)
         folder = slash == path ? "/" : path;
         *slash = '\0';
     }
-    int fd = open_folder(from, folder, &target->folder_readable);
+    int fd = target_open_folder(from, folder, &target->folder_readable);
     int failure = errno;
     bth_file_close(target->folder);
     target->folder = fd;
     if (fd < 0)
-        return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET, "its folder cannot be opened");
+        return bth_fail_system(error, failure, "its folder cannot be opened");
     return 0;
 }
 
-/* The text of the link that the name is. */
-static int read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
+/* Reads the link that has the name. */
+static int target_read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
 
     if (n < 0 || n >= PATH_MAX)
-        return bth_fail_errno(error, n < 0 ? errno : ENAMETOOLONG, NULL, BERTH_NO_OFFSET,
-                              "the link cannot be followed");
+        return bth_fail_system(error, n < 0 ? errno : ENAMETOOLONG, "the link cannot be followed");
     path[n] = '\0';
     return 0;
 }
@@ -76,13 +76,13 @@ static int read_link(const bth_target_file *target, char path[PATH_MAX], berth_e
 
 static int fail_replace(int system_errno, const char *why, berth_error *error)
 {
-    return bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, "%s", why);
+    return bth_fail_system(error, system_errno, "%s", why);
 }
 
 /*
- * X3: a file that is mounted over the name cannot be replaced, as containers are given single
- * files. Devices do not tell: on overlayfs, folder and file may lie on two. Kernels before 5.8 do
- * not tell mounts; then the rename decides.
+ * X3: a file that is mounted over the name, as containers do with single files, cannot be replaced.
+ * st_dev does not show it: on overlayfs, folder and file may be on two devices. Kernels before 5.8
+ * do not report mounts; then the rename decides.
  */
 static bool is_mounted_over(const struct statx *folder, const struct statx *file)
 {
@@ -95,7 +95,7 @@ static bool is_mounted_over(const struct statx *folder, const struct statx *file
 #endif
 }
 
-/* Whether the process may act as the owner of any file; in a user namespace, of any from inside. */
+/* Whether the process may act as the owner of the file. */
 static bool has_fowner(const struct statx *file)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -116,12 +116,10 @@ static bool is_kept_by_sticky(const struct statx *folder, const struct statx *fi
            !has_fowner(file);
 }
 
-/*
- * X2: what would be refused at the rename, when all is written, or would leave the temporary
- * behind. `file` NULL: nothing is there yet.
- */
-static int check_attributes(const struct statx *folder, const struct statx *file,
-                            berth_error *error)
+/* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
+ * behind. `file` NULL: there is none yet. */
+static int target_check_attributes(const struct statx *folder, const struct statx *file,
+                                   berth_error *error)
 {
     if (folder->stx_attributes & STATX_ATTR_APPEND)
         return fail_replace(EPERM,
@@ -146,8 +144,8 @@ static int check_attributes(const struct statx *folder, const struct statx *file
     return 0;
 }
 
-/* A file system that does not tell, tells at the rename. */
-static int check_rename(const bth_target_file *target, berth_error *error)
+/* If the file system does not report attributes, the rename decides. */
+static int target_check_rename(const bth_target_file *target, berth_error *error)
 {
 #ifdef STATX_MNT_ID
     const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
@@ -159,28 +157,27 @@ static int check_rename(const bth_target_file *target, berth_error *error)
     if (bth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
         return 0;
     if (!target->exists)
-        return check_attributes(&folder, NULL, error);
+        return target_check_attributes(&folder, NULL, error);
     if (bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
         return 0;
-    return check_attributes(&folder, &file, error);
+    return target_check_attributes(&folder, &file, error);
 }
 
-static int fail_irregular(mode_t mode, berth_error *error)
+static int target_fail_irregular(mode_t mode, berth_error *error)
 {
     if (S_ISDIR(mode))
         return fail_replace(EISDIR, "cannot be replaced", error);
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "is not a regular file and cannot be replaced; "
-                    "a descriptor of it can be written to");
+    return bth_fail_argument(error, "is not a regular file and cannot be replaced; "
+                                    "a descriptor of it can be written to");
 }
 
 int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error)
 {
     if (!S_ISREG(status->st_mode))
-        return fail_irregular(status->st_mode, error);
+        return target_fail_irregular(status->st_mode, error);
     target->exists = true;
     target->status = *status;
-    if (check_rename(target, error) < 0)
+    if (target_check_rename(target, error) < 0)
         return error->code;
     if (bth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
         return fail_replace(errno, "cannot be replaced", error);
@@ -189,7 +186,7 @@ int bth_target_file_check(bth_target_file *target, const struct stat *status, be
 
 /* ---- descriptors as paths ---- */
 
-/* Links in /proc lead to what is open; their text is only a remark ("/memfd:x (deleted)"). */
+/* Links in /proc lead to open files; their text is not always a path ("/memfd:x (deleted)"). */
 static bool is_in_proc(int folder)
 {
     struct statfs system;
@@ -197,7 +194,7 @@ static bool is_in_proc(int folder)
     return bth_system.fstatfs(folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
 }
 
-/* Whether a path is the name of an open file. */
+/* Whether a path leads to the open file. */
 static bool is_name_of(const char *path, const struct stat *open)
 {
     struct stat named;
@@ -207,10 +204,10 @@ static bool is_name_of(const char *path, const struct stat *open)
 }
 
 /*
- * X4: /dev/fd/N, /dev/stdout and the like. A file that has a name is replaced by that; one that has
- * none (memfd_create, O_TMPFILE, removed) is written in place, as there is no other way to it.
+ * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. One without
+ * (memfd_create, O_TMPFILE, removed) is written in place: there is no other way to it.
  */
-static int follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
+static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
     struct stat open;
     int fd;
@@ -218,10 +215,10 @@ static int follow_descriptor(bth_target_file *target, const char *path, berth_er
     if (bth_system.fstatat(target->folder, target->name, &open, 0) < 0)
         return fail_replace(errno, "cannot be examined", error);
     if (!S_ISREG(open.st_mode))
-        return fail_irregular(open.st_mode, error);
+        return target_fail_irregular(open.st_mode, error);
     if (is_name_of(path, &open))
         return 0;
-    if (open.st_nlink > 0) /* another hard link, or another root folder: it is somebody's file */
+    if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
         return fail_replace(EBUSY, "is open by a name that is another file's now", error);
     do
         fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
@@ -234,22 +231,22 @@ static int follow_descriptor(bth_target_file *target, const char *path, berth_er
 
 /* ---- following the path ---- */
 
-/* `path` is used up. */
-static int follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
+/* Changes `path`. */
+static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
 {
     for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
         struct stat status;
-        if (enter(target, path, error) < 0)
+        if (target_enter(target, path, error) < 0)
             return error->code;
         if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno == ENOENT)
-                return check_rename(target, error);
+                return target_check_rename(target, error);
             return fail_replace(errno, "cannot be examined", error);
         }
         if (!S_ISLNK(status.st_mode))
             return bth_target_file_check(target, &status, error);
-        if (read_link(target, path, error) < 0 ||
-            (is_in_proc(target->folder) && follow_descriptor(target, path, error) < 0))
+        if (target_read_link(target, path, error) < 0 ||
+            (is_in_proc(target->folder) && target_follow_descriptor(target, path, error) < 0))
             return error->code;
         if (target->nameless >= 0)
             return 0;
@@ -263,14 +260,14 @@ int bth_target_file_find(const char *path, bth_target_file *target, berth_error 
 
     *target = (bth_target_file)BTH_NO_TARGET_FILE;
     if (nbytes == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the path is empty");
+        return bth_fail_argument(error, "the path is empty");
     if (nbytes >= PATH_MAX)
-        return bth_fail_errno(error, ENAMETOOLONG, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return bth_fail_system(error, ENAMETOOLONG, "cannot be examined");
     char *text = bth_allocate(PATH_MAX);
     if (!text)
         return bth_fail_memory(error, PATH_MAX);
     memcpy(text, path, nbytes + 1);
-    if (follow(target, text, error) < 0)
+    if (target_follow(target, text, error) < 0)
         bth_target_file_free(target);
     bth_release(text);
     return error->code;

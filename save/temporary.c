@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "io/xattr.h"
+#include "save/failure.h"
 
 #define PREFIX ".berth-"
 #define SUFFIX ".tmp"
@@ -21,8 +22,8 @@
 
 /* ---- names ---- */
 
-/* What follows the hash: nothing, "-0" to "-15", or a dash and random digits. */
-static bool is_slot(const char *text, size_t nbytes)
+/* The part behind the hash: nothing, "-0" to "-15", or a dash and random digits. */
+static bool name_is_slot(const char *text, size_t nbytes)
 {
     char slot[N_DIGITS + 2];
 
@@ -47,16 +48,16 @@ bool bth_temporary_is_name(const char *name)
         strcmp(name + nbytes - strlen(SUFFIX), SUFFIX) != 0)
         return false;
     return strspn(name + strlen(PREFIX), "0123456789abcdef") == N_DIGITS &&
-           is_slot(name + rest, nbytes - rest - strlen(SUFFIX));
+           name_is_slot(name + rest, nbytes - rest - strlen(SUFFIX));
 }
 
-static void name_slot(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
+static void name_of_slot(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
 {
     (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%d" SUFFIX,
                    (unsigned long long)hash, slot);
 }
 
-static int name_at_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, berth_error *error)
+static int name_of_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, berth_error *error)
 {
     uint64_t random;
     ssize_t n;
@@ -65,8 +66,7 @@ static int name_at_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, b
         n = bth_system.getrandom(&random, sizeof random, 0);
     while (n < 0 && errno == EINTR);
     if (n != (ssize_t)sizeof random)
-        return bth_fail_errno(error, n < 0 ? errno : EIO, NULL, BERTH_NO_OFFSET,
-                              "no random name for a temporary file");
+        return bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
     (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
                    (unsigned long long)hash, (unsigned long long)random);
     return 0;
@@ -74,7 +74,8 @@ static int name_at_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, b
 
 /* ---- looking at one, and removing it ---- */
 
-static void read_owner(int fd, const char *attribute, char text[BTH_TEMPORARY_OWNER_NBYTES])
+static void temporary_read_owner(int fd, const char *attribute,
+                                 char text[BTH_TEMPORARY_OWNER_NBYTES])
 {
     ssize_t n = bth_xattr_get(fd, attribute, text, BTH_TEMPORARY_OWNER_NBYTES - 1);
 
@@ -91,7 +92,7 @@ bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
         bth_temporary_close(file);
         return false;
     }
-    read_owner(file->fd, BTH_TEMPORARY_OWNER, file->owner);
+    temporary_read_owner(file->fd, BTH_TEMPORARY_OWNER, file->owner);
     file->state = bth_temporary_owner_state(file->owner);
     return true;
 }
@@ -103,15 +104,15 @@ void bth_temporary_close(bth_temporary_file *file)
 }
 
 /*
- * Makes the claim that nobody else can make then. One of a process that died before it removed the
- * file is followed by the next number; `is_old`: also one that nobody here can look for.
+ * Makes a claim, which no other process can make then. A claim of a process that died before it
+ * removed the file is followed by the next number; with `is_old`, also one of an unknown process.
  */
-static bool make_claim(int fd, bool is_old)
+static bool temporary_make_claim(int fd, bool is_old)
 {
     char attribute[32], mine[BTH_TEMPORARY_OWNER_NBYTES], other[BTH_TEMPORARY_OWNER_NBYTES];
 
     if (!bth_temporary_owner_self(mine)) {
-        errno = ENOSYS; /* no /proc: nobody here can be told apart */
+        errno = ENOSYS; /* no /proc: processes cannot be identified */
         return false;
     }
     for (int i = 0; i < MAX_CLAIMS; i++) {
@@ -120,7 +121,7 @@ static bool make_claim(int fd, bool is_old)
             return true;
         if (errno != EEXIST)
             return false;
-        read_owner(fd, attribute, other);
+        temporary_read_owner(fd, attribute, other);
         berth_temporary_state state = bth_temporary_owner_state(other);
         if (state == BERTH_TEMPORARY_ALIVE || (state == BERTH_TEMPORARY_UNKNOWN && !is_old)) {
             errno = EEXIST;
@@ -130,8 +131,8 @@ static bool make_claim(int fd, bool is_old)
     return false;
 }
 
-/* Whether the name still is this file's. */
-static bool is_same(int folder, const char *name, const bth_temporary_file *file)
+/* Whether the name still leads to this file. */
+static bool temporary_is_same(int folder, const char *name, const bth_temporary_file *file)
 {
     struct stat named;
 
@@ -140,15 +141,15 @@ static bool is_same(int folder, const char *name, const bth_temporary_file *file
 }
 
 /*
- * On a full disk there may be no room for the claim. What is left over of a dead save has room to
- * give: nobody reads it, and it has no other name. It was dead before its name was looked at, and
- * so it cannot become the target any more.
+ * On a full disk there may be no room for the claim. The file of a dead save is cut to make room:
+ * nobody reads it, and it has no other name. Its process was dead before its name was checked, so
+ * it cannot become the target any more.
  */
-static bool make_room(int folder, const char *name, const bth_temporary_file *file)
+static bool temporary_make_room(int folder, const char *name, const bth_temporary_file *file)
 {
     struct stat now;
 
-    if (file->state != BERTH_TEMPORARY_DEAD || !is_same(folder, name, file) ||
+    if (file->state != BERTH_TEMPORARY_DEAD || !temporary_is_same(folder, name, file) ||
         bth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
         return false;
     int fd = bth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
@@ -157,33 +158,34 @@ static bool make_room(int folder, const char *name, const bth_temporary_file *fi
     return made;
 }
 
-static bool claim(int folder, const char *name, const bth_temporary_file *file, bool is_old)
+static bool temporary_claim(int folder, const char *name, const bth_temporary_file *file,
+                            bool is_old)
 {
-    if (make_claim(file->fd, is_old))
+    if (temporary_make_claim(file->fd, is_old))
         return true;
-    if ((errno != ENOSPC && errno != EDQUOT) || !make_room(folder, name, file))
+    if ((errno != ENOSPC && errno != EDQUOT) || !temporary_make_room(folder, name, file))
         return false;
-    return make_claim(file->fd, is_old);
+    return temporary_make_claim(file->fd, is_old);
 }
 
 /*
- * File systems without such attributes have no claims: there only `berth clean` removes. What lost
- * its name while it was looked at may have become a target: it gets no claim.
+ * File systems without extended attributes have no claims: there only `berth clean` removes. A file
+ * that lost its name meanwhile may have become a target: it gets no claim.
  */
 bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old)
 {
     errno = 0;
-    if (!is_same(folder, name, file))
+    if (!temporary_is_same(folder, name, file))
         return false;
     errno = 0;
-    if (!claim(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
+    if (!temporary_claim(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
         return false;
     errno = 0;
-    return is_same(folder, name, file) && bth_system.unlinkat(folder, name, 0) == 0;
+    return temporary_is_same(folder, name, file) && bth_system.unlinkat(folder, name, 0) == 0;
 }
 
 /* X5: removes a name if its save is certainly dead. *exists: something has the name. */
-static bool remove_dead(int folder, const char *name, bool *exists)
+static bool temporary_remove_dead(int folder, const char *name, bool *exists)
 {
     bth_temporary_file file;
     bool removed = false;
@@ -202,7 +204,7 @@ static bool remove_dead(int folder, const char *name, bool *exists)
 /* ---- creating ---- */
 
 /* W7: O_EXCL, so that no two saves share one. */
-static int open_new(int folder, const char *name, mode_t mode)
+static int temporary_open_new(int folder, const char *name, mode_t mode)
 {
     int fd;
 
@@ -213,19 +215,18 @@ static int open_new(int folder, const char *name, mode_t mode)
     return fd;
 }
 
-/* Opens the first slot that is free, or that a dead save left. -1: errno, EEXIST if there is none.
- */
-static int open_slot(int folder, uint64_t hash, mode_t mode, char *name)
+/* Opens the first slot that is free, or that a dead save left. -1 and EEXIST: there is none. */
+static int temporary_open_slot(int folder, uint64_t hash, mode_t mode, char *name)
 {
     bool exists;
 
     for (int slot = 0; slot < N_SLOTS; slot++) {
-        name_slot(name, hash, slot);
-        int fd = open_new(folder, name, mode);
+        name_of_slot(name, hash, slot);
+        int fd = temporary_open_new(folder, name, mode);
         if (fd < 0 && errno == EEXIST) {
-            if (!remove_dead(folder, name, &exists))
+            if (!temporary_remove_dead(folder, name, &exists))
                 continue;
-            fd = open_new(folder, name, mode);
+            fd = temporary_open_new(folder, name, mode);
         }
         if (fd >= 0 || errno != EEXIST)
             return fd;
@@ -234,29 +235,30 @@ static int open_slot(int folder, uint64_t hash, mode_t mode, char *name)
     return -1;
 }
 
-static int open_at_random(int folder, uint64_t hash, mode_t mode, char *name, berth_error *error)
+static int temporary_open_random(int folder, uint64_t hash, mode_t mode, char *name,
+                                 berth_error *error)
 {
     int fd = -1;
 
     errno = EEXIST;
     for (int i = 0; i < MAX_TRIES && fd < 0 && errno == EEXIST; i++) {
-        if (name_at_random(name, hash, error) < 0)
+        if (name_of_random(name, hash, error) < 0)
             return -1;
-        fd = open_new(folder, name, mode);
+        fd = temporary_open_new(folder, name, mode);
     }
     return fd;
 }
 
-/* The slots behind the one that was free: of saves that ran side by side and were killed. */
-static void clean_further(int folder, uint64_t hash, const char *created)
+/* Removes later slots, of killed saves that ran side by side. */
+static void temporary_clean_others(int folder, uint64_t hash, const char *created)
 {
     char name[BTH_TEMPORARY_NAME_NBYTES];
     bool exists = true, is_behind = false;
 
     for (int slot = 0; slot < N_SLOTS && exists; slot++) {
-        name_slot(name, hash, slot);
+        name_of_slot(name, hash, slot);
         if (is_behind)
-            (void)remove_dead(folder, name, &exists);
+            (void)temporary_remove_dead(folder, name, &exists);
         is_behind |= strcmp(name, created) == 0;
     }
 }
@@ -268,24 +270,23 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     char owner[BTH_TEMPORARY_OWNER_NBYTES];
     bool has_owner = bth_temporary_owner_self(owner); /* before: a kill in between leaves what
                                                     nobody knows */
-    int created = open_slot(folder, hash, mode, name);
+    int created = temporary_open_slot(folder, hash, mode, name);
 
     if (created < 0 && errno == EEXIST)
-        created = open_at_random(folder, hash, mode, name, error);
+        created = temporary_open_random(folder, hash, mode, name, error);
     if (error->code != BERTH_OK)
         return error->code;
     if (created < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET,
-                              "no temporary file can be created in its folder");
+        return bth_fail_system(error, errno, "no temporary file can be created in its folder");
     if (bth_temporary_is_lost(folder, name, created)) { /* X10 */
         bth_file_close(created);
-        return bth_fail_errno(error, EBUSY, NULL, BERTH_NO_OFFSET,
-                              "its temporary file, or the descriptor of it, was replaced");
+        return bth_fail_system(error, EBUSY,
+                               "its temporary file, or the descriptor of it, was replaced");
     }
     /* X6: where that cannot be kept, it is left to `berth clean`. */
     if (has_owner)
         (void)bth_xattr_set(created, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
-    clean_further(folder, hash, name);
+    temporary_clean_others(folder, hash, name);
     *fd = created;
     return 0;
 }

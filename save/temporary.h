@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Temporary files of saves (F4, X5): ".berth-<hash of the target's name>-<slot>.tmp" in the
- * target's folder. The slot is 0 to 15; where all are taken, 16 random hex digits. So a save finds
- * what earlier saves of its target left by trying names, and lists no folder.
+ * target's folder. The slot is 0 to 15; if all are taken, 16 random hex digits. So a save finds the
+ * files that earlier saves of its target left by trying names, and lists no folder.
  *
- * The owner of a temporary stands in its extended attribute user.berth.owner. Others remove it only
- * if that process is certainly gone. No locks: many file systems keep them to one mount, and then
- * each host sees the others' temporaries as left over.
+ * The extended attribute user.berth.owner names the process that owns a temporary. Others remove it
+ * only if that process is certainly gone. There are no locks: many file systems keep them to one
+ * mount, so each host would see the others' temporaries as left behind.
  *
- * Who removes one claims its inode first: user.berth.claim0 can be made only once. So no two
- * processes remove one name, of which the second would remove a new file of that name.
+ * A process that removes a temporary claims its inode first: user.berth.claim0 can be made only
+ * once. Otherwise two processes could remove one name, and the second remove a new file.
  */
 #ifndef BTH_SAVE_TEMPORARY_H
 #define BTH_SAVE_TEMPORARY_H
@@ -22,36 +22,34 @@
 #define BTH_TEMPORARY_NAME_NBYTES 48
 #define BTH_TEMPORARY_OWNER "user.berth.owner"
 
-/* Creates one in a folder for a target: *fd for reading and writing, and its name. */
+/* Creates a temporary for a target in a folder. *fd is open for reading and writing. */
 int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
-/*
- * Whether the name certainly is no longer that of the open file. Names are few: who removed one by
- * hand, or from another host, lets another save have it.
- */
+/* Whether the name certainly is no longer that of the open file. Names are few: after a removal by
+ * hand, or from another host, another save may have the name. */
 bool bth_temporary_is_lost(int folder, const char *name, int fd);
-/* When it has the target's name: it is nobody's temporary any more. */
+/* Removes the owner, when the file has become the target. */
 void bth_temporary_release(int fd);
 
-/* One that is there. */
+/* A temporary that exists. */
 typedef struct bth_temporary_file {
     int fd;                                 /* O_PATH */
     struct stat status;                     /* of a regular file */
-    char owner[BTH_TEMPORARY_OWNER_NBYTES]; /* as it stands there; "" if nothing does */
+    char owner[BTH_TEMPORARY_OWNER_NBYTES]; /* "": none */
     berth_temporary_state state;
 } bth_temporary_file;
 
-/* Looks at a name. False: no regular file has it. */
+/* False: no regular file has the name. */
 bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
 void bth_temporary_close(bth_temporary_file *file);
 /*
- * Removes it. False: another process does, or errno tells why it cannot be; EEXIST if that one has
- * claimed it. `is_old`: who claimed it on another host, and has not removed it since, is gone too.
+ * Removes it. False: another process does, or errno says why not; EEXIST: another process has
+ * claimed it. `is_old`: a process on another host that claimed it counts as gone.
  */
 bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old);
 
-/* Also the names that Berth 0.1 gave: ".berth-<16 hex digits>.tmp". */
+/* Also names of Berth 0.1: ".berth-<16 hex digits>.tmp". */
 bool bth_temporary_is_name(const char *name);
 
 #endif

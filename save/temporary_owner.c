@@ -12,13 +12,13 @@
 
 #define STAT_NBYTES 1024
 #define LINK_NBYTES 64
-/* Of the fields in /proc/PID/stat. The second is the program's name, in parentheses. */
+/* Numbers of fields in /proc/PID/stat. The second is the program's name, in parentheses. */
 #define STATE_FIELD 3
 #define N_THREADS_FIELD 20
 #define START_FIELD 22
 
-/* A number that begins here, with no sign and no blank, and ends before `end`. */
-static bool parse(const char **at, char end, unsigned long long *number)
+/* Parses a number without sign or blank, up to the character `end`. */
+static bool owner_parse(const char **at, char end, unsigned long long *number)
 {
     char *behind;
 
@@ -30,8 +30,8 @@ static bool parse(const char **at, char end, unsigned long long *number)
     return errno == 0 && *behind == end;
 }
 
-/* The number in a namespace's link, "pid:[4026531836]". */
-static bool read_namespace(const char *path, unsigned long long *number)
+/* Reads the number in a namespace's link, "pid:[4026531836]". */
+static bool owner_read_namespace(const char *path, unsigned long long *number)
 {
     char text[LINK_NBYTES];
     ssize_t n = bth_system.readlinkat(AT_FDCWD, path, text, sizeof text - 1);
@@ -40,14 +40,14 @@ static bool read_namespace(const char *path, unsigned long long *number)
         return false;
     text[n] = '\0';
     const char *at = strchr(text, '[');
-    return at && parse(&(const char *){at + 1}, ']', number);
+    return at && owner_parse(&(const char *){at + 1}, ']', number);
 }
 
 /*
- * When a process started, in clock ticks since the boot. `of`: its part of a path. *is_over:
- * it has ended, and its parent has not asked for how yet: nothing of it runs any more.
+ * Reads when a process started, in clock ticks since the boot. `of`: its part of the path.
+ * *is_over: it has ended (a zombie), and none of its threads runs.
  */
-static bool read_start(const char *of, unsigned long long *start, bool *is_over)
+static bool owner_read_start(const char *of, unsigned long long *start, bool *is_over)
 {
     char path[LINK_NBYTES], text[STAT_NBYTES], state = ' ';
     unsigned long long n_threads = 0;
@@ -55,19 +55,19 @@ static bool read_start(const char *of, unsigned long long *start, bool *is_over)
     (void)snprintf(path, sizeof path, "/proc/%.40s/stat", of);
     if (!bth_file_read_text(path, text, sizeof text))
         return false;
-    const char *at = strrchr(text, ')'); /* the name may hold anything, also parentheses */
+    const char *at = strrchr(text, ')'); /* the name may hold parentheses */
     for (int field = 3; at && field <= START_FIELD; field++) {
         at = strchr(at + 1, ' ');
         if (at && field == STATE_FIELD)
             state = at[1];
         if (at && field == N_THREADS_FIELD)
-            (void)parse(&(const char *){at + 1}, ' ', &n_threads);
+            (void)owner_parse(&(const char *){at + 1}, ' ', &n_threads);
     }
     *is_over = state == 'X' || (state == 'Z' && n_threads <= 1);
-    return at && parse(&(const char *){at + 1}, ' ', start);
+    return at && owner_parse(&(const char *){at + 1}, ' ', start);
 }
 
-/* Whether /proc counts processes as this one does: it may be another pid namespace's. */
+/* Whether /proc has this process's pids: it may belong to another pid namespace. */
 static bool is_own_proc(void)
 {
     char text[LINK_NBYTES];
@@ -81,55 +81,52 @@ static bool is_own_proc(void)
 
 /* ---- this process ---- */
 
-/* What /proc says of it, asked for once. */
+/* What /proc says of this process, read once. */
 static struct {
     bth_lock lock;    /* of the rest */
-    uint64_t process; /* whose it is; 0: nobody has asked */
-    pid_t id;         /* likewise: taken for another process, this one would look dead */
+    uint64_t process; /* that read it; 0: none */
+    pid_t id;         /* the same, as a pid: with another process's, this one would look dead */
     char host[BTH_TEMPORARY_OWNER_NBYTES]; /* "1 <boot id> <pid namespace> <time namespace> "; "":
                                             * no /proc
                                             */
     unsigned long long start;
 } known;
 
-/*
- * Kernels before 5.6 have no time namespaces. /proc/self has none at all where the first thread has
- * ended.
- */
-static bool describe_host(void)
+/* Kernels before 5.6 have no time namespaces. /proc/self has no namespaces when the first thread
+ * has ended. */
+static bool owner_describe_host(void)
 {
     char boot[LINK_NBYTES];
     unsigned long long processes, time = 0;
 
     if (!bth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
-        !read_namespace("/proc/thread-self/ns/pid", &processes))
+        !owner_read_namespace("/proc/thread-self/ns/pid", &processes))
         return false;
     boot[strcspn(boot, " \n")] = '\0';
-    (void)read_namespace("/proc/thread-self/ns/time", &time);
+    (void)owner_read_namespace("/proc/thread-self/ns/time", &time);
     (void)snprintf(known.host, sizeof known.host, "1 %s %llu %llu ", boot, processes, time);
     return true;
 }
 
-/*
- * By its first thread: qemu shows a start of its own making in /proc/self/stat. Where /proc is
- * another pid namespace's, the thread has another number there.
- */
-static bool read_own_start(void)
+/* Of its first thread: qemu invents the start in /proc/self/stat. If /proc belongs to another pid
+ * namespace, the thread has another number there. */
+static bool owner_read_own_start(void)
 {
     char first[LINK_NBYTES];
     bool is_over;
 
     (void)snprintf(first, sizeof first, "self/task/%ld", (long)getpid());
-    return read_start(first, &known.start, &is_over) || read_start("self", &known.start, &is_over);
+    return owner_read_start(first, &known.start, &is_over) ||
+           owner_read_start("self", &known.start, &is_over);
 }
 
-/* False where /proc does not tell. `host` has room for BTH_TEMPORARY_OWNER_NBYTES. */
-static bool know_this(char *host, unsigned long long *start)
+/* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
+static bool owner_describe_self(char *host, unsigned long long *start)
 {
     (void)bth_lock_take(&known.lock);
     if (known.process != bth_process() || known.id != getpid()) {
         known.host[0] = '\0';
-        if (!read_own_start() || !describe_host())
+        if (!owner_read_own_start() || !owner_describe_host())
             known.host[0] = '\0';
         known.process = known.host[0] ? bth_process() : 0;
         known.id = getpid();
@@ -144,7 +141,7 @@ bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 {
     unsigned long long start;
 
-    if (!know_this(text, &start))
+    if (!owner_describe_self(text, &start))
         return false;
     size_t n = strlen(text);
     (void)snprintf(text + n, BTH_TEMPORARY_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
@@ -153,8 +150,8 @@ bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 
 /* ---- another one ---- */
 
-/* X5: only what this kernel says counts. What cannot be known is taken to be alive. */
-static berth_temporary_state look_for(long process, unsigned long long start)
+/* X5: a process that this kernel does not call dead counts as alive. */
+static berth_temporary_state owner_find(long process, unsigned long long start)
 {
     unsigned long long now;
     char first[LINK_NBYTES];
@@ -163,7 +160,7 @@ static berth_temporary_state look_for(long process, unsigned long long start)
     if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_TEMPORARY_DEAD;
     (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
-    if (is_own_proc() && read_start(first, &now, &is_over) && (now != start || is_over))
+    if (is_own_proc() && owner_read_start(first, &now, &is_over) && (now != start || is_over))
         return BERTH_TEMPORARY_DEAD;
     return BERTH_TEMPORARY_ALIVE;
 }
@@ -173,12 +170,12 @@ berth_temporary_state bth_temporary_owner_state(const char *text)
     char host[BTH_TEMPORARY_OWNER_NBYTES];
     unsigned long long process, start;
 
-    if (!know_this(host, &start) || strncmp(text, host, strlen(host)) != 0)
+    if (!owner_describe_self(host, &start) || strncmp(text, host, strlen(host)) != 0)
         return BERTH_TEMPORARY_UNKNOWN;
-    /* A stranger's text: a process of 0 or less would mean a group of processes to kill. */
+    /* Anybody may have written it: kill takes a pid of 0 or less for a group. */
     const char *at = text + strlen(host);
-    if (!parse(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
-        !parse(&at, '\0', &start))
+    if (!owner_parse(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
+        !owner_parse(&at, '\0', &start))
         return BERTH_TEMPORARY_UNKNOWN;
-    return look_for((long)process, start);
+    return owner_find((long)process, start);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Which process a temporary belongs to, as text (X5): "1 <boot id> <pid namespace> <time namespace>
- * <pid> <start>". Two hosts have two boot ids; two containers of one host have two pid namespaces;
- * a number that was given out again has another start, which is counted in clock ticks since the
- * boot, as the time namespace sees it.
+ * The process that owns a temporary, as text (X5): "1 <boot id> <pid namespace> <time namespace>
+ * <pid> <start>". Two hosts have two boot ids, and two containers of one host two pid namespaces. A
+ * pid that is used again has another start, in clock ticks since the boot, as the time namespace
+ * counts them.
  */
 #ifndef BTH_SAVE_TEMPORARY_OWNER_H
 #define BTH_SAVE_TEMPORARY_OWNER_H
@@ -12,13 +12,11 @@
 
 #define BTH_TEMPORARY_OWNER_NBYTES 160
 
-/* This process. False where /proc does not tell: then nobody can ever know. */
+/* This process. False without /proc: then no process can know. */
 bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES]);
 
-/*
- * Whether the process that a text names is there. `text` may hold anything. Dead is only who this
- * kernel says is dead.
- */
+/* Whether the process that a text names is alive. `text` may hold anything. DEAD only if this
+ * kernel says so. */
 berth_temporary_state bth_temporary_owner_state(const char *text);
 
 #endif

@@ -4,8 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
-bool bth_tile_share(const bth_tile *tile, uint64_t begin, uint64_t end, bth_range *share)
+bool bth_tile_share(const bth_tile *tile, bth_range range, bth_range *share)
 {
+    uint64_t begin = range.offset, end = range.offset + range.nbytes;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
     if (begin < tile->offset)
@@ -22,7 +23,7 @@ void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_
 {
     bth_range share;
 
-    if (bth_tile_share(tile, offset, offset + nbytes, &share))
+    if (bth_tile_share(tile, (bth_range){.offset = offset, .nbytes = nbytes}, &share))
         memcpy(tile->bytes + (share.offset - tile->offset), bytes + (share.offset - offset),
                (size_t)share.nbytes);
 }

@@ -3,18 +3,11 @@
 #ifndef BTH_SAVE_TILE_H
 #define BTH_SAVE_TILE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/uio.h>
 
-#define BTH_MAX_ZERO_COPIES 64 /* ranges of one tile; further ones are copied */
+#include "save/plan.h"
 
-/* A range of bytes of the file. */
-typedef struct bth_range {
-    uint64_t offset;
-    uint64_t nbytes;
-} bth_range;
+#define BTH_MAX_ZERO_COPIES 64 /* ranges of one tile; further ones are copied */
 
 /* A range of the tile that is written from the caller's memory. */
 typedef struct bth_zero_copy {
@@ -31,7 +24,8 @@ typedef struct bth_tile {
     /* In order. `bytes` holds nothing there. */
     bth_zero_copy zero_copies[BTH_MAX_ZERO_COPIES];
     size_t n_zero_copies;
-    double crc32_seconds; /* of rendering it */
+    uint32_t crc32;       /* of the share that is being rendered */
+    double crc32_seconds; /* of rendering the tile */
     unsigned n_blocks;    /* whose CRC was computed so far */
     /*
      * BTH_NO_RECORD: none. `incomplete`: the record whose descriptor, or a share of it, belongs
@@ -42,8 +36,8 @@ typedef struct bth_tile {
     size_t completed;
 } bth_tile;
 
-/* The tile's share of [begin, end). False if there is none. */
-bool bth_tile_share(const bth_tile *tile, uint64_t begin, uint64_t end, bth_range *share);
+/* The tile's share of a range. False if there is none. */
+bool bth_tile_share(const bth_tile *tile, bth_range range, bth_range *share);
 /* Copies the tile's share of bytes that lie at `offset` in the file. */
 void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
 /* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */

@@ -6,10 +6,10 @@
 
 #include "io/file.h"
 
-#define SHOWN 65534 /* DEFAULT_OVERFLOWUID in linux/highuid.h, of groups, too */
+#define UNMAPPED 65534 /* DEFAULT_OVERFLOWUID in linux/highuid.h, of groups, too */
 
-/* Whether not every number is itself. What cannot be known may be from outside. */
-static bool is_mapped(const char *path)
+/* Whether ids inside differ from those outside. True if that cannot be known. */
+static bool ids_are_mapped(const char *path)
 {
     char map[64], *at = map;
 
@@ -21,10 +21,10 @@ static bool is_mapped(const char *path)
 
 bool bth_user_is_unmapped(uid_t user)
 {
-    return user == SHOWN && is_mapped("/proc/self/uid_map");
+    return user == UNMAPPED && ids_are_mapped("/proc/self/uid_map");
 }
 
 bool bth_group_is_unmapped(gid_t group)
 {
-    return group == SHOWN && is_mapped("/proc/self/gid_map");
+    return group == UNMAPPED && ids_are_mapped("/proc/self/gid_map");
 }

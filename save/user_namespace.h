@@ -6,8 +6,8 @@
 #include <sys/types.h>
 
 /*
- * In a user namespace (rootless containers) all owners from outside are shown as one number, which
- * is somebody's inside, too: that one is not who has the file.
+ * In a user namespace (rootless containers) all users from outside are shown as one id, which a
+ * user inside may have, too. That user does not own the file.
  */
 bool bth_user_is_unmapped(uid_t user);
 bool bth_group_is_unmapped(gid_t group);

@@ -34,10 +34,10 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 static json_t *option_json(const berth_option *option)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "name", option->name, "value",
+    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "name", option->name, "value",
                      option->value, "source", option->source, "default", option->initial, "type",
                      option->type, "unit", option->unit, "bounds", option->bounds, "aliases",
-                     option->aliases, "later", option->later, "help", option->help);
+                     option->aliases, "help", option->help);
 }
 
 static void print_option(const berth_option *option)
@@ -49,8 +49,6 @@ static void print_option(const berth_option *option)
         printf("; in %s", option->unit);
     if (option->aliases[0])
         printf("; also called %s", option->aliases);
-    if (option->later[0])
-        printf("\n    not part of this version: %s", option->later);
     putchar('\n');
 }
 

@@ -48,7 +48,7 @@ static int save_value(const char *out, const berth_value *value, berth_tree *tre
                       const berth_params *call, berth_error *error)
 {
     if (tree)
-        value = berth_value_compact(tree, value);
+        value = berth_value_copy(tree, value, BERTH_COPY_COMPACT);
     if (!value)
         return berth_tree_error(tree, error);
     return berth_save(out, value, call, error);

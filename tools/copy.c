@@ -228,9 +228,12 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
     if (code == 0)
         code = collect(c, error);
     if (code == 0) {
+        const berth_target target = berth_to_path(out);
+        const berth_content content =
+            berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
         call->config = config;
-        code = berth_save_records(out, archive_name(c), c->records, c->n_records,
-                                  BERTH_RECORDS_COMPLETE, call, error);
+        call->archive_name = archive_name(c);
+        code = berth_save_to(&target, &content, call, error);
         if (code < 0) {
             tell_unreadable(c, out, error);
             code = error->code;

@@ -53,7 +53,7 @@ const berth_value *plain_value(const berth_value *value)
 {
     while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
            berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        value = berth_value_inner(value);
+        value = berth_value_part(value, BERTH_PART_INNER);
     return value;
 }
 
@@ -85,9 +85,10 @@ static family family_of(const berth_value *value)
 /* Attributes of a value or of the tensor that it is around. */
 static const berth_value *state_of(const berth_value *value)
 {
-    while (value && !berth_value_state(value) && berth_value_kind(value) != BERTH_KIND_CALL)
-        value = berth_value_inner(value);
-    return value ? berth_value_state(value) : NULL;
+    while (value && !berth_value_part(value, BERTH_PART_STATE) &&
+           berth_value_kind(value) != BERTH_KIND_CALL)
+        value = berth_value_part(value, BERTH_PART_INNER);
+    return value ? berth_value_part(value, BERTH_PART_STATE) : NULL;
 }
 
 /* ---- classes ---- */
@@ -166,8 +167,16 @@ typedef struct named_item {
 
 static const berth_value *key_of(const berth_value *container, size_t i)
 {
-    return berth_value_kind(container) == BERTH_KIND_SET ? berth_value_item(container, i)
-                                                         : berth_value_key(container, i);
+    berth_value *key = NULL;
+
+    return berth_dict_at(container, i, &key, NULL) ? key : berth_list_at(container, i);
+}
+
+static const berth_value *item_at(const berth_value *container, size_t i)
+{
+    berth_value *item = NULL;
+
+    return berth_dict_at(container, i, NULL, &item) ? item : berth_list_at(container, i);
 }
 
 static int compare_names(const void *left, const void *right)
@@ -277,13 +286,15 @@ static const berth_value *step_of(const berth_value *value, size_t step)
 
     switch (step) {
     case STEP_LIST_ITEMS:
-        return berth_value_list_items(value);
+        return berth_value_part(value, BERTH_PART_LIST_ITEMS);
     case STEP_DICT_ITEMS:
-        return berth_value_dict_items(value);
+        return berth_value_part(value, BERTH_PART_DICT_ITEMS);
     case STEP_STATE:
         return state_of(value);
     case STEP_CALLABLE:
-        return berth_value_kind(value) == BERTH_KIND_CALL ? berth_value_inner(value) : NULL;
+        return berth_value_kind(value) == BERTH_KIND_CALL
+                   ? berth_value_part(value, BERTH_PART_INNER)
+                   : NULL;
     case STEP_SCALES:
         return tensor ? tensor->scales : NULL;
     default:
@@ -332,8 +343,8 @@ static void child_of(const frame *f, size_t at, const berth_value **a, const ber
     }
     if (f->matches)
         m = f->matches[at];
-    *a = m.i == ABSENT ? NULL : berth_value_item(plain_value(f->a), m.i);
-    *b = m.j == ABSENT ? NULL : berth_value_item(plain_value(f->b), m.j);
+    *a = m.i == ABSENT ? NULL : item_at(plain_value(f->a), m.i);
+    *b = m.j == ABSENT ? NULL : item_at(plain_value(f->b), m.j);
 }
 
 /* ---- paths ---- */
@@ -351,7 +362,9 @@ static const char *part_name(const berth_value *value, size_t i)
 
     if (berth_value_kind(value) == BERTH_KIND_NESTED)
         return nested[i & 3];
-    return names[berth_as_layout(value)][i & 3];
+    int layout;
+    (void)berth_as_constant(value, BERTH_KIND_LAYOUT, &layout);
+    return names[layout][i & 3];
 }
 
 static bool print_step(FILE *out, const frame *f, size_t at)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A walk over what a checkpoint holds beside tensors: each container once, no recursion. */
+/* What a checkpoint holds beside tensors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,252 +7,162 @@
 
 #include "tools/command.h"
 
-/* One container that is being walked. */
-typedef struct frame {
-    const berth_value *container;
-    size_t next;        /* item to visit next */
-    size_t path_nbytes; /* length of the container's own path */
-} frame;
+static bool is_container(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
 
-/* A container that was entered, and its path, unless that is long. */
-typedef struct seen {
-    const berth_value *value;
-    char *path;
-} seen;
+    return kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET && berth_value_count(value) > 0;
+}
 
-typedef struct walk {
-    leaf_function leaf;   /* may be NULL */
-    alias_function alias; /* may be NULL */
+/* A walk's own verdict, or what it says by itself. */
+static int finish_walk(int code)
+{
+    return code < 0 ? trouble("out of memory") : code;
+}
+
+/* ---- leaves ---- */
+
+typedef struct leaves {
+    leaf_function leaf;
     void *context;
-    frame *frames;
-    size_t n_frames, frame_capacity;
-    seen *seen; /* open addressing, a power of two */
-    size_t n_seen, seen_capacity;
-    char *path;
-    size_t path_nbytes, path_capacity;
-    size_t long_nbytes; /* of long paths that were told */
-} walk;
+    size_t long_nbytes; /* of long paths that were shown */
+} leaves;
 
-static bool is_container(berth_kind kind)
+static int enter_leaf(void *context, const berth_walk *walk, const berth_value *value)
 {
-    switch (kind) {
-    case BERTH_KIND_LIST:
-    case BERTH_KIND_TUPLE:
-    case BERTH_KIND_SET:
-    case BERTH_KIND_DICT:
-    case BERTH_KIND_ORDERED_DICT:
-    case BERTH_KIND_COUNTER:
-        return true;
-    default:
-        return false;
-    }
-}
+    leaves *l = context;
 
-static bool is_dict(berth_kind kind)
-{
-    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
-}
-
-static bool is_tensor(const berth_value *value)
-{
-    return berth_as_tensor(value) != NULL;
-}
-
-static size_t slot_of(const walk *w, const berth_value *value)
-{
-    uint64_t hash = (uint64_t)(uintptr_t)value * 0x9E3779B97F4A7C15u;
-    size_t at = (size_t)(hash >> 20) & (w->seen_capacity - 1);
-
-    while (w->seen[at].value && w->seen[at].value != value)
-        at = (at + 1) & (w->seen_capacity - 1);
-    return at;
-}
-
-static bool grow_seen(walk *w)
-{
-    size_t n = w->seen_capacity, capacity = n ? n * 2 : 64;
-    seen *before = w->seen, *bigger = calloc(capacity, sizeof *bigger);
-
-    if (!bigger)
-        return false;
-    w->seen = bigger;
-    w->seen_capacity = capacity;
-    for (size_t i = 0; i < n; i++)
-        if (before[i].value)
-            bigger[slot_of(w, before[i].value)] = before[i];
-    free(before);
-    return true;
-}
-
-/* 1 if the container is met for the first time, 0 if not, then *first is its path; -1: no memory.
- */
-static int enter_once(walk *w, const berth_value *value, const char **first)
-{
-    enum { LONGEST = 1024 };
-
-    if (w->n_seen * 2 >= w->seen_capacity && !grow_seen(w))
-        return -1;
-    seen *slot = &w->seen[slot_of(w, value)];
-    *first = slot->path ? slot->path : "...";
-    if (slot->value)
+    if (berth_as_tensor(value))
+        return BERTH_WALK_SKIP;
+    if (is_container(value))
         return 0;
-    if (w->alias && w->path_nbytes <= LONGEST && !(slot->path = strdup(w->path)))
-        return -1;
-    slot->value = value;
-    w->n_seen++;
-    return 1;
+    const char *path = berth_walk_path(walk);
+    int code = count_long_name(&l->long_nbytes, strlen(path));
+    if (!code)
+        code = l->leaf(l->context, path, value);
+    return code ? code : BERTH_WALK_SKIP;
 }
 
-static bool append_path(walk *w, const char *text)
+/* A text that is in two places is a leaf in both. */
+static int leaf_again(void *context, const berth_walk *walk, const berth_value *value)
 {
-    size_t n = strlen(text);
-
-    if (n >= w->path_capacity - w->path_nbytes) {
-        size_t capacity = (w->path_capacity + n + 1) * 2;
-        char *path = realloc(w->path, capacity);
-        if (!path)
-            return false;
-        w->path = path;
-        w->path_capacity = capacity;
-    }
-    memcpy(w->path + w->path_nbytes, text, n + 1);
-    w->path_nbytes += n;
-    return true;
-}
-
-static bool push(walk *w, const berth_value *container)
-{
-    if (w->n_frames == w->frame_capacity) {
-        size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
-        frame *frames = realloc(w->frames, capacity * sizeof *frames);
-        if (!frames)
-            return false;
-        w->frames = frames;
-        w->frame_capacity = capacity;
-    }
-    w->frames[w->n_frames++] = (frame){container, 0, w->path_nbytes};
-    return true;
-}
-
-/* What an object holds beside its items, in the order of names (berth.h). */
-static const struct {
-    const char *suffix;
-    berth_value *(*of)(const berth_value *value);
-} steps[] = {
-    {".list_items", berth_value_list_items},
-    {".dict_items", berth_value_dict_items},
-    {".callable", berth_value_inner},
-    {".__dict__", berth_value_state},
-};
-#define N_STEPS (sizeof steps / sizeof *steps)
-
-/* Puts "[key]" behind the path of the container on top, or the name of a step. */
-static bool append_key(walk *w, const berth_value *container, size_t i)
-{
-    size_t n = berth_value_count(container);
-    char number[32];
-
-    if (i >= n)
-        return append_path(w, steps[i - n].suffix);
-    if (!is_dict(berth_value_kind(container))) {
-        snprintf(number, sizeof number, "[%zu]", i);
-        return append_path(w, number);
-    }
-    char *text = leaf_text(berth_value_key(container, i));
-    bool done = text && append_path(w, "[") && append_path(w, text) && append_path(w, "]");
-    free(text);
-    return done;
-}
-
-/* Leaves are told of what plain values hold; aliases there are in objects, too. */
-static size_t count_children(const walk *w, const berth_value *value)
-{
-    return berth_value_count(value) + (w->alias ? N_STEPS : 0);
-}
-
-static bool is_entered(const walk *w, const berth_value *value)
-{
-    bool is_object = w->alias && value &&
-                     (berth_value_kind(value) == BERTH_KIND_CALL || berth_value_state(value));
-
-    return value && !is_tensor(value) &&
-           (is_object || (is_container(berth_value_kind(value)) && berth_value_count(value) > 0));
-}
-
-/* Child i; NULL if there is none. */
-static const berth_value *child_at(const berth_value *value, size_t i)
-{
-    size_t n = berth_value_count(value);
-
-    return i < n ? berth_value_item(value, i) : steps[i - n].of(value);
-}
-
-/* Enters a container, or tells a leaf. 0, the function's verdict, or -1 without memory. */
-static int visit(walk *w, const berth_value *value)
-{
-    const char *first_path;
-
-    if (is_tensor(value))
-        return 0;
-    if (!is_entered(w, value)) {
-        int code = count_long_name(&w->long_nbytes, w->path_nbytes);
-        return code ? code : w->leaf(w->context, w->path, value);
-    }
-    int first = enter_once(w, value, &first_path);
-    if (first < 0 || (first && !push(w, value)))
-        return -1;
-    if (first || !w->alias)
-        return 0;
-    int code = count_long_name(&w->long_nbytes, w->path_nbytes);
-    return code ? code : w->alias(w->context, w->path, first_path);
-}
-
-static int walk_all(walk *w, const berth_value *root)
-{
-    int verdict = append_path(w, "") ? 0 : -1;
-
-    if (verdict == 0 && (w->leaf || is_entered(w, root)))
-        verdict = visit(w, root);
-    while (verdict == 0 && w->n_frames) {
-        frame *top = &w->frames[w->n_frames - 1];
-        w->path_nbytes = top->path_nbytes;
-        if (top->next == count_children(w, top->container)) {
-            w->n_frames--;
-            continue;
-        }
-        size_t i = top->next++;
-        const berth_value *item = child_at(top->container, i);
-        if (!w->leaf && !is_entered(w, item))
-            continue;
-        verdict = append_key(w, top->container, i) ? visit(w, item) : -1;
-    }
-    return verdict;
-}
-
-static int finish(walk *w, const berth_value *root)
-{
-    int verdict = walk_all(w, root);
-
-    for (size_t i = 0; i < w->seen_capacity; i++)
-        free(w->seen[i].path);
-    free(w->frames);
-    free(w->seen);
-    free(w->path);
-    return verdict < 0 ? trouble("out of memory") : verdict;
+    return is_container(value) ? 0 : enter_leaf(context, walk, value);
 }
 
 int walk_leaves(const berth_value *root, leaf_function function, void *context)
 {
-    walk w = {.leaf = function, .context = context};
+    leaves l = {.leaf = function, .context = context};
+    const berth_walker walker = {
+        .flags = BERTH_WALK_ITEMS, .enter = enter_leaf, .alias = leaf_again, .context = &l};
 
-    return finish(&w, root);
+    return finish_walk(berth_value_walk(root, &walker, NULL));
+}
+
+/* ---- aliases: one walk finds what is met again, another one its paths ---- */
+
+typedef struct met_again {
+    const berth_value *value;
+    char *path; /* the first one */
+} met_again;
+
+typedef struct aliases {
+    alias_function alias;
+    void *context;
+    met_again *met; /* by address, in the second walk */
+    size_t n, capacity;
+    size_t long_nbytes;
+} aliases;
+
+/* Containers and objects, but no tensors. */
+static int enter_object(void *context, const berth_walk *walk, const berth_value *value)
+{
+    bool is_object = is_container(value) || berth_value_kind(value) == BERTH_KIND_CALL ||
+                     berth_value_part(value, BERTH_PART_STATE);
+
+    (void)context, (void)walk;
+    return is_object && !berth_as_tensor(value) ? 0 : BERTH_WALK_SKIP;
+}
+
+static int note_alias(void *context, const berth_walk *walk, const berth_value *value)
+{
+    aliases *a = context;
+
+    if (enter_object(context, walk, value) == BERTH_WALK_SKIP)
+        return 0;
+    if (a->n == a->capacity) {
+        size_t capacity = a->capacity ? a->capacity * 2 : 32;
+        met_again *met = realloc(a->met, capacity * sizeof *met);
+        if (!met)
+            return BERTH_E_MEMORY;
+        a->met = met;
+        a->capacity = capacity;
+    }
+    a->met[a->n++] = (met_again){.value = value};
+    return 0;
+}
+
+static int compare_met(const void *left, const void *right)
+{
+    uintptr_t a = (uintptr_t)((const met_again *)left)->value;
+    uintptr_t b = (uintptr_t)((const met_again *)right)->value;
+
+    return (a > b) - (a < b);
+}
+
+static met_again *find_met(const aliases *a, const berth_value *value)
+{
+    const met_again wanted = {.value = value};
+
+    return a->n ? bsearch(&wanted, a->met, a->n, sizeof wanted, compare_met) : NULL;
+}
+
+static int keep_first_path(void *context, const berth_walk *walk, const berth_value *value)
+{
+    enum { LONGEST = 1024 };
+    met_again *met = find_met(context, value);
+
+    if (met) {
+        const char *path = berth_walk_path(walk);
+        met->path = strdup(strlen(path) <= LONGEST ? path : "...");
+        if (!met->path)
+            return BERTH_E_MEMORY;
+    }
+    return enter_object(context, walk, value);
+}
+
+static int show_alias(void *context, const berth_walk *walk, const berth_value *value)
+{
+    aliases *a = context;
+    const met_again *met = find_met(a, value);
+
+    if (!met)
+        return 0;
+    const char *path = berth_walk_path(walk);
+    int code = count_long_name(&a->long_nbytes, strlen(path));
+    return code ? code : a->alias(a->context, path, met->path);
 }
 
 int walk_aliases(const berth_value *root, alias_function function, void *context)
 {
-    walk w = {.alias = function, .context = context};
+    aliases a = {.alias = function, .context = context};
+    berth_walker walker = {.enter = enter_object, .alias = note_alias, .context = &a};
+    int code = berth_value_walk(root, &walker, NULL);
+    size_t n = 0;
 
-    return finish(&w, root);
+    if (a.n)
+        qsort(a.met, a.n, sizeof *a.met, compare_met);
+    for (size_t i = 0; i < a.n; i++) /* each once */
+        if (i == 0 || a.met[i].value != a.met[n - 1].value)
+            a.met[n++] = a.met[i];
+    a.n = n;
+    walker.enter = keep_first_path;
+    walker.alias = show_alias;
+    if (code == 0 && n > 0)
+        code = berth_value_walk(root, &walker, NULL);
+    for (size_t i = 0; i < n; i++)
+        free(a.met[i].path);
+    free(a.met);
+    return finish_walk(code);
 }
 
 /* ---- texts ---- */
@@ -322,6 +232,7 @@ static bool print_shaped(FILE *out, const berth_value *value)
     int32_t rank = 0;
     const int64_t *shape = berth_as_size(value, &rank);
     berth_storage *storage = berth_as_storage(value);
+    int number = 0;
 
     switch (berth_value_kind(value)) {
     case BERTH_KIND_SIZE:
@@ -329,16 +240,19 @@ static bool print_shaped(FILE *out, const berth_value *value)
         fputc(')', out);
         return true;
     case BERTH_KIND_SPARSE:
-        fprintf(out, "<sparse of layout %d%s", (int)berth_as_layout(value),
-                berth_value_is_coalesced(value) ? ", coalesced" : "");
+        (void)berth_as_constant(value, BERTH_KIND_LAYOUT, &number);
+        fprintf(out, "<sparse of layout %d%s", number,
+                (berth_value_flags(value) & BERTH_COALESCED) ? ", coalesced" : "");
         print_ints(out, ", [", shape, rank);
         fputc('>', out);
         return true;
     case BERTH_KIND_QSCHEME:
-        fprintf(out, "<qscheme %d>", (int)berth_as_qscheme(value));
+        (void)berth_as_constant(value, BERTH_KIND_QSCHEME, &number);
+        fprintf(out, "<qscheme %d>", number);
         return true;
     case BERTH_KIND_LAYOUT:
-        fprintf(out, "<layout %d>", (int)berth_as_layout(value));
+        (void)berth_as_constant(value, BERTH_KIND_LAYOUT, &number);
+        fprintf(out, "<layout %d>", number);
         return true;
     case BERTH_KIND_STORAGE:
         fprintf(out, "<storage of %" PRIu64 " bytes>", berth_storage_nbytes(storage));
@@ -353,22 +267,28 @@ static void print_single(FILE *out, const berth_value *value)
     size_t nbytes = 0;
     const char *text;
     const uint8_t *bytes;
+    bool is_true;
+    int number;
+    double real, imaginary;
 
     switch (berth_value_kind(value)) {
     case BERTH_KIND_NONE:
         fputs("None", out);
         break;
     case BERTH_KIND_BOOL:
-        fputs(berth_as_bool(value) ? "True" : "False", out);
+        (void)berth_as_bool(value, &is_true);
+        fputs(is_true ? "True" : "False", out);
         break;
     case BERTH_KIND_INT:
         print_int(out, value);
         break;
     case BERTH_KIND_FLOAT:
-        print_float(out, berth_as_float(value));
+        (void)berth_as_float(value, &real);
+        print_float(out, real);
         break;
     case BERTH_KIND_COMPLEX:
-        fprintf(out, "(%.17g%+.17gj)", berth_as_float(value), berth_value_imaginary(value));
+        (void)berth_as_complex(value, &real, &imaginary);
+        fprintf(out, "(%.17g%+.17gj)", real, imaginary);
         break;
     case BERTH_KIND_STR:
         text = berth_as_text(value, &nbytes);
@@ -381,7 +301,8 @@ static void print_single(FILE *out, const berth_value *value)
                   bytes, nbytes);
         break;
     case BERTH_KIND_DTYPE:
-        fprintf(out, "torch.%s", berth_dtype_name(berth_as_dtype(value)));
+        (void)berth_as_constant(value, BERTH_KIND_DTYPE, &number);
+        fprintf(out, "torch.%s", berth_dtype_name((berth_dtype)number));
         break;
     case BERTH_KIND_DEVICE:
     case BERTH_KIND_GLOBAL:
@@ -416,7 +337,7 @@ static void print_tuple(FILE *out, const berth_value *tuple)
             n--;
             continue;
         }
-        const berth_value *item = berth_value_item(open[n - 1].tuple, next);
+        const berth_value *item = berth_list_at(open[n - 1].tuple, next);
         bool nested = berth_value_kind(item) == BERTH_KIND_TUPLE;
         if (ftell(out) > LONGEST || (nested && n == DEEPEST)) {
             fputs("...", out);

@@ -8,16 +8,16 @@
 
 #include <string.h>
 
-/* Bounds of the search for what has no entry, and of the search for what is near. */
+/* Limits of the search for values without an entry, and of the search for similar names. */
 enum { MOST_PLACES = 10000, MOST_NEAR = 10000, NEAR_NBYTES = 128, MOST_STEPS = 4 };
 
-/* How long a name may be in a message, so that two of them fit. */
+/* A message must have room for two names. */
 enum { SHOWN_NBYTES = 200 };
 
 /* ---- one step, by text ---- */
 
-/* Non-negative decimal without sign or leading zero; or, if `negative`, with a sign. */
-static bool read_int(const char *text, size_t nbytes, bool negative, int64_t *integer)
+/* Reads a decimal without leading zeros; it may have a minus sign if `negative`. */
+static bool find_read_int(const char *text, size_t nbytes, bool negative, int64_t *integer)
 {
     bool minus = negative && nbytes > 1 && text[0] == '-';
     size_t at = minus;
@@ -33,20 +33,20 @@ static bool read_int(const char *text, size_t nbytes, bool negative, int64_t *in
     return true;
 }
 
-static bool is_dict(const berth_value *value)
+static bool find_is_dict(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
     return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
 }
 
-static bool is_text_key(const berth_value *key)
+static bool find_is_text_key(const berth_value *key)
 {
     int64_t integer;
     return berth_value_kind(key) == BERTH_KIND_STR || berth_as_int(key, &integer);
 }
 
-/* W6: what could not be written out for want of memory is an error, not another name. */
-static bool failed(const struct names_out *out, berth_error *error)
+/* W6: a name that could not be written for lack of memory is an error, not a different name. */
+static bool find_failed(const struct names_out *out, berth_error *error)
 {
     if (out->failed)
         (void)bth_fail_memory(error, out->nbytes + 32);
@@ -54,8 +54,8 @@ static bool failed(const struct names_out *out, berth_error *error)
 }
 
 /*
- * The places of up to two keys that are neither str nor int64, by their repr: long tuples that
- * begin alike have one, and NaNs. Returns how many.
+ * Finds up to two keys that are neither str nor int64 by their repr, and returns how many. Long
+ * tuples with the same beginning share a repr, and so do NaNs.
  */
 static int find_repr(const berth_value *dict, const char *text, size_t nbytes, size_t found[2],
                      berth_error *error)
@@ -63,13 +63,13 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
     size_t n = berth_value_count(dict);
     int n_found = 0;
     for (size_t i = 0; i < n && n_found < 2; i++) {
-        const berth_value *key = berth_value_key(dict, i);
-        if (is_text_key(key))
+        const berth_value *key = bth_value_key(dict, i);
+        if (find_is_text_key(key))
             continue;
-        /* With room for a tuple that is cut, however short what it is cut to: a limit cuts, too. */
+        /* With room for the longest cut tuple, so that this limit does not cut it again. */
         struct names_out out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
         bth_out_repr(&out, key);
-        bool same = !out.cut && !failed(&out, error) && out.nbytes == nbytes &&
+        bool same = !out.cut && !find_failed(&out, error) && out.nbytes == nbytes &&
                     memcmp(out.text, text, nbytes) == 0;
         bth_release(out.text);
         if (same)
@@ -78,27 +78,27 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
     return n_found;
 }
 
-/* The attribute of a value by name; false if it has none of it. */
+/* Finds an attribute by name; false if the value does not have it. */
 static bool find_attribute(const berth_value *value, const char *text, size_t nbytes,
                            uint32_t *index)
 {
     if (nbytes == 8 && memcmp(text, "__dict__", 8) == 0) {
         *index = BTH_STEP_STATE;
-        return berth_value_state(value) != NULL;
+        return berth_value_part(value, BERTH_PART_STATE) != NULL;
     }
     if ((nbytes == 4 && memcmp(text, "data", 4) == 0) ||
         (nbytes == 8 && memcmp(text, "callable", 8) == 0)) {
         *index = BTH_STEP_INNER;
-        return berth_value_inner(value) != NULL &&
+        return berth_value_part(value, BERTH_PART_INNER) != NULL &&
                (nbytes == 8) == (berth_value_kind(value) == BERTH_KIND_CALL);
     }
     if (nbytes == 10 && memcmp(text, "list_items", 10) == 0) {
         *index = BTH_STEP_LIST_ITEMS;
-        return berth_value_list_items(value) != NULL;
+        return berth_value_part(value, BERTH_PART_LIST_ITEMS) != NULL;
     }
     if (nbytes == 10 && memcmp(text, "dict_items", 10) == 0) {
         *index = BTH_STEP_DICT_ITEMS;
-        return berth_value_dict_items(value) != NULL;
+        return berth_value_part(value, BERTH_PART_DICT_ITEMS) != NULL;
     }
     berth_kind kind = berth_value_kind(value);
     const char *name;
@@ -110,27 +110,27 @@ static bool find_attribute(const berth_value *value, const char *text, size_t nb
     return false;
 }
 
-/* The keys that are no str, by what is between a path's brackets; up to two. */
+/* Finds up to two keys that are no str, by the text between the brackets of a path. */
 static int find_other_keys(const berth_value *dict, const char *text, size_t nbytes,
                            size_t found[2], berth_error *error)
 {
     int64_t integer;
-    if (!read_int(text, nbytes, true, &integer))
+    if (!find_read_int(text, nbytes, true, &integer))
         return find_repr(dict, text, nbytes, found, error);
     found[0] = bth_dict_find_int(dict, integer);
     return found[0] != SIZE_MAX;
 }
 
 /*
- * The steps that a short name's part means: a str key "1" and an int key 1, or two keys written
- * alike, and an attribute.
+ * Finds the steps that a part of a short name can mean: the str key "1" and the int key 1, two keys
+ * with the same repr, and an attribute.
  */
 static int find_steps(const berth_value *value, const char *text, size_t nbytes,
                       uint32_t steps[MOST_STEPS], berth_error *error)
 {
     int n = 0;
     int64_t integer;
-    if (is_dict(value)) {
+    if (find_is_dict(value)) {
         size_t found[2];
         size_t i = bth_dict_find_text(value, text, nbytes);
         if (i != SIZE_MAX)
@@ -138,7 +138,7 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
         int n_others = find_other_keys(value, text, nbytes, found, error);
         for (int other = 0; other < n_others; other++)
             steps[n++] = (uint32_t)found[other];
-    } else if (read_int(text, nbytes, false, &integer) &&
+    } else if (find_read_int(text, nbytes, false, &integer) &&
                (uint64_t)integer < berth_value_count(value) && integer < BTH_STEP_LIST_ITEMS) {
         uint32_t index = (uint32_t)integer;
         if (berth_value_kind(value) != BERTH_KIND_SPARSE &&
@@ -152,8 +152,8 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
 
 /* ---- paths: ['a'][0].__dict__ ---- */
 
-/* A path ends with a NUL, which is neither a digit nor an escape nor a quote. */
-static bool read_hex(const char **at, int n, uint32_t *point)
+/* A path ends with a NUL, so no check for its end is needed. */
+static bool path_read_hex(const char **at, int n, uint32_t *point)
 {
     *point = 0;
     for (; n > 0; n--, ++*at) {
@@ -169,7 +169,7 @@ static bool read_hex(const char **at, int n, uint32_t *point)
     return *point <= 0x10ffff;
 }
 
-static void out_utf8(struct names_out *out, uint32_t point)
+static void path_out_utf8(struct names_out *out, uint32_t point)
 {
     char text[4];
     size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
@@ -179,7 +179,7 @@ static void out_utf8(struct names_out *out, uint32_t point)
     bth_out_bytes(out, text, n);
 }
 
-static bool read_escape(const char **at, struct names_out *out)
+static bool path_read_escape(const char **at, struct names_out *out)
 {
     static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
     char c = *(*at)++;
@@ -190,21 +190,21 @@ static bool read_escape(const char **at, struct names_out *out)
     }
     uint32_t point;
     int n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (!n || !read_hex(at, n, &point))
+    if (!n || !path_read_hex(at, n, &point))
         return false;
-    out_utf8(out, point);
+    path_out_utf8(out, point);
     return true;
 }
 
-/* A quoted text, from its quote to behind the other one. */
-static bool read_quoted(const char **at, struct names_out *out)
+/* Reads a quoted text; *at is then behind its closing quote. */
+static bool path_read_quoted(const char **at, struct names_out *out)
 {
     char quote = *(*at)++;
     bth_out_bytes(out, "", 0);
     while (**at && **at != quote) {
         if (**at == '\\') {
             ++*at;
-            if (!read_escape(at, out))
+            if (!path_read_escape(at, out))
                 return false;
             continue;
         }
@@ -213,23 +213,23 @@ static bool read_quoted(const char **at, struct names_out *out)
     return *(*at)++ == quote;
 }
 
-/* A path does not say which of two keys. */
-static bool fail_alike(const char *text, size_t nbytes, berth_error *error)
+/* Two keys have the same repr, so the path is ambiguous. */
+static bool path_fail_alike(const char *text, size_t nbytes, berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET, "two keys are written as %.*s",
              (int)(nbytes < SHOWN_NBYTES ? nbytes : SHOWN_NBYTES), text);
     return false;
 }
 
-/* ['a'] or [0] or [(1, 2)]: the step below value; at behind the bracket. */
-static bool read_item(const berth_value *value, const char **at, const char *end, uint32_t *index,
-                      berth_error *error)
+/* Reads ['a'] or [0] or [(1, 2)] as a step; *at is then behind the bracket. */
+static bool path_read_item(const berth_value *value, const char **at, const char *end,
+                           uint32_t *index, berth_error *error)
 {
     size_t found = SIZE_MAX;
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         struct names_out out = {.limit = SIZE_MAX};
-        if (read_quoted(at, &out) && !failed(&out, error) && is_dict(value))
+        if (path_read_quoted(at, &out) && !find_failed(&out, error) && find_is_dict(value))
             found = bth_dict_find_text(value, out.text, out.nbytes);
         bth_release(out.text);
         if (found == SIZE_MAX || *(*at)++ != ']') /* at the end there is a NUL */
@@ -237,16 +237,16 @@ static bool read_item(const berth_value *value, const char **at, const char *end
         *index = (uint32_t)found;
         return true;
     }
-    /* A repr may hold brackets (torch.Size([1])): the first one that fits. */
+    /* A repr may contain brackets (torch.Size([1])), so each closing bracket is tried. */
     for (const char *close = *at; (close = memchr(close, ']', (size_t)(end - close))); close++) {
         int64_t integer;
         size_t nbytes = (size_t)(close - *at), keys[2];
-        int n = is_dict(value) ? find_other_keys(value, *at, nbytes, keys, error) : 0;
+        int n = find_is_dict(value) ? find_other_keys(value, *at, nbytes, keys, error) : 0;
         if (n == 2)
-            return fail_alike(*at, nbytes, error);
+            return path_fail_alike(*at, nbytes, error);
         if (n == 1)
             found = keys[0];
-        else if (!is_dict(value) && read_int(*at, nbytes, false, &integer) &&
+        else if (!find_is_dict(value) && find_read_int(*at, nbytes, false, &integer) &&
                  integer < BTH_STEP_LIST_ITEMS)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
@@ -258,8 +258,8 @@ static bool read_item(const berth_value *value, const char **at, const char *end
     return false;
 }
 
-static bool read_attribute(const berth_value *value, const char **at, const char *end,
-                           uint32_t *index)
+static bool path_read_attribute(const berth_value *value, const char **at, const char *end,
+                                uint32_t *index)
 {
     const char *from = ++*at;
     while (*at < end && **at != '.' && **at != '[')
@@ -267,15 +267,15 @@ static bool read_attribute(const berth_value *value, const char **at, const char
     return find_attribute(value, from, (size_t)(*at - from), index);
 }
 
-/* The value of a path, or NULL. Follows any edge, also those that a walk does not enter again. */
+/* The value of a path, or NULL. Also follows edges that the walk did not enter again. */
 static const berth_value *find_path(const berth_value *root, const char *path, berth_error *error)
 {
     const berth_value *value = root;
     const char *at = path, *end = path + strlen(path);
     while (value && at < end) {
         uint32_t index;
-        bool found = *at == '['   ? read_item(value, &at, end, &index, error)
-                     : *at == '.' ? read_attribute(value, &at, end, &index)
+        bool found = *at == '['   ? path_read_item(value, &at, end, &index, error)
+                     : *at == '.' ? path_read_attribute(value, &at, end, &index)
                                   : false;
         value = found ? bth_step(value, index) : NULL;
     }
@@ -284,7 +284,7 @@ static const berth_value *find_path(const berth_value *root, const char *path, b
 
 /* ---- short names of any values ---- */
 
-/* A value that the first `at` bytes of a name can mean. */
+/* A value that the first `at` bytes of the name lead to. */
 struct place {
     const berth_value *value;
     size_t at;
@@ -301,7 +301,7 @@ struct search {
     int n_found;
 };
 
-static bool add_place(struct search *search, uint32_t parent, uint32_t index, size_t at)
+static bool search_add(struct search *search, uint32_t parent, uint32_t index, size_t at)
 {
     const berth_value *value = bth_step(search->places[parent].value, index);
     if (search->n == MOST_PLACES)
@@ -314,8 +314,8 @@ static bool add_place(struct search *search, uint32_t parent, uint32_t index, si
     return true;
 }
 
-/* Tries every end of the next step: keys hold dots themselves. */
-static bool expand(struct search *search, uint32_t i, berth_error *error)
+/* Tries every end of the next step, because keys may contain dots. */
+static bool search_expand(struct search *search, uint32_t i, berth_error *error)
 {
     size_t from = search->places[i].at;
     if (from > search->nbytes)
@@ -326,14 +326,14 @@ static bool expand(struct search *search, uint32_t i, berth_error *error)
         uint32_t steps[MOST_STEPS];
         int n = find_steps(search->places[i].value, search->name + from, end - from, steps, error);
         for (int step = 0; step < n; step++)
-            if (!add_place(search, i, steps[step], end + 1))
+            if (!search_add(search, i, steps[step], end + 1))
                 return false;
         if (end == search->nbytes)
             return true;
     }
 }
 
-static void out_place(struct names_out *out, const struct search *search, uint32_t place)
+static void search_out_path(struct names_out *out, const struct search *search, uint32_t place)
 {
     uint32_t chain[64] = {0};
     size_t n = 0;
@@ -345,23 +345,23 @@ static void out_place(struct names_out *out, const struct search *search, uint32
     }
 }
 
-static const char *shown(struct names_out *out)
+static const char *search_shown(struct names_out *out)
 {
     return out->text ? out->text : "";
 }
 
-static int fail_ambiguous(const char *name, struct names_out *first, struct names_out *second,
-                          berth_error *error)
+static int find_fail_ambiguous(const char *name, struct names_out *first, struct names_out *second,
+                               berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
              "\"%.*s\" is the name of two values: %.*s and %.*s", SHOWN_NBYTES / 2, name,
-             SHOWN_NBYTES, shown(first), SHOWN_NBYTES, shown(second));
+             SHOWN_NBYTES, search_shown(first), SHOWN_NBYTES, search_shown(second));
     bth_release(first->text);
     bth_release(second->text);
     return error->code;
 }
 
-/* Any value by short name. NULL and no error: there is none. */
+/* Any value by short name; NULL without an error if there is none. */
 static const berth_value *find_any(const berth_value *root, const char *name, berth_error *error)
 {
     const berth_value *value = NULL;
@@ -374,14 +374,14 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
     search.places[search.n++] = (struct place){.value = root};
     bool whole = true;
     for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
-        whole = expand(&search, i, error);
+        whole = search_expand(&search, i, error);
     if (error->code != BERTH_OK) {
         value = NULL;
     } else if (search.n_found == 2) {
         struct names_out first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
-        out_place(&first, &search, search.found[0]);
-        out_place(&second, &search, search.found[1]);
-        fail_ambiguous(name, &first, &second, error);
+        search_out_path(&first, &search, search.found[0]);
+        search_out_path(&second, &search, search.found[1]);
+        find_fail_ambiguous(name, &first, &second, error);
     } else if (!whole) {
         bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
                  "\"%.*s\" can be read in more than %d ways; give its path, as ['a'][0]",
@@ -395,14 +395,14 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
 
 /* ---- what is near ---- */
 
-static size_t least(size_t a, size_t b, size_t c)
+static size_t find_min(size_t a, size_t b, size_t c)
 {
     size_t smaller = a < b ? a : b;
     return smaller < c ? smaller : c;
 }
 
 /* Levenshtein's distance of two texts of at most NEAR_NBYTES bytes. */
-static size_t distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
+static size_t find_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
 {
     size_t row[NEAR_NBYTES + 1];
     for (size_t j = 0; j <= b_nbytes; j++)
@@ -412,15 +412,15 @@ static size_t distance(const char *a, size_t a_nbytes, const char *b, size_t b_n
         row[0] = i;
         for (size_t j = 1; j <= b_nbytes; j++) {
             size_t above = row[j];
-            row[j] = least(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            row[j] = find_min(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
             diagonal = above;
         }
     }
     return row[b_nbytes];
 }
 
-/* The nearest of the first names, NULL if none is near; the caller releases it. */
-static char *nearest(const bth_names *names, const char *name)
+/* The most similar of the first names, or NULL; the caller releases it. */
+static char *find_nearest(const bth_names *names, const char *name)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
     char *near = NULL;
@@ -429,9 +429,9 @@ static char *nearest(const bth_names *names, const char *name)
         bth_out_entry(&out, names, names->tensors[i], false);
         size_t far = best;
         if (!out.cut && !out.failed) { /* then there is a text */
-            /* "weight" is near "decoder.weight", but nearer to "weigth". */
+            /* "weight" is similar to "decoder.weight", but more similar to "weigth". */
             bool within = nbytes > 2 && strstr(out.text, name);
-            far = within ? best - (best > 1) : distance(name, nbytes, out.text, out.nbytes);
+            far = within ? best - (best > 1) : find_distance(name, nbytes, out.text, out.nbytes);
         }
         if (far < best) {
             best = far;
@@ -444,9 +444,9 @@ static char *nearest(const bth_names *names, const char *name)
     return near;
 }
 
-static int fail_not_found(const bth_names *names, const char *name, berth_error *error)
+static int find_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
-    char *near = nearest(names, name);
+    char *near = find_nearest(names, name);
     if (near)
         bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
                  "no value named \"%.*s\"; near: \"%.*s\"", SHOWN_NBYTES, name, SHOWN_NBYTES, near);
@@ -459,9 +459,9 @@ static int fail_not_found(const bth_names *names, const char *name, berth_error 
 
 /* ---- tensors by short name ---- */
 
-/* The next tensor of a name after place `after`, if its text is the name. */
-static uint32_t next_tensor(const bth_names *names, uint32_t after, uint64_t hash, const char *name,
-                            berth_error *error)
+/* The next tensor from position `after` on whose short name is `name`. */
+static uint32_t find_next_tensor(const bth_names *names, uint32_t after, uint64_t hash,
+                                 const char *name, berth_error *error)
 {
     for (uint32_t i = after; i < names->n_tensors; i++) {
         uint32_t entry = names->tensors[i];
@@ -469,7 +469,7 @@ static uint32_t next_tensor(const bth_names *names, uint32_t after, uint64_t has
             continue;
         struct names_out out = {.limit = SIZE_MAX};
         bth_out_entry(&out, names, entry, false);
-        bool same = !failed(&out, error) && strcmp(out.text, name) == 0;
+        bool same = !find_failed(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
         if (same)
             return i;
@@ -479,25 +479,25 @@ static uint32_t next_tensor(const bth_names *names, uint32_t after, uint64_t has
     return UINT32_MAX;
 }
 
-/* A tensor of the list. NULL and no error: there is none of that name. */
+/* A listed tensor; NULL without an error if no tensor has that name. */
 static const berth_value *find_tensor(const bth_names *names, const char *name, berth_error *error)
 {
     uint64_t hash = bth_name_hash(names, name, strlen(name));
     uint32_t first = bth_names_slot(names, hash);
     if (first != UINT32_MAX)
-        first = next_tensor(names, first, hash, name, error);
+        first = find_next_tensor(names, first, hash, name, error);
     if (first == UINT32_MAX)
         return NULL;
     const struct names_entry *entry = &names->entries[names->tensors[first]];
     if (!(entry->hash & BTH_NAME_SHARED))
         return entry->value;
-    uint32_t second = next_tensor(names, first + 1, hash, name, error);
+    uint32_t second = find_next_tensor(names, first + 1, hash, name, error);
     if (second == UINT32_MAX)
         return error->code == BERTH_OK ? entry->value : NULL;
     struct names_out a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
     bth_out_entry(&a, names, names->tensors[first], true);
     bth_out_entry(&b, names, names->tensors[second], true);
-    fail_ambiguous(name, &a, &b, error);
+    find_fail_ambiguous(name, &a, &b, error);
     return NULL;
 }
 
@@ -516,6 +516,6 @@ const berth_value *bth_names_find(const bth_names *names, const char *name, bert
     if (!value && error->code == BERTH_OK)
         value = find_any(names->root, name, error);
     if (!value && error->code == BERTH_OK)
-        fail_not_found(names, name, error);
+        find_fail_not_found(names, name, error);
     return error->code == BERTH_OK ? value : NULL;
 }

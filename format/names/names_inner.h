@@ -4,14 +4,7 @@
 #define BTH_FORMAT_NAMES_NAMES_INNER_H
 
 #include "format/names/names.h"
-
-/* Steps from a value to what is neither an item nor a part. */
-enum {
-    BTH_STEP_LIST_ITEMS = UINT32_MAX - 3, /* the first: items have smaller numbers */
-    BTH_STEP_DICT_ITEMS,
-    BTH_STEP_INNER,
-    BTH_STEP_STATE
-};
+#include "format/values/value.h"
 
 /* Bit of names_entry.hash: another tensor has the same short name. */
 #define BTH_NAME_SHARED (UINT64_C(1) << 63)
@@ -21,10 +14,10 @@ struct names_entry {
     const berth_value *value;
     uint64_t hash;   /* of the short name */
     uint32_t parent; /* entry; UINT32_MAX for the root */
-    uint32_t index;  /* item of the parent's value, or BERTH_STEP_ */
+    uint32_t index;  /* item of the parent's value, or BTH_STEP_… */
 };
 
-/* The hash of a long key, kept: a file may use one key in many dicts. */
+/* The hash of a long key is kept, because a file may use one key in many dicts. */
 struct names_key {
     const void *text;
     uint64_t hash;
@@ -47,11 +40,22 @@ struct bth_names {
     uint64_t powers[9]; /* of the hash's base */
 };
 
-/* Memo-doubled tuples would be 2^n characters: a tuple's repr ends after so many, with "...)" (P3).
+/*
+ * P3: n bytes of pickle can make a tuple whose repr has 2^n characters. So the repr of a tuple ends
+ * after this many, with "...)".
  */
 enum { BTH_TUPLE_REPR_NBYTES = 256 };
 
-/* Text that grows; nothing is added beyond `limit` bytes (then `cut`), or without memory. */
+/*
+ * P3: one long key may stand on many levels for a few bytes each, but a name contains it each time.
+ * A million levels of short keys stay below this.
+ */
+#define BTH_LONGEST_NAME_NBYTES ((size_t)16 << 20)
+
+/*
+ * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; without memory,
+ * `failed`.
+ */
 struct names_out {
     char *text;
     size_t nbytes;
@@ -64,7 +68,7 @@ struct names_out {
 void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes);
 void bth_out_text(struct names_out *out, const char *text);
 
-/* Python's repr of a key; that of a tuple is cut after some 256 bytes (P3). */
+/* Python's repr of a key. The repr of a tuple is cut after about 256 bytes (P3). */
 void bth_out_repr(struct names_out *out, const berth_value *key);
 
 /* One step below `parent`: in a short name, without dots ("a", "0", "indices"). */
@@ -76,10 +80,6 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
 
 /* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
 const char *bth_part_name(const berth_value *value, uint32_t i);
-/* That part. */
-const berth_value *bth_part(const berth_value *value, uint32_t i);
-/* What a step leads to; NULL if there is no such step. */
-const berth_value *bth_step(const berth_value *parent, uint32_t index);
 
 /* The hash of a short name, as of an entry. */
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);

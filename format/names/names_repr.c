@@ -13,10 +13,10 @@
 /* ---- numbers ---- */
 
 /*
- * The shortest digits that read back as the same double, as d.ddde±x; the decimal point of the
- * process's locale is none of ours.
+ * The shortest digits that read back as the same double, without a decimal point, which the
+ * process's locale could change.
  */
-static size_t shortest_digits(double value, char digits[32], int *exponent)
+static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
 {
     char text[64];
     for (int precision = 0; precision < 17; precision++) {
@@ -26,7 +26,7 @@ static size_t shortest_digits(double value, char digits[32], int *exponent)
     }
     size_t n = 0;
     const char *at = text;
-    for (; *at != 'e'; at++) /* of a finite number there is one */
+    for (; *at != 'e'; at++) /* a finite number has one */
         if (*at >= '0' && *at <= '9')
             digits[n++] = *at;
     *exponent = (int)strtol(at + 1, NULL, 10);
@@ -35,7 +35,7 @@ static size_t shortest_digits(double value, char digits[32], int *exponent)
 }
 
 /* As Python's repr of a float: exponents from 1e16 on and below 1e-4. */
-static void out_float(struct names_out *out, double value, bool whole)
+static void repr_float(struct names_out *out, double value, bool whole)
 {
     char digits[32], text[32];
     if (isnan(value) || isinf(value)) {
@@ -45,7 +45,7 @@ static void out_float(struct names_out *out, double value, bool whole)
     int exponent;
     if (signbit(value))
         bth_out_text(out, "-");
-    int n = (int)shortest_digits(fabs(value), digits, &exponent);
+    int n = (int)repr_shortest_digits(fabs(value), digits, &exponent);
     if (exponent < -4 || exponent >= 16) {
         bth_out_bytes(out, digits, 1);
         if (n > 1)
@@ -67,21 +67,21 @@ static void out_float(struct names_out *out, double value, bool whole)
 }
 
 /* (1+2j); without a real part, 2j. */
-static void out_complex(struct names_out *out, double real, double imaginary)
+static void repr_complex(struct names_out *out, double real, double imaginary)
 {
     bool alone = real == 0 && !signbit(real);
     if (!alone) {
         bth_out_text(out, "(");
-        out_float(out, real, true);
+        repr_float(out, real, true);
         if (!signbit(imaginary) || isnan(imaginary))
             bth_out_text(out, "+");
     }
-    out_float(out, imaginary, true);
+    repr_float(out, imaginary, true);
     bth_out_text(out, alone ? "j" : "j)");
 }
 
 /* An integer of up to 255 bytes in decimal, by repeated division by 10^9. */
-static void out_bigint(struct names_out *out, const uint8_t *bytes, size_t nbytes)
+static void repr_bigint(struct names_out *out, const uint8_t *bytes, size_t nbytes)
 {
     uint32_t words[64] = {0}, groups[80];
     bool negative = bytes[nbytes - 1] & 0x80;
@@ -112,14 +112,14 @@ static void out_bigint(struct names_out *out, const uint8_t *bytes, size_t nbyte
     }
 }
 
-static void out_int(struct names_out *out, const berth_value *key)
+static void repr_int(struct names_out *out, const berth_value *key)
 {
     char text[32];
     size_t nbytes;
     int64_t integer;
     const uint8_t *bytes = berth_as_bigint(key, &nbytes);
     if (bytes) {
-        out_bigint(out, bytes, nbytes);
+        repr_bigint(out, bytes, nbytes);
         return;
     }
     berth_as_int(key, &integer);
@@ -130,7 +130,7 @@ static void out_int(struct names_out *out, const berth_value *key)
 /* ---- text ---- */
 
 /* One code point of valid UTF-8 (surrogates pass), and how many bytes it has. */
-static size_t code_point(const uint8_t *text, uint32_t *point)
+static size_t repr_code_point(const uint8_t *text, uint32_t *point)
 {
     size_t n = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
     *point = n == 1 ? text[0] : text[0] & (0xffu >> (n + 1));
@@ -139,7 +139,7 @@ static size_t code_point(const uint8_t *text, uint32_t *point)
     return n;
 }
 
-static bool is_printable(uint32_t point)
+static bool repr_is_printable(uint32_t point)
 {
     return point >= 0x20 && point != 0x7f && !(point >= 0x80 && point <= 0xa0) && point != 0xad &&
            !(point >= 0xd800 && point <= 0xdfff) && !(point >= 0x200b && point <= 0x200f) &&
@@ -147,8 +147,8 @@ static bool is_printable(uint32_t point)
            point != 0xfeff;
 }
 
-/* A character that repr writes in another way than as itself. */
-static void out_escape(struct names_out *out, uint32_t point)
+/* Writes a character that repr escapes. */
+static void repr_escape(struct names_out *out, uint32_t point)
 {
     char text[16];
     switch (point) {
@@ -162,7 +162,7 @@ static void out_escape(struct names_out *out, uint32_t point)
         bth_out_text(out, "\\t");
         return;
     default:
-        if (point == '\\' || point == '\'') /* text in " has none to escape */
+        if (point == '\\' || point == '\'') /* a text in " has no ' to escape */
             (void)snprintf(text, sizeof(text), "\\%c", (char)point);
         else
             (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,
@@ -172,34 +172,34 @@ static void out_escape(struct names_out *out, uint32_t point)
     }
 }
 
-static char quote_for(const void *text, size_t nbytes)
+static char repr_quote(const void *text, size_t nbytes)
 {
     return memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes) ? '"' : '\'';
 }
 
-/* ASCII that repr writes as itself: where " would end the text, it ends with '. */
-static bool is_plain(char c)
+/* ASCII that repr writes unchanged. A text that contains " is quoted with '. */
+static bool repr_is_plain(char c)
 {
     return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
 }
 
-static void out_str(struct names_out *out, const berth_value *key)
+static void repr_str(struct names_out *out, const berth_value *key)
 {
     size_t nbytes;
     const char *text = berth_as_text(key, &nbytes);
-    char quote = quote_for(text, nbytes);
+    char quote = repr_quote(text, nbytes);
     bth_out_bytes(out, &quote, 1);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
-        while (at < nbytes && is_plain(text[at]))
+        while (at < nbytes && repr_is_plain(text[at]))
             at++;
         if (at == nbytes)
             break;
         uint32_t point;
-        size_t n = code_point((const uint8_t *)text + at, &point);
-        if (!is_printable(point) || point == '\\' || point == (uint32_t)quote) {
+        size_t n = repr_code_point((const uint8_t *)text + at, &point);
+        if (!repr_is_printable(point) || point == '\\' || point == (uint32_t)quote) {
             bth_out_bytes(out, text + plain, at - plain);
-            out_escape(out, point);
+            repr_escape(out, point);
             plain = at + n;
         }
         at += n;
@@ -208,16 +208,16 @@ static void out_str(struct names_out *out, const berth_value *key)
     bth_out_bytes(out, &quote, 1);
 }
 
-static void out_bytes(struct names_out *out, const berth_value *key)
+static void repr_bytes(struct names_out *out, const berth_value *key)
 {
     size_t nbytes;
     const uint8_t *bytes = berth_as_bytes(key, &nbytes);
-    char quote = quote_for(bytes, nbytes);
+    char quote = repr_quote(bytes, nbytes);
     bth_out_text(out, "b");
     bth_out_bytes(out, &quote, 1);
     for (size_t i = 0; i < nbytes && !out->cut; i++) {
         if (bytes[i] < 0x20 || bytes[i] > 0x7e || bytes[i] == '\\' || bytes[i] == (uint8_t)quote)
-            out_escape(out, bytes[i]);
+            repr_escape(out, bytes[i]);
         else
             bth_out_bytes(out, (const char *)bytes + i, 1);
     }
@@ -226,7 +226,7 @@ static void out_bytes(struct names_out *out, const berth_value *key)
 
 /* ---- all kinds ---- */
 
-static void out_device(struct names_out *out, const berth_value *key)
+static void repr_device(struct names_out *out, const berth_value *key)
 {
     char text[96];
     int64_t index;
@@ -238,51 +238,51 @@ static void out_device(struct names_out *out, const berth_value *key)
     bth_out_text(out, text);
 }
 
-/* As Python shows objects: "<module name 7>", told apart by a number in place of an address. */
-static void out_inert(struct names_out *out, const berth_value *key)
+/* As Python shows objects: "<module name 7>", with a number instead of an address. */
+static void repr_inert(struct names_out *out, const berth_value *key)
 {
     char text[160];
     const berth_value *global =
-        berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_inner(key) : key;
+        berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_part(key, BERTH_PART_INNER) : key;
     (void)snprintf(text, sizeof(text), "<%.100s %zu>", berth_as_text(global, NULL),
                    bth_value_id(key));
     bth_out_text(out, text);
 }
 
-/* Every kind that holds no others. */
-static void out_scalar(struct names_out *out, const berth_value *key)
+/* All kinds that contain no other values. */
+static void repr_scalar(struct names_out *out, const berth_value *key)
 {
     switch (berth_value_kind(key)) {
     case BERTH_KIND_NONE:
         bth_out_text(out, "None");
         break;
     case BERTH_KIND_BOOL:
-        bth_out_text(out, berth_as_bool(key) ? "True" : "False");
+        bth_out_text(out, bth_value_bool(key) ? "True" : "False");
         break;
     case BERTH_KIND_INT:
-        out_int(out, key);
+        repr_int(out, key);
         break;
     case BERTH_KIND_FLOAT:
-        out_float(out, berth_as_float(key), false);
+        repr_float(out, bth_value_real(key), false);
         break;
     case BERTH_KIND_COMPLEX:
-        out_complex(out, berth_as_float(key), berth_value_imaginary(key));
+        repr_complex(out, bth_value_real(key), bth_value_imaginary(key));
         break;
     case BERTH_KIND_STR:
-        out_str(out, key);
+        repr_str(out, key);
         break;
     case BERTH_KIND_BYTES:
-        out_bytes(out, key);
+        repr_bytes(out, key);
         break;
     case BERTH_KIND_DEVICE:
-        out_device(out, key);
+        repr_device(out, key);
         break;
     case BERTH_KIND_DTYPE:
         bth_out_text(out, "torch.");
-        bth_out_text(out, berth_dtype_name(berth_as_dtype(key)));
+        bth_out_text(out, berth_dtype_name(bth_value_constant(key, BERTH_KIND_DTYPE)));
         break;
     default: /* P4: nothing else is a key */
-        out_inert(out, key);
+        repr_inert(out, key);
         break;
     }
 }
@@ -292,44 +292,45 @@ struct open_tuple {
     size_t next;
 };
 
-static bool is_tuple(const berth_value *value)
+static bool repr_is_tuple(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_TUPLE ||
            berth_value_kind(value) == BERTH_KIND_SIZE;
 }
 
-static void open_tuple(struct names_out *out, const berth_value *value, struct open_tuple *open)
+static void repr_open_tuple(struct names_out *out, const berth_value *value,
+                            struct open_tuple *open)
 {
     bth_out_text(out, berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
     *open = (struct open_tuple){.value = value};
 }
 
-static void close_tuple(struct names_out *out, const struct open_tuple *open)
+static void repr_close_tuple(struct names_out *out, const struct open_tuple *open)
 {
     bool size = berth_value_kind(open->value) == BERTH_KIND_SIZE;
     bth_out_text(out, size ? "])" : open->next == 1 ? ",)" : ")");
 }
 
-static void out_tuple(struct names_out *out, const berth_value *key)
+static void repr_tuple(struct names_out *out, const berth_value *key)
 {
     struct open_tuple open[BTH_TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
     size_t n_open = 1, outer = out->limit;
     if (outer - out->nbytes > BTH_TUPLE_REPR_NBYTES)
         out->limit = out->nbytes + BTH_TUPLE_REPR_NBYTES;
-    open_tuple(out, key, &open[0]);
+    repr_open_tuple(out, key, &open[0]);
     while (!out->cut && !out->failed && n_open > 0 && n_open < BTH_TUPLE_REPR_NBYTES) {
         struct open_tuple *top = &open[n_open - 1];
-        const berth_value *item = berth_value_item(top->value, top->next);
+        const berth_value *item = bth_value_item(top->value, top->next);
         if (!item) {
-            close_tuple(out, top);
+            repr_close_tuple(out, top);
             n_open--;
             continue;
         }
         bth_out_text(out, top->next++ ? ", " : "");
-        if (is_tuple(item))
-            open_tuple(out, item, &open[n_open++]);
+        if (repr_is_tuple(item))
+            repr_open_tuple(out, item, &open[n_open++]);
         else
-            out_scalar(out, item);
+            repr_scalar(out, item);
     }
     if (out->limit != outer && (out->cut || n_open)) {
         out->limit = outer;
@@ -341,8 +342,8 @@ static void out_tuple(struct names_out *out, const berth_value *key)
 
 void bth_out_repr(struct names_out *out, const berth_value *key)
 {
-    if (is_tuple(key))
-        out_tuple(out, key);
+    if (repr_is_tuple(key))
+        repr_tuple(out, key);
     else
-        out_scalar(out, key);
+        repr_scalar(out, key);
 }

@@ -40,22 +40,6 @@ void bth_out_text(struct names_out *out, const char *text)
 
 /* ---- steps ---- */
 
-static bool is_tensor(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-    return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
-}
-
-const berth_value *bth_part(const berth_value *value, uint32_t i)
-{
-    const berth_value *plain = bth_value_plain(value);
-    const berth_tensor *tensor = berth_as_tensor(plain);
-    if (!tensor)
-        return berth_value_item(plain, i);
-    const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
-    return berth_as_tensor(part) ? part : NULL; /* older files have lists */
-}
-
 const char *bth_part_name(const berth_value *value, uint32_t i)
 {
     static const char *const coo[] = {"indices", "values"};
@@ -70,7 +54,7 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
         return nested[i];
-    switch (berth_as_layout(plain)) {
+    switch (bth_value_constant(plain, BERTH_KIND_LAYOUT)) {
     case BERTH_SPARSE_COO:
         return coo[i];
     case BERTH_SPARSE_CSR:
@@ -81,21 +65,8 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
     }
 }
 
-const berth_value *bth_step(const berth_value *parent, uint32_t index)
-{
-    if (index == BTH_STEP_STATE)
-        return berth_value_state(parent);
-    if (index == BTH_STEP_INNER)
-        return berth_value_inner(parent);
-    if (index == BTH_STEP_LIST_ITEMS)
-        return berth_value_list_items(parent);
-    if (index == BTH_STEP_DICT_ITEMS)
-        return berth_value_dict_items(parent);
-    return is_tensor(parent) ? bth_part(parent, index) : berth_value_item(parent, index);
-}
-
 /* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
-static const char *attribute_name(const berth_value *parent, uint32_t index)
+static const char *step_attribute(const berth_value *parent, uint32_t index)
 {
     if (index == BTH_STEP_STATE)
         return "__dict__";
@@ -105,10 +76,10 @@ static const char *attribute_name(const berth_value *parent, uint32_t index)
         return "dict_items";
     if (index == BTH_STEP_INNER)
         return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
-    return is_tensor(parent) ? bth_part_name(parent, index) : NULL;
+    return bth_is_tensor(berth_value_kind(parent)) ? bth_part_name(parent, index) : NULL;
 }
 
-static void out_index(struct names_out *out, uint32_t index)
+static void name_out_index(struct names_out *out, uint32_t index)
 {
     char text[16];
     (void)snprintf(text, sizeof(text), "%" PRIu32, index);
@@ -117,8 +88,8 @@ static void out_index(struct names_out *out, uint32_t index)
 
 void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = attribute_name(parent, index);
-    const berth_value *key = attribute ? NULL : berth_value_key(parent, index);
+    const char *attribute = step_attribute(parent, index);
+    const berth_value *key = attribute ? NULL : bth_value_key(parent, index);
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (attribute)
@@ -128,30 +99,30 @@ void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32
     else if (key)
         bth_out_repr(out, key);
     else
-        out_index(out, index);
+        name_out_index(out, index);
 }
 
 void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = attribute_name(parent, index);
+    const char *attribute = step_attribute(parent, index);
     if (attribute) {
         bth_out_text(out, ".");
         bth_out_text(out, attribute);
         return;
     }
-    const berth_value *key = berth_value_key(parent, index);
+    const berth_value *key = bth_value_key(parent, index);
     bth_out_text(out, "[");
     if (key)
         bth_out_repr(out, key);
     else
-        out_index(out, index);
+        name_out_index(out, index);
     bth_out_text(out, "]");
 }
 
 /* ---- entries ---- */
 
-static void out_steps(struct names_out *out, const bth_names *names, const uint32_t *chain,
-                      size_t n, bool path)
+static void name_out_steps(struct names_out *out, const bth_names *names, const uint32_t *chain,
+                           size_t n, bool path)
 {
     for (size_t i = n; i-- > 0;) {
         const struct names_entry *entry = &names->entries[chain[i]];
@@ -184,30 +155,24 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
          at = names->entries[at].parent)
         chain[n++] = at;
-    out_steps(out, names, chain, n, path);
+    name_out_steps(out, names, chain, n, path);
     if (chain != few)
         bth_release(chain);
 }
 
 /*
- * P3: one long key on each of many levels costs the file a few bytes a level, and the name all of
- * the key. A million levels of short keys are less.
+ * Whether a short name can stand for its tensor. Not if it contains a NUL, which would end it, or
+ * surrogates, which are no UTF-8; if it is empty, which is the name of the root; or if it begins
+ * like a path.
  */
-#define LONGEST_NAME_NBYTES ((size_t)16 << 20)
-
-/*
- * Whether a short name can stand for its tensor: a NUL would end it early, and surrogates are no
- * UTF-8, so that two names would look the same; the empty name is the root's; what begins as a path
- * does is read as one.
- */
-static bool can_be_said(const struct names_out *out, const struct names_entry *entry)
+static bool name_can_stand(const struct names_out *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
     if (out->text[0] == '[' || out->text[0] == '.')
         return false;
     for (size_t i = 0; i < out->nbytes; i++)
-        if (out->text[i] == '\0' || /* one more is behind the last byte */
+        if (out->text[i] == '\0' || /* a NUL is behind the last byte */
             ((uint8_t)out->text[i] == 0xed && (uint8_t)out->text[i + 1] >= 0xa0))
             return false;
     return true;
@@ -222,12 +187,12 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     struct names_out short_out = {
-        .limit = LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
+        .limit = BTH_LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
     struct names_out path_out = {
-        .limit = LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
+        .limit = BTH_LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
     bth_out_entry(&short_out, names, entry, shared);
     if (!shared && !short_out.failed && !short_out.cut &&
-        !can_be_said(&short_out, &names->entries[entry])) {
+        !name_can_stand(&short_out, &names->entries[entry])) {
         short_out.nbytes = 0;
         bth_out_entry(&short_out, names, entry, true);
     }
@@ -236,9 +201,10 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
     *path = (bth_name_text){.text = path_out.text, .capacity = path_out.capacity};
     if (short_out.failed || path_out.failed)
         return bth_fail_memory(error, short_out.nbytes + path_out.nbytes);
-    if (path_out.cut) /* of the two, the path is the longer one */
+    if (path_out.cut) /* the path is the longer of the two */
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the name of tensor %zu has more than %zu bytes", i, LONGEST_NAME_NBYTES);
+                        "the name of tensor %zu has more than %zu bytes", i,
+                        BTH_LONGEST_NAME_NBYTES);
     return 0;
 }
 

@@ -11,33 +11,33 @@
 
 enum { BTH_FETCHED_BITS = 4096 };
 
-/* What a look over a pickle tells before anything is built. Begins as zeros. */
+/* What the scan of a pickle finds before anything is built. Begins as zeros. */
 typedef struct bth_pickle_survey {
-    size_t extent; /* bytes up to and with STOP; until that is there, where to go on */
+    size_t extent; /* bytes up to and including STOP; until STOP is found, where the scan goes on */
     size_t n_memo; /* one more than the largest memo index that is fetched */
-    uint64_t fetched[BTH_FETCHED_BITS / 64]; /* by index modulo its bits: some such is fetched */
+    uint64_t fetched[BTH_FETCHED_BITS /
+                     64]; /* a bit for each memo index, modulo their number: it may be fetched */
 } bth_pickle_survey;
 
 typedef struct bth_pickle_rules {
     bool inert;                      /* load.unknown_globals = inert */
     bool stream;                     /* from before 1.6: persistent ids have a sixth item */
-    bool one_by_one;                 /* no short cuts: what they are compared with */
+    bool one_by_one;                 /* opcode by opcode, for comparison */
     const char *record;              /* for errors: "data.pkl" */
     uint64_t base_offset;            /* of bytes[0] in the file, for errors */
     const bth_pickle_survey *survey; /* of these bytes; NULL: the reader makes it */
 } bth_pickle_rules;
 
 /*
- * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before (the caller then brings
- * more, and calls again with the same survey), other codes if it can be none. Linear; allocates
- * nothing.
+ * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
+ * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing.
  */
 int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     bth_pickle_survey *survey, berth_error *error);
 
 /*
- * Reads one pickle of exactly nbytes bytes into the tree, storages included. Text is copied:
- * `bytes` may go afterwards.
+ * Reads one pickle of exactly nbytes bytes into the tree, with its storages. Keeps no pointer to
+ * `bytes`.
  */
 int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     berth_tree *tree, berth_value **root, berth_error *error);
@@ -47,7 +47,7 @@ typedef struct bth_pickled {
     uint8_t *bytes;
     size_t nbytes;
     const berth_storage **storages; /* storage i is record data/<i> */
-    berth_dtype *dtypes;            /* its class in the file, by which PyTorch swaps: NONE: never */
+    berth_dtype *dtypes; /* its class in the file; PyTorch swaps bytes by it, and never for NONE */
     size_t n_storages;
 } bth_pickled;
 
@@ -60,7 +60,40 @@ int bth_pickle_write(const berth_value *root, bool foreign, bth_pickled *pickled
                      berth_error *error);
 void bth_pickled_free(bth_pickled *pickled);
 
-/* What torch calls them, by berth_layout_kind. */
+/* PyTorch's names of layouts, by berth_layout_kind. */
 extern const char *const bth_layout_names[];
+
+/* ---- files from before PyTorch 1.6 ---- */
+
+/* Whether a file that begins with these bytes (14 are enough) is in the legacy format. */
+bool bth_stream_is(const uint8_t *bytes, size_t nbytes);
+
+typedef struct bth_stream {
+    berth_value *root;
+    /*
+     * The byte order of the machine that wrote the file, as recorded. Counts and elements are
+     * little-endian nevertheless: PyTorch writes them so, and ignores this on load.
+     */
+    bool recorded_little_endian;
+    const char **keys; /* storages in the file's order: the key list; memory of the tree */
+    size_t n_keys;
+    uint64_t payload_offset; /* of the first storage's count */
+} bth_stream;
+
+/*
+ * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
+ * unchanged). `inert` as in bth_pickle_rules. Then call bth_stream_place for each storage.
+ */
+int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                    bth_stream *stream, berth_error *error);
+
+/*
+ * Places storage i, whose 8-byte element count was read at `count_offset`. Checks the count against
+ * the storage's bytes, sets its offset (with the last one also those of views) and *next_offset,
+ * where the next count is; after the last one that is the file's end.
+ */
+int bth_stream_place(const bth_stream *stream, berth_tree *tree, size_t i, const uint8_t count[8],
+                     uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
+                     berth_error *error);
 
 #endif

@@ -6,13 +6,14 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "config/memory.h"
+#include "format/bytes.h"
 
 #define RECORD "data.pkl"
 
 /* ---- bytes ---- */
 
-/* Room for n more bytes: where they go, or NULL when it has failed. */
-static uint8_t *reserve(bth_emitter *emitter, size_t n)
+/* Returns where n more bytes go; NULL after a failure. */
+static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
 {
     if (emitter->error->code != BERTH_OK)
         return NULL;
@@ -38,15 +39,9 @@ static uint8_t *reserve(bth_emitter *emitter, size_t n)
     return at;
 }
 
-static void put_u32(uint8_t *out, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
-}
-
 void bth_emit_op(bth_emitter *emitter, int op)
 {
-    uint8_t *out = reserve(emitter, 1);
+    uint8_t *out = emit_reserve(emitter, 1);
     if (out)
         *out = (uint8_t)op;
 }
@@ -54,14 +49,14 @@ void bth_emit_op(bth_emitter *emitter, int op)
 /* An opcode with one byte, or another with four, as the value fits. */
 static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, uint32_t value)
 {
-    uint8_t *out = reserve(emitter, value < 256 ? 2 : 5);
+    uint8_t *out = emit_reserve(emitter, value < 256 ? 2 : 5);
     if (!out)
         return;
     out[0] = (uint8_t)(value < 256 ? short_op : long_op);
     if (value < 256)
         out[1] = (uint8_t)value;
     else
-        put_u32(out + 1, value);
+        bth_put_u32(out + 1, value);
 }
 
 void bth_emit_bool(bth_emitter *emitter, bool value)
@@ -72,8 +67,7 @@ void bth_emit_bool(bth_emitter *emitter, bool value)
 void bth_emit_int(bth_emitter *emitter, int64_t value)
 {
     uint8_t bytes[8];
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)((uint64_t)value >> (8 * i));
+    bth_put_u64(bytes, (uint64_t)value);
     if (value < INT32_MIN || value > INT32_MAX) {
         bth_emit_bigint(emitter, bytes, sizeof bytes);
         return;
@@ -82,7 +76,7 @@ void bth_emit_int(bth_emitter *emitter, int64_t value)
     bool two = value >= 0 && value <= UINT16_MAX;
     size_t n = one ? 1 : two ? 2 : 4;
     bth_emit_op(emitter, one ? BTH_OP_BININT1 : two ? BTH_OP_BININT2 : BTH_OP_BININT);
-    uint8_t *out = reserve(emitter, n);
+    uint8_t *out = emit_reserve(emitter, n);
     if (out)
         memcpy(out, bytes, n);
 }
@@ -91,7 +85,7 @@ void bth_emit_float(bth_emitter *emitter, double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits); /* as bits: a NaN keeps its payload */
-    uint8_t *out = reserve(emitter, 9);
+    uint8_t *out = emit_reserve(emitter, 9);
     if (!out)
         return;
     out[0] = BTH_OP_BINFLOAT;
@@ -101,11 +95,11 @@ void bth_emit_float(bth_emitter *emitter, double value)
 
 void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* As short as the sign allows, as CPython's LONG1; of 255 bytes at most, as every value is. */
+    /* As short as the sign allows, as CPython's LONG1. No value has more than 255 bytes. */
     while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
                           (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
         nbytes--;
-    uint8_t *out = reserve(emitter, 2 + nbytes);
+    uint8_t *out = emit_reserve(emitter, 2 + nbytes);
     if (!out)
         return;
     out[0] = BTH_OP_LONG1;
@@ -116,18 +110,18 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 /* ---- text ---- */
 
 /* BINUNICODE and its length: where the text goes. */
-static uint8_t *reserve_text(bth_emitter *emitter, size_t nbytes)
+static uint8_t *emit_reserve_text(bth_emitter *emitter, size_t nbytes)
 {
     if (nbytes > UINT32_MAX) {
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "text of %zu bytes: pickle protocol 2 holds at most 4294967295", nbytes);
         return NULL;
     }
-    uint8_t *out = reserve(emitter, 5 + nbytes);
+    uint8_t *out = emit_reserve(emitter, 5 + nbytes);
     if (!out)
         return NULL;
     out[0] = BTH_OP_BINUNICODE;
-    put_u32(out + 1, (uint32_t)nbytes);
+    bth_put_u32(out + 1, nbytes);
     return out + 5;
 }
 
@@ -135,7 +129,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 {
     if (bth_emit_again(emitter, slot))
         return;
-    uint8_t *out = reserve_text(emitter, nbytes);
+    uint8_t *out = emit_reserve_text(emitter, nbytes);
     if (out && nbytes > 0)
         memcpy(out, text, nbytes);
     bth_emit_memo(emitter, slot);
@@ -143,7 +137,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 
 void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
-    /* CPython decodes one byte to one of 256 strings that it keeps. */
+    /* CPython keeps 256 strings of one character, and decodes one byte to one of them. */
     uint32_t *slot = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
                      : nbytes == 1 ? &emitter->characters[bytes[0]]
                                    : NULL;
@@ -152,7 +146,7 @@ void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
     size_t n = nbytes;
     for (size_t i = 0; i < nbytes; i++)
         n += bytes[i] >> 7;
-    uint8_t *out = reserve_text(emitter, n);
+    uint8_t *out = emit_reserve_text(emitter, n);
     for (size_t i = 0; out && i < nbytes; i++) {
         if (bytes[i] < 0x80) {
             *out++ = bytes[i];
@@ -208,17 +202,17 @@ bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot)
 
 /* ---- globals ---- */
 
-static uint64_t hash_text(uint64_t hash, const char *text)
+static uint64_t emit_hash_text(uint64_t hash, const char *text)
 {
     hash = bth_fnv(hash, text, strlen(text));
     return hash ^ (hash >> 29);
 }
 
 /* The entry of a global, or the free one where it belongs. */
-static bth_emitted_global *find_global(const bth_emitter *emitter, const char *module,
-                                       const char *name)
+static bth_emitted_global *emit_find_global(const bth_emitter *emitter, const char *module,
+                                            const char *name)
 {
-    uint64_t hash = hash_text(hash_text(BTH_FNV_BEGIN, module) * 31, name);
+    uint64_t hash = emit_hash_text(emit_hash_text(BTH_FNV_BEGIN, module) * 31, name);
     size_t i = (size_t)hash & (emitter->globals_capacity - 1);
     for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
         bth_emitted_global *global = &emitter->globals[i];
@@ -229,7 +223,7 @@ static bth_emitted_global *find_global(const bth_emitter *emitter, const char *m
 }
 
 /* Keeps the table at most half full. */
-static bool grow_globals(bth_emitter *emitter)
+static bool emit_grow_globals(bth_emitter *emitter)
 {
     if (emitter->n_globals < emitter->globals_capacity / 2)
         return true;
@@ -245,12 +239,12 @@ static bool grow_globals(bth_emitter *emitter)
     emitter->globals_capacity = capacity;
     for (size_t i = 0; i < old_capacity; i++)
         if (old[i].name)
-            *find_global(emitter, old[i].module, old[i].name) = old[i];
+            *emit_find_global(emitter, old[i].module, old[i].name) = old[i];
     bth_release(old);
     return true;
 }
 
-static uint8_t *put_line(uint8_t *out, const char *text, size_t nbytes)
+static uint8_t *emit_put_line(uint8_t *out, const char *text, size_t nbytes)
 {
     memcpy(out, text, nbytes);
     out[nbytes] = '\n';
@@ -259,9 +253,9 @@ static uint8_t *put_line(uint8_t *out, const char *text, size_t nbytes)
 
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
-    if (!grow_globals(emitter))
+    if (!emit_grow_globals(emitter))
         return;
-    bth_emitted_global *global = find_global(emitter, module, name);
+    bth_emitted_global *global = emit_find_global(emitter, module, name);
     if (!global->name) {
         global->module = module;
         global->name = name;
@@ -271,11 +265,11 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
         return;
     size_t module_nbytes = strlen(module);
     size_t name_nbytes = strlen(name);
-    uint8_t *out = reserve(emitter, module_nbytes + name_nbytes + 3);
+    uint8_t *out = emit_reserve(emitter, module_nbytes + name_nbytes + 3);
     if (!out)
         return;
     *out++ = BTH_OP_GLOBAL;
-    put_line(put_line(out, module, module_nbytes), name, name_nbytes);
+    emit_put_line(emit_put_line(out, module, module_nbytes), name, name_nbytes);
     bth_emit_memo(emitter, &global->memo);
 }
 
@@ -289,7 +283,7 @@ void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
 
 void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
-    if (n == 0) { /* one object for ever, and never stored */
+    if (n == 0) { /* Python has one, and never stores it */
         bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
         return;
     }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Inside the pickle writer: the bytes being made, the memo, and the stack of
- * containers under way. Values can be nested as deep as memory allows, so nothing
- * recurses (P3): a container pushes a frame, and its step function is called until
- * it pops it. Failures are sticky: after the first one nothing more is emitted.
+ * Private to the pickle writer: the output, the memo, and the stack of containers that are being
+ * written. Values can be nested as deep as memory allows, so nothing recurses (P3): a container
+ * pushes a frame, and its step function is called until it pops the frame. It is no walk over
+ * values (format/values/walk.h), because opcodes stand between the children, and a repeated value
+ * is written again as a memo fetch. After the first failure nothing more is written.
  */
 #ifndef BTH_FORMAT_PICKLE_PICKLE_EMIT_H
 #define BTH_FORMAT_PICKLE_PICKLE_EMIT_H
@@ -52,7 +53,7 @@ enum {
 /* Index of '' among the texts of one character. */
 #define BTH_MEMO_EMPTY 256
 
-/* Strings that are one object wherever CPython and torch's pickler name them. */
+/* Strings of which CPython and torch's pickler have one object. */
 enum {
     BTH_TEXT_STORAGE,
     BTH_TEXT_CPU,
@@ -65,8 +66,10 @@ enum {
 typedef struct bth_emitter bth_emitter;
 typedef struct bth_frame bth_frame;
 
-/* A container under way. A step may push other frames, which moves this one: it changes its
- * frame first and emits an inner value last. */
+/*
+ * A container that is being written. A step may push other frames, which moves this one: so it
+ * changes its frame first and emits an inner value last.
+ */
 struct bth_frame {
     void (*step)(bth_emitter *emitter, bth_frame *frame);
     const berth_value *value; /* the node */
@@ -130,9 +133,9 @@ void bth_emit_constant(bth_emitter *emitter, int constant);
 /* The position of a text in BERTH_TEXT_…, or -1. */
 int bth_emit_find_constant(const char *text, size_t nbytes);
 
-/* Stores the object just made. NULL: one that is never met again. */
+/* Stores the object just made. NULL: an object that does not occur again. */
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
-/* True and a memo fetch, if the slot holds a number. */
+/* Emits a memo fetch and returns true, if the slot holds a number. */
 bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot);
 
 /* GLOBAL, stored or fetched by its text. The text must live as long as the emitter. */
@@ -142,12 +145,12 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot);
 /* MARK, where a tuple of n items needs it. */
 void bth_emit_tuple_mark(bth_emitter *emitter, size_t n);
-/* A tuple of ints that is never met again. */
+/* A tuple of ints that does not occur again. */
 void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n);
 
 /* ---- values (pickle_write.c) ---- */
 
-/* A value, wherever it is met: fetched, emitted, or begun by pushing a frame. */
+/* Emits a value: as a memo fetch, at once, or by pushing a frame. */
 void bth_emit_value(bth_emitter *emitter, const berth_value *value);
 void bth_emit_push(bth_emitter *emitter, const bth_frame *frame);
 void bth_emit_pop(bth_emitter *emitter);

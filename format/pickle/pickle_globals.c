@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "format/pickle/pickle_machine.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 const char *const bth_layout_names[] = {
     [BERTH_SPARSE_COO] = "torch.sparse_coo", [BERTH_SPARSE_CSR] = "torch.sparse_csr",
@@ -43,12 +43,12 @@ enum {
 };
 _Static_assert(N_GLOBALS < BTH_MAX_GLOBALS, "berth_unpickler.globals");
 
-static bool same_text(const char *wanted, const char *text, size_t nbytes)
+static bool global_same_text(const char *wanted, const char *text, size_t nbytes)
 {
     return strlen(wanted) == nbytes && memcmp(wanted, text, nbytes) == 0;
 }
 
-static int find_dtype(const char *name, size_t nbytes)
+static int global_find_dtype(const char *name, size_t nbytes)
 {
     char text[32];
     if (nbytes >= sizeof text || memchr(name, '.', nbytes) || memchr(name, 0, nbytes))
@@ -60,7 +60,7 @@ static int find_dtype(const char *name, size_t nbytes)
 }
 
 /* A class like FloatStorage of torch or torch.cuda, which has no quantized ones. */
-static int find_storage_class(bool cuda, const char *name, size_t nbytes)
+static int global_find_storage_class(bool cuda, const char *name, size_t nbytes)
 {
     berth_dtype dtype;
     (void)bth_dtype_from_storage_class(name, nbytes, &dtype);
@@ -72,26 +72,26 @@ static int find_storage_class(bool cuda, const char *name, size_t nbytes)
 }
 
 /* The number of a global, or -1. */
-static int find_global(const char *module, size_t module_nbytes, const char *name,
+static int global_find(const char *module, size_t module_nbytes, const char *name,
                        size_t name_nbytes)
 {
     for (int i = 0; i < N_ROWS; i++) {
-        if (same_text(bth_globals[i].name, name, name_nbytes) &&
-            same_text(bth_globals[i].module, module, module_nbytes))
+        if (global_same_text(bth_globals[i].name, name, name_nbytes) &&
+            global_same_text(bth_globals[i].module, module, module_nbytes))
             return i;
     }
-    if (same_text("torch.storage", module, module_nbytes))
-        return same_text("UntypedStorage", name, name_nbytes) ? FIRST_STORAGE : -1;
-    if (same_text("torch.cuda", module, module_nbytes))
-        return find_storage_class(true, name, name_nbytes);
-    if (!same_text("torch", module, module_nbytes))
+    if (global_same_text("torch.storage", module, module_nbytes))
+        return global_same_text("UntypedStorage", name, name_nbytes) ? FIRST_STORAGE : -1;
+    if (global_same_text("torch.cuda", module, module_nbytes))
+        return global_find_storage_class(true, name, name_nbytes);
+    if (!global_same_text("torch", module, module_nbytes))
         return -1;
-    int dtype = find_dtype(name, name_nbytes);
-    return dtype >= 0 ? dtype : find_storage_class(false, name, name_nbytes);
+    int dtype = global_find_dtype(name, name_nbytes);
+    return dtype >= 0 ? dtype : global_find_storage_class(false, name, name_nbytes);
 }
 
-/* What the number means, maybe in *room. */
-static const bth_known *known_global(int number, bth_known *room)
+/* What the number means; *room is used for those that have no row. */
+static const bth_known *global_by_number(int number, bth_known *room)
 {
     if (number < N_ROWS)
         return &bth_globals[number];
@@ -118,7 +118,7 @@ static const bth_known *known_global(int number, bth_known *room)
 /* ---- nodes of globals ---- */
 
 /* Its number, or -1. dtypes and quantization schemes have nodes of their own kinds. */
-static int number_of(const berth_value *value)
+static int global_number(const berth_value *value)
 {
     const struct enum_node *node = (const struct enum_node *)value;
     if (value->kind == BERTH_KIND_GLOBAL)
@@ -133,13 +133,13 @@ static int number_of(const berth_value *value)
 
 const bth_known *bth_unpickle_known(const berth_value *value, bth_known *room)
 {
-    int number = number_of(value);
-    return number < 0 ? NULL : known_global(number, room);
+    int number = global_number(value);
+    return number < 0 ? NULL : global_by_number(number, room);
 }
 
 bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
 {
-    int number = value->kind == BERTH_KIND_GLOBAL ? number_of(value) : -1;
+    int number = value->kind == BERTH_KIND_GLOBAL ? global_number(value) : -1;
     *dtype = BERTH_DTYPE_NONE;
     if (number < FIRST_STORAGE)
         return false;
@@ -148,8 +148,8 @@ bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
     return true;
 }
 
-/* Names are printed, listed and saved again: identifiers and dots, or they are refused. */
-static bool is_dotted_name(const char *text, size_t nbytes)
+/* Names are printed and saved again, so only visible ASCII is accepted. */
+static bool global_is_name(const char *text, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -159,14 +159,15 @@ static bool is_dotted_name(const char *text, size_t nbytes)
     return nbytes > 0;
 }
 
-static berth_value *make_known_global(bth_unpickler *unpickler, int number)
+static berth_value *global_make_known(bth_unpickler *unpickler, int number)
 {
     bth_known room;
-    const bth_known *known = known_global(number, &room);
+    const bth_known *known = global_by_number(number, &room);
     if (known->what == BTH_IS_DTYPE)
-        return berth_make_dtype(unpickler->tree, (berth_dtype)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, (berth_dtype)known->number);
     if (known->what == BTH_IS_QSCHEME)
-        return berth_make_qscheme(unpickler->tree, (berth_qscheme)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME,
+                                   (berth_qscheme)known->number);
     berth_value *node = bth_global(unpickler->tree, known->module, strlen(known->module),
                                    known->name, strlen(known->name));
     if (node)
@@ -174,11 +175,11 @@ static berth_value *make_known_global(bth_unpickler *unpickler, int number)
     return node;
 }
 
-static berth_value *unknown_global(bth_unpickler *unpickler, const bth_argument *argument)
+static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument *argument)
 {
-    if (!is_dotted_name(argument->text, argument->text_nbytes) ||
-        !is_dotted_name(argument->name, argument->name_nbytes)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+    if (!global_is_name(argument->text, argument->text_nbytes) ||
+        !global_is_name(argument->name, argument->name_nbytes)) {
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
         return NULL;
     }
     if (unpickler->rules->inert)
@@ -196,10 +197,10 @@ static berth_value *unknown_global(bth_unpickler *unpickler, const bth_argument 
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument)
 {
     int number =
-        find_global(argument->text, argument->text_nbytes, argument->name, argument->name_nbytes);
+        global_find(argument->text, argument->text_nbytes, argument->name, argument->name_nbytes);
     if (number < 0)
-        return unknown_global(unpickler, argument);
+        return global_unknown(unpickler, argument);
     if (!unpickler->globals[number])
-        unpickler->globals[number] = make_known_global(unpickler, number);
+        unpickler->globals[number] = global_make_known(unpickler, number);
     return unpickler->globals[number];
 }

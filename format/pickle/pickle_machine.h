@@ -51,8 +51,9 @@ typedef struct bth_argument {
 } bth_argument;
 
 /*
- * bth_scan_<form>(bytes, nbytes, argument): reads the argument at bytes, of which nbytes are
- * there. Its size, or SIZE_MAX if it is cut. In line, as the opcodes: a file has millions of them.
+ * bth_scan_<form>(bytes, nbytes, argument) reads the argument at `bytes`, of which there are
+ * nbytes. Returns its size, or SIZE_MAX if it is cut off. Inline, because a file has millions of
+ * opcodes.
  */
 static inline size_t bth_scan_NOTHING(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
 {
@@ -97,7 +98,7 @@ static inline size_t bth_scan_I4(const uint8_t *bytes, size_t nbytes, bth_argume
     return 4;
 }
 
-/* The text whose length has been read; the length is not believed before it is compared (P3). */
+/* The text after its length, which is first compared with the bytes that are left (P3). */
 static inline size_t bth_scan_text(const uint8_t *bytes, size_t nbytes, size_t head, size_t length,
                                    bth_argument *argument)
 {
@@ -124,11 +125,11 @@ size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argumen
 /* ---- the usual tensor ---- */
 
 /*
- * A tensor as torch.save writes each one that comes after the first of its class: always the same
- * opcodes, with other arguments. Most of a checkpoint's pickle is that.
+ * A tensor as torch.save writes all but the first of its class: always the same opcodes, with other
+ * arguments. Most of a checkpoint's pickle consists of them.
  */
 enum {
-    BTH_USUAL_NBYTES = 192, /* more than one can have: where fewer are left, none is looked for */
+    BTH_USUAL_NBYTES = 192, /* more than one can have; it is not looked for where fewer are left */
     BTH_USUAL_RANK = 6,
     BTH_USUAL_KEY_NBYTES = 16,
     BTH_USUAL_PUTS = 6
@@ -151,7 +152,7 @@ typedef struct bth_usual {
     size_t n_puts;
     const char *key; /* NULL: it is fetched */
     size_t key_nbytes;
-    int64_t numel; /* as all that follow: no less than 0, no more than 31 bits */
+    int64_t numel; /* this and the numbers below are 0 to 2^31 - 1 */
     int64_t offset;
     int64_t size[BTH_USUAL_RANK];
     int64_t stride[BTH_USUAL_RANK];
@@ -160,7 +161,7 @@ typedef struct bth_usual {
     bool requires_grad;
 } bth_usual;
 
-/* Whether it is worth while to look for one: a GET, and a MARK. */
+/* Whether a usual tensor may begin here: with a GET, then a MARK. */
 static inline bool bth_may_be_usual(const bth_pickle_rules *rules, const uint8_t *bytes,
                                     size_t nbytes)
 {
@@ -222,8 +223,8 @@ extern const bth_known bth_globals[]; /* the rows of pickle_globals.def */
 /* ---- the machine ---- */
 
 /*
- * A Parameter or tensor whose BUILD has not come yet (files from before PyTorch 0.4 build them in
- * two steps): resolved when it is used or built.
+ * A Parameter or tensor whose BUILD is still to come: files from before PyTorch 0.4 build them in
+ * two steps. It is resolved when it is used or built.
  */
 typedef struct bth_pending {
     berth_value *value;  /* NULL until resolved */
@@ -233,8 +234,8 @@ typedef struct bth_pending {
 } bth_pending;
 
 /*
- * The stack and the memo hold nodes. Two things that are no nodes are told by the low bits of the
- * pointer: marks (the index of the mark below), and pending objects.
+ * Slots of the stack and the memo hold nodes. The low bits of the pointer mark two other things:
+ * marks (with the index of the mark below), and pending objects.
  */
 #define BTH_TAG_MARK 1u
 #define BTH_TAG_PENDING 2u
@@ -261,8 +262,10 @@ struct bth_unpickler {
     berth_value *small_ints[256];          /* made once */
     berth_value *globals[BTH_MAX_GLOBALS]; /* the node of each, once it was named */
 
-    /* Arguments that nothing refers to after the opcode they are for: berth_unpickle_arguments.
-     * Last, as a tuple is open-ended. */
+    /*
+     * A tuple of arguments that is used by the next opcode only: see bth_unpickle_tuple. Last,
+     * because it ends with a flexible array.
+     */
     union {
         struct tuple_node tuple;
         char room[sizeof(struct tuple_node) + 8 * sizeof(berth_value *)];
@@ -272,7 +275,7 @@ struct bth_unpickler {
 /* Sets the error with record and byte of the opcode at hand; returns its code. */
 int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same with the tree's own sentence behind "subject: ", unless an error is set already. */
+/* The same with the tree's message behind "subject: ", unless an error is set already. */
 int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
 /* Name of the opcode at hand. */
 const char *bth_unpickle_opcode(const bth_unpickler *unpickler);
@@ -319,7 +322,7 @@ static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t be
 }
 
 int bth_unpickle_push_mark(bth_unpickler *unpickler);
-/* The items above the last MARK, which are taken away with it; valid until the next push. */
+/* Removes the last MARK and gives the items above it, which are valid until the next push. */
 int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
 /* Room in the memo for what is fetched. */
 int bth_unpickle_begin_memo(bth_unpickler *unpickler);
@@ -348,9 +351,9 @@ void bth_unpickle_free_stack(bth_unpickler *unpickler);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
-/* What a node that came from GLOBAL means, maybe in *room; NULL for any other node. */
+/* What a node of GLOBAL means (*room may hold it); NULL for any other node. */
 const bth_known *bth_unpickle_known(const berth_value *value, bth_known *room);
-/* Whether it names a storage class, whose dtype it then tells. */
+/* Whether it names a storage class; *dtype is then that of the class. */
 bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
 
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
@@ -358,7 +361,7 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
                                  berth_value *arguments, bool new_object);
 /* BUILD on what lies at the top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
-/* Hooks are never saved: None or an empty OrderedDict stands in their place. */
+/* Hooks are never saved: None or an empty OrderedDict stands for them. */
 bool bth_is_no_hooks(const berth_value *value);
 /* A tensor with attributes, which `known` was asked to build (P5). */
 berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *known,
@@ -366,10 +369,13 @@ berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *
 /* The storage that a persistent id names (P5). */
 berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
 
-/* Pushes the usual tensor at `bytes`, or fails (memory): its size. 0: there is none. */
+/*
+ * Reads and pushes the usual tensor at `bytes` and returns its size; 0 if there is none. It can
+ * fail for lack of memory.
+ */
 size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes);
 
-/* The items of a tuple; SIZE_MAX for what is none. */
+/* The items of a tuple; SIZE_MAX for any other kind. */
 static inline size_t bth_unpickle_items(const berth_value *value, berth_value *const **items)
 {
     const struct tuple_node *tuple = (const struct tuple_node *)value;

@@ -10,7 +10,7 @@
 
 enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS };
 
-/* What an id says, checked. */
+/* What an id claims, after the checks. */
 typedef struct claim {
     berth_dtype dtype;
     const char *key;
@@ -20,12 +20,12 @@ typedef struct claim {
     uint64_t nbytes;
 } claim;
 
-static int fail(bth_unpickler *unpickler, const char *problem)
+static int persistent_fail(bth_unpickler *unpickler, const char *problem)
 {
     return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id whose %s", problem);
 }
 
-static const char *text_of(const berth_value *value, size_t *nbytes)
+static const char *persistent_text(const berth_value *value, size_t *nbytes)
 {
     const struct text_node *node = (const struct text_node *)value;
     if (value->kind != BERTH_KIND_STR)
@@ -34,22 +34,22 @@ static const char *text_of(const berth_value *value, size_t *nbytes)
     return node->data;
 }
 
-static int check_type(bth_unpickler *unpickler, const berth_value *type)
+static int persistent_check_type(bth_unpickler *unpickler, const berth_value *type)
 {
     size_t nbytes;
-    const char *text = text_of(type, &nbytes);
+    const char *text = persistent_text(type, &nbytes);
     if (text && nbytes == 7 && memcmp(text, "storage", 7) == 0)
         return 0;
     if (text && nbytes == 6 && memcmp(text, "module", 6) == 0)
         return bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
                                  "a whole pickled module, which is code and never run: only its "
                                  "state_dict can be read");
-    return fail(unpickler, "first item is not 'storage'");
+    return persistent_fail(unpickler, "first item is not 'storage'");
 }
 
 /* numel is in items of the class; untyped storages count bytes (FORMAT.md 5). */
-static int count_bytes(bth_unpickler *unpickler, const berth_value *value, berth_dtype dtype,
-                       const char *what, uint64_t *nbytes)
+static int persistent_count_bytes(bth_unpickler *unpickler, const berth_value *value,
+                                  berth_dtype dtype, const char *what, uint64_t *nbytes)
 {
     int64_t numel;
     if (!berth_as_int(value, &numel))
@@ -58,7 +58,7 @@ static int count_bytes(bth_unpickler *unpickler, const berth_value *value, berth
     if (numel < 0)
         return bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
                                  (long long)numel);
-    /* T1: 0x4000000000000001 x 4 wraps to 4. */
+    /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
     if (!bth_multiply((uint64_t)numel, berth_dtype_nbytes(dtype), nbytes) || *nbytes > INT64_MAX)
         return bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
                                  "a storage whose %s of %lld x %zu bytes is too large", what,
@@ -66,22 +66,24 @@ static int count_bytes(bth_unpickler *unpickler, const berth_value *value, berth
     return 0;
 }
 
-static int read_claim(bth_unpickler *unpickler, berth_value *const *items, claim *claimed)
+static int persistent_read_claim(bth_unpickler *unpickler, berth_value *const *items,
+                                 claim *claimed)
 {
-    if (check_type(unpickler, items[TYPE]) < 0)
+    if (persistent_check_type(unpickler, items[TYPE]) < 0)
         return unpickler->error->code;
     if (!bth_unpickle_storage_class(items[CLASS], &claimed->dtype))
-        return fail(unpickler, "second item is no storage class");
-    claimed->key = text_of(items[KEY], &claimed->key_nbytes);
+        return persistent_fail(unpickler, "second item is no storage class");
+    claimed->key = persistent_text(items[KEY], &claimed->key_nbytes);
     if (!claimed->key)
-        return fail(unpickler, "key is no str");
-    claimed->location = text_of(items[LOCATION], &claimed->location_nbytes);
+        return persistent_fail(unpickler, "key is no str");
+    claimed->location = persistent_text(items[LOCATION], &claimed->location_nbytes);
     if (!claimed->location)
-        return fail(unpickler, "location is no str");
-    return count_bytes(unpickler, items[NUMEL], claimed->dtype, "numel", &claimed->nbytes);
+        return persistent_fail(unpickler, "location is no str");
+    return persistent_count_bytes(unpickler, items[NUMEL], claimed->dtype, "numel",
+                                  &claimed->nbytes);
 }
 
-static berth_storage *meet(bth_unpickler *unpickler, const claim *claimed)
+static berth_storage *persistent_storage(bth_unpickler *unpickler, const claim *claimed)
 {
     berth_storage *storage =
         bth_tree_meet_storage(unpickler->tree, claimed->key, claimed->key_nbytes, claimed->dtype,
@@ -92,19 +94,19 @@ static berth_storage *meet(bth_unpickler *unpickler, const claim *claimed)
 }
 
 /* A storage that is a part of another one. */
-static berth_storage *meet_view(bth_unpickler *unpickler, berth_storage *root, const claim *whole,
-                                const berth_value *view)
+static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *root,
+                                      const claim *whole, const berth_value *view)
 {
     berth_value *const *items;
     claim part = *whole;
     uint64_t offset = 0;
     if (bth_unpickle_items(view, &items) != 3 ||
-        !(part.key = text_of(items[0], &part.key_nbytes))) {
-        fail(unpickler, "view is not (key, offset, numel)");
+        !(part.key = persistent_text(items[0], &part.key_nbytes))) {
+        persistent_fail(unpickler, "view is not (key, offset, numel)");
         return NULL;
     }
-    if (count_bytes(unpickler, items[1], part.dtype, "view's offset", &offset) < 0 ||
-        count_bytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes) < 0)
+    if (persistent_count_bytes(unpickler, items[1], part.dtype, "view's offset", &offset) < 0 ||
+        persistent_count_bytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes) < 0)
         return NULL;
     if (offset > root->nbytes || part.nbytes > root->nbytes - offset) {
         bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
@@ -114,7 +116,7 @@ static berth_storage *meet_view(bth_unpickler *unpickler, berth_storage *root, c
         return NULL;
     }
     size_t n_before = bth_tree_n_storages(unpickler->tree);
-    berth_storage *storage = meet(unpickler, &part);
+    berth_storage *storage = persistent_storage(unpickler, &part);
     if (!storage)
         return NULL;
     if (bth_tree_n_storages(unpickler->tree) > n_before) {
@@ -122,7 +124,7 @@ static berth_storage *meet_view(bth_unpickler *unpickler, berth_storage *root, c
         storage->root_offset = offset;
     }
     if (storage->root != root || storage->root_offset != offset) {
-        fail(unpickler, "view was another part, or a whole storage, before");
+        persistent_fail(unpickler, "view was another part, or a whole storage, before");
         return NULL;
     }
     return storage;
@@ -139,24 +141,24 @@ berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
     }
     size_t n = bth_unpickle_items(id, &items);
     if (n != wanted) {
-        if (n > 0 && check_type(unpickler, items[TYPE]) < 0)
+        if (n > 0 && persistent_check_type(unpickler, items[TYPE]) < 0)
             return NULL;
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id of %zu items, not %zu", n,
                           wanted);
         return NULL;
     }
     claim claimed = {0};
-    if (read_claim(unpickler, items, &claimed) < 0)
+    if (persistent_read_claim(unpickler, items, &claimed) < 0)
         return NULL;
-    berth_storage *storage = meet(unpickler, &claimed);
+    berth_storage *storage = persistent_storage(unpickler, &claimed);
     if (!storage)
         return NULL;
     if (storage->root) {
-        fail(unpickler, "storage was a view before");
+        persistent_fail(unpickler, "storage was a view before");
         return NULL;
     }
     if (wanted == N_ITEMS && bth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
-        storage = meet_view(unpickler, storage, &claimed, items[VIEW]);
+        storage = persistent_view(unpickler, storage, &claimed, items[VIEW]);
     /* Without a storage there is none of its value, either. */
     return bth_storage_value_as(unpickler->tree, storage, claimed.dtype);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Runs a pickle's opcodes (P1, P2). A handler each, chosen by the table of pickle_opcodes.def;
- * no recursion, no allocation of its own beside stack and memo (P3).
+ * Runs the opcodes of a pickle (P1, P2), each by a handler, which the table of pickle_opcodes.def
+ * chooses. No recursion, and no allocation but for stack and memo (P3).
  */
 #include "format/pickle/pickle_machine.h"
 
-/* Takes n items away that a handler has looked at, and puts one in their place. */
-static int replace(bth_unpickler *unpickler, size_t n, berth_value *value)
+/* Replaces the n items on top by one value. */
+static int read_replace(bth_unpickler *unpickler, size_t n, berth_value *value)
 {
     unpickler->depth -= n;
     return bth_unpickle_push(unpickler, value);
@@ -130,7 +130,7 @@ HANDLER(TUPLE)
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
-static int make_tuple(bth_unpickler *unpickler, size_t n)
+static int read_tuple(bth_unpickler *unpickler, size_t n)
 {
     berth_value *items[3];
     int code = bth_unpickle_want(unpickler, n);
@@ -138,37 +138,36 @@ static int make_tuple(bth_unpickler *unpickler, size_t n)
         items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
         code = unpickler->error->code;
     }
-    return code < 0 ? code : replace(unpickler, n, bth_unpickle_tuple(unpickler, items, n));
+    return code < 0 ? code : read_replace(unpickler, n, bth_unpickle_tuple(unpickler, items, n));
 }
 
 HANDLER(TUPLE1)
 {
-    return make_tuple(unpickler, 1);
+    return read_tuple(unpickler, 1);
 }
 
 HANDLER(TUPLE2)
 {
-    return make_tuple(unpickler, 2);
+    return read_tuple(unpickler, 2);
 }
 
 HANDLER(TUPLE3)
 {
-    return make_tuple(unpickler, 3);
+    return read_tuple(unpickler, 3);
 }
 
 /*
- * P1: what is built from an unknown global keeps its items. Every pickler gives it list items, then
- * key items, then its state, and so it is written again; another order would be lost, and is
- * refused.
+ * P1: what is built from an unknown global keeps its items. Every pickler writes list items, then
+ * key items, then the state. They are written again in that order, so any other order is refused.
  */
-static int fill_inert(bth_unpickler *unpickler, berth_value *object, berth_value *const *items,
-                      size_t n, bool by_key)
+static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
+                            berth_value *const *items, size_t n, bool by_key)
 {
     const char *opcode = bth_unpickle_opcode(unpickler);
-    if (berth_value_state(object))
+    if (berth_value_part(object, BERTH_PART_STATE))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
                                  opcode);
-    if (!by_key && berth_value_dict_items(object))
+    if (!by_key && berth_value_part(object, BERTH_PART_DICT_ITEMS))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
                                  opcode);
     int code =
@@ -176,11 +175,12 @@ static int fill_inert(bth_unpickler *unpickler, berth_value *object, berth_value
     return code < 0 ? bth_unpickle_fail_tree(unpickler, opcode) : 0;
 }
 
-/* P5; NULL is no list, and what was told of it first stays. */
-static int append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items, size_t n)
+/* P5. NULL (after a failure) is no list; the first error stays. */
+static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
+                       size_t n)
 {
     if (bth_node_kind(list) == BERTH_KIND_CALL)
-        return fill_inert(unpickler, list, items, n, false);
+        return read_inert_items(unpickler, list, items, n, false);
     if (bth_node_kind(list) != BERTH_KIND_LIST)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
                                  bth_unpickle_opcode(unpickler),
@@ -191,8 +191,8 @@ static int append(bth_unpickler *unpickler, berth_value *list, berth_value *cons
 }
 
 /* P5; NULL as above. */
-static int set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
-                     size_t n)
+static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
+                          size_t n)
 {
     const char *opcode = bth_unpickle_opcode(unpickler);
     berth_kind kind = bth_node_kind(dict);
@@ -204,7 +204,7 @@ static int set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *c
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are no pairs",
                                  opcode, n);
     if (kind == BERTH_KIND_CALL)
-        return fill_inert(unpickler, dict, items, n, true);
+        return read_inert_items(unpickler, dict, items, n, true);
     if (bth_dict_extend(dict, items, n / 2) < 0)
         return bth_unpickle_fail_tree(unpickler, opcode);
     return 0;
@@ -219,7 +219,7 @@ HANDLER(APPEND)
     if (!item)
         return unpickler->error->code;
     unpickler->depth--;
-    return append(unpickler, bth_unpickle_peek(unpickler, 0), &item, 1);
+    return read_append(unpickler, bth_unpickle_peek(unpickler, 0), &item, 1);
 }
 
 HANDLER(SETITEM)
@@ -231,12 +231,12 @@ HANDLER(SETITEM)
     if (!items[0] || !items[1])
         return unpickler->error->code;
     unpickler->depth -= 2;
-    return set_items(unpickler, bth_unpickle_peek(unpickler, 0), items, 2);
+    return read_set_items(unpickler, bth_unpickle_peek(unpickler, 0), items, 2);
 }
 
 /* APPENDS and SETITEMS: what lies above the last MARK goes into what lies below it. */
-static int fill(bth_unpickler *unpickler,
-                int (*into)(bth_unpickler *, berth_value *, berth_value *const *, size_t))
+static int read_fill(bth_unpickler *unpickler,
+                     int (*into)(bth_unpickler *, berth_value *, berth_value *const *, size_t))
 {
     berth_value *const *items;
     size_t n;
@@ -250,12 +250,12 @@ static int fill(bth_unpickler *unpickler,
 
 HANDLER(APPENDS)
 {
-    return fill(unpickler, append);
+    return read_fill(unpickler, read_append);
 }
 
 HANDLER(SETITEMS)
 {
-    return fill(unpickler, set_items);
+    return read_fill(unpickler, read_set_items);
 }
 
 /* ---- memo ---- */
@@ -288,7 +288,7 @@ HANDLER(GLOBAL)
     return bth_unpickle_push(unpickler, bth_unpickle_global(unpickler, argument));
 }
 
-static int make_object(bth_unpickler *unpickler, bool new_object)
+static int read_object(bth_unpickler *unpickler, bool new_object)
 {
     int code = bth_unpickle_want(unpickler, 2);
     if (code < 0)
@@ -297,17 +297,18 @@ static int make_object(bth_unpickler *unpickler, bool new_object)
     berth_value *callable = bth_unpickle_peek(unpickler, 1);
     if (!arguments || !callable)
         return unpickler->error->code;
-    return replace(unpickler, 2, bth_unpickle_reduce(unpickler, callable, arguments, new_object));
+    return read_replace(unpickler, 2,
+                        bth_unpickle_reduce(unpickler, callable, arguments, new_object));
 }
 
 HANDLER(REDUCE)
 {
-    return make_object(unpickler, false);
+    return read_object(unpickler, false);
 }
 
 HANDLER(NEWOBJ)
 {
-    return make_object(unpickler, true);
+    return read_object(unpickler, true);
 }
 
 HANDLER(BUILD)
@@ -328,11 +329,11 @@ HANDLER(BINPERSID)
     if (code < 0)
         return code;
     berth_value *id = bth_unpickle_peek(unpickler, 0);
-    return id ? replace(unpickler, 1, bth_unpickle_persistent(unpickler, id))
+    return id ? read_replace(unpickler, 1, bth_unpickle_persistent(unpickler, id))
               : unpickler->error->code;
 }
 
-/* One reading: nothing may be left on the stack, and nothing may follow. */
+/* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
 HANDLER(STOP)
 {
     if (unpickler->floor != 0)
@@ -349,7 +350,7 @@ HANDLER(STOP)
 
 /* ---- the machine ---- */
 
-static int fail_cut(bth_unpickler *unpickler, size_t left)
+static int read_fail_cut(bth_unpickler *unpickler, size_t left)
 {
     const char *name = bth_unpickle_opcode(unpickler);
     if (unpickler->bytes[unpickler->op_at] == 'c')
@@ -358,21 +359,21 @@ static int fail_cut(bth_unpickler *unpickler, size_t left)
                              "the argument of %s is cut: %zu bytes are left", name, left);
 }
 
-static int fail_without_stop(bth_unpickler *unpickler)
+static int read_fail_without_stop(bth_unpickler *unpickler)
 {
     return bth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
                     unpickler->rules->base_offset + unpickler->nbytes,
                     "the pickle ends without STOP");
 }
 
-/* One case a row of pickle_opcodes.def, each with its argument's form and its handler in line. */
-static int run(bth_unpickler *unpickler)
+/* One case for each row of pickle_opcodes.def, with its argument and handler inlined. */
+static int read_opcodes(bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
     int code = 0;
     while (code == 0 && !unpickler->stopped) {
         if (at == end)
-            return fail_without_stop(unpickler);
+            return read_fail_without_stop(unpickler);
         unpickler->op_at = (size_t)(at - unpickler->bytes);
         size_t usual_nbytes = bth_may_be_usual(unpickler->rules, at, (size_t)(end - at))
                                   ? bth_unpickle_usual(unpickler, at)
@@ -389,7 +390,7 @@ static int run(bth_unpickler *unpickler)
     case opcode:                                                                                   \
         used = bth_scan_##form(at, left, &argument);                                               \
         if (used == SIZE_MAX)                                                                      \
-            return fail_cut(unpickler, left);                                                      \
+            return read_fail_cut(unpickler, left);                                                 \
         at += used;                                                                                \
         code = run_##name(unpickler, &argument);                                                   \
         break;
@@ -413,11 +414,11 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
                                .tree = tree,
                                .error = error};
     bth_error_clear(&unasked);
-    if (!rules->survey) /* a pickle that is no good is told by who runs it */
+    if (!rules->survey) /* a bad pickle fails when it is run */
         (void)bth_pickle_look(bytes, nbytes, rules, &own, &unasked);
     int code = bth_unpickle_begin_memo(&unpickler);
     if (code == 0)
-        code = run(&unpickler);
+        code = read_opcodes(&unpickler);
     if (code == 0) {
         *root = bth_unpickle_peek(&unpickler, 0);
         code = error->code;

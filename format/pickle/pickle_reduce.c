@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * REDUCE, NEWOBJ and BUILD: argument shapes (P1), and the values that are no tensors. Nothing is
- * called: each known global has a maker of nodes.
+ * REDUCE and NEWOBJ: checks the kinds of arguments (P1) and chooses who builds. No code of a file
+ * is called: each known global has a function that builds nodes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static const struct letter {
 #undef KIND
 };
 
-static bool fits(char letter, const berth_value *value)
+static bool argument_fits(char letter, const berth_value *value)
 {
     uint32_t kinds = letters[(unsigned char)letter].kinds;
     if (kinds && !(kinds >> value->kind & 1))
@@ -46,7 +46,7 @@ static bool fits(char letter, const berth_value *value)
     return letter != 'o' || bth_is_no_hooks(value);
 }
 
-static int fail_count(bth_unpickler *unpickler, const bth_known *known, size_t n)
+static int reduce_fail_count(bth_unpickler *unpickler, const bth_known *known, size_t n)
 {
     const char *plural = known->most == 1 ? "" : "s";
     if (known->least == known->most)
@@ -60,14 +60,14 @@ static int fail_count(bth_unpickler *unpickler, const bth_known *known, size_t n
     return BERTH_E_PICKLE;
 }
 
-static int check_arguments(bth_unpickler *unpickler, const bth_known *known,
-                           berth_value *const *items, size_t n)
+static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *known,
+                                  berth_value *const *items, size_t n)
 {
     const char *wanted = known->arguments;
     if (n < known->least || n > known->most)
-        return fail_count(unpickler, known, n);
+        return reduce_fail_count(unpickler, known, n);
     for (size_t i = 0; i < n; i++)
-        if (!fits(wanted[i], items[i]))
+        if (!argument_fits(wanted[i], items[i]))
             return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                      "%s %s wants %s as argument %zu, got %s", known->module,
                                      known->name, letters[(unsigned char)wanted[i]].words, i + 1,
@@ -86,7 +86,7 @@ static berth_value *reduce_call(bth_unpickler *unpickler, const bth_known *known
 {
     berth_value *const *items = &arguments;
     size_t n = bth_unpickle_items(arguments, &items);
-    if (check_arguments(unpickler, known, items, n) < 0)
+    if (reduce_check_arguments(unpickler, known, items, n) < 0)
         return NULL;
     berth_value *value = builders[known->build](unpickler, known, items, n);
     if (!value && unpickler->error->code == BERTH_OK) {
@@ -100,14 +100,14 @@ static berth_value *reduce_call(bth_unpickler *unpickler, const bth_known *known
 /* ---- attributes ---- */
 
 /* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
-static bool is_plain(berth_value *const *items)
+static bool reduce_is_plain(berth_value *const *items)
 {
     bth_known rooms[2];
     const bth_known *function = bth_unpickle_known(items[0], &rooms[0]);
     const bth_known *type = bth_unpickle_known(items[1], &rooms[1]);
     return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
            function->build != BTH_BUILD_from_type_v2 &&
-           function->build != BTH_BUILD_parameter && /* which would not stay one */
+           function->build != BTH_BUILD_parameter && /* a Parameter would not stay one */
            function->build != BTH_BUILD_parameter_with_state && type->what == BTH_IS_TENSOR_CLASS &&
            type->number == BERTH_DTYPE_NONE;
 }
@@ -116,7 +116,7 @@ BTH_BUILDER(from_type_v2)
 {
     bth_known room;
     (void)n;
-    if (!is_plain(items)) {
+    if (!reduce_is_plain(items)) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                           "%s %s wants a _rebuild function and torch Tensor as first arguments",
                           known->module, known->name);
@@ -128,14 +128,14 @@ BTH_BUILDER(from_type_v2)
 
 /* ---- REDUCE and NEWOBJ ---- */
 
-static berth_value *refuse_call(bth_unpickler *unpickler, const bth_known *known, const char *why)
+static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *known, const char *why)
 {
     bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
                       bth_unpickle_opcode(unpickler), known->module, known->name, why);
     return NULL;
 }
 
-static berth_value *new_pending(bth_unpickler *unpickler, bth_pending pending)
+static berth_value *reduce_new_pending(bth_unpickler *unpickler, bth_pending pending)
 {
     bth_pending *kept = bth_tree_allocate(unpickler->tree, sizeof *kept);
     if (!kept) {
@@ -148,8 +148,8 @@ static berth_value *new_pending(bth_unpickler *unpickler, bth_pending pending)
 }
 
 /* Parameter(tensor, requires_grad): files from before 0.4, whose BUILD tells the rest. */
-static berth_value *begin_parameter(bth_unpickler *unpickler, const bth_known *known,
-                                    berth_value *arguments)
+static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_known *known,
+                                           berth_value *arguments)
 {
     bth_known checked = *known;
     checked.arguments = "Tb";
@@ -157,25 +157,26 @@ static berth_value *begin_parameter(bth_unpickler *unpickler, const bth_known *k
     checked.most = 2;
     berth_value *const *items = &arguments;
     size_t n = bth_unpickle_items(arguments, &items);
-    if (check_arguments(unpickler, &checked, items, n) < 0)
+    if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
-    return new_pending(unpickler, (bth_pending){.tensor = items[0],
-                                                .requires_grad = n < 2 || berth_as_bool(items[1])});
+    return reduce_new_pending(
+        unpickler,
+        (bth_pending){.tensor = items[0], .requires_grad = n < 2 || bth_value_bool(items[1])});
 }
 
 /* FloatTensor(): its BUILD tells storage, offset, size and stride. */
-static berth_value *begin_tensor(bth_unpickler *unpickler, const bth_known *known,
-                                 berth_value *arguments)
+static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_known *known,
+                                        berth_value *arguments)
 {
     if (berth_value_count(arguments) != 0) {
-        fail_count(unpickler, known, berth_value_count(arguments));
+        reduce_fail_count(unpickler, known, berth_value_count(arguments));
         return NULL;
     }
-    return new_pending(unpickler, (bth_pending){.dtype = (int8_t)known->number});
+    return reduce_new_pending(unpickler, (bth_pending){.dtype = (int8_t)known->number});
 }
 
 /* NEWOBJ makes an object without its __init__: only what is the same then as REDUCE's. */
-static bool is_same_as_new(const bth_known *known, berth_value *arguments)
+static bool reduce_is_same_as_new(const bth_known *known, berth_value *arguments)
 {
     if (known->what == BTH_IS_PARAMETER_CLASS)
         return true;
@@ -185,12 +186,12 @@ static bool is_same_as_new(const bth_known *known, berth_value *arguments)
 }
 
 /* _rebuild_from_type_v2 of an unknown function or type: kept as it is, on request (P1). */
-static bool is_kept_inert(const bth_unpickler *unpickler, const bth_known *known,
-                          const berth_value *arguments)
+static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known *known,
+                                 const berth_value *arguments)
 {
     berth_value *const *items;
     return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
-           bth_unpickle_items(arguments, &items) == 4 && !is_plain(items);
+           bth_unpickle_items(arguments, &items) == 4 && !reduce_is_plain(items);
 }
 
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -211,18 +212,18 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     const bth_known *known = bth_unpickle_known(callable, &room);
     if (!known) /* inert: listed and saved again, never run */
         return bth_call_value(unpickler->tree, callable, arguments, new_object);
-    if (new_object && !is_same_as_new(known, arguments))
-        return refuse_call(unpickler, known, "never made so");
+    if (new_object && !reduce_is_same_as_new(known, arguments))
+        return reduce_refuse(unpickler, known, "never made so");
     switch (known->what) {
     case BTH_IS_CALLABLE:
-        if (is_kept_inert(unpickler, known, arguments))
+        if (reduce_is_kept_inert(unpickler, known, arguments))
             return bth_call_value(unpickler->tree, callable, arguments, new_object);
         return reduce_call(unpickler, known, arguments);
     case BTH_IS_PARAMETER_CLASS:
-        return begin_parameter(unpickler, known, arguments);
+        return reduce_begin_parameter(unpickler, known, arguments);
     case BTH_IS_TENSOR_CLASS:
-        return begin_tensor(unpickler, known, arguments);
+        return reduce_begin_tensor(unpickler, known, arguments);
     default:
-        return refuse_call(unpickler, known, "it is only named, never called");
+        return reduce_refuse(unpickler, known, "it is only named, never called");
     }
 }

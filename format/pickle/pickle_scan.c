@@ -2,21 +2,21 @@
 /* The look ahead: finds the end of a pickle and what it fetches, and builds nothing. */
 #include "format/pickle/pickle_machine.h"
 
-static void note_fetched(bth_pickle_survey *survey, uint32_t index)
+static void scan_note_fetched(bth_pickle_survey *survey, uint32_t index)
 {
     survey->fetched[index % BTH_FETCHED_BITS / 64] |= UINT64_C(1) << index % 64;
-    /* In 32 bits the last one stays: no pickle is so long, so both are wrong. */
+    /* With 32-bit sizes the count may be one too small; no pickle is so long that it matters. */
     uint64_t n = (uint64_t)index + 1;
     if (n > survey->n_memo)
         survey->n_memo = n < SIZE_MAX ? (size_t)n : SIZE_MAX;
 }
 
-static size_t look_at_usual(const uint8_t *bytes, bth_pickle_survey *survey)
+static size_t scan_usual(const uint8_t *bytes, bth_pickle_survey *survey)
 {
     bth_usual usual;
     size_t used = bth_scan_usual(bytes, &usual);
     for (size_t i = 0; used && i < BTH_USUAL_GETS; i++)
-        note_fetched(survey, usual.gets[i]);
+        scan_note_fetched(survey, usual.gets[i]);
     return used;
 }
 
@@ -26,9 +26,8 @@ int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     size_t at = survey->extent;
     bool ended = false;
     while (at < nbytes && !ended) {
-        size_t used = bth_may_be_usual(rules, bytes + at, nbytes - at)
-                          ? look_at_usual(bytes + at, survey)
-                          : 0;
+        size_t used =
+            bth_may_be_usual(rules, bytes + at, nbytes - at) ? scan_usual(bytes + at, survey) : 0;
         if (used) {
             at += used;
             continue;
@@ -39,7 +38,7 @@ int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     case opcode:                                                                                   \
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
         if (((opcode) == 'h' || (opcode) == 'j') && used != SIZE_MAX)                              \
-            note_fetched(survey, (uint32_t)argument.number);                                       \
+            scan_note_fetched(survey, (uint32_t)argument.number);                                  \
         ended = (opcode) == '.';                                                                   \
         break;
 #include "format/pickle/pickle_opcodes.def"

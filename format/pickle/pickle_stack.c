@@ -30,10 +30,10 @@ int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ..
 int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject)
 {
     berth_error inner;
-    /* An error that is there already stays. */
+    /* The first error stays. */
     if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
         return bth_fail_memory(unpickler->error, 0);
-    /* What the maker calls a bad argument is, here, a bad pickle. */
+    /* A bad argument of a maker is a bad pickle here. */
     int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
     return bth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
 }
@@ -135,11 +135,8 @@ int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index)
                              (unsigned long long)index, unpickler->nbytes);
 }
 
-/*
- * Whether what the opcode at hand makes goes straight to REDUCE or BINPERSID, maybe by way of a
- * memo index that is not fetched.
- */
-static bool is_used_once(const bth_unpickler *unpickler)
+/* Whether REDUCE or BINPERSID follows directly, or behind a PUT that is never fetched. */
+static bool tuple_is_used_once(const bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
@@ -153,13 +150,13 @@ static bool is_used_once(const bth_unpickler *unpickler)
 }
 
 /*
- * Most tuples are the arguments of one call, and not fetched again: they need no node of their own.
- * Inert objects keep theirs.
+ * Most tuples are the arguments of one call and never fetched, so they need no node. Inert objects
+ * keep their arguments.
  */
 berth_value *bth_unpickle_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n)
 {
     struct tuple_node *tuple = &unpickler->arguments.tuple;
-    if (n == 0 || n > 8 || unpickler->rules->inert || !is_used_once(unpickler))
+    if (n == 0 || n > 8 || unpickler->rules->inert || !tuple_is_used_once(unpickler))
         return bth_tuple_of(unpickler->tree, items, n);
     *tuple = (struct tuple_node){
         .key = {.head = {.kind = BERTH_KIND_TUPLE, .id = BTH_NO_ID}, .count = (uint32_t)n}};

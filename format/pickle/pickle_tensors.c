@@ -11,19 +11,19 @@
 enum { STORAGE, OFFSET, SIZE, STRIDE };
 
 /* Of an int of 64 bits. */
-static int64_t int_of(const berth_value *value)
+static int64_t argument_int(const berth_value *value)
 {
     return ((const struct int_node *)value)->value;
 }
 
-static uint32_t grad_flag(const berth_value *requires_grad)
+static uint32_t argument_grad_flag(const berth_value *requires_grad)
 {
     return requires_grad->flags & BTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
 }
 
-/* Fills shape and stride, which stay with the nodes that they came in (P3). */
-static bool read_shape(bth_unpickler *unpickler, berth_tensor *tensor, berth_value *size,
-                       berth_value *stride)
+/* Sets shape and stride to arrays that are kept with their nodes (P3). */
+static bool tensor_read_shape(bth_unpickler *unpickler, berth_tensor *tensor, berth_value *size,
+                              berth_value *stride)
 {
     int32_t rank;
     if (!bth_value_as_shape(size, &tensor->shape, &tensor->rank) ||
@@ -37,38 +37,38 @@ static bool read_shape(bth_unpickler *unpickler, berth_tensor *tensor, berth_val
 }
 
 /* A tensor of a storage node as _rebuild_tensor does; NULL: error or tree has failed. */
-static berth_value *make_tensor(bth_unpickler *unpickler, berth_tensor *tensor,
+static berth_value *tensor_make(bth_unpickler *unpickler, berth_tensor *tensor,
                                 berth_value *const *arguments)
 {
     tensor->storage = ((const struct storage_node *)arguments[STORAGE])->storage;
-    tensor->storage_offset = int_of(arguments[OFFSET]);
-    if (!read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
+    tensor->storage_offset = argument_int(arguments[OFFSET]);
+    if (!tensor_read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
         return NULL;
     return bth_tensor_adopt(unpickler->tree, tensor);
 }
 
 /* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
-static berth_dtype class_dtype(const berth_value *storage)
+static berth_dtype tensor_class_dtype(const berth_value *storage)
 {
     berth_dtype dtype = ((const struct storage_node *)storage)->dtype;
     return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
 }
 
 /*
- * {'conj': True, 'neg': True}. One reading: for PyTorch it is enough that they are there, whatever
- * they say, so False is refused; nobody writes it.
+ * {'conj': True, 'neg': True}. PyTorch only asks whether the keys are there, so False would have
+ * two readings and is refused. Nobody writes it.
  */
-static bool read_metadata(bth_unpickler *unpickler, const bth_known *known,
-                          const berth_value *metadata, uint32_t *flags)
+static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *known,
+                                 const berth_value *metadata, uint32_t *flags)
 {
     for (size_t i = 0; i < berth_value_count(metadata); i++) {
-        const berth_value *key = berth_value_key(metadata, i);
-        const berth_value *value = berth_value_item(metadata, i);
+        const berth_value *key = bth_value_key(metadata, i);
+        const berth_value *value = bth_value_item(metadata, i);
         const char *name = berth_as_text(key, NULL);
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || !berth_as_bool(value)) {
+        if (!flag || !bth_value_bool(value)) {
             bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                               "%s %s with other metadata than conj and neg, True", known->module,
                               known->name);
@@ -82,62 +82,64 @@ static bool read_metadata(bth_unpickler *unpickler, const bth_known *known,
 BTH_BUILDER(tensor_v1)
 {
     (void)known, (void)n;
-    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
-    return make_tensor(unpickler, &tensor, items);
+    berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE])};
+    return tensor_make(unpickler, &tensor, items);
 }
 
 BTH_BUILDER(tensor_v2)
 {
-    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[4])};
-    if (n > 6 && !read_metadata(unpickler, known, items[6], &tensor.flags))
+    berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE]),
+                           .flags = argument_grad_flag(items[4])};
+    if (n > 6 && !tensor_read_metadata(unpickler, known, items[6], &tensor.flags))
         return NULL;
-    return make_tensor(unpickler, &tensor, items);
+    return tensor_make(unpickler, &tensor, items);
 }
 
 BTH_BUILDER(tensor_v3)
 {
-    berth_tensor tensor = {.dtype = berth_as_dtype(items[6]), .flags = grad_flag(items[4])};
+    berth_tensor tensor = {.dtype = bth_value_constant(items[6], BERTH_KIND_DTYPE),
+                           .flags = argument_grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants an UntypedStorage as argument 1",
                           known->module, known->name);
         return NULL;
     }
-    if (n > 7 && !read_metadata(unpickler, known, items[7], &tensor.flags))
+    if (n > 7 && !tensor_read_metadata(unpickler, known, items[7], &tensor.flags))
         return NULL;
-    return make_tensor(unpickler, &tensor, items);
+    return tensor_make(unpickler, &tensor, items);
 }
 
 BTH_BUILDER(meta)
 {
     (void)known, (void)n;
-    berth_tensor tensor = {.dtype = berth_as_dtype(items[0]),
-                           .flags = BERTH_META | grad_flag(items[3])};
-    if (!read_shape(unpickler, &tensor, items[1], items[2]))
+    berth_tensor tensor = {.dtype = bth_value_constant(items[0], BERTH_KIND_DTYPE),
+                           .flags = BERTH_META | argument_grad_flag(items[3])};
+    if (!tensor_read_shape(unpickler, &tensor, items[1], items[2]))
         return NULL;
     return bth_tensor_adopt(unpickler->tree, &tensor);
 }
 
 /* ---- quantized ---- */
 
-static bool is_number(const berth_value *value, double *number)
+static bool quantizer_is_number(const berth_value *value, double *number)
 {
     int64_t integer;
     bool is_int = berth_as_int(value, &integer);
-    *number = is_int ? (double)integer : berth_as_float(value);
+    *number = is_int ? (double)integer : bth_value_real(value);
     return is_int || bth_node_kind(value) == BERTH_KIND_FLOAT;
 }
 
 /* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
-static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
+static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
 {
     berth_value *const *items;
     size_t n = bth_unpickle_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
-    tensor->qscheme = berth_as_qscheme(items[0]);
+    tensor->qscheme = bth_value_constant(items[0], BERTH_KIND_QSCHEME);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
-        return n == 3 && is_number(items[1], &tensor->scale) &&
+        return n == 3 && quantizer_is_number(items[1], &tensor->scale) &&
                berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
@@ -155,15 +157,16 @@ static bool read_quantizer(const berth_value *parameters, berth_tensor *tensor)
 BTH_BUILDER(qtensor)
 {
     (void)n;
-    berth_tensor tensor = {.dtype = class_dtype(items[STORAGE]), .flags = grad_flag(items[5])};
-    if (!read_quantizer(items[4], &tensor)) {
+    berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE]),
+                           .flags = argument_grad_flag(items[5])};
+    if (!quantizer_read(items[4], &tensor)) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                           "%s %s wants (per_tensor_affine, scale, zero_point) or "
                           "(per_channel_affine, scales, zero_points, axis) as argument 5",
                           known->module, known->name);
         return NULL;
     }
-    return make_tensor(unpickler, &tensor, items);
+    return tensor_make(unpickler, &tensor, items);
 }
 
 /* ---- tensors of several parts ---- */
@@ -175,7 +178,7 @@ BTH_BUILDER(sparse)
     const int64_t *shape;
     int32_t rank;
     (void)n;
-    berth_layout_kind layout = berth_as_layout(items[0]);
+    berth_layout_kind layout = bth_value_constant(items[0], BERTH_KIND_LAYOUT);
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
@@ -192,7 +195,7 @@ BTH_BUILDER(sparse)
     }
     if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
         return NULL;
-    bool is_coalesced = coo && n_parts == 4 && berth_as_bool(parts[3]);
+    bool is_coalesced = coo && n_parts == 4 && bth_value_bool(parts[3]);
     return bth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
 }
 
@@ -205,18 +208,18 @@ BTH_BUILDER(nested)
 BTH_BUILDER(parameter)
 {
     (void)known, (void)n;
-    return berth_make_parameter(unpickler->tree, items[0], berth_as_bool(items[1]));
+    return berth_make_parameter(unpickler->tree, items[0], bth_value_bool(items[1]));
 }
 
 /*
- * One reading: PyTorch takes what the dicts of a state hold now, so that they must not grow; and
- * their names are known to be good.
+ * PyTorch reads the dicts of a state now, so they must not grow later. Their names have been
+ * checked.
  */
-static void keep_attributes(berth_value *state)
+static void attributes_keep(berth_value *state)
 {
     bool pair = bth_node_kind(state) == BERTH_KIND_TUPLE;
     for (size_t i = 0; i < (pair ? 2u : 1u); i++) {
-        berth_value *part = pair ? berth_value_item(state, i) : state;
+        berth_value *part = pair ? bth_value_item(state, i) : state;
         if (bth_node_kind(part) == BERTH_KIND_DICT)
             part->flags |= BTH_NODE_USED | BTH_NODE_ATTRIBUTES;
     }
@@ -237,7 +240,7 @@ berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *
                           problem);
         return NULL;
     }
-    keep_attributes(state);
+    attributes_keep(state);
     return berth_make_subclass(unpickler->tree, tensor, state);
 }
 
@@ -257,7 +260,7 @@ bool bth_is_no_hooks(const berth_value *value)
 }
 
 /* The second step of a Parameter or tensor from before 0.4. */
-static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_value *state)
+static int pending_build(bth_unpickler *unpickler, bth_pending *pending, berth_value *state)
 {
     berth_value *const *items = NULL;
     size_t n = bth_unpickle_items(state, &items);
@@ -272,16 +275,16 @@ static int build_pending(bth_unpickler *unpickler, bth_pending *pending, berth_v
         good = good && n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
                berth_as_int(items[OFFSET], &integer) &&
                (pending->dtype == BERTH_DTYPE_NONE ||
-                class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
+                tensor_class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
     if (!good)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of a %s wants %s, once",
                                  pending->tensor ? "Parameter" : "tensor", words);
     if (pending->tensor) {
         pending->value =
-            berth_make_parameter(unpickler->tree, pending->tensor, berth_as_bool(items[0]));
+            berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
-        berth_tensor tensor = {.dtype = class_dtype(items[STORAGE])};
-        pending->value = make_tensor(unpickler, &tensor, items);
+        berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE])};
+        pending->value = tensor_make(unpickler, &tensor, items);
     }
     return pending->value ? 0 : bth_unpickle_fail_tree(unpickler, "BUILD");
 }
@@ -290,7 +293,7 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
 {
     if (bth_slot_tag(slot)) {
         uintptr_t pending = (uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS;
-        return build_pending(unpickler, (bth_pending *)pending, state);
+        return pending_build(unpickler, (bth_pending *)pending, state);
     }
     berth_kind kind = bth_node_kind(slot);
     if (kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_CALL)
@@ -302,7 +305,7 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                  "BUILD of an OrderedDict wants a dict, got %s",
                                  berth_kind_name(bth_node_kind(state)));
-    if (berth_value_state(slot))
+    if (berth_value_part(slot, BERTH_PART_STATE))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
                                  bth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The usual tensor at once, without stack, memo, and nodes for what only it is made of. A short cut
- * and no second opinion: what is not just so, what is fetched again, and what would fail is left to
- * the opcodes one by one, as if nobody had looked.
+ * Reads a usual tensor at once, without stack and memo, and without nodes for its parts. This is a
+ * short cut with the same result: anything unusual, anything that is fetched again and anything
+ * that would fail is left to the opcodes, one by one.
  */
 #include <string.h>
 
@@ -11,23 +11,25 @@
 
 /* ---- its opcodes ---- */
 
-/* What an opcode, with 4 bytes of argument, has at most, and what the others have together. */
+/* The longest opcode, with an argument of 4 bytes, and all other bytes together. */
 enum { LONG = 5, OTHERS = 16 };
 _Static_assert(LONG *(BTH_USUAL_GETS + BTH_USUAL_PUTS + 3 + 2 * BTH_USUAL_RANK) +
                        BTH_USUAL_KEY_NBYTES + OTHERS <
                    BTH_USUAL_NBYTES,
                "what is looked at is there");
 
-/* Each takes what it names off the front, or tells that something else is there. They are a few
- * instructions each, in many places: calls would take as long as all the rest. */
+/*
+ * Each reads what it names and moves *at, or returns false. They are a few instructions each; as
+ * calls they would take as long as all the rest.
+ */
 #define TAKES static inline __attribute__((always_inline)) bool
 
-TAKES take(const uint8_t **at, uint8_t opcode)
+TAKES usual_take(const uint8_t **at, uint8_t opcode)
 {
     return *(*at)++ == opcode;
 }
 
-TAKES take_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
+TAKES usual_take_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
 {
     const uint8_t *bytes = *at;
     bool is_brief = bytes[0] == brief;
@@ -36,17 +38,17 @@ TAKES take_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *inde
     return is_brief || bytes[0] == wide;
 }
 
-TAKES take_get(const uint8_t **at, uint32_t *index)
+TAKES usual_take_get(const uint8_t **at, uint32_t *index)
 {
-    return take_index(at, 'h', 'j', index);
+    return usual_take_index(at, 'h', 'j', index);
 }
 
-TAKES take_put(const uint8_t **at, bth_usual *usual)
+TAKES usual_take_put(const uint8_t **at, bth_usual *usual)
 {
-    return take_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
+    return usual_take_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
 }
 
-TAKES take_int(const uint8_t **at, int64_t *number)
+TAKES usual_take_int(const uint8_t **at, int64_t *number)
 {
     const uint8_t *bytes = *at;
     switch (bytes[0]) {
@@ -60,7 +62,7 @@ TAKES take_int(const uint8_t **at, int64_t *number)
         return true;
     case 'J':
         *number = (int32_t)bth_little_u32(bytes + 1);
-        if (*number < 0) /* and stays where it is: what looks for more ints goes on from there */
+        if (*number < 0) /* *at stays, so that the caller can go on from there */
             return false;
         *at += LONG;
         return true;
@@ -69,42 +71,42 @@ TAKES take_int(const uint8_t **at, int64_t *number)
     }
 }
 
-TAKES take_bool(const uint8_t **at, bool *value)
+TAKES usual_take_bool(const uint8_t **at, bool *value)
 {
     uint8_t opcode = *(*at)++;
     *value = opcode == 0x88;
     return opcode == 0x88 || opcode == 0x89;
 }
 
-/* New text; or that of a storage met before, fetched. */
-TAKES take_key(const uint8_t **at, bth_usual *usual)
+/* The text of a key, or a fetch of one. */
+TAKES usual_take_key(const uint8_t **at, bth_usual *usual)
 {
     const uint8_t *bytes = *at;
     usual->key = NULL;
     if (bytes[0] != 'X')
-        return take_get(at, &usual->gets[BTH_USUAL_KEY]);
+        return usual_take_get(at, &usual->gets[BTH_USUAL_KEY]);
     usual->gets[BTH_USUAL_KEY] = usual->gets[BTH_USUAL_WORD];
     usual->key_nbytes = bth_little_u32(bytes + 1);
     if (usual->key_nbytes > BTH_USUAL_KEY_NBYTES)
         return false;
     usual->key = (const char *)bytes + LONG;
     *at += LONG + usual->key_nbytes;
-    return take_put(at, usual);
+    return usual_take_put(at, usual);
 }
 
 /* A tuple of ints. An empty one is never put into the memo. */
-TAKES take_shape(const uint8_t **at, bth_usual *usual, int64_t *items, int32_t *rank)
+TAKES usual_take_shape(const uint8_t **at, bth_usual *usual, int64_t *items, int32_t *rank)
 {
     uint8_t n = 0;
     bool is_marked = **at == '(';
     *at += is_marked;
-    while (n < BTH_USUAL_RANK && take_int(at, &items[n]))
+    while (n < BTH_USUAL_RANK && usual_take_int(at, &items[n]))
         n++;
     *rank = n;
     if (n == 0)
-        return !is_marked && take(at, ')');
-    return (is_marked || n <= 3) && take(at, is_marked ? 't' : (uint8_t)(0x84 + n)) &&
-           take_put(at, usual);
+        return !is_marked && usual_take(at, ')');
+    return (is_marked || n <= 3) && usual_take(at, is_marked ? 't' : (uint8_t)(0x84 + n)) &&
+           usual_take_put(at, usual);
 }
 
 size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual)
@@ -112,47 +114,51 @@ size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual)
     const uint8_t *at = bytes;
     uint32_t *gets = usual->gets;
     usual->n_puts = 0;
-    bool good = take_get(&at, &gets[BTH_USUAL_FUNCTION]) && take(&at, '(') && take(&at, '(') &&
-                take_get(&at, &gets[BTH_USUAL_WORD]) && take_get(&at, &gets[BTH_USUAL_CLASS]) &&
-                take_key(&at, usual) && take_get(&at, &gets[BTH_USUAL_LOCATION]) &&
-                take_int(&at, &usual->numel) && take(&at, 't') && take_put(&at, usual) &&
-                take(&at, 'Q') && take_int(&at, &usual->offset) &&
-                take_shape(&at, usual, usual->size, &usual->rank) &&
-                take_shape(&at, usual, usual->stride, &usual->stride_rank) &&
-                take_bool(&at, &usual->requires_grad) && take_get(&at, &gets[BTH_USUAL_HOOKS]) &&
-                take(&at, ')') && take(&at, 'R') && take_put(&at, usual) && take(&at, 't') &&
-                take_put(&at, usual) && take(&at, 'R');
+    bool good = usual_take_get(&at, &gets[BTH_USUAL_FUNCTION]) && usual_take(&at, '(') &&
+                usual_take(&at, '(') && usual_take_get(&at, &gets[BTH_USUAL_WORD]) &&
+                usual_take_get(&at, &gets[BTH_USUAL_CLASS]) && usual_take_key(&at, usual) &&
+                usual_take_get(&at, &gets[BTH_USUAL_LOCATION]) &&
+                usual_take_int(&at, &usual->numel) && usual_take(&at, 't') &&
+                usual_take_put(&at, usual) && usual_take(&at, 'Q') &&
+                usual_take_int(&at, &usual->offset) &&
+                usual_take_shape(&at, usual, usual->size, &usual->rank) &&
+                usual_take_shape(&at, usual, usual->stride, &usual->stride_rank) &&
+                usual_take_bool(&at, &usual->requires_grad) &&
+                usual_take_get(&at, &gets[BTH_USUAL_HOOKS]) && usual_take(&at, ')') &&
+                usual_take(&at, 'R') && usual_take_put(&at, usual) && usual_take(&at, 't') &&
+                usual_take_put(&at, usual) && usual_take(&at, 'R');
     return good ? (size_t)(at - bytes) : 0;
 }
 
 /* ---- its meaning ---- */
 
-/* A node in the memo; NULL: nothing, or what is none yet. */
-static const berth_value *fetch(const bth_unpickler *unpickler, const bth_usual *usual, int which)
+/* A node in the memo; NULL: there is none, or it is pending. */
+static const berth_value *usual_fetch(const bth_unpickler *unpickler, const bth_usual *usual,
+                                      int which)
 {
     uint32_t index = usual->gets[which];
     const berth_value *slot = index < unpickler->n_memo ? unpickler->memo[index] : NULL;
     return bth_slot_tag(slot) ? NULL : slot;
 }
 
-static const struct text_node *fetch_text(const bth_unpickler *unpickler, const bth_usual *usual,
-                                          int which)
+static const struct text_node *usual_fetch_text(const bth_unpickler *unpickler,
+                                                const bth_usual *usual, int which)
 {
-    const berth_value *value = fetch(unpickler, usual, which);
+    const berth_value *value = usual_fetch(unpickler, usual, which);
     return value && value->kind == BERTH_KIND_STR ? (const struct text_node *)value : NULL;
 }
 
-static bool calls(const bth_unpickler *unpickler, const bth_usual *usual, int which,
-                  enum bth_build build)
+static bool usual_calls(const bth_unpickler *unpickler, const bth_usual *usual, int which,
+                        enum bth_build build)
 {
     bth_known room;
-    const berth_value *value = fetch(unpickler, usual, which);
+    const berth_value *value = usual_fetch(unpickler, usual, which);
     const bth_known *known = value ? bth_unpickle_known(value, &room) : NULL;
     return known && known->build == build;
 }
 
-/* Whether nothing that it puts into the memo is fetched, or out of place (P3). */
-static bool keeps_nothing(const bth_unpickler *unpickler, const bth_usual *usual)
+/* Whether none of its PUTs is ever fetched, and all have valid indices (P3). */
+static bool usual_keeps_nothing(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     for (size_t i = 0; i < usual->n_puts; i++)
         if (usual->puts[i] >= unpickler->nbytes ||
@@ -161,7 +167,7 @@ static bool keeps_nothing(const bth_unpickler *unpickler, const bth_usual *usual
     return true;
 }
 
-static bool is_ascii(const char *text, size_t nbytes)
+static bool usual_is_ascii(const char *text, size_t nbytes)
 {
     unsigned char all = 0;
     for (size_t i = 0; i < nbytes; i++)
@@ -169,33 +175,33 @@ static bool is_ascii(const char *text, size_t nbytes)
     return all < 0x80;
 }
 
-/* The storage (P5, T3) and its class; NULL: there is more to it. */
-static berth_storage *meet(const bth_unpickler *unpickler, const bth_usual *usual,
-                           berth_dtype *dtype)
+/* The storage (P5, T3) and its class; NULL: left to the opcodes. */
+static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_usual *usual,
+                                    berth_dtype *dtype)
 {
-    const struct text_node *word = fetch_text(unpickler, usual, BTH_USUAL_WORD);
-    const struct text_node *key = fetch_text(unpickler, usual, BTH_USUAL_KEY);
-    const struct text_node *location = fetch_text(unpickler, usual, BTH_USUAL_LOCATION);
-    const berth_value *class = fetch(unpickler, usual, BTH_USUAL_CLASS);
+    const struct text_node *word = usual_fetch_text(unpickler, usual, BTH_USUAL_WORD);
+    const struct text_node *key = usual_fetch_text(unpickler, usual, BTH_USUAL_KEY);
+    const struct text_node *location = usual_fetch_text(unpickler, usual, BTH_USUAL_LOCATION);
+    const berth_value *class = usual_fetch(unpickler, usual, BTH_USUAL_CLASS);
     if (!word || !key || !location || !class || word->key.count != 7 ||
         memcmp(word->data, "storage", 7) != 0 || !bth_unpickle_storage_class(class, dtype))
         return NULL;
     const char *text = usual->key ? usual->key : key->data;
     size_t nbytes = usual->key ? usual->key_nbytes : key->key.count;
-    if (usual->key && !is_ascii(text, nbytes))
+    if (usual->key && !usual_is_ascii(text, nbytes))
         return NULL;
-    /* 31 bits times an item's bytes (T1). */
+    /* No overflow: 31 bits times the bytes of an item (T1). */
     return bth_tree_meet_storage(unpickler->tree, text, nbytes, *dtype,
                                  (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
                                  location->data, location->key.count);
 }
 
-/* NULL: it cannot be made, or not so. */
-static berth_value *make(const bth_unpickler *unpickler, const bth_usual *usual)
+/* NULL: it cannot be made, or only by the opcodes. */
+static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     size_t rank = (size_t)usual->rank;
     berth_dtype dtype;
-    berth_storage *storage = meet(unpickler, usual, &dtype);
+    berth_storage *storage = usual_storage(unpickler, usual, &dtype);
     int64_t *shape =
         storage ? bth_tree_take(unpickler->tree, (2 * rank + 1) * sizeof *shape) : NULL;
     if (!shape)
@@ -216,16 +222,16 @@ size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
 {
     bth_usual usual;
     size_t used = unpickler->rules->stream ? 0 : bth_scan_usual(bytes, &usual);
-    if (!used || usual.rank != usual.stride_rank || !keeps_nothing(unpickler, &usual) ||
-        !calls(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
-        !calls(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))
+    if (!used || usual.rank != usual.stride_rank || !usual_keeps_nothing(unpickler, &usual) ||
+        !usual_calls(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
+        !usual_calls(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))
         return 0;
-    berth_value *tensor = make(unpickler, &usual);
+    berth_value *tensor = usual_make(unpickler, &usual);
     if (tensor || unpickler->tree->error.code == BERTH_E_MEMORY) {
         (void)bth_unpickle_push(unpickler, tensor);
         return used;
     }
-    /* One by one the opcodes meet what failed here, and tell it by their own names. */
+    /* The opcodes will fail at the same point, with a better message. */
     bth_error_clear(&unpickler->tree->error);
     return 0;
 }

@@ -31,20 +31,20 @@ BTH_BUILDER(size)
     return bth_size_from(unpickler->tree, items[0]);
 }
 
-static double number_of(const berth_value *value)
+static double complex_number(const berth_value *value)
 {
     int64_t integer;
-    return berth_as_int(value, &integer) ? (double)integer : berth_as_float(value);
+    return berth_as_int(value, &integer) ? (double)integer : bth_value_real(value);
 }
 
 BTH_BUILDER(complex)
 {
     (void)known, (void)n;
-    return berth_make_complex(unpickler->tree, number_of(items[0]), number_of(items[1]));
+    return berth_make_complex(unpickler->tree, complex_number(items[0]), complex_number(items[1]));
 }
 
 /* Device types that PyTorch knows by itself. */
-static bool is_device_type(const char *type)
+static bool device_is_known(const char *type)
 {
     static const char *const types[] = {
         "cpu",    "cuda", "ipu",  "xpu",  "mkldnn", "opengl",        "opencl",
@@ -68,7 +68,7 @@ BTH_BUILDER(device)
     size_t type_nbytes = strcspn(text, ":");
     bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
     if (good && n == 2) {
-        (void)berth_as_int(items[1], &index); /* it is one: see fits() */
+        (void)berth_as_int(items[1], &index); /* it is an int: see argument_fits() */
         good = type_nbytes == nbytes && index >= 0;
     }
     if (good && type_nbytes < nbytes) {
@@ -80,7 +80,7 @@ BTH_BUILDER(device)
         memcpy(type, text, type_nbytes);
         type[type_nbytes] = 0;
     }
-    if (!is_device_type(type)) {
+    if (!device_is_known(type)) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
                           known->module, known->name);
         return NULL;
@@ -89,13 +89,13 @@ BTH_BUILDER(device)
 }
 
 /* Of a str, as its letter says. */
-static bool is_latin1(const berth_value *value)
+static bool encoding_is_latin1(const berth_value *value)
 {
     const char *name = berth_as_text(value, NULL);
     return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
 }
 
-static berth_value *refuse_encoding(bth_unpickler *unpickler, const bth_known *known)
+static berth_value *encoding_refuse(bth_unpickler *unpickler, const bth_known *known)
 {
     bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1", known->module,
                       known->name);
@@ -105,8 +105,8 @@ static berth_value *refuse_encoding(bth_unpickler *unpickler, const bth_known *k
 BTH_BUILDER(encode)
 {
     (void)n;
-    if (!is_latin1(items[1]))
-        return refuse_encoding(unpickler, known);
+    if (!encoding_is_latin1(items[1]))
+        return encoding_refuse(unpickler, known);
     return bth_bytes_from_latin1(unpickler->tree, items[0]);
 }
 
@@ -114,8 +114,8 @@ BTH_BUILDER(encode)
 BTH_BUILDER(bytearray)
 {
     berth_value *bytes = n ? items[0] : NULL;
-    if (n == 2 ? !is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
-        return refuse_encoding(unpickler, known);
+    if (n == 2 ? !encoding_is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
+        return encoding_refuse(unpickler, known);
     if (n && bth_node_kind(bytes) == BERTH_KIND_STR)
         bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
     if (n && !bytes)
@@ -129,7 +129,8 @@ BTH_BUILDER(layout)
     const char *name = berth_as_text(items[0], NULL);
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
         if (strcmp(name, bth_layout_names[layout]) == 0)
-            return berth_make_layout(unpickler->tree, (berth_layout_kind)layout);
+            return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT,
+                                       (berth_layout_kind)layout);
     }
     bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
                       known->name);

@@ -21,7 +21,7 @@
  * one with equal literals of a program. Strings of one character are not among them: a literal
  * 'a', an 'a' cut out of other text and str(0) are three kinds of objects to CPython 3.11.
  */
-static uint32_t *shared_slot(bth_emitter *emitter, const berth_value *value)
+static uint32_t *memo_shared_slot(bth_emitter *emitter, const berth_value *value)
 {
     size_t nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTES) {
@@ -39,7 +39,7 @@ static uint32_t *shared_slot(bth_emitter *emitter, const berth_value *value)
 
 uint32_t *bth_emit_slot(bth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = shared_slot(emitter, value);
+    uint32_t *slot = memo_shared_slot(emitter, value);
     if (slot)
         return slot;
     size_t id = bth_value_id(value);
@@ -71,45 +71,46 @@ void bth_emit_pop(bth_emitter *emitter)
     emitter->n_frames--;
 }
 
-static void push_step(bth_emitter *emitter, const berth_value *value,
-                      void (*step)(bth_emitter *, bth_frame *))
+static void emit_push_step(bth_emitter *emitter, const berth_value *value,
+                           void (*step)(bth_emitter *, bth_frame *))
 {
     bth_emit_push(emitter, &(bth_frame){.step = step, .value = value});
 }
 
-static void step_build(bth_emitter *emitter, bth_frame *frame)
+static void emit_step_build(bth_emitter *emitter, bth_frame *frame)
 {
     (void)frame;
     bth_emit_op(emitter, BTH_OP_BUILD);
     bth_emit_pop(emitter);
 }
 
-/* Makes the frame a BUILD with this state, begun. */
+/* The frame becomes a BUILD; its state is emitted. */
 static void emit_build(bth_emitter *emitter, bth_frame *frame, const berth_value *state)
 {
-    frame->step = step_build;
+    frame->step = emit_step_build;
     bth_emit_value(emitter, state);
 }
 
-static bool is_ordered(const berth_value *value)
+static bool dict_is_ordered(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_ORDERED_DICT;
 }
 
 /*
- * Whether item i of n goes alone, without a MARK. batch_list_exact() and batch_dict_exact(), for
- * list and dict: only one that is all. batch_list() and batch_dict(), for what is iterated,
- * OrderedDicts and the items of objects: also the last one where it begins a batch.
+ * Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
+ * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
+ * (batch_list(), batch_dict()): also if it is the last one and begins a batch.
  */
-static bool is_alone(const bth_frame *frame, size_t i, size_t n)
+static bool batch_is_alone(const bth_frame *frame, size_t i, size_t n)
 {
-    return i + 1 == n && i % BATCH == 0 && (n == 1 || frame->items || is_ordered(frame->value));
+    return i + 1 == n && i % BATCH == 0 &&
+           (n == 1 || frame->items || dict_is_ordered(frame->value));
 }
 
 /* ---- lists, sets and tuples ---- */
 
 /* A reduce of one argument that has just been emitted. */
-static void finish_reduce_one(bth_emitter *emitter, uint32_t *slot)
+static void emit_reduce_one(bth_emitter *emitter, uint32_t *slot)
 {
     bth_emit_tuple(emitter, 1, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
@@ -117,33 +118,33 @@ static void finish_reduce_one(bth_emitter *emitter, uint32_t *slot)
 }
 
 /* Batches, each in MARK … APPENDS. */
-static void step_list(bth_emitter *emitter, bth_frame *frame)
+static void emit_step_list(bth_emitter *emitter, bth_frame *frame)
 {
     size_t n = berth_value_count(frame->value);
     size_t i = frame->at;
-    if (i > 0 && is_alone(frame, i - 1, n))
+    if (i > 0 && batch_is_alone(frame, i - 1, n))
         bth_emit_op(emitter, BTH_OP_APPEND);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         bth_emit_op(emitter, BTH_OP_APPENDS);
     if (i < n) {
-        if (i % BATCH == 0 && !is_alone(frame, i, n))
+        if (i % BATCH == 0 && !batch_is_alone(frame, i, n))
             bth_emit_op(emitter, BTH_OP_MARK);
         frame->at++;
-        bth_emit_value(emitter, berth_value_item(frame->value, i));
+        bth_emit_value(emitter, bth_value_item(frame->value, i));
         return;
     }
     if (berth_value_kind(frame->value) == BERTH_KIND_SET) /* a set is made of a list */
-        finish_reduce_one(emitter, bth_emit_slot(emitter, frame->value));
+        emit_reduce_one(emitter, bth_emit_slot(emitter, frame->value));
     bth_emit_pop(emitter);
 }
 
 /* save_tuple() */
-static void step_tuple(bth_emitter *emitter, bth_frame *frame)
+static void emit_step_tuple(bth_emitter *emitter, bth_frame *frame)
 {
     size_t n = berth_value_count(frame->value);
     if (frame->at < n) {
         frame->at++;
-        bth_emit_value(emitter, berth_value_item(frame->value, frame->at - 1));
+        bth_emit_value(emitter, bth_value_item(frame->value, frame->at - 1));
         return;
     }
     bth_emit_tuple(emitter, n, bth_emit_slot(emitter, frame->value));
@@ -152,17 +153,18 @@ static void step_tuple(bth_emitter *emitter, bth_frame *frame)
 
 /* ---- dicts ---- */
 
-static void finish_dict(bth_emitter *emitter, bth_frame *frame, size_t n)
+static void emit_finish_dict(bth_emitter *emitter, bth_frame *frame, size_t n)
 {
     const berth_value *value = frame->value;
-    if (!is_ordered(value) && !frame->items && n > 1 &&
-        n % BATCH == 0) { /* it looks for one more batch */
+    if (!dict_is_ordered(value) && !frame->items && n > 1 &&
+        n % BATCH == 0) { /* CPython writes one more, empty batch */
         bth_emit_op(emitter, BTH_OP_MARK);
         bth_emit_op(emitter, BTH_OP_SETITEMS);
     }
     if (berth_value_kind(value) == BERTH_KIND_COUNTER)
-        finish_reduce_one(emitter, bth_emit_slot(emitter, value));
-    const berth_value *state = is_ordered(value) ? berth_value_state(value) : NULL;
+        emit_reduce_one(emitter, bth_emit_slot(emitter, value));
+    const berth_value *state =
+        dict_is_ordered(value) ? berth_value_part(value, BERTH_PART_STATE) : NULL;
     if (state && berth_value_kind(state) != BERTH_KIND_DICT)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "attributes of an OrderedDict cannot be saved as %s: they are a dict",
@@ -174,35 +176,35 @@ static void finish_dict(bth_emitter *emitter, bth_frame *frame, size_t n)
 }
 
 /* `at` counts keys and values. */
-static void step_dict(bth_emitter *emitter, bth_frame *frame)
+static void emit_step_dict(bth_emitter *emitter, bth_frame *frame)
 {
     const berth_value *value = frame->value;
     size_t n = berth_value_count(value);
     size_t i = frame->at / 2;
     if (frame->at % 2 == 1) {
         frame->at++;
-        bth_emit_value(emitter, berth_value_item(value, i));
+        bth_emit_value(emitter, bth_value_item(value, i));
         return;
     }
-    if (i > 0 && is_alone(frame, i - 1, n))
+    if (i > 0 && batch_is_alone(frame, i - 1, n))
         bth_emit_op(emitter, BTH_OP_SETITEM);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         bth_emit_op(emitter, BTH_OP_SETITEMS);
     if (i == n) {
-        finish_dict(emitter, frame, n);
+        emit_finish_dict(emitter, frame, n);
         return;
     }
-    if (i % BATCH == 0 && !is_alone(frame, i, n))
+    if (i % BATCH == 0 && !batch_is_alone(frame, i, n))
         bth_emit_op(emitter, BTH_OP_MARK);
     frame->at++;
-    bth_emit_value(emitter, berth_value_key(value, i));
+    bth_emit_value(emitter, bth_value_key(value, i));
 }
 
 /* ---- inert calls: written back as they were read ---- */
 
-static void step_state(bth_emitter *emitter, bth_frame *frame)
+static void emit_step_state(bth_emitter *emitter, bth_frame *frame)
 {
-    const berth_value *state = berth_value_state(frame->value);
+    const berth_value *state = berth_value_part(frame->value, BERTH_PART_STATE);
     if (state)
         emit_build(emitter, frame, state);
     else
@@ -210,29 +212,29 @@ static void step_state(bth_emitter *emitter, bth_frame *frame)
 }
 
 /* save_reduce(): the object is made and stored; then list items, key items, and state. */
-static void begin_items(bth_emitter *emitter, bth_frame *frame)
+static void emit_begin_items(bth_emitter *emitter, bth_frame *frame)
 {
-    const berth_value *list = berth_value_list_items(frame->value);
-    const berth_value *dict = berth_value_dict_items(frame->value);
-    frame->step = step_state;
+    const berth_value *list = berth_value_part(frame->value, BERTH_PART_LIST_ITEMS);
+    const berth_value *dict = berth_value_part(frame->value, BERTH_PART_DICT_ITEMS);
+    frame->step = emit_step_state;
     if (dict)
-        bth_emit_push(emitter, &(bth_frame){.step = step_dict, .value = dict, .items = true});
+        bth_emit_push(emitter, &(bth_frame){.step = emit_step_dict, .value = dict, .items = true});
     if (list)
-        bth_emit_push(emitter, &(bth_frame){.step = step_list, .value = list, .items = true});
+        bth_emit_push(emitter, &(bth_frame){.step = emit_step_list, .value = list, .items = true});
 }
 
-static void step_call(bth_emitter *emitter, bth_frame *frame)
+static void emit_step_call(bth_emitter *emitter, bth_frame *frame)
 {
     const berth_value *value = frame->value;
     size_t at = frame->at++;
     if (at == 0) {
-        bth_emit_value(emitter, berth_value_inner(value));
+        bth_emit_value(emitter, berth_value_part(value, BERTH_PART_INNER));
     } else if (at == 1) {
         bth_emit_value(emitter, bth_value_arguments(value));
     } else {
         bth_emit_op(emitter, bth_value_is_new_object(value) ? BTH_OP_NEWOBJ : BTH_OP_REDUCE);
         bth_emit_memo(emitter, bth_emit_slot(emitter, value));
-        begin_items(emitter, frame);
+        emit_begin_items(emitter, frame);
     }
 }
 
@@ -284,8 +286,8 @@ static void emit_bytearray(bth_emitter *emitter, const berth_value *value, uint3
 static void emit_complex(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     bth_emit_global(emitter, "__builtin__", "complex");
-    bth_emit_float(emitter, berth_as_float(value));
-    bth_emit_float(emitter, berth_value_imaginary(value));
+    bth_emit_float(emitter, bth_value_real(value));
+    bth_emit_float(emitter, bth_value_imaginary(value));
     bth_emit_tuple(emitter, 2, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
     bth_emit_memo(emitter, slot);
@@ -308,7 +310,7 @@ void bth_emit_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uin
 {
     bth_emit_global(emitter, "torch", "Size");
     bth_emit_ints(emitter, shape, rank);
-    finish_reduce_one(emitter, slot);
+    emit_reduce_one(emitter, slot);
 }
 
 void bth_emit_layout(bth_emitter *emitter, berth_layout_kind layout)
@@ -319,7 +321,7 @@ void bth_emit_layout(bth_emitter *emitter, berth_layout_kind layout)
         return;
     bth_emit_global(emitter, "torch.serialization", "_get_layout");
     bth_emit_text(emitter, text, strlen(text), NULL);
-    finish_reduce_one(emitter, slot);
+    emit_reduce_one(emitter, slot);
 }
 
 static void emit_global(bth_emitter *emitter, const berth_value *value)
@@ -332,8 +334,10 @@ static void emit_global(bth_emitter *emitter, const berth_value *value)
 
 /* ---- any value ---- */
 
-/* Values that are stored once they are whole: met again before that, Python writes POP. */
-static void open_slot(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
+/*
+ * These values are stored when they are complete. For one that contains itself Python writes POP.
+ */
+static void memo_open_slot(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     if (slot && *slot == BTH_MEMO_OPEN)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
@@ -343,28 +347,28 @@ static void open_slot(bth_emitter *emitter, const berth_value *value, uint32_t *
         *slot = BTH_MEMO_OPEN;
 }
 
-static void begin_tuple(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
+static void emit_begin_tuple(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
-    open_slot(emitter, value, slot);
+    memo_open_slot(emitter, value, slot);
     bth_emit_tuple_mark(emitter, berth_value_count(value));
-    push_step(emitter, value, step_tuple);
+    emit_push_step(emitter, value, emit_step_tuple);
 }
 
-static void begin_list(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
+static void emit_begin_list(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     bool is_set = berth_value_kind(value) == BERTH_KIND_SET;
     if (is_set) {
-        open_slot(emitter, value, slot);
+        memo_open_slot(emitter, value, slot);
         bth_emit_global(emitter, "__builtin__", "set");
     }
     bth_emit_op(emitter, BTH_OP_EMPTY_LIST);
     bth_emit_memo(emitter, is_set ? NULL : slot);
-    push_step(emitter, value, step_list);
+    emit_push_step(emitter, value, emit_step_list);
 }
 
-static void begin_dict(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
+static void emit_begin_dict(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
-    if (is_ordered(value)) {
+    if (dict_is_ordered(value)) {
         bth_emit_global(emitter, "collections", "OrderedDict");
         bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
         bth_emit_op(emitter, BTH_OP_REDUCE);
@@ -372,37 +376,37 @@ static void begin_dict(bth_emitter *emitter, const berth_value *value, uint32_t 
     } else {
         bool is_counter = berth_value_kind(value) == BERTH_KIND_COUNTER;
         if (is_counter) {
-            open_slot(emitter, value, slot);
+            memo_open_slot(emitter, value, slot);
             bth_emit_global(emitter, "collections", "Counter");
         }
         bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
         bth_emit_memo(emitter, is_counter ? NULL : slot);
     }
-    push_step(emitter, value, step_dict);
+    emit_push_step(emitter, value, emit_step_dict);
 }
 
 /* Containers and what is made of several values. */
-static void begin_value(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
+static void emit_begin_value(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     switch (berth_value_kind(value)) {
     case BERTH_KIND_LIST:
     case BERTH_KIND_SET:
-        begin_list(emitter, value, slot);
+        emit_begin_list(emitter, value, slot);
         break;
     case BERTH_KIND_TUPLE:
-        begin_tuple(emitter, value, slot);
+        emit_begin_tuple(emitter, value, slot);
         break;
     case BERTH_KIND_DICT:
     case BERTH_KIND_ORDERED_DICT:
     case BERTH_KIND_COUNTER:
-        begin_dict(emitter, value, slot);
+        emit_begin_dict(emitter, value, slot);
         break;
     case BERTH_KIND_CALL:
-        open_slot(emitter, value, slot);
-        push_step(emitter, value, step_call);
+        memo_open_slot(emitter, value, slot);
+        emit_push_step(emitter, value, emit_step_call);
         break;
     default: /* TENSOR, SPARSE, NESTED, PARAMETER, SUBCLASS */
-        open_slot(emitter, value, slot);
+        memo_open_slot(emitter, value, slot);
         bth_emit_tensor(emitter, value, false);
         break;
     }
@@ -417,13 +421,13 @@ static bool emit_scalar(bth_emitter *emitter, const berth_value *value, uint32_t
         bth_emit_op(emitter, BTH_OP_NONE);
         return true;
     case BERTH_KIND_BOOL:
-        bth_emit_bool(emitter, berth_as_bool(value));
+        bth_emit_bool(emitter, bth_value_bool(value));
         return true;
     case BERTH_KIND_INT:
         emit_any_int(emitter, value);
         return true;
     case BERTH_KIND_FLOAT:
-        bth_emit_float(emitter, berth_as_float(value));
+        bth_emit_float(emitter, bth_value_real(value));
         return true;
     case BERTH_KIND_COMPLEX:
         emit_complex(emitter, value, slot);
@@ -458,13 +462,14 @@ static bool emit_object(bth_emitter *emitter, const berth_value *value, uint32_t
         emit_device(emitter, value, slot);
         return true;
     case BERTH_KIND_DTYPE:
-        bth_emit_global(emitter, "torch", berth_dtype_name(berth_as_dtype(value)));
+        bth_emit_global(emitter, "torch",
+                        berth_dtype_name(bth_value_constant(value, BERTH_KIND_DTYPE)));
         return true;
     case BERTH_KIND_QSCHEME:
-        bth_emit_qscheme(emitter, berth_as_qscheme(value));
+        bth_emit_qscheme(emitter, bth_value_constant(value, BERTH_KIND_QSCHEME));
         return true;
     case BERTH_KIND_LAYOUT:
-        bth_emit_layout(emitter, berth_as_layout(value));
+        bth_emit_layout(emitter, bth_value_constant(value, BERTH_KIND_LAYOUT));
         return true;
     case BERTH_KIND_STORAGE: {
         const berth_storage *storage = berth_as_storage(value);
@@ -485,12 +490,12 @@ void bth_emit_value(bth_emitter *emitter, const berth_value *value)
     if (bth_emit_again(emitter, slot) || emit_scalar(emitter, value, slot) ||
         emit_object(emitter, value, slot))
         return;
-    begin_value(emitter, value, slot);
+    emit_begin_value(emitter, value, slot);
 }
 
 /* ---- the whole ---- */
 
-static void *allocate(bth_emitter *emitter, size_t n, size_t item_nbytes)
+static void *emit_allocate(bth_emitter *emitter, size_t n, size_t item_nbytes)
 {
     size_t nbytes = bth_array_nbytes(n + 1, item_nbytes);
     void *memory = bth_allocate_zeroed(nbytes);
@@ -502,11 +507,11 @@ static void *allocate(bth_emitter *emitter, size_t n, size_t item_nbytes)
 static int emit_all(bth_emitter *emitter, const berth_value *root)
 {
     size_t n_storages = bth_tree_n_storages(emitter->tree);
-    emitter->nodes = allocate(emitter, bth_tree_n_ids(emitter->tree), sizeof *emitter->nodes);
-    emitter->storages = allocate(emitter, n_storages, sizeof *emitter->storages);
-    emitter->dtypes = allocate(emitter, n_storages, sizeof *emitter->dtypes);
-    emitter->keys = allocate(emitter, n_storages, sizeof *emitter->keys);
-    emitter->met = allocate(emitter, n_storages, sizeof *emitter->met);
+    emitter->nodes = emit_allocate(emitter, bth_tree_n_ids(emitter->tree), sizeof *emitter->nodes);
+    emitter->storages = emit_allocate(emitter, n_storages, sizeof *emitter->storages);
+    emitter->dtypes = emit_allocate(emitter, n_storages, sizeof *emitter->dtypes);
+    emitter->keys = emit_allocate(emitter, n_storages, sizeof *emitter->keys);
+    emitter->met = emit_allocate(emitter, n_storages, sizeof *emitter->met);
     if (emitter->error->code != BERTH_OK)
         return emitter->error->code;
     bth_emit_op(emitter, BTH_OP_PROTO);

@@ -5,14 +5,15 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #define RECORD "data.pkl"
 
 /* ---- storages ---- */
 
 /* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
-static void check_foreign(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
+static void storage_check_foreign(bth_emitter *emitter, const berth_storage *storage,
+                                  berth_dtype dtype)
 {
     bool typed = bth_dtype_storage_class(dtype) != NULL;
     if (!typed && bth_dtype_swap_nbytes(dtype) > 1)
@@ -27,8 +28,8 @@ static void check_foreign(bth_emitter *emitter, const berth_storage *storage, be
                  (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
 }
 
-/* The number of a storage in the file, given at first meeting. */
-static size_t meet_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
+/* The number of a storage in the file, given when it is first used. */
+static size_t storage_number(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     size_t *met = &emitter->met[storage->index];
     berth_dtype class = bth_dtype_of_storage(dtype);
@@ -46,7 +47,7 @@ static size_t meet_storage(bth_emitter *emitter, const berth_storage *storage, b
     return *met - 1;
 }
 
-static void emit_key(bth_emitter *emitter, size_t number)
+static void storage_emit_key(bth_emitter *emitter, size_t number)
 {
     char digits[24];
     size_t n = 0;
@@ -61,13 +62,13 @@ static void emit_key(bth_emitter *emitter, size_t number)
 void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     if (emitter->foreign)
-        check_foreign(emitter, storage, dtype);
-    size_t number = meet_storage(emitter, storage, dtype);
+        storage_check_foreign(emitter, storage, dtype);
+    size_t number = storage_number(emitter, storage, dtype);
     const char *class = bth_dtype_storage_class(dtype);
     bth_emit_op(emitter, BTH_OP_MARK);
     bth_emit_constant(emitter, BTH_TEXT_STORAGE);
     bth_emit_global(emitter, class ? "torch" : "torch.storage", class ? class : "UntypedStorage");
-    emit_key(emitter, number);
+    storage_emit_key(emitter, number);
     size_t location_nbytes = strlen(storage->location);
     int constant = bth_emit_find_constant(storage->location, location_nbytes);
     /* 'cpu' is a constant of torch's code; 'cuda:0' is put together each time. */
@@ -79,7 +80,7 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
     bth_emit_op(emitter, BTH_OP_BINPERSID);
 }
 
-static void emit_placed(bth_emitter *emitter, const berth_tensor *tensor)
+static void tensor_emit_storage(bth_emitter *emitter, const berth_tensor *tensor)
 {
     int64_t offset;
     const berth_storage *storage = bth_tensor_place(tensor, &offset);
@@ -92,7 +93,7 @@ static void emit_placed(bth_emitter *emitter, const berth_tensor *tensor)
 /* ---- parts of arguments ---- */
 
 /* OrderedDict(): backward hooks, a new one each time. */
-static void emit_hooks(bth_emitter *emitter)
+static void tensor_emit_hooks(bth_emitter *emitter)
 {
     bth_emit_global(emitter, "collections", "OrderedDict");
     bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
@@ -101,7 +102,7 @@ static void emit_hooks(bth_emitter *emitter)
 }
 
 /* {'neg': True, 'conj': True}, as torch._C._get_tensor_metadata orders it. */
-static void emit_metadata(bth_emitter *emitter, uint32_t flags)
+static void tensor_emit_metadata(bth_emitter *emitter, uint32_t flags)
 {
     bool both = (flags & BERTH_CONJ) && (flags & BERTH_NEG);
     bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
@@ -133,38 +134,40 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
 
 /* ---- arguments, piece by piece: the next inner value, or NULL when the tuple is made ---- */
 
-static bool is_per_channel(const berth_tensor *tensor)
+static bool tensor_is_per_channel(const berth_tensor *tensor)
 {
     return tensor->qscheme == BERTH_PER_CHANNEL_AFFINE ||
            tensor->qscheme == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS;
 }
 
-static bool wants_grad(const bth_frame *frame, const berth_tensor *tensor)
+static bool tensor_wants_grad(const bth_frame *frame, const berth_tensor *tensor)
 {
     return !frame->detached && (tensor->flags & BERTH_REQUIRES_GRAD);
 }
 
-static void emit_plain(bth_emitter *emitter, const bth_frame *frame, const berth_tensor *tensor)
+static void tensor_emit_plain(bth_emitter *emitter, const bth_frame *frame,
+                              const berth_tensor *tensor)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
-    emit_placed(emitter, tensor);
-    bth_emit_bool(emitter, wants_grad(frame, tensor));
-    emit_hooks(emitter);
+    tensor_emit_storage(emitter, tensor);
+    bth_emit_bool(emitter, tensor_wants_grad(frame, tensor));
+    tensor_emit_hooks(emitter);
     if (!bth_dtype_storage_class(tensor->dtype))
         bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
-        emit_metadata(emitter, tensor->flags);
+        tensor_emit_metadata(emitter, tensor->flags);
     bth_emit_op(emitter, BTH_OP_TUPLE);
     bth_emit_memo(emitter, NULL);
 }
 
-static void emit_meta(bth_emitter *emitter, const bth_frame *frame, const berth_tensor *tensor)
+static void tensor_emit_meta(bth_emitter *emitter, const bth_frame *frame,
+                             const berth_tensor *tensor)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
     bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     bth_emit_ints(emitter, tensor->shape, tensor->rank);
     bth_emit_ints(emitter, tensor->stride, tensor->rank);
-    bth_emit_bool(emitter, wants_grad(frame, tensor));
+    bth_emit_bool(emitter, tensor_wants_grad(frame, tensor));
     bth_emit_tuple(emitter, 4, NULL);
 }
 
@@ -173,9 +176,9 @@ static const berth_value *next_of_quantized(bth_emitter *emitter, bth_frame *fra
 {
     if (frame->at == 0) {
         bth_emit_op(emitter, BTH_OP_MARK);
-        emit_placed(emitter, tensor);
+        tensor_emit_storage(emitter, tensor);
     }
-    if (!is_per_channel(tensor)) {
+    if (!tensor_is_per_channel(tensor)) {
         bth_emit_qscheme(emitter, tensor->qscheme);
         bth_emit_float(emitter, tensor->scale);
         bth_emit_int(emitter, tensor->zero_point);
@@ -191,8 +194,8 @@ static const berth_value *next_of_quantized(bth_emitter *emitter, bth_frame *fra
         bth_emit_int(emitter, tensor->axis);
         bth_emit_tuple(emitter, 4, NULL);
     }
-    bth_emit_bool(emitter, wants_grad(frame, tensor));
-    emit_hooks(emitter);
+    bth_emit_bool(emitter, tensor_wants_grad(frame, tensor));
+    tensor_emit_hooks(emitter);
     bth_emit_tuple(emitter, 7, NULL);
     return NULL;
 }
@@ -203,25 +206,25 @@ static const berth_value *next_of_dense(bth_emitter *emitter, bth_frame *frame)
     if (tensor->qscheme != BERTH_NOT_QUANTIZED && !(tensor->flags & BERTH_META))
         return next_of_quantized(emitter, frame, tensor);
     if (tensor->flags & BERTH_META)
-        emit_meta(emitter, frame, tensor);
+        tensor_emit_meta(emitter, frame, tensor);
     else
-        emit_plain(emitter, frame, tensor);
+        tensor_emit_plain(emitter, frame, tensor);
     return NULL;
 }
 
 static const berth_value *next_of_sparse(bth_emitter *emitter, const bth_frame *frame)
 {
     if (frame->at == 0) {
-        bth_emit_layout(emitter, berth_as_layout(frame->inner));
+        bth_emit_layout(emitter, bth_value_constant(frame->inner, BERTH_KIND_LAYOUT));
         bth_emit_op(emitter, BTH_OP_MARK);
     }
     if (frame->at < berth_value_count(frame->inner))
-        return berth_value_item(frame->inner, frame->at);
+        return bth_value_item(frame->inner, frame->at);
     int32_t rank;
     const int64_t *shape = berth_as_size(frame->inner, &rank);
     bth_emit_size(emitter, shape, rank, NULL);
-    if (berth_as_layout(frame->inner) == BERTH_SPARSE_COO)
-        bth_emit_bool(emitter, berth_value_is_coalesced(frame->inner));
+    if (bth_value_constant(frame->inner, BERTH_KIND_LAYOUT) == BERTH_SPARSE_COO)
+        bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_COALESCED));
     bth_emit_tuple(emitter, 4, NULL);
     bth_emit_tuple(emitter, 2, NULL);
     return NULL;
@@ -232,7 +235,7 @@ static const berth_value *next_of_nested(bth_emitter *emitter, const bth_frame *
     if (frame->at == 0)
         bth_emit_op(emitter, BTH_OP_MARK);
     if (frame->at < 4)
-        return berth_value_item(frame->inner, frame->at);
+        return bth_value_item(frame->inner, frame->at);
     bth_emit_tuple(emitter, 4, NULL);
     return NULL;
 }
@@ -241,15 +244,15 @@ static const berth_value *next_of_nested(bth_emitter *emitter, const bth_frame *
 static const berth_value *next_of_parameter(bth_emitter *emitter, const bth_frame *frame)
 {
     const berth_value *state =
-        frame->value != frame->inner ? berth_value_state(frame->value) : NULL;
+        frame->value != frame->inner ? berth_value_part(frame->value, BERTH_PART_STATE) : NULL;
     if (frame->at == 0) {
         if (state)
             bth_emit_op(emitter, BTH_OP_MARK);
-        return berth_value_inner(frame->inner);
+        return berth_value_part(frame->inner, BERTH_PART_INNER);
     }
     if (frame->at == 1) {
-        bth_emit_bool(emitter, berth_value_requires_grad(frame->inner));
-        emit_hooks(emitter);
+        bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_REQUIRES_GRAD));
+        tensor_emit_hooks(emitter);
         if (state)
             return state;
     }
@@ -274,12 +277,12 @@ static const berth_value *next_argument(bth_emitter *emitter, bth_frame *frame)
 /* ---- the reduce around them ---- */
 
 /* Whether attributes come through _rebuild_from_type_v2; a Parameter has its own function. */
-static bool has_type(const bth_frame *frame)
+static bool tensor_has_type(const bth_frame *frame)
 {
     return frame->value != frame->inner && berth_value_kind(frame->inner) != BERTH_KIND_PARAMETER;
 }
 
-static void finish_reduce(bth_emitter *emitter, bth_frame *frame)
+static void tensor_finish_reduce(bth_emitter *emitter, bth_frame *frame)
 {
     bth_emit_op(emitter, BTH_OP_REDUCE);
     bth_emit_memo(emitter, frame->detached ? NULL : bth_emit_slot(emitter, frame->value));
@@ -287,13 +290,13 @@ static void finish_reduce(bth_emitter *emitter, bth_frame *frame)
 }
 
 /* After (function, type, arguments, state). */
-static void step_type(bth_emitter *emitter, bth_frame *frame)
+static void tensor_step_type(bth_emitter *emitter, bth_frame *frame)
 {
     bth_emit_tuple(emitter, 4, NULL);
-    finish_reduce(emitter, frame);
+    tensor_finish_reduce(emitter, frame);
 }
 
-static void step_arguments(bth_emitter *emitter, bth_frame *frame)
+static void tensor_step_arguments(bth_emitter *emitter, bth_frame *frame)
 {
     bool is_data = frame->at == 0 && berth_value_kind(frame->inner) == BERTH_KIND_PARAMETER;
     const berth_value *argument = next_argument(emitter, frame);
@@ -303,15 +306,15 @@ static void step_arguments(bth_emitter *emitter, bth_frame *frame)
             bth_emit_tensor(emitter, argument, true);
         else
             bth_emit_value(emitter, argument);
-    } else if (has_type(frame)) {
-        frame->step = step_type;
-        bth_emit_value(emitter, berth_value_state(frame->value));
+    } else if (tensor_has_type(frame)) {
+        frame->step = tensor_step_type;
+        bth_emit_value(emitter, berth_value_part(frame->value, BERTH_PART_STATE));
     } else {
-        finish_reduce(emitter, frame);
+        tensor_finish_reduce(emitter, frame);
     }
 }
 
-static const char *dense_function(const berth_tensor *tensor)
+static const char *tensor_dense_function(const berth_tensor *tensor)
 {
     if (tensor->flags & BERTH_META)
         return "_rebuild_meta_tensor_no_storage";
@@ -320,7 +323,7 @@ static const char *dense_function(const berth_tensor *tensor)
     return bth_dtype_storage_class(tensor->dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3";
 }
 
-static const char *rebuild_function(const bth_frame *frame)
+static const char *tensor_rebuild_function(const bth_frame *frame)
 {
     switch (berth_value_kind(frame->inner)) {
     case BERTH_KIND_SPARSE:
@@ -331,12 +334,12 @@ static const char *rebuild_function(const bth_frame *frame)
         return frame->value == frame->inner ? "_rebuild_parameter"
                                             : "_rebuild_parameter_with_state";
     default:
-        return dense_function(berth_as_tensor(frame->inner));
+        return tensor_dense_function(berth_as_tensor(frame->inner));
     }
 }
 
 /* torch.save and torch.load know per-tensor and per-channel affine only. */
-static bool check_scheme(bth_emitter *emitter, const berth_value *value)
+static bool tensor_check_scheme(bth_emitter *emitter, const berth_value *value)
 {
     const berth_tensor *tensor =
         berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;
@@ -349,12 +352,12 @@ static bool check_scheme(bth_emitter *emitter, const berth_value *value)
 }
 
 /* P5: attributes as the readers take them, ours and PyTorch's; nothing is left out silently. */
-static bool check_attributes(bth_emitter *emitter, const bth_frame *frame)
+static bool tensor_check_attributes(bth_emitter *emitter, const bth_frame *frame)
 {
     const berth_value *state =
-        frame->value == frame->inner ? NULL : berth_value_state(frame->value);
+        frame->value == frame->inner ? NULL : berth_value_part(frame->value, BERTH_PART_STATE);
     char problem[200];
-    if (berth_value_state(frame->inner))
+    if (berth_value_part(frame->inner, BERTH_PART_STATE))
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
                  bth_kind_phrase(berth_value_kind(frame->inner)));
@@ -366,7 +369,8 @@ static bool check_attributes(bth_emitter *emitter, const bth_frame *frame)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "a tensor cannot be saved with %s", problem);
     else if (berth_value_kind(frame->inner) == BERTH_KIND_PARAMETER &&
-             berth_value_kind(berth_value_inner(frame->inner)) == BERTH_KIND_SUBCLASS)
+             berth_value_kind(berth_value_part(frame->inner, BERTH_PART_INNER)) ==
+                 BERTH_KIND_SUBCLASS)
         bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
                  "a Parameter cannot be saved around a tensor with attributes: PyTorch would lose "
                  "them");
@@ -375,19 +379,19 @@ static bool check_attributes(bth_emitter *emitter, const bth_frame *frame)
 
 void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, bool detached)
 {
-    bth_frame frame = {.step = step_arguments, .value = value, .inner = value};
+    bth_frame frame = {.step = tensor_step_arguments, .value = value, .inner = value};
     if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        frame.inner = berth_value_inner(value);
+        frame.inner = berth_value_part(value, BERTH_PART_INNER);
     frame.detached = detached;
-    if (!check_scheme(emitter, frame.inner) || !check_attributes(emitter, &frame))
+    if (!tensor_check_scheme(emitter, frame.inner) || !tensor_check_attributes(emitter, &frame))
         return;
-    if (has_type(&frame)) {
+    if (tensor_has_type(&frame)) {
         bth_emit_global(emitter, "torch._tensor", "_rebuild_from_type_v2");
         bth_emit_op(emitter, BTH_OP_MARK);
-        bth_emit_global(emitter, "torch._utils", rebuild_function(&frame));
+        bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(&frame));
         bth_emit_global(emitter, "torch", "Tensor");
     } else {
-        bth_emit_global(emitter, "torch._utils", rebuild_function(&frame));
+        bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(&frame));
     }
     bth_emit_push(emitter, &frame);
 }

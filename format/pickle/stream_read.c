@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Files from before PyTorch 1.6 (FORMAT.md 1): five pickles one after the other (magic number,
- * protocol version, system info, object, storage keys), then for each key its count of elements
- * and the elements. The object goes through the same reader as any other: no second, weaker door.
+ * The legacy format, from before PyTorch 1.6 (FORMAT.md 1): five pickles (magic number, protocol
+ * version, system info, object, storage keys), then for each key its count of elements and the
+ * elements. The object is read by the same restricted reader as any other.
  */
-#include "format/pickle/stream_read.h"
+#include "format/pickle/pickle.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -32,38 +32,38 @@ bool bth_stream_is(const uint8_t *bytes, size_t nbytes)
            memcmp(bytes + sizeof head, magic_number, sizeof magic_number) == 0;
 }
 
-static int fail(berth_error *error, int pickle, const char *problem)
+static int stream_fail(berth_error *error, int pickle, const char *problem)
 {
     return bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, "%s", problem);
 }
 
 /* ---- the five pickles ---- */
 
-static int check_header(berth_value *const *values, bth_stream *stream, berth_error *error)
+static int stream_check_header(berth_value *const *values, bth_stream *stream, berth_error *error)
 {
     size_t nbytes;
     int64_t version;
     const uint8_t *magic = berth_as_bigint(values[MAGIC], &nbytes);
     if (!magic || nbytes != sizeof magic_number || memcmp(magic, magic_number, nbytes) != 0)
-        return fail(error, MAGIC, "not that of a PyTorch stream");
+        return stream_fail(error, MAGIC, "not that of a PyTorch stream");
     if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
-        return fail(error, PROTOCOL, "not 1001");
+        return stream_fail(error, PROTOCOL, "not 1001");
     if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
-        return fail(error, SYSTEM, "not a dict");
+        return stream_fail(error, SYSTEM, "not a dict");
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
-        return fail(error, SYSTEM, "little_endian is missing or no bool");
-    stream->recorded_little_endian = berth_as_bool(little);
+        return stream_fail(error, SYSTEM, "little_endian is missing or no bool");
+    stream->recorded_little_endian = bth_value_bool(little);
     return 0;
 }
 
 /* One key of the list: a storage of the object, not a view, not named before. */
-static int take_key(berth_tree *tree, const berth_value *value, bool *named, const char **key,
-                    berth_error *error)
+static int stream_read_key(berth_tree *tree, const berth_value *value, bool *named,
+                           const char **key, berth_error *error)
 {
     size_t nbytes;
     if (berth_value_kind(value) != BERTH_KIND_STR)
-        return fail(error, KEYS, "a key is no str");
+        return stream_fail(error, KEYS, "a key is no str");
     *key = berth_as_text(value, &nbytes);
     const berth_storage *storage = bth_tree_find_storage(tree, *key, nbytes);
     if (!storage)
@@ -76,8 +76,8 @@ static int take_key(berth_tree *tree, const berth_value *value, bool *named, con
     return 0;
 }
 
-/* Storages of the object that the list leaves out have no bytes: PyTorch would hand out garbage. */
-static int check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
+/* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
+static int stream_check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         const berth_storage *storage = bth_tree_storage(tree, i);
@@ -88,29 +88,31 @@ static int check_all_named(const berth_tree *tree, const bool *named, berth_erro
     return 0;
 }
 
-static int read_keys(const berth_value *list, berth_tree *tree, bth_stream *stream,
-                     berth_error *error)
+static int stream_read_keys(const berth_value *list, berth_tree *tree, bth_stream *stream,
+                            berth_error *error)
 {
     if (berth_value_kind(list) != BERTH_KIND_LIST)
-        return fail(error, KEYS, "not a list");
+        return stream_fail(error, KEYS, "not a list");
     size_t n_keys = berth_value_count(list);
     size_t n_storages = bth_tree_n_storages(tree);
     bool *named = bth_allocate_zeroed(n_storages + 1);
     const char **keys = bth_tree_allocate(tree, (n_keys + 1) * sizeof *keys);
     int code = named && keys ? 0 : bth_fail_memory(error, n_keys * sizeof *keys);
     for (size_t i = 0; i < n_keys && code == 0; i++)
-        code = take_key(tree, berth_value_item(list, i), named, &keys[i], error);
+        code = stream_read_key(tree, bth_value_item(list, i), named, &keys[i], error);
     if (code == 0)
-        code = check_all_named(tree, named, error);
+        code = stream_check_all_named(tree, named, error);
     bth_release(named);
     stream->keys = keys;
     stream->n_keys = n_keys;
     return code;
 }
 
-/* Where each pickle ends. Before anything is built, so that a caller can bring more bytes. */
-static int find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
-                        berth_error *error)
+/*
+ * Finds the end of each pickle before anything is built, so that the caller can provide more bytes.
+ */
+static int stream_find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
+                               berth_error *error)
 {
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
@@ -130,7 +132,7 @@ int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
     size_t ends[N_PICKLES] = {0};
     berth_value *values[N_PICKLES];
     *stream = (bth_stream){0};
-    if (find_extents(bytes, nbytes, ends, error) < 0)
+    if (stream_find_extents(bytes, nbytes, ends, error) < 0)
         return error->code;
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
@@ -138,20 +140,20 @@ int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
             .inert = inert && i == OBJECT, .stream = true, .record = names[i], .base_offset = at};
         int code = bth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
         if (code == 0 && i == SYSTEM)
-            code = check_header(values, stream, error);
+            code = stream_check_header(values, stream, error);
         if (code < 0)
             return code;
         at = ends[i];
     }
     stream->root = values[OBJECT];
     stream->payload_offset = at;
-    return read_keys(values[KEYS], tree, stream, error);
+    return stream_read_keys(values[KEYS], tree, stream, error);
 }
 
 /* ---- the payload ---- */
 
-/* Views have no payload of their own: they lie within their root's. */
-static void place_views(berth_tree *tree)
+/* Views have no bytes of their own: they are parts of their root. */
+static void stream_set_views(berth_tree *tree)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         berth_storage *storage = bth_tree_storage(tree, i);
@@ -181,6 +183,6 @@ int bth_stream_place(const bth_stream *stream, berth_tree *tree, size_t i, const
     storage->offset = count_offset + COUNT_NBYTES;
     *next_offset = storage->offset + nbytes;
     if (i + 1 == stream->n_keys)
-        place_views(tree);
+        stream_set_views(tree);
     return 0;
 }

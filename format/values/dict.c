@@ -6,9 +6,9 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-/* Up to so many entries are scanned, without a table of slots. */
+/* Up to this many entries there is no table of slots; entries are scanned. */
 enum { SCANNED = 8 };
-/* So many keys are looked at before the first of them is entered. */
+/* This many keys are prepared before the first of them is entered. */
 enum { AHEAD = 16 };
 
 static berth_value *dict_new(berth_tree *tree, berth_kind kind)
@@ -40,16 +40,16 @@ berth_value *berth_make_set(berth_tree *tree)
     return bth_node_new(tree, BERTH_KIND_SET, sizeof(struct dict_node));
 }
 
-static size_t table_nbytes(size_t capacity)
+static size_t dict_table_nbytes(size_t capacity)
 {
     return sizeof(struct table) + capacity * sizeof(struct table_entry);
 }
 
 /*
- * The slot of the first entry whose key may be this one, from `at` on, or the free one. A slot
- * holds the hash in its upper half: keys of another hash are not looked at.
+ * The first slot from `at` on with this hash, or a free one. The upper half of a slot is the hash,
+ * so keys with other hashes are not touched.
  */
-static uint64_t *next_slot(const struct table *table, uint32_t hash, uint32_t *at)
+static uint64_t *dict_next_slot(const struct table *table, uint32_t hash, uint32_t *at)
 {
     while (table->slots[*at] && table->slots[*at] >> 32 != hash)
         *at = (*at + 1) & table->slots_mask;
@@ -57,7 +57,7 @@ static uint64_t *next_slot(const struct table *table, uint32_t hash, uint32_t *a
 }
 
 /* Enters entry i, whose key is not in the table yet. */
-static void take_slot(struct table *table, uint32_t hash, uint32_t i)
+static void dict_take_slot(struct table *table, uint32_t hash, uint32_t i)
 {
     uint32_t at = hash & table->slots_mask;
     while (table->slots[at])
@@ -66,7 +66,7 @@ static void take_slot(struct table *table, uint32_t hash, uint32_t i)
 }
 
 /* A table of slots that is at most two thirds full when all of `capacity` is used. */
-static bool make_slots(berth_tree *tree, struct table *table)
+static bool dict_make_slots(berth_tree *tree, struct table *table)
 {
     uint64_t *old = table->slots;
     size_t n_old = old ? (size_t)table->slots_mask + 1 : 0, n = 16;
@@ -85,10 +85,10 @@ static bool make_slots(berth_tree *tree, struct table *table)
     table->slots = slots;
     table->slots_mask = (uint32_t)(n - 1);
     for (uint32_t i = 0; !old && i < table->count; i++)
-        take_slot(table, bth_key_hash(tree, table->entries[i].key), i);
+        dict_take_slot(table, bth_key_hash(tree, table->entries[i].key), i);
     for (size_t i = 0; i < n_old; i++)
         if (old[i])
-            take_slot(table, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
+            dict_take_slot(table, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
     bth_tree_discard(tree, old, n_old * sizeof(*old));
     return true;
 }
@@ -105,25 +105,23 @@ bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
         return false;
     }
     size_t larger = bth_tree_capacity(capacity, count + n);
-    struct table *grown = bth_tree_grow(tree, table, table_nbytes(capacity), table_nbytes(larger));
+    struct table *grown =
+        bth_tree_grow(tree, table, dict_table_nbytes(capacity), dict_table_nbytes(larger));
     if (!grown)
         return false;
     if (!table)
         *grown = (struct table){.count = 0};
     grown->capacity = (uint32_t)larger;
     node->table = grown;
-    if (larger <= SCANNED || make_slots(tree, grown))
+    if (larger <= SCANNED || dict_make_slots(tree, grown))
         return true;
     grown->capacity = grown->count; /* no entry without a free slot */
     return false;
 }
 
-/*
- * The entry of a prepared key; NULL if there is none, then *slot is the free one where it belongs,
- * if there are slots.
- */
-static struct table_entry *find(struct table *table, const berth_value *key, uint32_t hash,
-                                uint64_t **slot)
+/* The entry of a prepared key, or NULL; then *slot is the free slot for it, if there is a table. */
+static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
+                                           uint32_t hash, uint64_t **slot)
 {
     if (!table->slots) {
         for (uint32_t i = 0; i < table->count; i++)
@@ -132,7 +130,7 @@ static struct table_entry *find(struct table *table, const berth_value *key, uin
         return NULL;
     }
     for (uint32_t at = hash & table->slots_mask;; at = (at + 1) & table->slots_mask) {
-        *slot = next_slot(table, hash, &at);
+        *slot = dict_next_slot(table, hash, &at);
         if (!**slot)
             return NULL;
         struct table_entry *entry = &table->entries[(uint32_t) * *slot - 1];
@@ -141,7 +139,9 @@ static struct table_entry *find(struct table *table, const berth_value *key, uin
     }
 }
 
-bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value)
+/* Sets an entry of a dict or set whose key and value are of the tree. */
+static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value *key,
+                           berth_value *value)
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
     if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
@@ -150,7 +150,7 @@ bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, b
     uint64_t *slot = NULL;
     struct table *table = node->table;
     uint32_t hash = table->slots ? bth_key_hash(tree, key) : 0;
-    struct table_entry *entry = find(table, key, hash, &slot);
+    struct table_entry *entry = dict_find_entry(table, key, hash, &slot);
     if (entry) {
         /* As in Python: the first key stays, at its place; a set keeps its first item. */
         entry->value = is_set ? entry->value : value;
@@ -164,9 +164,9 @@ bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, b
 
 /* ---- filling ---- */
 
-/* Prepares the next keys and has the processor bring their slots, which lie anywhere. */
-static bool ask_for_slots(berth_tree *tree, const struct table *table, berth_value *const *items,
-                          size_t n)
+/* Prepares the next keys and prefetches their slots, which are spread over memory. */
+static bool dict_prefetch_slots(berth_tree *tree, const struct table *table,
+                                berth_value *const *items, size_t n)
 {
     n = n < AHEAD ? n : AHEAD;
     for (size_t i = 0; i < n; i++) {
@@ -191,9 +191,9 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     if (n > 1 && !bth_table_reserve(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++) {
-        if (i % AHEAD == 0 && !ask_for_slots(tree, node->table, items + 2 * i, n - i))
+        if (i % AHEAD == 0 && !dict_prefetch_slots(tree, node->table, items + 2 * i, n - i))
             return tree->error.code;
-        if (!bth_table_set(tree, node, items[2 * i], items[2 * i + 1]))
+        if (!dict_set_entry(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
     }
     return 0;
@@ -208,21 +208,22 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
     if (!bth_is_dict(dict))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
                              bth_kind_phrase((berth_kind)dict->kind));
-    if (!bth_tree_owns(tree, key, "a dict's key") || !bth_tree_owns(tree, value, "a dict's value"))
+    if (!bth_tree_owns(tree, key, "a dict's key") ||
+        !bth_tree_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
         return tree->error.code;
     return bth_dict_extend(dict, items, 1);
 }
 
 /* The entry of a text key that need not be a node; NULL if there is none. */
-static struct table_entry *find_text(const berth_tree *tree, struct table *table, const char *text,
-                                     size_t nbytes)
+static struct table_entry *dict_find_text(const berth_tree *tree, struct table *table,
+                                          const char *text, size_t nbytes)
 {
     if (!table)
         return NULL;
     uint32_t hash = bth_hash_bytes(tree, text, nbytes);
     uint32_t at = table->slots ? hash & table->slots_mask : 0;
     for (;; at = table->slots ? (at + 1) & table->slots_mask : at + 1) {
-        uint32_t i = table->slots ? (uint32_t)*next_slot(table, hash, &at) - 1 : at;
+        uint32_t i = table->slots ? (uint32_t)*dict_next_slot(table, hash, &at) - 1 : at;
         if (i >= table->count)
             return NULL;
         const struct text_node *key = (const struct text_node *)table->entries[i].key;
@@ -240,8 +241,9 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
     if (!key)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
     struct table_entry *entry =
-        bth_is_dict(dict) ? find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key))
-                          : NULL;
+        bth_is_dict(dict)
+            ? dict_find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key))
+            : NULL;
     berth_value *node = entry ? entry->key : berth_make_str(tree, key, strlen(key));
     return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
 }
@@ -253,7 +255,7 @@ static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *cons
     if (!bth_table_reserve(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
-        if (!bth_table_set(tree, set, items[i], items[i]))
+        if (!dict_set_entry(tree, set, items[i], items[i]))
             return tree->error.code;
     return 0;
 }
@@ -273,7 +275,7 @@ int berth_set_add(berth_value *set, berth_value *item)
 
 /* ---- what REDUCE builds ---- */
 
-/* Marks a list or dict that an object is built from; it may be used so once (P3). */
+/* Marks a list or dict that an object is built from. Each may be used once (P3). */
 static bool dict_claim_source(berth_tree *tree, berth_value *source, const berth_value *object)
 {
     if (source->flags & BTH_NODE_USED) {
@@ -312,21 +314,21 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
     if (from && !bth_table_reserve(tree, node, from->count))
         return NULL;
     for (uint32_t i = 0; from && i < from->count; i++) /* there is room, and keys are hashed */
-        (void)bth_table_set(tree, node, from->entries[i].key, from->entries[i].value);
+        (void)dict_set_entry(tree, node, from->entries[i].key, from->entries[i].value);
     return counter;
 }
 
-static bool set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
+static bool dict_set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
 {
     size_t n = 0;
     berth_value *const *items = pair->kind == BERTH_KIND_LIST || pair->kind == BERTH_KIND_TUPLE
                                     ? bth_node_items(pair, &n)
                                     : NULL;
     if (n != 2) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from what is no pair");
+        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from an item that is no pair");
         return false;
     }
-    return bth_table_set(tree, node, items[0], items[1]);
+    return dict_set_entry(tree, node, items[0], items[1]);
 }
 
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
@@ -340,7 +342,7 @@ berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
         return NULL;
     berth_value *const *items = bth_node_items(list, &n);
     for (size_t i = 0; i < n; i++)
-        if (!set_pair(tree, (struct dict_node *)dict, items[i]))
+        if (!dict_set_pair(tree, (struct dict_node *)dict, items[i]))
             return NULL;
     return dict;
 }
@@ -350,7 +352,7 @@ berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
 {
     struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
-    const struct table_entry *entry = find_text(bth_value_tree(dict), table, text, nbytes);
+    const struct table_entry *entry = dict_find_text(bth_value_tree(dict), table, text, nbytes);
     return entry ? (size_t)(entry - table->entries) : SIZE_MAX;
 }
 
@@ -360,8 +362,10 @@ size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
     const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
     uint64_t *slot;
     const struct table_entry *entry =
-        table ? find(table, &key.head, bth_key_hash(bth_value_tree(dict), &key.head), &slot) : NULL;
-    /* True and 1.0 are equal to 1, but are not what was asked for. */
+        table ? dict_find_entry(table, &key.head, bth_key_hash(bth_value_tree(dict), &key.head),
+                                &slot)
+              : NULL;
+    /* True and 1.0 equal 1, but are not the int key 1. */
     return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
                                                        : SIZE_MAX;
 }

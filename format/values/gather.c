@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Moving elements: out of any strides into row-major order, and from one byte order to another. */
-#include "format/values/tensor.h"
+/* Moves elements from any strides to row-major order, and from one byte order to the other. */
+#include "format/values/value.h"
 
 #include <string.h>
 
 /* ---- gather ---- */
 
-/* The dimensions that matter, outermost first: without ones, neighbours merged where they can be.
+/*
+ * The dimensions to walk, outermost first: without those of size 1, and with neighbours merged
+ * where possible.
  */
 struct walk {
     int32_t rank;
@@ -15,7 +17,7 @@ struct walk {
     int64_t index[BERTH_MAX_RANK];
 };
 
-static void merge_dimensions(const berth_tensor *tensor, struct walk *walk)
+static void gather_merge_dimensions(const berth_tensor *tensor, struct walk *walk)
 {
     walk->rank = 0;
     for (int32_t i = 0; i < tensor->rank; i++) {
@@ -39,7 +41,7 @@ static void merge_dimensions(const berth_tensor *tensor, struct walk *walk)
 }
 
 /* Sets the index to element `first`; returns its position in the storage. */
-static int64_t seek(struct walk *walk, int64_t first)
+static int64_t gather_seek(struct walk *walk, int64_t first)
 {
     int64_t position = 0;
     for (int32_t i = walk->rank; i-- > 0;) {
@@ -51,7 +53,7 @@ static int64_t seek(struct walk *walk, int64_t first)
 }
 
 /* The innermost dimension is done: on to the next row. Returns the change of position. */
-static int64_t next_row(struct walk *walk)
+static int64_t gather_next_row(struct walk *walk)
 {
     int64_t change = 0;
     for (int32_t i = walk->rank - 1; i > 0; i--) {
@@ -96,9 +98,9 @@ void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t fir
     if (n <= 0)
         return;
     struct walk walk;
-    merge_dimensions(tensor, &walk);
+    gather_merge_dimensions(tensor, &walk);
     size_t item = berth_dtype_nbytes(tensor->dtype);
-    int64_t position = tensor->storage_offset + seek(&walk, first);
+    int64_t position = tensor->storage_offset + gather_seek(&walk, first);
     int32_t inner = walk.rank - 1;
     char *to = out;
     for (;;) {
@@ -116,7 +118,7 @@ void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t fir
         /* As if the index had walked to the last item of the row. */
         position -= walk.index[inner] * walk.stride[inner];
         walk.index[inner] = 0;
-        position += next_row(&walk);
+        position += gather_next_row(&walk);
     }
 }
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Keys of dicts (P4): Python's equality in constant time, after each node was hashed once.
- *
- * str, bytes and tuples are made canonical: among equal nodes one is chosen, and the others
- * link to it, so that the equality of two tuples is that of their items' canonical nodes, and
- * memo-doubled tuples cost what their nodes cost. Numbers are compared by value.
+ * Keys of dicts (P4): each node is hashed once, then Python's equality takes constant time. Of
+ * equal str, bytes or tuples one node is canonical, and the others link to it. So two tuples are
+ * equal if the canonical nodes of their items are the same, and a tuple that contains another one
+ * many times costs no more than its nodes. Numbers are compared by value.
  */
 #include "config/memory.h"
 #include "format/hash.h"
@@ -18,10 +17,10 @@
 enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
 
 /*
- * An integer of any size in its shortest two's complement form; 0 for what is none. A float is
- * one if it is integral: 2.0**70 == 2**70.
+ * Writes an integer of any size in its shortest two's complement form. An integral float is one,
+ * too: 2.0**70 == 2**70.
  */
-static size_t integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
+static size_t key_integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
 {
     if (key->kind == BERTH_KIND_INT) {
         const struct big_node *node = (const struct big_node *)key;
@@ -43,13 +42,13 @@ static size_t integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
         bytes[i] = (uint8_t)byte;
         carry = byte >> 8;
     }
-    /* One byte too many, of -2^71: there are nine at least. */
+    /* One byte too many (for example of -2^71). There are at least nine bytes. */
     if (bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
         nbytes--;
     return nbytes;
 }
 
-/* A number as a key: which equality it takes part in, and its value there. */
+/* A number as a key: its sort, and its value. Numbers of different sorts are never equal. */
 struct number {
     enum { INTEGER, BIG, REAL, COMPLEX, BY_IDENTITY, NO_NUMBER } sort;
     int64_t integer;
@@ -57,7 +56,7 @@ struct number {
     double imaginary;
 };
 
-static struct number real_number(double real)
+static struct number key_real_number(double real)
 {
     if (isnan(real)) /* equal to itself alone, by identity */
         return (struct number){.sort = BY_IDENTITY};
@@ -72,7 +71,7 @@ static struct number real_number(double real)
     return (struct number){.sort = REAL, .real = real};
 }
 
-static struct number number_of(const berth_value *key)
+static struct number key_number(const berth_value *key)
 {
     const struct float_node *node = (const struct float_node *)key;
     switch (key->kind) {
@@ -83,12 +82,12 @@ static struct number number_of(const berth_value *key)
             return (struct number){.sort = BIG};
         return (struct number){.sort = INTEGER, .integer = ((const struct int_node *)key)->value};
     case BERTH_KIND_FLOAT:
-        return real_number(node->real);
+        return key_real_number(node->real);
     case BERTH_KIND_COMPLEX:
         if (isnan(node->real) || isnan(node->imaginary))
             return (struct number){.sort = BY_IDENTITY};
         if (node->imaginary == 0)
-            return real_number(node->real);
+            return key_real_number(node->real);
         return (struct number){.sort = COMPLEX,
                                .real = node->real + 0.0, /* -0.0 == 0.0 */
                                .imaginary = node->imaginary + 0.0};
@@ -97,33 +96,34 @@ static struct number number_of(const berth_value *key)
     }
 }
 
-static uint64_t bits_of(double real)
+static uint64_t key_bits(double real)
 {
     uint64_t bits;
     memcpy(&bits, &real, sizeof(bits));
     return bits;
 }
 
-static uint32_t number_hash(const berth_tree *tree, const berth_value *key, struct number number)
+static uint32_t key_number_hash(const berth_tree *tree, const berth_value *key,
+                                struct number number)
 {
     uint8_t bytes[BIG_NBYTES + 8];
     switch (number.sort) {
     case INTEGER:
         return bth_hash_fold(bth_hash_mix(tree->seed, (uint64_t)number.integer));
     case BIG:
-        return bth_hash_bytes(tree, bytes, integer_bytes(key, bytes));
+        return bth_hash_bytes(tree, bytes, key_integer_bytes(key, bytes));
     case REAL:
-        return bth_hash_fold(bth_hash_mix(tree->seed + 1, bits_of(number.real)));
+        return bth_hash_fold(bth_hash_mix(tree->seed + 1, key_bits(number.real)));
     case COMPLEX:
-        return bth_hash_fold(bth_hash_mix(bth_hash_mix(tree->seed + 2, bits_of(number.real)),
-                                          bits_of(number.imaginary)));
+        return bth_hash_fold(bth_hash_mix(bth_hash_mix(tree->seed + 2, key_bits(number.real)),
+                                          key_bits(number.imaginary)));
     default:
         return bth_hash_fold(bth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
     }
 }
 
-static bool number_equal(const berth_value *a, struct number x, const berth_value *b,
-                         struct number y)
+static bool key_number_equal(const berth_value *a, struct number x, const berth_value *b,
+                             struct number y)
 {
     if (x.sort != y.sort)
         return false;
@@ -132,19 +132,20 @@ static bool number_equal(const berth_value *a, struct number x, const berth_valu
         return x.integer == y.integer;
     case BIG: {
         uint8_t m[BIG_NBYTES + 8], n[BIG_NBYTES + 8];
-        size_t m_nbytes = integer_bytes(a, m), n_nbytes = integer_bytes(b, n);
+        size_t m_nbytes = key_integer_bytes(a, m), n_nbytes = key_integer_bytes(b, n);
         return m_nbytes == n_nbytes && memcmp(m, n, m_nbytes) == 0;
     }
     case REAL:
     case COMPLEX:
-        return bits_of(x.real) == bits_of(y.real) && bits_of(x.imaginary) == bits_of(y.imaginary);
+        return key_bits(x.real) == key_bits(y.real) &&
+               key_bits(x.imaginary) == key_bits(y.imaginary);
     default:
         return a == b;
     }
 }
 
 /* The keyed node of a STR, BYTES, TUPLE or SIZE; NULL for other kinds. */
-static struct keyed *keyed_of(const berth_value *key)
+static struct keyed *key_node(const berth_value *key)
 {
     switch (key->kind) {
     case BERTH_KIND_STR:
@@ -159,31 +160,31 @@ static struct keyed *keyed_of(const berth_value *key)
     }
 }
 
-/* Texts so short that comparing them takes constant time have no canonical node. */
-static bool is_short(const struct keyed *node)
+/* Short texts, which are compared in constant time, have no canonical node. */
+static bool key_is_short(const struct keyed *node)
 {
     return node->head.kind != BERTH_KIND_TUPLE && node->count <= SHORT_NBYTES;
 }
 
-static const struct keyed *canonical(const struct keyed *node)
+static const struct keyed *key_canonical(const struct keyed *node)
 {
     return node->head.flags & BTH_NODE_KEY_ALIAS ? node->link : node;
 }
 
 uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
 {
-    const struct keyed *keyed = keyed_of(key);
+    const struct keyed *keyed = key_node(key);
     if (keyed)
         return keyed->hash;
     if (key->kind == BERTH_KIND_DEVICE) {
         const struct device_node *node = (const struct device_node *)key;
         return bth_hash_bytes(tree, node->text, strlen(node->text)) + 1;
     }
-    return number_hash(tree, key,
-                       number_of(key)); /* None and dtypes by their only node; inert by identity */
+    return key_number_hash(
+        tree, key, key_number(key)); /* None and dtypes by their only node; inert by identity */
 }
 
-static bool same_content(const struct keyed *a, const struct keyed *b)
+static bool key_same_content(const struct keyed *a, const struct keyed *b)
 {
     if (a->hash != b->hash || a->count != b->count || a->head.kind != b->head.kind)
         return false;
@@ -201,18 +202,19 @@ bool bth_key_equal(const berth_value *a, const berth_value *b)
 {
     if (a == b)
         return true;
-    const struct keyed *x = keyed_of(a), *y = keyed_of(b);
+    const struct keyed *x = key_node(a), *y = key_node(b);
     if (x || y)
-        return x && y && (is_short(x) ? same_content(x, y) : canonical(x) == canonical(y));
+        return x && y &&
+               (key_is_short(x) ? key_same_content(x, y) : key_canonical(x) == key_canonical(y));
     if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
         return strcmp(((const struct device_node *)a)->text,
                       ((const struct device_node *)b)->text) == 0;
-    return number_equal(a, number_of(a), b, number_of(b));
+    return key_number_equal(a, key_number(a), b, key_number(b));
 }
 
 /* ---- canonical nodes ---- */
 
-static bool grow_chains(berth_tree *tree)
+static bool key_grow_chains(berth_tree *tree)
 {
     struct key_table *keys = &tree->keys;
     if (keys->chains && keys->count <= keys->mask * 2)
@@ -237,13 +239,13 @@ static bool grow_chains(berth_tree *tree)
 }
 
 /* Links a hashed node to the canonical one of its kind, or makes it that. */
-static bool make_canonical(berth_tree *tree, struct keyed *node)
+static bool key_make_canonical(berth_tree *tree, struct keyed *node)
 {
-    if (!grow_chains(tree))
+    if (!key_grow_chains(tree))
         return false;
     struct keyed **chain = &tree->keys.chains[node->hash & tree->keys.mask];
     struct keyed *same = *chain;
-    while (same && !same_content(same, node))
+    while (same && !key_same_content(same, node))
         same = same->link;
     if (same) {
         node->link = same;
@@ -257,22 +259,22 @@ static bool make_canonical(berth_tree *tree, struct keyed *node)
     return true;
 }
 
-static bool is_ready(const struct keyed *node)
+static bool key_is_ready(const struct keyed *node)
 {
     return node->head.flags & (BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS);
 }
 
-static bool prepare_text(berth_tree *tree, struct keyed *node)
+static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
     node->hash = bth_hash_bytes(tree, text->data, node->count);
-    if (!is_short(node))
-        return make_canonical(tree, node);
+    if (!key_is_short(node))
+        return key_make_canonical(tree, node);
     node->head.flags |= BTH_NODE_KEY_CANONICAL;
     return true;
 }
 
-static bool is_hashable(const berth_value *value)
+static bool key_is_hashable(const berth_value *value)
 {
     switch (value->kind) {
     case BERTH_KIND_NONE:
@@ -287,58 +289,59 @@ static bool is_hashable(const berth_value *value)
     case BERTH_KIND_GLOBAL:
         return value->flags & BTH_NODE_TRUE;
     default:
-        return keyed_of(value) != NULL;
+        return key_node(value) != NULL;
     }
 }
 
 /*
- * Of its items' canonical nodes where they have some: hashes of hashes of 32 bits would meet again
- * and again after some 65,536 levels.
+ * Uses the canonical nodes of the items where there are some: hashes of 32-bit hashes would collide
+ * after about 65,536 levels.
  */
-static uint32_t tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
+static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
 {
     uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
     for (uint32_t i = 0; i < tuple->key.count; i++) {
-        const struct keyed *keyed = keyed_of(tuple->items[i]);
-        hash = bth_hash_mix(hash, keyed && !is_short(keyed) ? (uint64_t)(uintptr_t)canonical(keyed)
-                                                            : bth_key_hash(tree, tuple->items[i]));
+        const struct keyed *keyed = key_node(tuple->items[i]);
+        hash = bth_hash_mix(hash, keyed && !key_is_short(keyed)
+                                      ? (uint64_t)(uintptr_t)key_canonical(keyed)
+                                      : bth_key_hash(tree, tuple->items[i]));
     }
     return bth_hash_fold(hash);
 }
 
 /* The next item of a tuple, from its cursor on, that is a tuple not yet canonical. */
-static struct keyed *next_unready(berth_tree *tree, struct keyed *node, const char *what)
+static struct keyed *key_next_unready(berth_tree *tree, struct keyed *node, const char *what)
 {
     const struct tuple_node *tuple = (const struct tuple_node *)node;
     while (node->hash < node->count) {
         berth_value *item = tuple->items[node->hash];
-        struct keyed *keyed = keyed_of(item);
-        if (!is_hashable(item)) {
+        struct keyed *keyed = key_node(item);
+        if (!key_is_hashable(item)) {
             bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                           bth_kind_phrase((berth_kind)item->kind), what);
             return NULL;
         }
         node->hash++;
-        if (!keyed || is_ready(keyed))
+        if (!keyed || key_is_ready(keyed))
             continue;
         if (keyed->head.kind == BERTH_KIND_TUPLE)
             return keyed;
-        if (!prepare_text(tree, keyed))
+        if (!key_prepare_text(tree, keyed))
             return NULL;
     }
     return NULL;
 }
 
 /*
- * Bottom-up, without recursion and without a stack (P3): while a tuple is open, its hash is
- * the cursor and its link the tuple that it was reached from.
+ * Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
+ * position in it and its `link` the tuple around it.
  */
-static bool prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
+static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
 {
     node->link = NULL;
     node->hash = 0;
     while (node) {
-        struct keyed *child = next_unready(tree, node, what);
+        struct keyed *child = key_next_unready(tree, node, what);
         if (child) {
             child->link = node;
             child->hash = 0;
@@ -348,8 +351,8 @@ static bool prepare_tuple(berth_tree *tree, struct keyed *node, const char *what
         if (tree->error.code != BERTH_OK)
             return false;
         struct keyed *parent = node->link;
-        node->hash = tuple_hash(tree, (const struct tuple_node *)node);
-        if (!make_canonical(tree, node))
+        node->hash = key_tuple_hash(tree, (const struct tuple_node *)node);
+        if (!key_make_canonical(tree, node))
             return false;
         node = parent;
     }
@@ -358,15 +361,15 @@ static bool prepare_tuple(berth_tree *tree, struct keyed *node, const char *what
 
 bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
 {
-    if (!is_hashable(value)) {
+    if (!key_is_hashable(value)) {
         bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                       bth_kind_phrase((berth_kind)value->kind), what);
         return false;
     }
-    struct keyed *keyed = keyed_of(value);
-    if (!keyed || is_ready(keyed))
+    struct keyed *keyed = key_node(value);
+    if (!keyed || key_is_ready(keyed))
         return true;
     if (keyed->head.kind != BERTH_KIND_TUPLE)
-        return prepare_text(tree, keyed);
-    return prepare_tuple(tree, keyed, what);
+        return key_prepare_text(tree, keyed);
+    return key_prepare_tuple(tree, keyed, what);
 }

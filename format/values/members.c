@@ -2,6 +2,11 @@
 /* What containers and objects hold. */
 #include "format/values/node.h"
 
+static const struct tuple_node *call_arguments(const berth_value *call)
+{
+    return (const struct tuple_node *)((const struct call_node *)call)->made_of[1];
+}
+
 size_t berth_value_count(const berth_value *value)
 {
     switch (berth_value_kind(value)) {
@@ -23,13 +28,13 @@ size_t berth_value_count(const berth_value *value)
     case BERTH_KIND_NESTED:
         return ((const struct parts_node *)value)->n_parts;
     case BERTH_KIND_CALL:
-        return ((const struct call_node *)value)->arguments->key.count;
+        return call_arguments(value)->key.count;
     default:
         return 0;
     }
 }
 
-berth_value *berth_value_item(const berth_value *value, size_t i)
+berth_value *bth_value_item(const berth_value *value, size_t i)
 {
     if (i >= berth_value_count(value))
         return NULL;
@@ -43,15 +48,30 @@ berth_value *berth_value_item(const berth_value *value, size_t i)
     case BERTH_KIND_NESTED:
         return ((const struct parts_node *)value)->parts[i];
     case BERTH_KIND_CALL:
-        return ((const struct call_node *)value)->arguments->items[i];
+        return call_arguments(value)->items[i];
     default:
         return ((const struct dict_node *)value)->table->entries[i].value;
     }
 }
 
-berth_value *berth_value_key(const berth_value *value, size_t i)
+berth_value *bth_value_key(const berth_value *value, size_t i)
 {
     const struct table *table =
         bth_is_dict(value) ? ((const struct dict_node *)value)->table : NULL;
     return table && i < table->count ? table->entries[i].key : NULL;
+}
+
+berth_value *berth_list_at(const berth_value *value, size_t i)
+{
+    return bth_is_dict(value) ? NULL : bth_value_item(value, i);
+}
+
+bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key, berth_value **item)
+{
+    berth_value *found = bth_value_key(dict, i);
+    if (key)
+        *key = found;
+    if (item)
+        *item = found ? bth_value_item(dict, i) : NULL;
+    return found != NULL;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a value is in memory; seen only by the files that make up the tree (tree.c, storage.c,
- * value.c, text.c, sequence.c, dict.c, keys.c, value_tensor.c) and by those of the pickle reader.
+ * What a value is in memory. Private to format/values/, with one exception: the pickle reader,
+ * which makes millions of nodes and looks at them without a call.
  *
- * The bound of P3, 64 bytes of memory per byte of pickle, is the reason for every choice here:
+ * The bound of P3, 64 bytes of memory for each byte of pickle, is the reason for every choice here:
  * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
  * does not point at its tree: `at` is its distance from the start of its memory block, which does.
  */
@@ -16,7 +16,7 @@
 enum {
     BTH_BLOCK_UNIT = 8,
     BTH_NO_ID = UINT32_MAX,
-    /* What is larger gets a block of its own, so that a chunk's last bytes are at most 1/16. */
+    /* Larger pieces get a block of their own, so that at most 1/16 of a chunk is wasted. */
     BTH_LARGEST_IN_CHUNK = 1024
 };
 
@@ -172,14 +172,13 @@ struct parts_node { /* SPARSE, NESTED */
 
 struct call_node {
     berth_value head;
-    berth_value *callable;
-    struct tuple_node *arguments;
+    berth_value *made_of[2]; /* what is called, and the TUPLE of arguments */
     berth_value *state;
     berth_value *list_items; /* LIST, NULL until there is an item (P3) */
     berth_value *dict_items; /* DICT, the same */
 };
 
-/* In front of every piece of memory that a tree takes from the allocator. */
+/* Begins each piece of memory that a tree takes from the allocator. */
 struct block {
     _Alignas(BTH_BLOCK_UNIT) struct block *previous; /* so that what follows is, in 32 bits too */
     struct block *next;
@@ -209,7 +208,7 @@ struct berth_tree {
     size_t chunk_at;
     size_t chunk_nbytes;
     size_t chunks_nbytes; /* of all chunks */
-    char *given;          /* bth_tree_give: what is left of it */
+    char *given;          /* what is left of the memory of bth_tree_give */
     size_t given_nbytes;
     uint64_t seed; /* of the hash of keys */
     uint32_t n_ids;
@@ -222,11 +221,12 @@ struct berth_tree {
     struct key_table keys;
     struct storage_table storages;
     berth_error error;
+    bool is_located; /* the error names a key or an index */
 };
 
 /* ---- in line ---- */
 
-/* berth_value_kind, in line. */
+/* berth_value_kind, inlined. */
 static inline berth_kind bth_node_kind(const berth_value *value)
 {
     return value ? (berth_kind)value->kind : BERTH_KIND_NONE;
@@ -278,8 +278,8 @@ void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
 /* Like bth_node_new, without an id. */
 void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes);
 /*
- * Like bth_node_new, of a size far below SIZE_MAX; nothing is zeroed behind the head. In line: a
- * file makes millions of them.
+ * Like bth_node_new, for sizes far below SIZE_MAX; nothing behind the head is zeroed. Inline,
+ * because a file makes millions of nodes.
  */
 static inline void *bth_node_raw(berth_tree *tree, berth_kind kind, size_t nbytes)
 {
@@ -295,7 +295,7 @@ static inline void *bth_node_raw(berth_tree *tree, berth_kind kind, size_t nbyte
     return node;
 }
 
-/* bth_tree_allocate, in line. */
+/* bth_tree_allocate, inlined. */
 static inline void *bth_tree_take(berth_tree *tree, size_t nbytes)
 {
     size_t rounded = (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
@@ -306,20 +306,30 @@ static inline void *bth_tree_take(berth_tree *tree, size_t nbytes)
     return memory;
 }
 
-/* Memory for some n items, side by side, *n >= 1 of them: what wastes little. Never discarded. */
+/*
+ * Memory for *n >= 1 items side by side; the tree chooses *n so that little is wasted. It is never
+ * discarded.
+ */
 void *bth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n);
 /*
- * A larger copy of memory of bth_tree_allocate. The old block stays valid when NULL comes
- * back; else it is gone (big ones are given back at once).
+ * Copies memory of bth_tree_allocate to a larger piece and discards the old one. On NULL the old
+ * piece stays valid.
  */
 void *bth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes);
-/* What bth_tree_allocate gave is needed no more: big pieces are given back at once. */
+/* Gives memory of bth_tree_allocate back; small pieces only with the tree. */
 void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
 /* Capacity for `need` items where there was room for `old`: exact at first, then half more. */
 size_t bth_tree_capacity(size_t old, size_t need);
-/* True if the value is not NULL and of this tree; else the tree has failed. */
+/* Returns true if the value is not NULL and of this tree; else the tree fails. */
 bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
-/* bth_tree_owns for n values. */
+/*
+ * The same for an item of a container. The tree's error then begins with the key, or with the index
+ * where `key` is NULL. An earlier error without a location gets it, too, because a value that could
+ * not be made is NULL.
+ */
+bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                        const berth_value *key, size_t index);
+/* bth_tree_owns_item for n values. */
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
 
 /* ---- sequence.c ---- */
@@ -330,8 +340,8 @@ berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_
 /* ---- keys.c ---- */
 
 /*
- * Makes a value ready to be a key: hashes it, and all that it is made of, once (P4). False:
- * the tree has failed ("a tensor cannot be a dict key").
+ * Prepares a value to be a key: hashes it and all its parts, once (P4). False: the tree has failed
+ * ("a tensor cannot be a dict key").
  */
 bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what);
 /* The hash of a prepared key. */
@@ -343,7 +353,5 @@ bool bth_key_equal(const berth_value *a, const berth_value *b);
 
 /* Makes room for n more entries. */
 bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
-/* Sets an entry of a dict or set whose key and value are of the tree. */
-bool bth_table_set(berth_tree *tree, struct dict_node *node, berth_value *key, berth_value *value);
 
 #endif

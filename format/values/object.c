@@ -12,8 +12,8 @@ berth_value *bth_call_value(berth_tree *tree, berth_value *callable, berth_value
     struct call_node *node = bth_node_new(tree, BERTH_KIND_CALL, sizeof(*node));
     if (!node)
         return NULL;
-    node->callable = callable;
-    node->arguments = (struct tuple_node *)arguments;
+    node->made_of[0] = callable;
+    node->made_of[1] = arguments;
     if (new_object)
         node->head.flags |= BTH_NODE_TRUE;
     return &node->head;
@@ -43,9 +43,8 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
 
 berth_value *bth_value_arguments(const berth_value *value)
 {
-    return bth_node_is(value, BERTH_KIND_CALL)
-               ? &((const struct call_node *)value)->arguments->key.head
-               : NULL;
+    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->made_of[1]
+                                               : NULL;
 }
 
 bool bth_value_is_new_object(const berth_value *value)
@@ -53,27 +52,8 @@ bool bth_value_is_new_object(const berth_value *value)
     return bth_node_is(value, BERTH_KIND_CALL) && value->flags & BTH_NODE_TRUE;
 }
 
-berth_value *berth_value_list_items(const berth_value *value)
-{
-    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->list_items
-                                               : NULL;
-}
-
-berth_value *berth_value_dict_items(const berth_value *value)
-{
-    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->dict_items
-                                               : NULL;
-}
-
-berth_value *berth_value_inner(const berth_value *value)
-{
-    if (bth_node_is(value, BERTH_KIND_PARAMETER) || bth_node_is(value, BERTH_KIND_SUBCLASS))
-        return ((const struct wrap_node *)value)->inner;
-    return bth_node_is(value, BERTH_KIND_CALL) ? ((const struct call_node *)value)->callable : NULL;
-}
-
 /* Where a value keeps its attributes; NULL if it can have none (yet). */
-static berth_value **state_place(const berth_value *value)
+static berth_value **state_slot(const berth_value *value)
 {
     switch (berth_value_kind(value)) {
     case BERTH_KIND_ORDERED_DICT: {
@@ -92,10 +72,25 @@ static berth_value **state_place(const berth_value *value)
     }
 }
 
-berth_value *berth_value_state(const berth_value *value)
+berth_value *berth_value_part(const berth_value *value, berth_part part)
 {
-    berth_value **place = state_place(value);
-    return place ? *place : NULL;
+    const struct call_node *call =
+        bth_node_is(value, BERTH_KIND_CALL) ? (const struct call_node *)value : NULL;
+    berth_value **state = part == BERTH_PART_STATE ? state_slot(value) : NULL;
+    switch (part) {
+    case BERTH_PART_INNER:
+        if (bth_node_is(value, BERTH_KIND_PARAMETER) || bth_node_is(value, BERTH_KIND_SUBCLASS))
+            return ((const struct wrap_node *)value)->inner;
+        return call ? call->made_of[0] : NULL;
+    case BERTH_PART_STATE:
+        return state ? *state : NULL;
+    case BERTH_PART_LIST_ITEMS:
+        return call ? call->list_items : NULL;
+    case BERTH_PART_DICT_ITEMS:
+        return call ? call->dict_items : NULL;
+    default:
+        return NULL;
+    }
 }
 
 int berth_value_set_state(berth_value *value, berth_value *state)
@@ -108,10 +103,10 @@ int berth_value_set_state(berth_value *value, berth_value *state)
     if (value->kind == BERTH_KIND_ORDERED_DICT &&
         !bth_table_reserve(tree, (struct dict_node *)value, 0))
         return tree->error.code;
-    berth_value **place = state_place(value);
-    if (!place)
+    berth_value **slot = state_slot(value);
+    if (!slot)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s has no attributes",
                              bth_kind_phrase((berth_kind)value->kind));
-    *place = state;
+    *slot = state;
     return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Values in a row: list, tuple, torch.Size; and shapes made of them. */
+/* Sequences: list, tuple, torch.Size, and shapes made from them. */
 #include <assert.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- tuple ---- */
 
-static berth_value *empty_tuple(berth_tree *tree)
+static berth_value *tuple_empty(berth_tree *tree)
 {
     if (!tree->empty_tuple)
         tree->empty_tuple = bth_node_new_plain(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
@@ -17,7 +17,7 @@ static berth_value *empty_tuple(berth_tree *tree)
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items)
 {
     if (n_items == 0)
-        return empty_tuple(tree);
+        return tuple_empty(tree);
     if (n_items > UINT32_MAX) {
         bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a tuple of %zu items (at most %u)", n_items,
                       UINT32_MAX);
@@ -51,13 +51,13 @@ berth_value *berth_make_list(berth_tree *tree)
     return bth_node_new(tree, BERTH_KIND_LIST, sizeof(struct list_node));
 }
 
-static size_t items_nbytes(size_t capacity)
+static size_t list_nbytes(size_t capacity)
 {
     return sizeof(struct list_items) + capacity * sizeof(berth_value *);
 }
 
 /* Room for n more items. */
-static bool reserve(berth_tree *tree, struct list_node *list, size_t n)
+static bool list_reserve(berth_tree *tree, struct list_node *list, size_t n)
 {
     struct list_items *items = list->items;
     size_t count = items ? items->count : 0;
@@ -71,7 +71,7 @@ static bool reserve(berth_tree *tree, struct list_node *list, size_t n)
     size_t larger = bth_tree_capacity(capacity, count + n);
     larger = larger > UINT32_MAX ? UINT32_MAX : larger;
     struct list_items *grown =
-        bth_tree_grow(tree, items, items_nbytes(capacity), items_nbytes(larger));
+        bth_tree_grow(tree, items, list_nbytes(capacity), list_nbytes(larger));
     if (!grown)
         return false;
     if (!items)
@@ -91,7 +91,7 @@ int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
                              "a list that something was built from grows afterwards");
     if (n == 0)
         return 0;
-    if (!reserve(tree, node, n))
+    if (!list_reserve(tree, node, n))
         return tree->error.code;
     memcpy(node->items->items + node->items->count, items, n * sizeof(*items));
     node->items->count += (uint32_t)n;
@@ -107,14 +107,14 @@ int berth_list_append(berth_value *list, berth_value *item)
     if (list->kind != BERTH_KIND_LIST)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
                              bth_kind_phrase((berth_kind)list->kind));
-    if (!bth_tree_owns(tree, item, "an item of a list"))
+    if (!bth_tree_owns_item(tree, item, "an item of a list", NULL, berth_value_count(list)))
         return tree->error.code;
     return bth_list_extend(list, &item, 1);
 }
 
 /* ---- torch.Size and shapes ---- */
 
-static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
+static bool shape_check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
 {
     if (item->kind == BERTH_KIND_INT && !(item->flags & BTH_NODE_BIG)) {
         *integer = ((const struct int_node *)item)->value;
@@ -129,7 +129,7 @@ static bool check_int(berth_tree *tree, const berth_value *item, size_t i, int64
 }
 
 /* The cached shape of a TUPLE or a non-empty LIST. */
-static int64_t **shape_place(berth_value *value)
+static int64_t **shape_slot(berth_value *value)
 {
     if (value->kind == BERTH_KIND_SIZE)
         value = ((struct wrap_node *)value)->inner;
@@ -159,11 +159,11 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
     }
     if (n == 0)
         return true;
-    int64_t **place = shape_place(value);
+    int64_t **place = shape_slot(value);
     if (!*place) {
         int64_t *made = bth_tree_take(tree, n * sizeof(*made));
         for (size_t i = 0; made && i < n; i++)
-            if (!check_int(tree, items[i], i, &made[i]))
+            if (!shape_check_int(tree, items[i], i, &made[i]))
                 return false;
         *place = made;
     }
@@ -172,14 +172,14 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
     return *place != NULL;
 }
 
-/* Whether all items are ints. Looked at once a tuple, however often it is used (P3). */
-static bool all_ints(berth_tree *tree, berth_value *tuple)
+/* Whether all items are ints. Each tuple is checked once, however often it is used (P3). */
+static bool tuple_check_ints(berth_tree *tree, berth_value *tuple)
 {
     size_t n;
     berth_value *const *items = bth_node_items(tuple, &n);
     for (size_t i = 0; i < n && !(tuple->flags & BTH_NODE_INTS); i++) {
         int64_t integer;
-        if (!check_int(tree, items[i], i, &integer))
+        if (!shape_check_int(tree, items[i], i, &integer))
             return false;
     }
     tuple->flags |= BTH_NODE_INTS;
@@ -192,7 +192,7 @@ berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
     const int64_t *shape;
     int32_t rank;
     bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
-                    ? all_ints(tree, tuple)
+                    ? tuple_check_ints(tree, tuple)
                     : bth_value_as_shape(tuple, &shape, &rank);
     struct wrap_node *node = ints ? bth_node_new(tree, BERTH_KIND_SIZE, BTH_WRAP_NBYTES) : NULL;
     if (!node)
@@ -212,7 +212,7 @@ berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t ran
         return NULL;
     }
     for (int32_t i = 0; i < rank; i++)
-        items[i] = berth_make_int(tree, shape[i]); /* no tuple holds one that could not be made */
+        items[i] = berth_make_int(tree, shape[i]); /* berth_make_tuple refuses NULL */
     berth_value *tuple = berth_make_tuple(tree, items, (size_t)rank);
     return tuple ? bth_size_from(tree, tuple) : NULL;
 }

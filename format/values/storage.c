@@ -2,7 +2,7 @@
 /* Storages of a tree: the bytes that tensors view. */
 #include "config/memory.h"
 #include "format/values/node.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -23,7 +23,7 @@ berth_storage *bth_tree_storage(const berth_tree *tree, size_t i)
     return i < tree->storages.count ? tree->storages.items[i] : NULL;
 }
 
-static const char *copy_text(berth_tree *tree, const char *text, size_t nbytes)
+static const char *storage_copy_text(berth_tree *tree, const char *text, size_t nbytes)
 {
     char *copy = bth_tree_allocate(tree, nbytes + 1);
     if (!copy)
@@ -33,8 +33,8 @@ static const char *copy_text(berth_tree *tree, const char *text, size_t nbytes)
     return copy;
 }
 
-/* The text of a location: that of the storage before where it is the same. */
-static const char *keep_location(berth_tree *tree, const char *location, size_t nbytes)
+/* A copy of the location's text, shared with the storage before it if they are the same. */
+static const char *storage_keep_location(berth_tree *tree, const char *location, size_t nbytes)
 {
     if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
         return "cpu";
@@ -54,15 +54,15 @@ static const char *keep_location(berth_tree *tree, const char *location, size_t 
         if (strlen(last) == nbytes && memcmp(last, location, nbytes) == 0)
             return last;
     }
-    return copy_text(tree, location, nbytes);
+    return storage_copy_text(tree, location, nbytes);
 }
 
-static int fail_memory(berth_tree *tree, size_t nbytes)
+static int storage_fail_memory(berth_tree *tree, size_t nbytes)
 {
     return bth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for storages", nbytes);
 }
 
-static bool reserve_item(berth_tree *tree)
+static bool storage_reserve(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
     if (table->count < table->capacity)
@@ -70,7 +70,7 @@ static bool reserve_item(berth_tree *tree)
     size_t capacity = table->capacity ? bth_tree_capacity(table->capacity, table->count + 1) : 16;
     void *items = bth_reallocate(table->items, capacity * sizeof(*table->items));
     if (!items) {
-        fail_memory(tree, capacity * sizeof(*table->items));
+        storage_fail_memory(tree, capacity * sizeof(*table->items));
         return false;
     }
     table->items = items;
@@ -79,7 +79,7 @@ static bool reserve_item(berth_tree *tree)
 }
 
 /* A zeroed one. */
-static berth_storage *next_storage(berth_tree *tree)
+static berth_storage *storage_next(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
     if (table->n_room == 0)
@@ -92,22 +92,22 @@ static berth_storage *next_storage(berth_tree *tree)
     return memset(table->next++, 0, sizeof(berth_storage));
 }
 
-static const char *keep_key(berth_tree *tree, berth_storage *storage, const char *key,
-                            size_t nbytes)
+static const char *storage_keep_key(berth_tree *tree, berth_storage *storage, const char *key,
+                                    size_t nbytes)
 {
     if (nbytes >= sizeof(storage->short_key))
-        return copy_text(tree, key, nbytes);
+        return storage_copy_text(tree, key, nbytes);
     for (size_t i = 0; i < nbytes; i++)
         storage->short_key[i] = key[i];
     return storage->short_key;
 }
 
-static berth_storage *add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_nbytes,
                                   const char *location, size_t location_nbytes)
 {
-    const char *own_location = keep_location(tree, location, location_nbytes);
-    berth_storage *storage = own_location && reserve_item(tree) ? next_storage(tree) : NULL;
-    const char *own_key = storage ? keep_key(tree, storage, key, key_nbytes) : NULL;
+    const char *own_location = storage_keep_location(tree, location, location_nbytes);
+    berth_storage *storage = own_location && storage_reserve(tree) ? storage_next(tree) : NULL;
+    const char *own_key = storage ? storage_keep_key(tree, storage, key, key_nbytes) : NULL;
     if (!own_key)
         return NULL;
     storage->tree = tree;
@@ -134,7 +134,7 @@ berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, ui
         return NULL;
     }
     location = location ? location : "cpu";
-    berth_storage *storage = add_storage(tree, "", 0, location, strlen(location));
+    berth_storage *storage = storage_add(tree, "", 0, location, strlen(location));
     if (!storage)
         return NULL;
     storage->dtype = dtype;
@@ -159,10 +159,10 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 /* ---- by key ---- */
 
 /*
- * PyTorch's keys are the positions of the storages: "0", "1", … As long as that is so, a key is its
- * own place, and there is no table. Positions have at most 10 digits. UINT64_MAX: it is none.
+ * PyTorch's keys are the positions of the storages: "0", "1", … While all keys are, there is no
+ * table. A position has at most 10 digits. UINT64_MAX: the key is no position.
  */
-static uint64_t position_of(const berth_tree *tree, const char *key, size_t nbytes)
+static uint64_t storage_key_position(const berth_tree *tree, const char *key, size_t nbytes)
 {
     uint64_t position = 0;
     if (tree->storages.slots || nbytes == 0 || nbytes > 10 || (key[0] == '0' && nbytes > 1))
@@ -177,11 +177,11 @@ static uint64_t position_of(const berth_tree *tree, const char *key, size_t nbyt
 }
 
 /*
- * The slot of a key, or the free one where it belongs. A slot holds the hash, so that other keys
- * are not looked at, in its upper half.
+ * The slot of a key, or the free slot for it. The upper half of a slot is the hash, so keys with
+ * other hashes are not touched.
  */
-static uint64_t *find_slot(const berth_tree *tree, const char *key, size_t key_nbytes,
-                           uint32_t hash)
+static uint64_t *storage_find_slot(const berth_tree *tree, const char *key, size_t key_nbytes,
+                                   uint32_t hash)
 {
     const struct storage_table *table = &tree->storages;
     size_t at = hash & table->slots_mask;
@@ -195,8 +195,8 @@ static uint64_t *find_slot(const berth_tree *tree, const char *key, size_t key_n
     return &table->slots[at];
 }
 
-/* A table with room for one more. The first one takes in all keys that were positions. */
-static bool reserve_slot(berth_tree *tree)
+/* Makes room for one more slot. The first table takes in all keys that were positions. */
+static bool storage_reserve_slot(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
     if (table->slots && table->count + 1 <= table->slots_mask / 4 * 3)
@@ -206,7 +206,7 @@ static bool reserve_slot(berth_tree *tree)
         n *= 2;
     uint64_t *slots = bth_allocate_zeroed(n * sizeof(*slots));
     if (!slots) {
-        fail_memory(tree, n * sizeof(*slots));
+        storage_fail_memory(tree, n * sizeof(*slots));
         return false;
     }
     bth_release(table->slots);
@@ -216,14 +216,14 @@ static bool reserve_slot(berth_tree *tree)
         const char *key = table->items[i]->key;
         uint32_t hash = bth_hash_bytes(tree, key, strlen(key));
         if (*key)
-            *find_slot(tree, key, strlen(key), hash) = (uint64_t)hash << 32 | (i + 1);
+            *storage_find_slot(tree, key, strlen(key), hash) = (uint64_t)hash << 32 | (i + 1);
     }
     return true;
 }
 
-/* Whether a class and a size agree with what the storage was met as before (T3). */
-static bool agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
-                   uint64_t nbytes)
+/* Whether class and size are those that the storage was first named with (T3). */
+static bool storage_agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
+                           uint64_t nbytes)
 {
     if (nbytes != storage->nbytes) {
         bth_tree_fail(tree, BERTH_E_TENSOR,
@@ -238,12 +238,12 @@ static bool agrees(berth_tree *tree, const berth_storage *storage, berth_dtype d
     return false;
 }
 
-static bool is_key(const char *key, size_t nbytes)
+static bool storage_is_key(const char *key, size_t nbytes)
 {
     return nbytes > 0 && nbytes <= LONGEST_KEY && !memchr(key, '\0', nbytes);
 }
 
-static berth_storage *find_storage(const berth_tree *tree, uint64_t position, const char *key,
+static berth_storage *storage_find(const berth_tree *tree, uint64_t position, const char *key,
                                    size_t key_nbytes)
 {
     const struct storage_table *table = &tree->storages;
@@ -254,7 +254,7 @@ static berth_storage *find_storage(const berth_tree *tree, uint64_t position, co
     if (key_nbytes == 0 || key_nbytes > LONGEST_KEY)
         return NULL;
     uint32_t hash = bth_hash_bytes(tree, key, key_nbytes);
-    uint32_t slot = (uint32_t)*find_slot(tree, key, key_nbytes, hash);
+    uint32_t slot = (uint32_t)*storage_find_slot(tree, key, key_nbytes, hash);
     return slot ? table->items[slot - 1] : NULL;
 }
 
@@ -263,37 +263,38 @@ berth_storage *bth_tree_meet_storage(berth_tree *tree, const char *key, size_t k
                                      size_t location_nbytes)
 {
     struct storage_table *table = &tree->storages;
-    uint64_t position = position_of(tree, key, key_nbytes);
-    if (position == UINT64_MAX && !is_key(key, key_nbytes)) {
+    uint64_t position = storage_key_position(tree, key, key_nbytes);
+    if (position == UINT64_MAX && !storage_is_key(key, key_nbytes)) {
         bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                       "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes, LONGEST_KEY);
         return NULL;
     }
-    berth_storage *storage = find_storage(tree, position, key, key_nbytes);
+    berth_storage *storage = storage_find(tree, position, key, key_nbytes);
     if (storage)
-        return agrees(tree, storage, dtype, nbytes) ? storage : NULL;
+        return storage_agrees(tree, storage, dtype, nbytes) ? storage : NULL;
     if (table->count >= UINT32_MAX - 1) {
         bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u storages", UINT32_MAX - 1);
         return NULL;
     }
     bool is_position = position == table->count;
-    if (!is_position && !reserve_slot(tree))
+    if (!is_position && !storage_reserve_slot(tree))
         return NULL;
-    storage = add_storage(tree, key, key_nbytes, location, location_nbytes);
+    storage = storage_add(tree, key, key_nbytes, location, location_nbytes);
     if (!storage)
         return NULL;
     storage->dtype = dtype;
     storage->nbytes = nbytes;
     if (!is_position) {
         uint32_t hash = bth_hash_bytes(tree, key, key_nbytes);
-        *find_slot(tree, key, key_nbytes, hash) = (uint64_t)hash << 32 | (storage->index + 1);
+        *storage_find_slot(tree, key, key_nbytes, hash) =
+            (uint64_t)hash << 32 | (storage->index + 1);
     }
     return storage;
 }
 
 berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes)
 {
-    return find_storage(tree, position_of(tree, key, key_nbytes), key, key_nbytes);
+    return storage_find(tree, storage_key_position(tree, key, key_nbytes), key, key_nbytes);
 }
 
 /* ---- asking ---- */

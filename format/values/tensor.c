@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Arithmetic on tensors. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,7 +38,7 @@ int64_t berth_tensor_numel(const berth_tensor *tensor)
 }
 
 /* Bytes of n elements. */
-static bool elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbytes)
+static bool tensor_elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbytes)
 {
     uint64_t per_item = (uint64_t)bth_dtype_elements(dtype);
     uint64_t items = per_item == 1 ? n : n / per_item + (n % per_item != 0);
@@ -50,7 +49,7 @@ uint64_t berth_tensor_nbytes(const berth_tensor *tensor)
 {
     uint64_t nbytes = 0;
     if (tensor)
-        elements_nbytes(tensor->dtype, (uint64_t)berth_tensor_numel(tensor), &nbytes);
+        tensor_elements_nbytes(tensor->dtype, (uint64_t)berth_tensor_numel(tensor), &nbytes);
     return nbytes;
 }
 
@@ -82,7 +81,7 @@ bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)
             !bth_add(last, reach, &last))
             return false;
     }
-    return bth_add(last, 1, &last) && elements_nbytes(tensor->dtype, last, nbytes);
+    return bth_add(last, 1, &last) && tensor_elements_nbytes(tensor->dtype, last, nbytes);
 }
 
 const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset)
@@ -97,14 +96,14 @@ const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *stora
     int64_t moved =
         (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements(tensor->dtype);
     if (__builtin_add_overflow(*storage_offset, moved, storage_offset))
-        *storage_offset = 0; /* of no element (T2): it may lie anywhere */
+        *storage_offset = 0; /* without elements (T2), any offset will do */
     return storage->root;
 }
 
 /* ---- checks ---- */
 
 /* "[2, 3]" for messages; long ones are cut. */
-static const char *list_text(const int64_t *items, int32_t n, char *text, size_t nbytes)
+static const char *shape_text(const int64_t *items, int32_t n, char *text, size_t nbytes)
 {
     size_t at = (size_t)snprintf(text, nbytes, "[");
     for (int32_t i = 0; i < n && at < nbytes - 32; i++)
@@ -113,20 +112,20 @@ static const char *list_text(const int64_t *items, int32_t n, char *text, size_t
     return text;
 }
 
-static int fail(berth_error *error, const char *text)
+static int tensor_fail(berth_error *error, const char *text)
 {
     return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, "%s", text);
 }
 
-static int check_signs(const berth_tensor *tensor, berth_error *error)
+static int tensor_check_signs(const berth_tensor *tensor, berth_error *error)
 {
     if (tensor->dtype == BERTH_DTYPE_NONE || (unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
-        return fail(error, "a tensor without a dtype");
+        return tensor_fail(error, "a tensor without a dtype");
     if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
         return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
                         "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
     if (tensor->rank && (!tensor->shape || !tensor->stride))
-        return fail(error, "a tensor without a shape or stride");
+        return tensor_fail(error, "a tensor without a shape or stride");
     if (tensor->storage_offset < 0)
         return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
                         "a tensor with the negative storage offset %" PRId64,
@@ -142,19 +141,18 @@ static int check_signs(const berth_tensor *tensor, berth_error *error)
     return 0;
 }
 
-static int fail_overflow(const berth_tensor *tensor, berth_error *error)
+static int tensor_fail_overflow(const berth_tensor *tensor, berth_error *error)
 {
     char shape[128], stride[128];
-    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                    "a tensor of shape %s, stride %s and storage offset %" PRId64
-                    " is larger than 64 bits can tell",
-                    list_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
-                    list_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
-                    tensor->storage_offset);
+    return bth_fail(
+        error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
+        "a tensor of shape %s, stride %s and storage offset %" PRId64 " does not fit 64 bits",
+        shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
+        shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)), tensor->storage_offset);
 }
 
-/* How many numbers the scales or zero points of a quantized tensor are; -1: no such thing. */
-static int64_t n_parameters(const berth_value *value)
+/* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */
+static int64_t tensor_n_parameters(const berth_value *value)
 {
     if (berth_value_kind(value) == BERTH_KIND_LIST) /* older files */
         return (int64_t)berth_value_count(value);
@@ -162,12 +160,12 @@ static int64_t n_parameters(const berth_value *value)
     return tensor ? berth_tensor_numel(tensor) : -1;
 }
 
-static int check_quantized(const berth_tensor *tensor, berth_error *error)
+static int tensor_check_quantized(const berth_tensor *tensor, berth_error *error)
 {
     if (tensor->qscheme == BERTH_NOT_QUANTIZED)
         return 0;
     if ((unsigned)tensor->qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
-        return fail(error, "a tensor with an unknown quantization scheme");
+        return tensor_fail(error, "a tensor with an unknown quantization scheme");
     if (!bth_dtype_is_quantized(tensor->dtype))
         return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
                         "a quantized tensor of dtype %s", berth_dtype_name(tensor->dtype));
@@ -178,7 +176,8 @@ static int check_quantized(const berth_tensor *tensor, berth_error *error)
                         "a tensor quantized along axis %" PRId64 " has %d dimensions", tensor->axis,
                         tensor->rank);
     int64_t size = tensor->shape[tensor->axis];
-    int64_t scales = n_parameters(tensor->scales), zero_points = n_parameters(tensor->zero_points);
+    int64_t scales = tensor_n_parameters(tensor->scales),
+            zero_points = tensor_n_parameters(tensor->zero_points);
     if (scales != size || zero_points != size)
         return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
                         "a tensor quantized along axis %" PRId64 " of size %" PRId64 " has %" PRId64
@@ -188,15 +187,15 @@ static int check_quantized(const berth_tensor *tensor, berth_error *error)
 }
 
 /* The storage holds every element (T2); in bits for sub-byte kinds. */
-static int check_extent(const berth_tensor *tensor, berth_error *error)
+static int tensor_check_extent(const berth_tensor *tensor, berth_error *error)
 {
     uint64_t nbytes;
     if (!bth_tensor_extent(tensor, &nbytes))
-        return fail_overflow(tensor, error);
+        return tensor_fail_overflow(tensor, error);
     if (tensor->flags & BERTH_META)
-        return tensor->storage ? fail(error, "a meta tensor with a storage") : 0;
+        return tensor->storage ? tensor_fail(error, "a meta tensor with a storage") : 0;
     if (!tensor->storage)
-        return fail(error, "a tensor without a storage");
+        return tensor_fail(error, "a tensor without a storage");
     if (nbytes <= tensor->storage->nbytes)
         return 0;
     char shape[128], stride[128];
@@ -204,8 +203,8 @@ static int check_extent(const berth_tensor *tensor, berth_error *error)
                     "a tensor of %s, shape %s, stride %s and storage offset %" PRId64
                     " ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
                     berth_dtype_name(tensor->dtype),
-                    list_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
-                    list_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
+                    shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
+                    shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
                     tensor->storage_offset, nbytes,
                     *tensor->storage->key ? tensor->storage->key : "of its own",
                     tensor->storage->nbytes);
@@ -215,13 +214,13 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
 {
     int64_t numel;
     uint64_t nbytes;
-    if (check_signs(tensor, error) < 0)
+    if (tensor_check_signs(tensor, error) < 0)
         return error->code;
-    /* T1: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
+    /* T1: a product may not wrap: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
     if (!bth_shape_numel(tensor->shape, tensor->rank, &numel) ||
-        !elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX)
-        return fail_overflow(tensor, error);
-    if (check_extent(tensor, error) < 0)
+        !tensor_elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX)
+        return tensor_fail_overflow(tensor, error);
+    if (tensor_check_extent(tensor, error) < 0)
         return error->code;
-    return check_quantized(tensor, error);
+    return tensor_check_quantized(tensor, error);
 }

@@ -65,32 +65,32 @@ static const char *const names[] = {
     "volatile",
 };
 
-static int compare(const void *name, const void *row)
+static int attribute_compare(const void *name, const void *row)
 {
     return strcmp(name, *(const char *const *)row);
 }
 
-static bool is_of_tensor(const char *name, size_t nbytes)
+static bool attribute_is_of_tensor(const char *name, size_t nbytes)
 {
     if (nbytes >= 2 && memcmp(name, "__", 2) == 0 && memcmp(name + nbytes - 2, "__", 2) == 0)
         return true;
     return strlen(name) == nbytes && /* no NUL within */
-           bsearch(name, names, sizeof names / sizeof *names, sizeof *names, compare);
+           bsearch(name, names, sizeof names / sizeof *names, sizeof *names, attribute_compare);
 }
 
-/* Of one dict of a state, or None. Many tensors can share one: it is looked at once (P3). */
-static bool is_good(const berth_value *attributes, char *problem, size_t problem_nbytes)
+/* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
+static bool attributes_are_good(const berth_value *attributes, char *problem, size_t problem_nbytes)
 {
     if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
         return true;
     for (size_t i = 0; i < berth_value_count(attributes); i++) {
-        const berth_value *key = berth_value_key(attributes, i);
+        const berth_value *key = bth_value_key(attributes, i);
         size_t nbytes = 0;
         const char *name = berth_as_text(key, &nbytes);
         if (bth_node_kind(key) != BERTH_KIND_STR)
             (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
                            bth_kind_phrase(bth_node_kind(key)));
-        else if (is_of_tensor(name, nbytes))
+        else if (attribute_is_of_tensor(name, nbytes))
             (void)snprintf(problem, problem_nbytes,
                            "the attribute %.80s, which is the tensor's own: PyTorch would set that",
                            name);
@@ -104,7 +104,7 @@ static bool is_good(const berth_value *attributes, char *problem, size_t problem
 bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes)
 {
     if (bth_node_kind(state) != BERTH_KIND_TUPLE)
-        return is_good(state, problem, nbytes);
-    return is_good(berth_value_item(state, 0), problem, nbytes) &&
-           is_good(berth_value_item(state, 1), problem, nbytes);
+        return attributes_are_good(state, problem, nbytes);
+    return attributes_are_good(bth_value_item(state, 0), problem, nbytes) &&
+           attributes_are_good(bth_value_item(state, 1), problem, nbytes);
 }

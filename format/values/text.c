@@ -7,8 +7,8 @@
 
 #include "format/values/node.h"
 
-/* How many bytes follow the first one of a UTF-8 sequence that is no ASCII; -1: none begins so. */
-static int n_following(uint8_t first)
+/* The number of bytes after the first byte of a UTF-8 sequence; -1 if none begins with it. */
+static int utf8_n_following(uint8_t first)
 {
     if (first >= 0xc2 && first <= 0xdf)
         return 1;
@@ -18,13 +18,13 @@ static int n_following(uint8_t first)
 }
 
 /*
- * Where the first byte lies that is no UTF-8; nbytes if there is none. Surrogates pass, each as
- * three bytes of its own, as with Python's surrogatepass.
+ * The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three
+ * bytes, as with Python's surrogatepass.
  */
-static size_t first_bad_utf8(const uint8_t *text, size_t nbytes)
+static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
 {
     for (size_t at = 0; at < nbytes;) {
-        uint64_t word; /* of ASCII, mostly */
+        uint64_t word; /* most text is ASCII */
         while (nbytes - at >= sizeof(word) &&
                (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
             at += sizeof(word);
@@ -32,13 +32,13 @@ static size_t first_bad_utf8(const uint8_t *text, size_t nbytes)
             at++;
         if (at == nbytes)
             break;
-        int n = n_following(text[at]);
+        int n = utf8_n_following(text[at]);
         if (n < 0 || (size_t)n >= nbytes - at)
             return at;
         for (int i = 1; i <= n; i++)
             if ((text[at + (size_t)i] & 0xc0) != 0x80)
                 return at;
-        /* Overlong forms, and what lies beyond U+10FFFF. */
+        /* Overlong forms, and code points above U+10FFFF. */
         uint8_t second = text[at + 1];
         if ((text[at] == 0xe0 && second < 0xa0) || (text[at] == 0xf0 && second < 0x90) ||
             (text[at] == 0xf4 && second > 0x8f))
@@ -75,7 +75,7 @@ berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "the text is NULL");
         return NULL;
     }
-    size_t bad = first_bad_utf8((const uint8_t *)text, nbytes);
+    size_t bad = utf8_find_bad((const uint8_t *)text, nbytes);
     if (bad < nbytes) {
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte %zu", bad);
         return NULL;
@@ -104,8 +104,8 @@ berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes
     return &node->key.head;
 }
 
-/* Further bytes that share those of `holder` (P3: REDUCE never copies). */
-static berth_value *bytes_sharing(berth_tree *tree, struct text_node *holder)
+/* Another bytes object that shares the bytes of `holder` (P3: REDUCE never copies). */
+static berth_value *bytes_share(berth_tree *tree, struct text_node *holder)
 {
     struct text_node *node = bth_node_new(tree, BERTH_KIND_BYTES, sizeof(*node));
     if (!node)
@@ -115,8 +115,8 @@ static berth_value *bytes_sharing(berth_tree *tree, struct text_node *holder)
     return &node->key.head;
 }
 
-/* Decodes UTF-8 of code points up to 255 into node->data. False: there is one above. */
-static bool decode_latin1(const struct text_node *text, struct text_node *node)
+/* Decodes UTF-8 into node->data. False if a code point is above 255. */
+static bool latin1_decode(const struct text_node *text, struct text_node *node)
 {
     size_t n = 0;
     for (size_t at = 0; at < text->key.count; at++) {
@@ -138,11 +138,11 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
     assert(bth_value_tree(value) == tree && value->kind == BERTH_KIND_STR);
     struct text_node *text = (struct text_node *)value;
     if (text->other)
-        return bytes_sharing(tree, text->other);
+        return bytes_share(tree, text->other);
     struct text_node *node = text_new(tree, BERTH_KIND_BYTES, text->key.count);
     if (!node)
         return NULL;
-    if (!decode_latin1(text, node)) {
+    if (!latin1_decode(text, node)) {
         bth_tree_fail(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
         return NULL;
     }
@@ -171,7 +171,7 @@ berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nb
 
 /* ---- device ---- */
 
-static bool is_device_type(const char *type)
+static bool device_is_type(const char *type)
 {
     size_t n = strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789_");
     return n > 0 && type[n] == '\0' && n < sizeof(((struct device_node *)0)->type);
@@ -181,7 +181,7 @@ berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index
 {
     if (!tree)
         return NULL;
-    if (!type || !is_device_type(type)) {
+    if (!type || !device_is_type(type)) {
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "\"%.40s\" is no device type", type ? type : "");
         return NULL;
     }
@@ -254,7 +254,7 @@ void bth_value_global(const berth_value *value, const char **module, const char 
 
 /* ---- asking ---- */
 
-static const char *text_of(const berth_value *value, size_t *nbytes)
+static const char *value_text(const berth_value *value, size_t *nbytes)
 {
     switch (berth_value_kind(value)) {
     case BERTH_KIND_STR: {
@@ -281,7 +281,7 @@ static const char *text_of(const berth_value *value, size_t *nbytes)
 const char *berth_as_text(const berth_value *value, size_t *nbytes)
 {
     size_t unasked;
-    return text_of(value, nbytes ? nbytes : &unasked);
+    return value_text(value, nbytes ? nbytes : &unasked);
 }
 
 const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes)

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The memory of a tree of values, and its failure. */
+/* The memory of a tree of values, and its error. */
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/node.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 /*
- * Chunks grow with the tree: few calls of the allocator, and little that is not used (P3). A node's
- * place in its chunk has 16 bits, in units of 8 bytes.
+ * Chunks grow with the tree, for few calls of the allocator and little waste (P3). A node's
+ * position in its chunk has 16 bits, in units of 8 bytes.
  */
 enum { FIRST_CHUNK_NBYTES = 2048, CHUNK_NBYTES = 16384, LARGEST_CHUNK_NBYTES = 262144 };
 _Static_assert(LARGEST_CHUNK_NBYTES / BTH_BLOCK_UNIT <= UINT16_MAX, "berth_value.at");
 
-static struct block *add_block(berth_tree *tree, size_t nbytes)
+static struct block *tree_add_block(berth_tree *tree, size_t nbytes)
 {
     uint64_t total;
     struct block *block = NULL;
@@ -32,26 +33,26 @@ static struct block *add_block(berth_tree *tree, size_t nbytes)
     return block;
 }
 
-static size_t rounded(size_t nbytes)
+static size_t tree_round(size_t nbytes)
 {
     return (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
 }
 
-/* A block of what was given, or NULL. It is not in the list: nobody releases it. */
-static struct block *take_given(berth_tree *tree, size_t nbytes)
+/* A block of the given memory, or NULL. It is not in the list, so it is never released. */
+static struct block *tree_take_given(berth_tree *tree, size_t nbytes)
 {
     struct block *block = (struct block *)(void *)tree->given;
     if (tree->given_nbytes < sizeof(*block) ||
         nbytes > ((tree->given_nbytes - sizeof(*block)) & ~(size_t)(BTH_BLOCK_UNIT - 1)))
         return NULL;
     *block = (struct block){.tree = tree};
-    nbytes = sizeof(*block) + rounded(nbytes);
+    nbytes = sizeof(*block) + tree_round(nbytes);
     tree->given += nbytes;
     tree->given_nbytes -= nbytes;
     return block;
 }
 
-static size_t next_chunk_nbytes(const berth_tree *tree)
+static size_t tree_next_chunk_nbytes(const berth_tree *tree)
 {
     size_t nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
     if (!tree->chunk)
@@ -61,14 +62,14 @@ static size_t next_chunk_nbytes(const berth_tree *tree)
     return nbytes < LARGEST_CHUNK_NBYTES ? nbytes : LARGEST_CHUNK_NBYTES;
 }
 
-/* The next chunk: of what was given, as long as that lasts. */
-static bool add_chunk(berth_tree *tree)
+/* Adds a chunk, from the given memory as long as that lasts. */
+static bool tree_add_chunk(berth_tree *tree)
 {
     size_t nbytes = LARGEST_CHUNK_NBYTES;
-    struct block *chunk = take_given(tree, nbytes - sizeof(*chunk));
+    struct block *chunk = tree_take_given(tree, nbytes - sizeof(*chunk));
     if (!chunk) {
-        nbytes = next_chunk_nbytes(tree);
-        chunk = add_block(tree, nbytes - sizeof(*chunk));
+        nbytes = tree_next_chunk_nbytes(tree);
+        chunk = tree_add_block(tree, nbytes - sizeof(*chunk));
     }
     if (!chunk)
         return false;
@@ -86,16 +87,16 @@ void bth_tree_give(berth_tree *tree, void *memory, size_t nbytes)
 }
 
 /* Memory and the block that it lies in. */
-static void *allocate(berth_tree *tree, size_t nbytes, struct block **block)
+static void *tree_allocate(berth_tree *tree, size_t nbytes, struct block **block)
 {
     if (nbytes > BTH_LARGEST_IN_CHUNK) {
-        *block = take_given(tree, nbytes);
+        *block = tree_take_given(tree, nbytes);
         if (!*block)
-            *block = add_block(tree, nbytes);
+            *block = tree_add_block(tree, nbytes);
         return *block ? *block + 1 : NULL;
     }
-    nbytes = rounded(nbytes);
-    if (nbytes > tree->chunk_nbytes - tree->chunk_at && !add_chunk(tree))
+    nbytes = tree_round(nbytes);
+    if (nbytes > tree->chunk_nbytes - tree->chunk_at && !tree_add_chunk(tree))
         return NULL;
     *block = tree->chunk;
     void *memory = (char *)tree->chunk + tree->chunk_at;
@@ -106,7 +107,7 @@ static void *allocate(berth_tree *tree, size_t nbytes, struct block **block)
 void *bth_tree_allocate(berth_tree *tree, size_t nbytes)
 {
     struct block *block;
-    return allocate(tree, nbytes, &block);
+    return tree_allocate(tree, nbytes, &block);
 }
 
 void *bth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n)
@@ -120,12 +121,12 @@ void *bth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n)
         return bth_tree_allocate(tree, *n * nbytes);
     }
     void *memory = (char *)tree->chunk + tree->chunk_at;
-    tree->chunk_at += rounded(*n * nbytes);
+    tree->chunk_at += tree_round(*n * nbytes);
     return memory;
 }
 
 /* Takes a block out of the tree's list. */
-static void unlink_block(berth_tree *tree, const struct block *block)
+static void tree_unlink_block(berth_tree *tree, const struct block *block)
 {
     if (block->next)
         block->next->previous = block->previous;
@@ -137,9 +138,9 @@ void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
     if (nbytes <= BTH_LARGEST_IN_CHUNK)
         return;
     struct block *block = (struct block *)memory - 1;
-    if (!block->previous && tree->blocks != block) /* of what was given */
+    if (!block->previous && tree->blocks != block) /* a part of the given memory */
         return;
-    unlink_block(tree, block);
+    tree_unlink_block(tree, block);
     bth_release(block);
 }
 
@@ -164,7 +165,7 @@ void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes)
     if (!tree)
         return NULL;
     struct block *block;
-    berth_value *node = allocate(tree, nbytes, &block);
+    berth_value *node = tree_allocate(tree, nbytes, &block);
     if (!node)
         return NULL;
     memset(node, 0, nbytes);
@@ -195,7 +196,7 @@ berth_tree *berth_tree_new(berth_error *error)
         bth_fail_memory(error, sizeof(*tree));
         return NULL;
     }
-    /* Differs from run to run where addresses do: who makes a file cannot choose collisions. */
+    /* Differs from run to run where addresses do, so that a file cannot be made to collide. */
     tree->seed = (uint64_t)(uintptr_t)tree * UINT64_C(0x9e3779b97f4a7c15) ^
                  (uint64_t)(uintptr_t)&error * UINT64_C(0xd6e8feb86659fd93);
     bth_error_clear(&tree->error);
@@ -206,7 +207,7 @@ void berth_tree_free(berth_tree *tree)
 {
     if (!tree)
         return;
-    /* A walk over blocks, never over values: depth costs nothing (P3). */
+    /* Frees blocks, not values, so depth costs nothing (P3). */
     for (struct block *block = tree->blocks, *next; block; block = next) {
         next = block->next;
         bth_release(block);
@@ -262,10 +263,38 @@ bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
     return false;
 }
 
+/* Puts the key or index in front of the tree's error, once. */
+static void tree_locate_error(berth_tree *tree, const berth_value *key, size_t index)
+{
+    char where[128], text[sizeof(tree->error.message)];
+    if (tree->is_located)
+        return;
+    tree->is_located = true;
+    if (bth_node_is(key, BERTH_KIND_STR))
+        (void)snprintf(where, sizeof(where), "['%.100s']", ((const struct text_node *)key)->data);
+    else if (bth_node_is(key, BERTH_KIND_INT) && !(key->flags & BTH_NODE_BIG))
+        (void)snprintf(where, sizeof(where), "[%" PRId64 "]",
+                       ((const struct int_node *)key)->value);
+    else
+        (void)snprintf(where, sizeof(where), "[%zu]", index);
+    memcpy(text, tree->error.message, sizeof(text));
+    (void)snprintf(tree->error.message, sizeof(text), "%s: %.*s", where,
+                   (int)(sizeof(text) - sizeof(where) - 3), text);
+}
+
+bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                        const berth_value *key, size_t index)
+{
+    bool owns = bth_tree_owns(tree, value, what);
+    if (!owns)
+        tree_locate_error(tree, key, index);
+    return owns;
+}
+
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
-        if (!bth_tree_owns(tree, values[i], what))
+        if (!bth_tree_owns_item(tree, values[i], what, NULL, i))
             return false;
     return true;
 }

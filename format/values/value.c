@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Values: the scalars, the singletons, and what every kind is asked. */
+/* Scalars, constants and storages as values. */
 #include "format/values/node.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ berth_value *berth_make_int(berth_tree *tree, int64_t value)
 }
 
 /* Bytes of the shortest two's complement form. */
-static size_t shortest(const uint8_t *bytes, size_t nbytes)
+static size_t bigint_shortest(const uint8_t *bytes, size_t nbytes)
 {
     while (nbytes > 1) {
         uint8_t sign = bytes[nbytes - 2] & 0x80 ? 0xff : 0;
@@ -57,7 +57,7 @@ berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nb
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)", nbytes);
         return NULL;
     }
-    nbytes = shortest(bytes, nbytes);
+    nbytes = bigint_shortest(bytes, nbytes);
     if (nbytes <= 8) {
         uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
         for (size_t i = nbytes; i-- > 0;)
@@ -92,51 +92,37 @@ berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary)
     return &node->head;
 }
 
-/* A node that the tree has once: *place. */
-static berth_value *single(berth_tree *tree, berth_kind kind, berth_value **place, int value)
+/* Where the tree keeps the only node of a constant; NULL: there is no such constant. */
+static berth_value **constant_slot(berth_tree *tree, berth_kind kind, int number)
 {
-    if (!*place) {
+    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
+        return &tree->dtypes[number];
+    if (kind == BERTH_KIND_QSCHEME && number > BERTH_NOT_QUANTIZED &&
+        number <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
+        return &tree->qschemes[number];
+    if (kind == BERTH_KIND_LAYOUT && number >= BERTH_SPARSE_COO && number <= BERTH_JAGGED)
+        return &tree->layouts[number];
+    return NULL;
+}
+
+berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
+{
+    if (!tree)
+        return NULL;
+    berth_value **slot = constant_slot(tree, kind, number);
+    if (!slot) {
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "no %s has the number %d", berth_kind_name(kind),
+                      number);
+        return NULL;
+    }
+    if (!*slot) {
         struct enum_node *node = bth_node_new(tree, kind, sizeof(*node));
         if (!node)
             return NULL;
-        node->value = value;
-        *place = &node->head;
+        node->value = number;
+        *slot = &node->head;
     }
-    return *place;
-}
-
-berth_value *berth_make_dtype(berth_tree *tree, berth_dtype dtype)
-{
-    if (!tree)
-        return NULL;
-    if (dtype == BERTH_DTYPE_NONE || (unsigned)dtype >= BERTH_DTYPE_COUNT) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
-        return NULL;
-    }
-    return single(tree, BERTH_KIND_DTYPE, &tree->dtypes[dtype], (int)dtype);
-}
-
-berth_value *berth_make_qscheme(berth_tree *tree, berth_qscheme qscheme)
-{
-    if (!tree)
-        return NULL;
-    if (qscheme == BERTH_NOT_QUANTIZED ||
-        (unsigned)qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "no such quantization scheme: %d", (int)qscheme);
-        return NULL;
-    }
-    return single(tree, BERTH_KIND_QSCHEME, &tree->qschemes[qscheme], (int)qscheme);
-}
-
-berth_value *berth_make_layout(berth_tree *tree, berth_layout_kind layout)
-{
-    if (!tree)
-        return NULL;
-    if (layout < BERTH_SPARSE_COO || layout > BERTH_JAGGED) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "no such layout: %d", (int)layout);
-        return NULL;
-    }
-    return single(tree, BERTH_KIND_LAYOUT, &tree->layouts[layout], (int)layout);
+    return *slot;
 }
 
 berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype)
@@ -163,9 +149,15 @@ berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage)
 
 /* ---- asking ---- */
 
-bool berth_as_bool(const berth_value *value)
+bool bth_value_bool(const berth_value *value)
 {
     return bth_node_is(value, BERTH_KIND_BOOL) && value->flags & BTH_NODE_TRUE;
+}
+
+bool berth_as_bool(const berth_value *value, bool *result)
+{
+    *result = bth_value_bool(value);
+    return bth_node_is(value, BERTH_KIND_BOOL);
 }
 
 bool berth_as_int(const berth_value *value, int64_t *integer)
@@ -186,40 +178,48 @@ const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes)
     return big ? node->bytes : NULL;
 }
 
-double berth_as_float(const berth_value *value)
+double bth_value_real(const berth_value *value)
 {
-    if (!bth_node_is(value, BERTH_KIND_FLOAT) && !bth_node_is(value, BERTH_KIND_COMPLEX))
-        return 0;
-    return ((const struct float_node *)value)->real;
+    bool is_number = bth_node_is(value, BERTH_KIND_FLOAT) || bth_node_is(value, BERTH_KIND_COMPLEX);
+    return is_number ? ((const struct float_node *)value)->real : 0;
 }
 
-double berth_value_imaginary(const berth_value *value)
+double bth_value_imaginary(const berth_value *value)
 {
     return bth_node_is(value, BERTH_KIND_COMPLEX) ? ((const struct float_node *)value)->imaginary
                                                   : 0;
 }
 
-berth_dtype berth_as_dtype(const berth_value *value)
+bool berth_as_float(const berth_value *value, double *result)
 {
-    return bth_node_is(value, BERTH_KIND_DTYPE)
-               ? (berth_dtype)((const struct enum_node *)value)->value
-               : BERTH_DTYPE_NONE;
+    bool is_float = bth_node_is(value, BERTH_KIND_FLOAT);
+    *result = is_float ? bth_value_real(value) : 0;
+    return is_float;
 }
 
-berth_qscheme berth_as_qscheme(const berth_value *value)
+bool berth_as_complex(const berth_value *value, double *real, double *imaginary)
 {
-    return bth_node_is(value, BERTH_KIND_QSCHEME)
-               ? (berth_qscheme)((const struct enum_node *)value)->value
-               : BERTH_NOT_QUANTIZED;
+    bool is_complex = bth_node_is(value, BERTH_KIND_COMPLEX);
+    *real = is_complex ? bth_value_real(value) : 0;
+    *imaginary = bth_value_imaginary(value);
+    return is_complex;
 }
 
-berth_layout_kind berth_as_layout(const berth_value *value)
+bool berth_as_constant(const berth_value *value, berth_kind kind, int *number)
 {
-    if (bth_node_is(value, BERTH_KIND_LAYOUT))
-        return (berth_layout_kind)((const struct enum_node *)value)->value;
-    if (bth_node_is(value, BERTH_KIND_SPARSE))
-        return (berth_layout_kind)((const struct parts_node *)value)->layout;
-    return (berth_layout_kind)0;
+    *number = 0;
+    if (kind == BERTH_KIND_LAYOUT && bth_node_is(value, BERTH_KIND_SPARSE))
+        *number = ((const struct parts_node *)value)->layout;
+    else if (bth_node_is(value, kind) && kind >= BERTH_KIND_DTYPE && kind <= BERTH_KIND_LAYOUT)
+        *number = (int)((const struct enum_node *)value)->value;
+    return *number != 0; /* no constant has the number 0 */
+}
+
+int bth_value_constant(const berth_value *value, berth_kind kind)
+{
+    int number;
+    (void)berth_as_constant(value, kind, &number);
+    return number;
 }
 
 berth_storage *berth_as_storage(const berth_value *value)

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The tree of values behind berth.h: what the pickle reader builds and the writer
- * walks. Bounds of P3 decide its shape: a node is a few words, containers hold
- * pointers, text and shapes are shared and never copied by REDUCE, and nothing
- * here recurses. The public makers of berth.h are implemented in value.c, and the
- * pickle reader uses them too, beside the ones declared here.
+ * The door of format/values/: the tree of values behind berth.h. The pickle reader builds it and
+ * the writer walks it. The bounds of P3 decide its form: a node is a few words, containers hold
+ * pointers, text and shapes are shared and never copied by REDUCE, and nothing recurses.
  */
 #ifndef BTH_FORMAT_VALUES_VALUE_H
 #define BTH_FORMAT_VALUES_VALUE_H
@@ -12,8 +10,8 @@
 #include "berth.h"
 
 /*
- * Bytes that tensors view. Made by the caller (`data`), or by the pickle reader,
- * then load/ says how they are read.
+ * Bytes that tensors view. Either made by the caller (`data`), or by the pickle reader; then load/
+ * sets how they are read.
  */
 struct berth_storage {
     berth_tree *tree;
@@ -37,19 +35,19 @@ struct berth_storage {
     char short_key[12];  /* what `key` points to, if it fits */
 };
 
-/* Remembers and tells a failure of the tree (first one wins). Returns its code. */
+/* Sets the tree's error, unless it has one. Returns its code. */
 int bth_tree_fail(berth_tree *tree, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The name of a kind as a sentence takes it: "an int", "a tensor", "None". */
+/* The name of a kind with its article: "an int", "a tensor", "None". */
 const char *bth_kind_phrase(berth_kind kind);
 
-/* Memory of the tree: freed with it. NULL when there is none, and the tree has failed. */
+/* Memory of the tree, freed with it. NULL: the tree has failed. */
 void *bth_tree_allocate(berth_tree *tree, size_t nbytes);
 
 /*
- * Memory that the tree fills with values before it asks for any, from who knows how large it will
- * become; it must live as long as the tree. Once a tree.
+ * Gives the tree memory to use before it allocates any. It must live as long as the tree. At most
+ * once for each tree.
  */
 void bth_tree_give(berth_tree *tree, void *memory, size_t nbytes);
 
@@ -58,8 +56,8 @@ berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, ui
                                          const char *location);
 
 /*
- * Where the bytes of a storage are: in memory, to be read, or (of a mere pickle) nowhere. Adds to
- * *offset how far into it.
+ * The storage that has the bytes: in memory, or to be read; those of a pickle alone are nowhere.
+ * Adds to *offset the position of this storage in it.
  */
 const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *offset);
 
@@ -68,8 +66,8 @@ size_t bth_tree_n_storages(const berth_tree *tree);
 berth_storage *bth_tree_storage(const berth_tree *tree, size_t i);
 
 /*
- * The storage of a key, made at first meeting. A second meeting must agree in bytes,
- * and in class unless it is empty or both are uint8 and untyped (T3).
+ * The storage of a key, made if there is none. A second call must agree in bytes, and in class
+ * unless the storage is empty or the classes are uint8 and untyped (T3).
  */
 berth_storage *bth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
                                      berth_dtype dtype, uint64_t nbytes, const char *location,
@@ -79,22 +77,22 @@ berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, si
 
 /* ---- for the pickle reader ---- */
 
-/* Appends n items; list, or set (each hashable). 0 or the tree's failure. */
+/* Appends n items to a LIST. 0 or the tree's error. */
 int bth_list_extend(berth_value *list, berth_value *const *items, size_t n);
 
-/* Sets n pairs, items = {key, value, key, value, …}, in any kind of dict. 0 or the failure. */
+/* Sets n pairs, items = {key, value, key, value, …}, in any kind of dict. 0 or the tree's error. */
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n);
 
 /*
- * The ints of a TUPLE, SIZE or LIST as an array kept with the node, made once and shared by
- * all that use the node as a shape. False (tree has failed) if an item is no int64, or rank > 64.
+ * The ints of a TUPLE, SIZE or LIST as an array that is kept with the node, so that all uses of the
+ * node as a shape share it. False (the tree has failed) if an item is no int64, or the rank is
+ * above 64.
  */
 bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank);
 
 /*
- * What REDUCE builds from an argument. Text is decoded once and its bytes are shared by all that
- * is made from it; a mutable argument (list, dict) may be used in this way once: it keeps
- * its items, a second use of it fails, so that memory stays linear (P3).
+ * What REDUCE builds from an argument of that kind. So that memory stays linear (P3), text is
+ * decoded once and shared, and a list or dict may be used once: a second use fails.
  */
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
 berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes);    /* NULL: empty */
@@ -103,7 +101,7 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict);       /* DIC
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
 berth_value *bth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
 
-/* Like berth_make_tensor, but all that it points to is the tree's, and is kept. */
+/* Like berth_make_tensor, but keeps the pointers of the tensor, which are the tree's. */
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
 
 /* Like berth_make_sparse, but keeps the pointer shape (it lives in the tree). */
@@ -118,7 +116,7 @@ berth_dtype bth_value_storage_class(const berth_value *value);
 /* A named class or function; kept, never called. */
 berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
                         const char *name, size_t name_nbytes);
-/* A global that is not known: hashable by identity, as in Python. */
+/* An unknown global: hashable by identity, as in Python. */
 berth_value *bth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
                               const char *name, size_t name_nbytes);
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
@@ -130,6 +128,15 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 
+/* Item i of any container, of a dict the value; NULL beyond. Key i of a dict. */
+berth_value *bth_value_item(const berth_value *value, size_t i);
+berth_value *bth_value_key(const berth_value *value, size_t i);
+/* Readers without an out-parameter: false or 0 for any other kind. */
+bool bth_value_bool(const berth_value *value);
+double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
+double bth_value_imaginary(const berth_value *value);
+int bth_value_constant(const berth_value *value, berth_kind kind);
+
 /* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer);
@@ -139,8 +146,8 @@ const berth_value *bth_value_plain(const berth_value *value);
  */
 bool bth_value_is_state(const berth_value *value);
 /*
- * Whether all names in such a state are those of attributes that stand beside the tensor; else
- * `problem`, room for a sentence, tells which one is not.
+ * Whether such a state may be given to a tensor: no name in it is the tensor's own. Else writes why
+ * not to `problem`.
  */
 bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes);
 /* The tree a value was made in. */
@@ -154,12 +161,71 @@ void bth_value_global(const berth_value *value, const char **module, const char 
 /* DEVICE: type and index (-1: none). */
 const char *bth_value_device(const berth_value *value, int64_t *index);
 /*
- * A number for each node that can be met twice, 0 <= id < bth_tree_n_ids(tree): lets walkers
- * keep "seen" and memo tables as arrays. NONE, BOOL, INT, FLOAT and the empty tuple, which no
- * pickler puts into its memo, have none (SIZE_MAX). dtypes, qschemes and layouts are one node a
- * tree each, as in Python.
+ * A number below bth_tree_n_ids(tree) for each node that has an identity, so that tables of nodes
+ * can be arrays. NONE, BOOL, INT, FLOAT and the empty tuple, which no pickler puts into its memo,
+ * have none (SIZE_MAX). A tree has each dtype, qscheme and layout once, as Python has.
  */
 size_t bth_value_id(const berth_value *value);
 size_t bth_tree_n_ids(const berth_tree *tree);
+
+/* ---- arithmetic on tensors: bounds, overflow, strides, byte order (T1 to T5) ---- */
+
+/*
+ * Checks shape, stride and offset against the storage's bytes (T2, T4): all >= 0, rank <= 64, the
+ * last element inside; every sum and product checked; in bits for sub-byte kinds. On failure
+ * sets error with the sentence (BERTH_E_TENSOR).
+ */
+int bth_tensor_check(const berth_tensor *tensor, berth_error *error);
+
+/*
+ * Bytes from the storage's start to the end of the last element; 0 for an empty tensor.
+ * False on overflow. Shape, stride and offset must be >= 0.
+ */
+bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes);
+
+/*
+ * The storage that a tensor is saved on, and its offset there. A view of another storage (files
+ * from before 1.6) is saved as the whole storage with a larger offset, so that shared memory stays
+ * shared. Not for meta tensors.
+ */
+const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset);
+
+/* product of shape into *numel, or false on overflow. */
+bool bth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
+
+/*
+ * Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i;
+ * INT64_MAX where that does not fit.
+ */
+void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
+
+/*
+ * Copies elements [first, first + n) in row-major order from `base` (the storage's first byte)
+ * to out. The tensor has been checked; whole-item dtypes only.
+ */
+void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
+                       void *out);
+
+/* Bytes of the unit that a change of byte order reverses: complex64 4, bool 1. */
+size_t bth_dtype_swap_nbytes(berth_dtype dtype);
+/* Copies nbytes (a multiple of unit) reversing each unit of 1, 2, 4 or 8; in may equal out. */
+void bth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit);
+
+/* Elements an item holds: 2 for quint4x2, 4 for quint2x4, else 1. */
+int bth_dtype_elements(berth_dtype dtype);
+/* Whether storages have a class of their own (FloatStorage); else UntypedStorage (v3). */
+const char *bth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
+/* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
+bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
+/* The class by which a tensor of this dtype names its storage; NONE: UntypedStorage. */
+berth_dtype bth_dtype_of_storage(berth_dtype dtype);
+/*
+ * Whether PyTorch takes two classes for one: it compares dtypes, and an UntypedStorage counts as
+ * uint8 (T3).
+ */
+bool bth_dtype_same_class(berth_dtype a, berth_dtype b);
+bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
+
+#include "format/values/walk.h" /* the walk is a part of the door */
 
 #endif

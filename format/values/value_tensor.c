@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values that are tensors: strided, Parameter, sparse, nested, with attributes. */
 #include "format/values/node.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static bool check(berth_tree *tree, const berth_tensor *tensor)
+static bool tensor_is_good(berth_tree *tree, const berth_tensor *tensor)
 {
     return bth_tensor_check(tensor, &tree->error) == 0;
 }
 
-static bool owns_parts(berth_tree *tree, const berth_tensor *tensor)
+static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
 {
     if (tensor->storage && tensor->storage->tree != tree) {
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
@@ -23,7 +23,7 @@ static bool owns_parts(berth_tree *tree, const berth_tensor *tensor)
 
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 {
-    if (!check(tree, tensor))
+    if (!tensor_is_good(tree, tensor))
         return NULL;
     struct tensor_node *node = bth_node_raw(tree, BERTH_KIND_TENSOR, sizeof(*node));
     if (!node)
@@ -37,7 +37,7 @@ berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 }
 
 /* Shape and stride in memory of the tree, the stride made if there is none. */
-static bool copy_dimensions(berth_tree *tree, berth_tensor *tensor)
+static bool tensor_copy_dimensions(berth_tree *tree, berth_tensor *tensor)
 {
     if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK) {
         bth_tree_fail(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
@@ -70,15 +70,15 @@ static bool copy_dimensions(berth_tree *tree, berth_tensor *tensor)
 }
 
 /* A storage of just this tensor over its data. */
-static bool own_storage(berth_tree *tree, berth_tensor *tensor)
+static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
 {
     berth_tensor meta = *tensor;
     meta.flags |= BERTH_META;
     meta.storage = NULL;
     uint64_t nbytes = 0;
-    if (!check(tree, &meta))
+    if (!tensor_is_good(tree, &meta))
         return false;
-    (void)bth_tensor_extent(tensor, &nbytes); /* there is one: see check_extent() */
+    (void)bth_tensor_extent(tensor, &nbytes); /* it does not overflow: see tensor_check_extent() */
     if (!tensor->data && nbytes) {
         bth_tree_fail(tree, BERTH_E_ARGUMENT,
                       "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
@@ -98,16 +98,17 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
         return NULL;
     }
     berth_tensor tensor = *given;
-    if (!owns_parts(tree, &tensor) || !copy_dimensions(tree, &tensor))
+    if (!tensor_owns_parts(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;
-    if (!tensor.storage && !(tensor.flags & BERTH_META) && !own_storage(tree, &tensor))
+    if (!tensor.storage && !(tensor.flags & BERTH_META) && !tensor_own_storage(tree, &tensor))
         return NULL;
     return bth_tensor_adopt(tree, &tensor);
 }
 
 /* ---- around a tensor ---- */
 
-static berth_value *wrap(berth_tree *tree, berth_kind kind, berth_value *inner, berth_value *state)
+static berth_value *tensor_wrap(berth_tree *tree, berth_kind kind, berth_value *inner,
+                                berth_value *state)
 {
     struct wrap_node *node = bth_node_new(tree, kind, sizeof(*node));
     if (!node)
@@ -117,20 +118,21 @@ static berth_value *wrap(berth_tree *tree, berth_kind kind, berth_value *inner, 
     return &node->head;
 }
 
-static bool is_plain(const berth_value *value)
+static bool tensor_is_plain(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
     return kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
 }
 
 /*
- * What a Parameter or SUBCLASS is made of: a plain tensor, or the other one around a plain tensor.
- * So a question passes at most two of them, whatever a file nests.
+ * A Parameter or SUBCLASS is around a plain tensor, or around the other of the two around a plain
+ * tensor. So at most two of them are nested, whatever a file says.
  */
-static bool can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
+static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {
     berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
-    if (is_plain(inner) || (berth_value_kind(inner) == other && is_plain(berth_value_inner(inner))))
+    if (tensor_is_plain(inner) || (berth_value_kind(inner) == other &&
+                                   tensor_is_plain(berth_value_part(inner, BERTH_PART_INNER))))
         return true;
     bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
                   bth_kind_phrase(berth_value_kind(inner)));
@@ -140,9 +142,9 @@ static bool can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner
 berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
 {
     if (!tree || !bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
-        !can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
+        !tensor_can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
         return NULL;
-    berth_value *value = wrap(tree, BERTH_KIND_PARAMETER, tensor, NULL);
+    berth_value *value = tensor_wrap(tree, BERTH_KIND_PARAMETER, tensor, NULL);
     if (value && requires_grad)
         value->flags |= BTH_NODE_TRUE;
     return value;
@@ -152,16 +154,16 @@ berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_va
 {
     if (!tree || !bth_tree_owns(tree, tensor, "the tensor with attributes") ||
         !bth_tree_owns(tree, state, "the attributes of a tensor") ||
-        !can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
+        !tensor_can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
         return NULL;
-    return wrap(tree, BERTH_KIND_SUBCLASS, tensor, state);
+    return tensor_wrap(tree, BERTH_KIND_SUBCLASS, tensor, state);
 }
 
 /* ---- sparse ---- */
 
 /* Whether sizes [at, at + n) of a shape equal those of another, from other_at on. */
-static bool same_sizes(const int64_t *shape, int32_t at, const int64_t *other, int32_t other_at,
-                       int32_t n)
+static bool shape_same_sizes(const int64_t *shape, int32_t at, const int64_t *other,
+                             int32_t other_at, int32_t n)
 {
     return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
 }
@@ -174,7 +176,7 @@ static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *i
         return false;
     int32_t dense = values->rank - 1;
     return indices->shape[0] == rank - dense &&
-           same_sizes(shape, rank - dense, values->shape, 1, dense);
+           shape_same_sizes(shape, rank - dense, values->shape, 1, dense);
 }
 
 /*
@@ -199,13 +201,13 @@ static bool compressed_agrees(berth_layout_kind layout, const int64_t *shape, in
         return false;
     int64_t n_compressed = by_row ? shape[batch] / row_block : shape[batch + 1] / column_block;
     return compressed->shape[batch] - 1 == n_compressed &&
-           same_sizes(shape, 0, compressed->shape, 0, batch) &&
-           same_sizes(shape, 0, plain->shape, 0, batch) &&
-           same_sizes(plain->shape, 0, values->shape, 0, batch + 1) &&
-           same_sizes(shape, batch + 2, values->shape, dense_at, values->rank - dense_at);
+           shape_same_sizes(shape, 0, compressed->shape, 0, batch) &&
+           shape_same_sizes(shape, 0, plain->shape, 0, batch) &&
+           shape_same_sizes(plain->shape, 0, values->shape, 0, batch + 1) &&
+           shape_same_sizes(shape, batch + 2, values->shape, dense_at, values->rank - dense_at);
 }
 
-static bool is_index(const berth_tensor *tensor)
+static bool sparse_is_index(const berth_tensor *tensor)
 {
     return tensor->dtype == BERTH_INT64 || tensor->dtype == BERTH_INT32;
 }
@@ -214,28 +216,28 @@ static bool is_index(const berth_tensor *tensor)
 static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_t rank,
                           const berth_tensor *const parts[3])
 {
-    if (!is_index(parts[0]))
+    if (!sparse_is_index(parts[0]))
         return false;
     if (layout == BERTH_SPARSE_COO)
         return coo_agrees(shape, rank, parts[0], parts[1]);
-    return is_index(parts[1]) &&
+    return sparse_is_index(parts[1]) &&
            compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
 }
 
-/* Stands where a layout has no part: agrees with nothing. */
+/* Stands for a part that a layout does not have; agrees with no shape. */
 static const berth_tensor no_part;
 
-static int n_sparse_parts(berth_layout_kind layout)
+static int sparse_n_parts(berth_layout_kind layout)
 {
     if (layout == BERTH_SPARSE_COO)
         return 2;
     return layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC ? 3 : 0;
 }
 
-static bool check_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+static bool sparse_check(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                          int32_t rank, berth_value *const *parts)
 {
-    int n = n_sparse_parts(layout);
+    int n = sparse_n_parts(layout);
     const berth_tensor *tensors[3] = {&no_part, &no_part, &no_part};
     if (!n || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape)) {
         bth_tree_fail(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d", (int)layout,
@@ -266,9 +268,9 @@ static bool check_sparse(berth_tree *tree, berth_layout_kind layout, const int64
 berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                               int32_t rank, berth_value *const *parts, bool is_coalesced)
 {
-    if (!check_sparse(tree, layout, shape, rank, parts))
+    if (!sparse_check(tree, layout, shape, rank, parts))
         return NULL;
-    size_t n = (size_t)n_sparse_parts(layout);
+    size_t n = (size_t)sparse_n_parts(layout);
     struct parts_node *node =
         bth_node_new(tree, BERTH_KIND_SPARSE, sizeof(*node) + n * sizeof(*parts));
     if (!node)
@@ -310,7 +312,7 @@ static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides
 {
     if (sizes->dtype != BERTH_INT64 || strides->dtype != BERTH_INT64 ||
         offsets->dtype != BERTH_INT64 || sizes->rank != strides->rank || sizes->rank > 2 ||
-        !same_sizes(sizes->shape, 0, strides->shape, 0, sizes->rank))
+        !shape_same_sizes(sizes->shape, 0, strides->shape, 0, sizes->rank))
         return false;
     int64_t n = sizes->rank == 2 ? sizes->shape[0] : 0;
     return offsets->rank == 1 && offsets->shape[0] == n;
@@ -342,7 +344,7 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 
 /* ---- asking ---- */
 
-/* can_wrap made sure that it ends. */
+/* tensor_can_wrap() bounds the depth. */
 const berth_value *bth_value_plain(const berth_value *value)
 {
     while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
@@ -359,31 +361,31 @@ const berth_tensor *berth_as_tensor(const berth_value *value)
                : NULL;
 }
 
-static bool is_dict_or_none(const berth_value *value)
+static bool state_is_dict_or_none(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_NONE || berth_value_kind(value) == BERTH_KIND_DICT;
 }
 
 bool bth_value_is_state(const berth_value *value)
 {
-    return is_dict_or_none(value) ||
+    return state_is_dict_or_none(value) ||
            (berth_value_kind(value) == BERTH_KIND_TUPLE && berth_value_count(value) == 2 &&
-            is_dict_or_none(berth_value_item(value, 0)) &&
-            is_dict_or_none(berth_value_item(value, 1)));
+            state_is_dict_or_none(bth_value_item(value, 0)) &&
+            state_is_dict_or_none(bth_value_item(value, 1)));
 }
 
-bool berth_value_is_coalesced(const berth_value *value)
+uint32_t berth_value_flags(const berth_value *value)
 {
-    return berth_value_kind(value) == BERTH_KIND_SPARSE && value->flags & BTH_NODE_COALESCED;
-}
-
-/* A Parameter's own word counts, not that of its tensor. */
-bool berth_value_requires_grad(const berth_value *value)
-{
-    while (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+    if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
         value = ((const struct wrap_node *)value)->inner;
-    if (berth_value_kind(value) == BERTH_KIND_PARAMETER)
-        return value->flags & BTH_NODE_TRUE;
-    return berth_value_kind(value) == BERTH_KIND_TENSOR &&
-           ((const struct tensor_node *)value)->tensor.flags & BERTH_REQUIRES_GRAD;
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_PARAMETER: /* its own flag counts, not that of its tensor */
+        return value->flags & BTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
+    case BERTH_KIND_TENSOR:
+        return ((const struct tensor_node *)value)->tensor.flags & BERTH_REQUIRES_GRAD;
+    case BERTH_KIND_SPARSE:
+        return value->flags & BTH_NODE_COALESCED ? BERTH_COALESCED : 0;
+    default:
+        return 0;
+    }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/inflate.h"
+#include "format/zip/zip.h"
 
 #include <inttypes.h>
 #include <zlib.h>
@@ -9,7 +9,7 @@
 
 int bth_inflate_check(const bth_zip_entry *entry, berth_error *error)
 {
-    /* Z9: a few bytes must not ask for much memory; the sizes are only the file's claim so far. */
+    /* Z9: a few bytes must not cause a large allocation; the sizes are only claims of the file. */
     if (entry->nbytes > BTH_INFLATE_MAX_NBYTES || entry->compressed_nbytes > BTH_INFLATE_MAX_NBYTES)
         return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
                         "deflated from %" PRIu64 " bytes to %" PRIu64
@@ -38,7 +38,7 @@ static void zlib_release(void *context, void *pointer)
     bth_release(pointer);
 }
 
-static int fail_inflate(const bth_zip_entry *entry, const z_stream *stream, int result,
+static int inflate_fail(const bth_zip_entry *entry, const z_stream *stream, int result,
                         berth_error *error)
 {
     if (result == Z_MEM_ERROR)
@@ -55,7 +55,7 @@ static int fail_inflate(const bth_zip_entry *entry, const z_stream *stream, int 
 
 int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, berth_error *error)
 {
-    uint8_t nowhere = 0; /* zlib asks for a pointer even when nothing is to come */
+    uint8_t nowhere = 0; /* zlib wants a pointer even for no bytes */
     z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_release};
 
     if (bth_inflate_check(entry, error) < 0)
@@ -71,6 +71,6 @@ int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, ber
         inflateEnd(&stream);
     }
     if (result != Z_STREAM_END || stream.avail_in > 0 || stream.avail_out > 0)
-        return fail_inflate(entry, &stream, result, error);
+        return inflate_fail(entry, &stream, result, error);
     return BERTH_OK;
 }

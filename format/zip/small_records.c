@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/small_records.h"
+#include "format/zip/zip.h"
 
 #include <string.h>
 
@@ -9,13 +9,13 @@
 const char *const bth_small_names[BTH_N_SMALL] = {"data.pkl", ".format_version",
                                                   ".storage_alignment", "byteorder"};
 
-static bool spells(const uint8_t *bytes, size_t nbytes, const char *text)
+static bool record_spells(const uint8_t *bytes, size_t nbytes, const char *text)
 {
     return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
 }
 
-/* For messages: what is there may be long. */
-static int shown(size_t nbytes)
+/* For messages, because the text may be long. */
+static int record_shown(size_t nbytes)
 {
     return nbytes < 32 ? (int)nbytes : 32;
 }
@@ -23,16 +23,16 @@ static int shown(size_t nbytes)
 int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
                          berth_error *error)
 {
-    *little = spells(bytes, nbytes, "little");
-    if (*little || spells(bytes, nbytes, "big"))
+    *little = record_spells(bytes, nbytes, "little");
+    if (*little || record_spells(bytes, nbytes, "big"))
         return BERTH_OK;
     return bth_fail(error, BERTH_E_ARCHIVE, "byteorder", offset,
-                    "'%.*s' (%zu bytes) is neither 'little' nor 'big'", shown(nbytes),
+                    "'%.*s' (%zu bytes) is neither 'little' nor 'big'", record_shown(nbytes),
                     (const char *)bytes, nbytes);
 }
 
 /* One spelling per number: digits only, no leading zero. */
-static bool read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
+static bool record_read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
 {
     uint32_t read = 0;
 
@@ -52,10 +52,10 @@ int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, u
 {
     uint32_t read = 0;
 
-    if (!read_decimal(bytes, nbytes, &read) || read < 1 || read > BTH_MAX_ALIGNMENT_READ)
+    if (!record_read_decimal(bytes, nbytes, &read) || read < 1 || read > BTH_MAX_ALIGNMENT_READ)
         return bth_fail(error, BERTH_E_ARCHIVE, ".storage_alignment", offset,
-                        "'%.*s' (%zu bytes) is no decimal number from 1 to %d", shown(nbytes),
-                        (const char *)bytes, nbytes, BTH_MAX_ALIGNMENT_READ);
+                        "'%.*s' (%zu bytes) is no decimal number from 1 to %d",
+                        record_shown(nbytes), (const char *)bytes, nbytes, BTH_MAX_ALIGNMENT_READ);
     *alignment = read;
     return BERTH_OK;
 }
@@ -63,9 +63,9 @@ int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, u
 int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                               uint32_t *version, berth_error *error)
 {
-    if (read_decimal(bytes, nbytes, version))
+    if (record_read_decimal(bytes, nbytes, version))
         return BERTH_OK;
     return bth_fail(error, BERTH_E_ARCHIVE, ".format_version", offset,
-                    "'%.*s' (%zu bytes) is no decimal number of up to 9 digits", shown(nbytes),
-                    (const char *)bytes, nbytes);
+                    "'%.*s' (%zu bytes) is no decimal number of up to 9 digits",
+                    record_shown(nbytes), (const char *)bytes, nbytes);
 }

@@ -6,7 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
 
 /* One entry as it stands there. */
@@ -31,14 +31,14 @@ typedef struct zip_central {
     const char *record; /* own name, NUL-terminated, once it was checked */
 } zip_central;
 
-/* Where the directory's memory is filled next. */
+/* The next free positions in the directory's memory. */
 typedef struct zip_filling {
     bth_zip_directory *directory;
     char *names_at;
     size_t n_left; /* entries still to come: folders are put behind them, from the end */
 } zip_filling;
 
-static void read_fixed_fields(bth_cursor *cursor, zip_central *entry)
+static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
 {
     entry->signature = bth_cursor_u32(cursor);
     bth_cursor_u16(cursor); /* version made by */
@@ -59,14 +59,13 @@ static void read_fixed_fields(bth_cursor *cursor, zip_central *entry)
 }
 
 /*
- * Z4: a signature, and lengths inside the directory. What an entry leaves has room for the n_after
- * entries to come, so that their fixed fields can be read, and that all names together have room
- * in the memory that was allocated for them.
+ * Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
+ * fields of n_after more entries; so all names fit the memory that was allocated for them.
  */
-static int read_entry(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
+static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
                       berth_error *error)
 {
-    read_fixed_fields(cursor, entry);
+    entry_read_fixed(cursor, entry);
     if (entry->signature != BTH_ZIP_CENTRAL_SIGNATURE)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
@@ -85,7 +84,8 @@ static int read_entry(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
 }
 
 /* Z8: all under one top folder, that of the first entry. */
-static int check_top_folder(zip_filling *filling, const zip_central *entry, berth_error *error)
+static int entry_check_top_folder(zip_filling *filling, const zip_central *entry,
+                                  berth_error *error)
 {
     bth_zip_directory *directory = filling->directory;
     const char *name = (const char *)entry->name;
@@ -110,7 +110,7 @@ static int check_top_folder(zip_filling *filling, const zip_central *entry, bert
     return BERTH_OK;
 }
 
-static void keep_name(zip_filling *filling, zip_central *entry)
+static void entry_keep_name(zip_filling *filling, zip_central *entry)
 {
     memcpy(filling->names_at, entry->name, entry->name_nbytes);
     filling->names_at[entry->name_nbytes] = '\0';
@@ -119,13 +119,13 @@ static void keep_name(zip_filling *filling, zip_central *entry)
 }
 
 /* Reads the zip64 field's value in place of a 32 bit field that says so. */
-static void widen(uint64_t *field, bth_cursor *zip64)
+static void entry_widen(uint64_t *field, bth_cursor *zip64)
 {
     if (*field == BTH_ZIP_SATURATED32)
         *field = bth_cursor_u64(zip64);
 }
 
-static unsigned zip64_needs(const zip_central *entry)
+static unsigned entry_zip64_needs(const zip_central *entry)
 {
     return 8u * (entry->nbytes == BTH_ZIP_SATURATED32) +
            8u * (entry->compressed_nbytes == BTH_ZIP_SATURATED32) +
@@ -133,10 +133,10 @@ static unsigned zip64_needs(const zip_central *entry)
 }
 
 /* Z4: well-formed, at most one zip64 field, of exactly the size that the saturated fields need. */
-static int read_extra_fields(zip_central *entry, berth_error *error)
+static int entry_read_extra(zip_central *entry, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(entry->extra, entry->extra_nbytes);
-    unsigned needed = zip64_needs(entry);
+    unsigned needed = entry_zip64_needs(entry);
     bth_zip_extra extra;
     bool seen = false;
     int more;
@@ -152,9 +152,9 @@ static int read_extra_fields(zip_central *entry, berth_error *error)
                             "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
                             needed);
         bth_cursor zip64 = bth_cursor_over(extra.bytes, extra.nbytes);
-        widen(&entry->nbytes, &zip64);
-        widen(&entry->compressed_nbytes, &zip64);
-        widen(&entry->header_offset, &zip64);
+        entry_widen(&entry->nbytes, &zip64);
+        entry_widen(&entry->compressed_nbytes, &zip64);
+        entry_widen(&entry->header_offset, &zip64);
         seen = true;
     }
     if (more == 0 && needed > 0 && !seen)
@@ -163,8 +163,8 @@ static int read_extra_fields(zip_central *entry, berth_error *error)
     return more;
 }
 
-/* Z9: what can be read at all. A version that is not there yet is refused by others, too. */
-static int check_method(const zip_central *entry, berth_error *error)
+/* Z9: what can be read. Other readers also refuse versions that do not exist yet. */
+static int entry_check_method(const zip_central *entry, berth_error *error)
 {
     if (entry->version_needed > BTH_ZIP_LAST_VERSION)
         return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
@@ -194,7 +194,8 @@ static int check_method(const zip_central *entry, berth_error *error)
 }
 
 /* Z3: one disk. Z7: header, name and data lie before the directory. Z8: folders are empty. */
-static int check_place(const zip_central *entry, uint64_t directory_offset, berth_error *error)
+static int entry_check_offset(const zip_central *entry, uint64_t directory_offset,
+                              berth_error *error)
 {
     uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->name_nbytes;
     uint64_t room =
@@ -217,10 +218,10 @@ static int check_place(const zip_central *entry, uint64_t directory_offset, bert
 }
 
 /*
- * Z8: the slash alone says folder, and where attributes tell what an entry is, they tell the same:
- * PyTorch and others go by them, and read nothing, or make a link of its bytes.
+ * Z8: a slash at the end means folder, and attributes that say what an entry is must say the same.
+ * PyTorch and others follow the attributes: they read nothing, or make a link.
  */
-static int check_kind(const zip_central *entry, berth_error *error)
+static int entry_check_kind(const zip_central *entry, berth_error *error)
 {
     bool is_folder = bth_zip_is_folder(entry->name, entry->name_nbytes);
     uint32_t unix_type = entry->attributes >> 28;
@@ -235,7 +236,7 @@ static int check_kind(const zip_central *entry, berth_error *error)
     return BERTH_OK;
 }
 
-static void keep_entry(zip_filling *filling, const zip_central *entry)
+static void entry_keep(zip_filling *filling, const zip_central *entry)
 {
     bth_zip_directory *directory = filling->directory;
     filling->n_left--;
@@ -256,21 +257,22 @@ static void keep_entry(zip_filling *filling, const zip_central *entry)
     };
 }
 
-static int read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
-                        berth_error *error)
+static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
+                                  berth_error *error)
 {
     for (size_t i = 0; i < end->n_entries; i++) {
         zip_central entry = {.at = end->directory_offset + cursor->at};
-        if (read_entry(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
+        if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
             bth_zip_check_name(entry.name, entry.name_nbytes,
                                (entry.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
-            check_top_folder(filling, &entry, error) < 0)
+            entry_check_top_folder(filling, &entry, error) < 0)
             return error->code;
-        keep_name(filling, &entry);
-        if (read_extra_fields(&entry, error) < 0 || check_method(&entry, error) < 0 ||
-            check_place(&entry, end->directory_offset, error) < 0 || check_kind(&entry, error) < 0)
+        entry_keep_name(filling, &entry);
+        if (entry_read_extra(&entry, error) < 0 || entry_check_method(&entry, error) < 0 ||
+            entry_check_offset(&entry, end->directory_offset, error) < 0 ||
+            entry_check_kind(&entry, error) < 0)
             return error->code;
-        keep_entry(filling, &entry);
+        entry_keep(filling, &entry);
     }
     /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
     if (bth_cursor_left(cursor) > 0)
@@ -281,10 +283,11 @@ static int read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling 
 }
 
 /*
- * Memory by the directory's own bytes: what is not fixed fields is names at most, and the top
+ * Memory in proportion to the directory: all bytes but the fixed fields can be names, and the top
  * folder is a part of the first one.
  */
-static int allocate(bth_zip_directory *directory, const bth_zip_end *end, berth_error *error)
+static int directory_allocate(bth_zip_directory *directory, const bth_zip_end *end,
+                              berth_error *error)
 {
     if (end->n_entries > end->directory_nbytes / BTH_ZIP_CENTRAL_NBYTES)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
@@ -317,10 +320,10 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
     if (end->n_entries == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
                         "an archive without records");
-    if (allocate(&made, end, error) < 0)
+    if (directory_allocate(&made, end, error) < 0)
         goto cleanup;
     filling.names_at = made.names;
-    if (read_entries(&cursor, end, &filling, error) < 0 ||
+    if (directory_read_entries(&cursor, end, &filling, error) < 0 ||
         bth_zip_order_entries(&made, end->directory_offset, error) < 0 ||
         bth_zip_index_names(&made, error) < 0)
         goto cleanup;

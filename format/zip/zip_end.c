@@ -4,8 +4,7 @@
 
 #include "config/error.h"
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 
 /* What is known of the file's tail. */
 typedef struct zip_tail {
@@ -14,10 +13,10 @@ typedef struct zip_tail {
     uint64_t file_at; /* of bytes[0] */
 } zip_tail;
 
-static bool signature_at(const zip_tail *tail, size_t at, uint32_t signature)
+static bool end_signature_at(const zip_tail *tail, size_t at, uint32_t signature)
 {
     bth_cursor cursor = bth_cursor_over(tail->bytes + at, tail->nbytes - at);
-    return bth_cursor_u32(&cursor) == signature; /* of what is cut 0, which is none */
+    return bth_cursor_u32(&cursor) == signature; /* 0 if it is cut off, which is no signature */
 }
 
 static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
@@ -27,26 +26,26 @@ static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
 }
 
 /* The last end record's signature before `before`, or SIZE_MAX. */
-static size_t last_end_record(const zip_tail *tail, size_t before)
+static size_t end_find_last(const zip_tail *tail, size_t before)
 {
     const uint8_t *found;
 
     while ((found = memrchr(tail->bytes, 'P', before))) {
         before = (size_t)(found - tail->bytes);
-        if (signature_at(tail, before, BTH_ZIP_END_SIGNATURE))
+        if (end_signature_at(tail, before, BTH_ZIP_END_SIGNATURE))
             return before;
     }
     return SIZE_MAX;
 }
 
-static size_t room_after(const zip_tail *tail, size_t at)
+static size_t end_room_after(const zip_tail *tail, size_t at)
 {
     return tail->nbytes - at - BTH_ZIP_END_RECORD_NBYTES;
 }
 
-static int fail_without_end_record(const zip_tail *tail, berth_error *error)
+static int end_fail_missing(const zip_tail *tail, berth_error *error)
 {
-    size_t cut = last_end_record(tail, tail->nbytes);
+    size_t cut = end_find_last(tail, tail->nbytes);
     if (cut != SIZE_MAX)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + cut,
                         "the end record is cut off: %zu of its %d bytes are there",
@@ -56,26 +55,26 @@ static int fail_without_end_record(const zip_tail *tail, berth_error *error)
 }
 
 /*
- * Z1: the last signature is what readers that search backwards take, so it must be an end record
- * whose comment ends with the file; and it must be the only one, for those that search forwards.
+ * Z1: readers that search backwards take the last signature, so it must be an end record whose
+ * comment ends with the file. For readers that search forwards it must be the only one.
  */
-static int find_end_record(const zip_tail *tail, size_t *found, berth_error *error)
+static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
 {
     if (tail->nbytes < BTH_ZIP_END_RECORD_NBYTES)
-        return fail_without_end_record(tail, error);
-    size_t at = last_end_record(tail, tail->nbytes - BTH_ZIP_END_RECORD_NBYTES + 1);
+        return end_fail_missing(tail, error);
+    size_t at = end_find_last(tail, tail->nbytes - BTH_ZIP_END_RECORD_NBYTES + 1);
     if (at == SIZE_MAX)
-        return fail_without_end_record(tail, error);
+        return end_fail_missing(tail, error);
     uint16_t comment = comment_nbytes_at(tail, at);
-    if (comment != room_after(tail, at))
+    if (comment != end_room_after(tail, at))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "the end record announces a comment of %d bytes, but %zu follow", comment,
-                        room_after(tail, at));
+                        end_room_after(tail, at));
     *found = at;
-    while ((at = last_end_record(tail, at)) != SIZE_MAX)
-        if (comment_nbytes_at(tail, at) == room_after(tail, at))
+    while ((at = end_find_last(tail, at)) != SIZE_MAX)
+        if (comment_nbytes_at(tail, at) == end_room_after(tail, at))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                            "a second end record, beside that at byte %" PRIu64,
+                            "a second end record, beside the one at byte %" PRIu64,
                             tail->file_at + *found);
     return BERTH_OK;
 }
@@ -91,11 +90,12 @@ typedef struct end_fields {
 } end_fields;
 
 /* Z3: one disk, one count. */
-static int check_fields(const end_fields *fields, const char *what, uint64_t at, berth_error *error)
+static int end_check_fields(const end_fields *fields, const char *what, uint64_t at,
+                            berth_error *error)
 {
     if (fields->disk != 0 || fields->directory_disk != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                        "%s speaks of disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
+                        "%s names disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
                         fields->disk, fields->directory_disk);
     if (fields->n_entries_here != fields->n_entries)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
@@ -104,7 +104,7 @@ static int check_fields(const end_fields *fields, const char *what, uint64_t at,
     return BERTH_OK;
 }
 
-static int read_classic(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
+static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_END_RECORD_NBYTES - 4);
     fields->disk = bth_cursor_u16(&cursor);
@@ -113,11 +113,11 @@ static int read_classic(const zip_tail *tail, size_t at, end_fields *fields, ber
     fields->n_entries = bth_cursor_u16(&cursor);
     fields->directory_nbytes = bth_cursor_u32(&cursor);
     fields->directory_offset = bth_cursor_u32(&cursor);
-    return check_fields(fields, "the end record", tail->file_at + at, error);
+    return end_check_fields(fields, "the end record", tail->file_at + at, error);
 }
 
 /* Z2: it points to the ZIP64 end record, which was found directly before it. */
-static int read_locator(const zip_tail *tail, size_t at, berth_error *error)
+static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_LOCATOR_NBYTES - 4);
     uint32_t disk = bth_cursor_u32(&cursor);
@@ -126,7 +126,7 @@ static int read_locator(const zip_tail *tail, size_t at, berth_error *error)
     uint64_t end64_at = tail->file_at + at - BTH_ZIP_END64_RECORD_NBYTES;
     if (disk != 0 || n_disks != 1)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                        "the ZIP64 locator speaks of disk %" PRIu32 " of %" PRIu32
+                        "the ZIP64 locator names disk %" PRIu32 " of %" PRIu32
                         "; only 0 of 1 can be read",
                         disk, n_disks);
     if (offset != end64_at)
@@ -138,35 +138,36 @@ static int read_locator(const zip_tail *tail, size_t at, berth_error *error)
 }
 
 /* Z2: with no locator between them, or with something else in the locator's place. */
-static int refuse_end64_alone(const zip_tail *tail, size_t end_at, berth_error *error)
+static int end_refuse_end64_alone(const zip_tail *tail, size_t end_at, berth_error *error)
 {
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES,
                                 BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES};
     for (size_t i = 0; i < 2; i++)
         if (end_at >= distances[i] &&
-            signature_at(tail, end_at - distances[i], BTH_ZIP_END64_SIGNATURE))
+            end_signature_at(tail, end_at - distances[i], BTH_ZIP_END64_SIGNATURE))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - distances[i],
                             "a ZIP64 end record without a locator");
     return BERTH_OK;
 }
 
 /* Z2: whether there is a locator, and the ZIP64 end record directly before it. */
-static int find_end64(const zip_tail *tail, size_t end_at, bool *there, berth_error *error)
+static int end_find_end64(const zip_tail *tail, size_t end_at, bool *there, berth_error *error)
 {
     const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
     const size_t both_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
 
     *there = end_at >= locator_nbytes &&
-             signature_at(tail, end_at - locator_nbytes, BTH_ZIP_LOCATOR_SIGNATURE);
+             end_signature_at(tail, end_at - locator_nbytes, BTH_ZIP_LOCATOR_SIGNATURE);
     if (!*there)
-        return refuse_end64_alone(tail, end_at, error);
-    if (end_at < both_nbytes || !signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
+        return end_refuse_end64_alone(tail, end_at, error);
+    if (end_at < both_nbytes ||
+        !end_signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - locator_nbytes,
                         "a ZIP64 locator without a ZIP64 end record directly before it");
-    return read_locator(tail, end_at - locator_nbytes, error);
+    return end_read_locator(tail, end_at - locator_nbytes, error);
 }
 
-static int read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
+static int end_read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_END64_RECORD_NBYTES - 4);
     uint64_t record_nbytes = bth_cursor_u64(&cursor);
@@ -181,12 +182,12 @@ static int read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "the ZIP64 end record's size is %" PRIu64 ", not %d", record_nbytes,
                         BTH_ZIP_END64_RECORD_NBYTES - 12);
-    return check_fields(fields, "the ZIP64 end record", tail->file_at + at, error);
+    return end_check_fields(fields, "the ZIP64 end record", tail->file_at + at, error);
 }
 
-/* Z2: the classic field says the same as the ZIP64 field, or that it is too narrow. */
-static int compare_field(uint64_t classic, uint64_t saturated, uint64_t wide, const char *what,
-                         uint64_t at, berth_error *error)
+/* Z2: the classic field equals the ZIP64 field, or is saturated. */
+static int end_compare_field(uint64_t classic, uint64_t saturated, uint64_t wide, const char *what,
+                             uint64_t at, berth_error *error)
 {
     if (classic == wide || classic == saturated)
         return BERTH_OK;
@@ -195,21 +196,21 @@ static int compare_field(uint64_t classic, uint64_t saturated, uint64_t wide, co
                     classic, wide);
 }
 
-static int compare_ends(const end_fields *classic, const end_fields *wide, uint64_t at,
-                        berth_error *error)
+static int end_compare(const end_fields *classic, const end_fields *wide, uint64_t at,
+                       berth_error *error)
 {
-    if (compare_field(classic->n_entries, BTH_ZIP_SATURATED16, wide->n_entries, "number of entries",
-                      at, error) < 0 ||
-        compare_field(classic->directory_nbytes, BTH_ZIP_SATURATED32, wide->directory_nbytes,
-                      "directory size", at, error) < 0 ||
-        compare_field(classic->directory_offset, BTH_ZIP_SATURATED32, wide->directory_offset,
-                      "directory offset", at, error) < 0)
+    if (end_compare_field(classic->n_entries, BTH_ZIP_SATURATED16, wide->n_entries,
+                          "number of entries", at, error) < 0 ||
+        end_compare_field(classic->directory_nbytes, BTH_ZIP_SATURATED32, wide->directory_nbytes,
+                          "directory size", at, error) < 0 ||
+        end_compare_field(classic->directory_offset, BTH_ZIP_SATURATED32, wide->directory_offset,
+                          "directory offset", at, error) < 0)
         return error->code;
     return BERTH_OK;
 }
 
 /* Z3: the directory lies inside the file and ends where the end records begin. */
-static int check_directory(const bth_zip_end *end, uint64_t end_records_at, berth_error *error)
+static int end_check_directory(const bth_zip_end *end, uint64_t end_records_at, berth_error *error)
 {
     if (end->directory_offset > end_records_at ||
         end->directory_nbytes != end_records_at - end->directory_offset)
@@ -226,25 +227,25 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     if (tail_nbytes < BTH_ZIP_TAIL_NBYTES && tail_nbytes < file_nbytes)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, BERTH_NO_OFFSET,
                         "the last %zu bytes do not suffice to find the end record", tail_nbytes);
-    /* Nor on whether it was more. */
+    /* The result must not depend on further bytes either. */
     size_t beyond = tail_nbytes > BTH_ZIP_TAIL_NBYTES ? tail_nbytes - BTH_ZIP_TAIL_NBYTES : 0;
     zip_tail tail = {tail_bytes + beyond, tail_nbytes - beyond, file_nbytes - tail_nbytes + beyond};
     end_fields classic, wide;
     size_t end_at = 0;
     bool has_end64 = false;
 
-    if (find_end_record(&tail, &end_at, error) < 0 ||
-        read_classic(&tail, end_at, &classic, error) < 0 ||
-        find_end64(&tail, end_at, &has_end64, error) < 0)
+    if (end_find_record(&tail, &end_at, error) < 0 ||
+        end_read_classic(&tail, end_at, &classic, error) < 0 ||
+        end_find_end64(&tail, end_at, &has_end64, error) < 0)
         return error->code;
     size_t records_at = end_at;
     wide = classic;
     if (has_end64) {
         records_at -= BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
-        if (read_end64(&tail, records_at, &wide, error) < 0 ||
-            compare_ends(&classic, &wide, tail.file_at + end_at, error) < 0)
+        if (end_read_end64(&tail, records_at, &wide, error) < 0 ||
+            end_compare(&classic, &wide, tail.file_at + end_at, error) < 0)
             return error->code;
     }
     *end = (bth_zip_end){wide.directory_offset, wide.directory_nbytes, wide.n_entries};
-    return check_directory(end, tail.file_at + records_at, error);
+    return end_check_directory(end, tail.file_at + records_at, error);
 }

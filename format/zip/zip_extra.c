@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Extra fields, of local headers and of the directory. */
 #include "config/error.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
 
 int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,

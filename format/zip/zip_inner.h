@@ -4,8 +4,7 @@
 #define BTH_FORMAT_ZIP_ZIP_INNER_H
 
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 
 /* ---- zip_extra.c ---- */
 
@@ -38,7 +37,7 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 
 /* ---- zip_names.c ---- */
 
-/* Whether it, which is not empty, names a folder: ends in '/'. */
+/* Whether a name, which is not empty, is that of a folder: it ends with '/'. */
 bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
 
 /* Builds directory->index over the records; two of one name are refused (Z8). */

@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Parses local headers (FORMAT.md section 2); zip_record.c compares them with the directory. */
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 
 #include <inttypes.h>
 
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
 #include "format/zip/zip_inner.h"
 
-static int fail_truncated(uint64_t header_offset, size_t nbytes, berth_error *error)
+static int local_fail_truncated(uint64_t header_offset, size_t nbytes, berth_error *error)
 {
     return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
                     "a local header does not end within %zu bytes", nbytes);
 }
 
-/* Up to three values of 8 bytes; PyTorch's holds the header offset alone when only that is large.
- */
-static int read_zip64(const bth_zip_extra *extra, uint64_t header_offset, bth_zip_local *local,
-                      berth_error *error)
+/* Up to three values of 8 bytes. PyTorch's has only the header offset where only that is large. */
+static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
+                            bth_zip_local *local, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(extra->bytes, extra->nbytes);
 
@@ -37,8 +35,11 @@ static int read_zip64(const bth_zip_extra *extra, uint64_t header_offset, bth_zi
     return BERTH_OK;
 }
 
-/* The size that the header tells: its field, or the zip64 field's where that one is no number. */
-static uint64_t told_size(const bth_zip_local *local, uint32_t field, size_t i)
+/*
+ * The size in the header: its own field, or that of the zip64 field if the own is saturated or
+ * absent.
+ */
+static uint64_t local_size(const bth_zip_local *local, uint32_t field, size_t i)
 {
     bool absent =
         field == BTH_ZIP_SATURATED32 || (field == 0 && bth_zip_has_descriptor(local->flags));
@@ -47,14 +48,15 @@ static uint64_t told_size(const bth_zip_local *local, uint32_t field, size_t i)
     return local->n_zip64 >= 2 ? local->zip64[i] : 0;
 }
 
-static int read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
-                      berth_error *error)
+static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
+                            berth_error *error)
 {
     bth_zip_extra extra;
     int more;
 
     while ((more = bth_zip_next_extra(&extras, &extra, NULL, header_offset, error)) > 0)
-        if (extra.id == BTH_ZIP_EXTRA_ZIP64 && read_zip64(&extra, header_offset, local, error) < 0)
+        if (extra.id == BTH_ZIP_EXTRA_ZIP64 &&
+            local_read_zip64(&extra, header_offset, local, error) < 0)
             return error->code;
     if (more < 0)
         return more;
@@ -63,8 +65,8 @@ static int read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *
     if (saturated && local->n_zip64 < 2 && !bth_zip_has_descriptor(local->flags))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "the local header's sizes are in no ZIP64 extra field");
-    local->nbytes = told_size(local, local->field_nbytes, 0);
-    local->compressed_nbytes = told_size(local, local->field_compressed_nbytes, 1);
+    local->nbytes = local_size(local, local->field_nbytes, 0);
+    local->compressed_nbytes = local_size(local, local->field_compressed_nbytes, 1);
     return BERTH_OK;
 }
 
@@ -99,8 +101,8 @@ int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offs
     read.name = (const char *)bth_cursor_take(&cursor, read.name_nbytes);
     const uint8_t *extras = bth_cursor_take(&cursor, extra_nbytes);
     if (!cursor.good)
-        return fail_truncated(header_offset, nbytes, error);
-    if (read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)
+        return local_fail_truncated(header_offset, nbytes, error);
+    if (local_read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)
         return error->code;
     read.data_offset = header_offset + cursor.at;
     *local = read;

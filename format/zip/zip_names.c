@@ -7,12 +7,12 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/hash.h"
-#include "format/zip/small_records.h"
+#include "format/zip/zip.h"
 
 /* ---- which names are refused ---- */
 
 /* The length of the UTF-8 sequence at name[at], or 0 if there is none that is well-formed. */
-static size_t utf8_sequence(const uint8_t *name, size_t name_nbytes, size_t at)
+static size_t name_utf8_sequence(const uint8_t *name, size_t name_nbytes, size_t at)
 {
     uint8_t lead = name[at];
     size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
@@ -29,15 +29,15 @@ static size_t utf8_sequence(const uint8_t *name, size_t name_nbytes, size_t at)
     return length;
 }
 
-/* Control characters, those of U+0080 to U+009F too: terminals obey them. */
-static bool is_control(const uint8_t *sequence, size_t length)
+/* Control characters, also U+0080 to U+009F, because terminals execute them. */
+static bool name_is_control(const uint8_t *sequence, size_t length)
 {
     return (length == 1 && (sequence[0] < 0x20 || sequence[0] == 0x7F)) ||
            (length == 2 && sequence[0] == 0xC2 && sequence[1] < 0xA0);
 }
 
-/* How many bytes of printable ASCII other than a backslash stand there, eight at a time or one. */
-static size_t plain_run(const uint8_t *name, size_t nbytes)
+/* The number of bytes of printable ASCII but backslash, counted eight at a time. */
+static size_t name_plain_run(const uint8_t *name, size_t nbytes)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
     uint64_t word, backslash, delete;
@@ -53,20 +53,20 @@ static size_t plain_run(const uint8_t *name, size_t nbytes)
     return odd & tops ? name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\' : sizeof(word);
 }
 
-static int check_characters(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
-                            berth_error *error)
+static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
+                                 uint64_t at, berth_error *error)
 {
     size_t length;
 
     for (size_t i = 0; i < name_nbytes; i += length) {
-        length = plain_run(name + i, name_nbytes - i);
+        length = name_plain_run(name + i, name_nbytes - i);
         if (length > 0)
             continue;
-        length = utf8_sequence(name, name_nbytes, i);
+        length = name_utf8_sequence(name, name_nbytes, i);
         if (length == 0)
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name that is not UTF-8: 0x%02x at its byte %zu", name[i], i);
-        if (is_control(name + i, length))
+        if (name_is_control(name + i, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name with a control character: 0x%02x at its byte %zu",
                             name[i + length - 1], i);
@@ -82,21 +82,21 @@ static int check_characters(const uint8_t *name, size_t name_nbytes, bool marked
     return BERTH_OK;
 }
 
-/* What an empty component, "." or ".." stands for depends on who resolves it. */
-static bool is_ambiguous(const uint8_t *component, size_t length)
+/* Readers resolve an empty component, "." and ".." differently. */
+static bool name_is_ambiguous(const uint8_t *component, size_t length)
 {
     return length == 0 || (length == 1 && component[0] == '.') ||
            (length == 2 && component[0] == '.' && component[1] == '.');
 }
 
-static bool has_drive(const uint8_t *component, size_t length)
+static bool name_has_drive(const uint8_t *component, size_t length)
 {
     uint8_t letter = length > 1 ? (uint8_t)(component[0] | 0x20) : 0;
     return letter >= 'a' && letter <= 'z' && component[1] == ':';
 }
 
-static int check_components(const uint8_t *name, size_t name_nbytes, uint64_t at,
-                            berth_error *error)
+static int name_check_components(const uint8_t *name, size_t name_nbytes, uint64_t at,
+                                 berth_error *error)
 {
     const char *text = (const char *)name;
     size_t begin = 0;
@@ -104,10 +104,10 @@ static int check_components(const uint8_t *name, size_t name_nbytes, uint64_t at
     while (begin < name_nbytes) {
         const uint8_t *slash = memchr(name + begin, '/', name_nbytes - begin);
         size_t length = slash ? (size_t)(slash - name) - begin : name_nbytes - begin;
-        if (is_ambiguous(name + begin, length))
+        if (name_is_ambiguous(name + begin, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
                             (int)length, text + begin, (int)name_nbytes, text);
-        if (has_drive(name + begin, length))
+        if (name_has_drive(name + begin, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a drive letter: '%.*s'",
                             (int)name_nbytes, text);
         begin += length + 1;
@@ -120,12 +120,12 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
 {
     if (name_nbytes == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
-    if (check_characters(name, name_nbytes, marked_utf8, at, error) < 0)
+    if (name_check_characters(name, name_nbytes, marked_utf8, at, error) < 0)
         return error->code;
     if (name[0] == '/')
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an absolute name: '%.*s'",
                         (int)name_nbytes, (const char *)name);
-    return check_components(name, name_nbytes, at, error);
+    return name_check_components(name, name_nbytes, at, error);
 }
 
 bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes)
@@ -143,7 +143,7 @@ typedef struct name_index {
 } name_index;
 
 /* Z8: equal but for the case of ASCII letters, which is all that PyTorch's reader asks for. */
-static bool same_in_any_case(const char *one, const char *other, size_t nbytes)
+static bool name_same_in_any_case(const char *one, const char *other, size_t nbytes)
 {
     uint64_t a, b;
 
@@ -160,8 +160,8 @@ static bool same_in_any_case(const char *one, const char *other, size_t nbytes)
 }
 
 /* The slot that holds the name, in whatever case, or the free one where it would go. */
-static size_t *find_slot(const bth_zip_directory *directory, name_index *index, const char *record,
-                         size_t record_nbytes, uint32_t hash)
+static size_t *index_find_slot(const bth_zip_directory *directory, name_index *index,
+                               const char *record, size_t record_nbytes, uint32_t hash)
 {
     size_t at = hash & index->mask;
     size_t skip_nbytes = directory->archive_nbytes + (size_t)1;
@@ -169,14 +169,14 @@ static size_t *find_slot(const bth_zip_directory *directory, name_index *index, 
     while (index->slots[at]) {
         const bth_zip_entry *entry = &directory->entries[index->slots[at] - 1];
         if (entry->name_hash == hash && entry->name_nbytes - skip_nbytes == record_nbytes &&
-            same_in_any_case(entry->record, record, record_nbytes))
+            name_same_in_any_case(entry->record, record, record_nbytes))
             break;
         at = (at + 1) & index->mask;
     }
     return &index->slots[at];
 }
 
-static name_index *new_index(size_t n_entries, berth_error *error)
+static name_index *index_new(size_t n_entries, berth_error *error)
 {
     size_t n_slots = 8;
     while (n_slots / 2 < n_entries)
@@ -188,13 +188,14 @@ static name_index *new_index(size_t n_entries, berth_error *error)
         return NULL;
     }
     index->mask = n_slots - 1;
-    /* From addresses that whoever made the file cannot know. */
+    /* The seed comes from addresses, which the maker of a file cannot know. */
     index->seed = (uint64_t)(uintptr_t)index * UINT64_C(0x9e3779b97f4a7c15) ^
                   (uint64_t)(uintptr_t)&nbytes * UINT64_C(0xd6e8feb86659fd93);
     return index;
 }
 
-static int refuse_second(const bth_zip_entry *entry, const bth_zip_entry *first, berth_error *error)
+static int index_refuse_second(const bth_zip_entry *entry, const bth_zip_entry *first,
+                               berth_error *error)
 {
     if (strcmp(entry->record, first->record) == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
@@ -207,37 +208,37 @@ static int refuse_second(const bth_zip_entry *entry, const bth_zip_entry *first,
 }
 
 /*
- * Z8: PyTorch takes a record in capitals for the one it looks for, `Byteorder` too; here it would
- * be an unknown one.
+ * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of being
+ * an unknown record.
  */
-static int check_spelling(const bth_zip_directory *directory, berth_error *error)
+static int index_check_spelling(const bth_zip_directory *directory, berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const char *record = bth_small_names[which];
         const bth_zip_entry *entry = bth_zip_find_any_case(directory, record, strlen(record));
         if (entry && strcmp(entry->record, record) != 0)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                            "PyTorch, for which capital letters are no others, takes it for '%s'",
-                            record);
+                            "PyTorch, which ignores case, takes it for '%s'", record);
     }
     return 0;
 }
 
 int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
 {
-    name_index *index = new_index(directory->n_entries, error);
+    name_index *index = index_new(directory->n_entries, error);
 
     directory->index = index;
     for (size_t i = 0; index && i < directory->n_entries; i++) {
         bth_zip_entry *entry = &directory->entries[i];
         size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
         entry->name_hash = bth_hash_any_case(index->seed, entry->record, record_nbytes);
-        size_t *slot = find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
+        size_t *slot =
+            index_find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
         if (*slot)
-            return refuse_second(entry, &directory->entries[*slot - 1], error);
+            return index_refuse_second(entry, &directory->entries[*slot - 1], error);
         *slot = i + 1;
     }
-    return index ? check_spelling(directory, error) : error->code;
+    return index ? index_check_spelling(directory, error) : error->code;
 }
 
 bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,
@@ -248,7 +249,7 @@ bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const c
     if (!index)
         return NULL;
     uint32_t hash = bth_hash_any_case(index->seed, record, record_nbytes);
-    size_t *slot = find_slot(directory, index, record, record_nbytes, hash);
+    size_t *slot = index_find_slot(directory, index, record, record_nbytes, hash);
     return *slot ? &directory->entries[*slot - 1] : NULL;
 }
 

@@ -7,7 +7,7 @@
 #include "format/layout.h"
 #include "format/zip/zip_inner.h"
 
-static size_t n_all(const bth_zip_directory *directory)
+static size_t ranges_n_all(const bth_zip_directory *directory)
 {
     return directory->n_entries + directory->n_folders;
 }
@@ -17,9 +17,9 @@ static uint64_t header_of(const bth_zip_directory *directory, const size_t *orde
     return directory->entries[order[i]].header_offset;
 }
 
-static bool is_ordered(const bth_zip_directory *directory)
+static bool ranges_is_ordered(const bth_zip_directory *directory)
 {
-    for (size_t i = 1; i < n_all(directory); i++)
+    for (size_t i = 1; i < ranges_n_all(directory); i++)
         if (header_of(directory, directory->by_offset, i - 1) >
             header_of(directory, directory->by_offset, i))
             return false;
@@ -27,8 +27,8 @@ static bool is_ordered(const bth_zip_directory *directory)
 }
 
 /* Merges from[begin, middle) and from[middle, end) to the same places of `to`. */
-static void merge(const bth_zip_directory *directory, const size_t *from, size_t *to, size_t begin,
-                  size_t middle, size_t end)
+static void ranges_merge(const bth_zip_directory *directory, const size_t *from, size_t *to,
+                         size_t begin, size_t middle, size_t end)
 {
     size_t left = begin, right = middle;
 
@@ -39,10 +39,10 @@ static void merge(const bth_zip_directory *directory, const size_t *from, size_t
     }
 }
 
-/* Bottom-up, so that no order of a file's entries makes it deep or slow. */
-static int sort_by_offset(bth_zip_directory *directory, berth_error *error)
+/* Bottom-up: no order of entries makes it deep or slow. */
+static int ranges_sort(bth_zip_directory *directory, berth_error *error)
 {
-    size_t n = n_all(directory);
+    size_t n = ranges_n_all(directory);
     size_t *other = bth_allocate(n * sizeof *other);
 
     if (!other)
@@ -51,7 +51,7 @@ static int sort_by_offset(bth_zip_directory *directory, berth_error *error)
         for (size_t begin = 0; begin < n; begin += 2 * width) {
             size_t middle = width < n - begin ? begin + width : n;
             size_t end = 2 * width < n - begin ? begin + 2 * width : n;
-            merge(directory, directory->by_offset, other, begin, middle, end);
+            ranges_merge(directory, directory->by_offset, other, begin, middle, end);
         }
         size_t *sorted = other;
         other = directory->by_offset;
@@ -64,11 +64,11 @@ static int sort_by_offset(bth_zip_directory *directory, berth_error *error)
 int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offset,
                           berth_error *error)
 {
-    size_t n = n_all(directory);
+    size_t n = ranges_n_all(directory);
 
     for (size_t i = 0; i < n; i++)
         directory->by_offset[i] = i;
-    if (!is_ordered(directory) && sort_by_offset(directory, error) < 0)
+    if (!ranges_is_ordered(directory) && ranges_sort(directory, error) < 0)
         return error->code;
     for (size_t i = 0; i < n; i++) {
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
@@ -87,7 +87,7 @@ int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offse
 int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
                          uint64_t at, berth_error *error)
 {
-    for (size_t i = first; i < n_all(directory); i++) {
+    for (size_t i = first; i < ranges_n_all(directory); i++) {
         const bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         if (entry->header_offset != at)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,

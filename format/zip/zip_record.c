@@ -6,14 +6,13 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
-#include "format/zip/zip_read.h"
 
 /* ---- the local header against the directory ---- */
 
-static int check_fact(uint64_t local, uint64_t directory, const char *what,
-                      const bth_zip_entry *entry, berth_error *error)
+static int record_check_fact(uint64_t local, uint64_t directory, const char *what,
+                             const bth_zip_entry *entry, berth_error *error)
 {
     if (local == directory)
         return BERTH_OK;
@@ -22,17 +21,17 @@ static int check_fact(uint64_t local, uint64_t directory, const char *what,
                     directory);
 }
 
-/* Z5: a fact that may be left to the descriptor: with bit 3 it is 0. */
-static int check_late_fact(uint64_t local, uint64_t directory, const char *what,
-                           const bth_zip_entry *entry, berth_error *error)
+/* Z5: with bit 3 the field may be 0, because the descriptor has the value. */
+static int record_check_late_fact(uint64_t local, uint64_t directory, const char *what,
+                                  const bth_zip_entry *entry, berth_error *error)
 {
     if (local == 0 && bth_zip_has_descriptor(entry->flags))
         return BERTH_OK;
-    return check_fact(local, directory, what, entry, error);
+    return record_check_fact(local, directory, what, entry, error);
 }
 
-static int check_crc_field(const bth_zip_local *local, const bth_zip_entry *entry,
-                           berth_error *error)
+static int record_check_crc_field(const bth_zip_local *local, const bth_zip_entry *entry,
+                                  berth_error *error)
 {
     if (local->crc32 == entry->crc32 || (local->crc32 == 0 && bth_zip_has_descriptor(entry->flags)))
         return BERTH_OK;
@@ -41,37 +40,40 @@ static int check_crc_field(const bth_zip_local *local, const bth_zip_entry *entr
                     local->crc32, entry->crc32);
 }
 
-/* Z5: saturated is no number: then the zip64 field has it, or with bit 3 the descriptor. */
-static int check_size_field(uint32_t field, uint64_t directory, const char *what,
-                            const bth_zip_entry *entry, berth_error *error)
+/* Z5: a saturated field has no value; the zip64 field has it, or with bit 3 the descriptor. */
+static int record_check_size_field(uint32_t field, uint64_t directory, const char *what,
+                                   const bth_zip_entry *entry, berth_error *error)
 {
     if (field == BTH_ZIP_SATURATED32)
         return BERTH_OK;
-    return check_late_fact(field, directory, what, entry, error);
+    return record_check_late_fact(field, directory, what, entry, error);
 }
 
 /*
- * Z5: whatever the zip64 field says is true. A lone value is the header's offset (PyTorch, also
- * of small records past 4 GiB) or the size.
+ * Z5: every value of the zip64 field must be true. A single value is the header's offset (PyTorch,
+ * for records beyond 4 GiB) or the size.
  */
-static int check_zip64(const bth_zip_local *local, const bth_zip_entry *entry, berth_error *error)
+static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *entry,
+                              berth_error *error)
 {
     if (local->n_zip64 == 1) {
         if (local->zip64[0] == entry->header_offset)
             return BERTH_OK;
-        return check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
+        return record_check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
     }
     if (local->n_zip64 >= 2 &&
-        (check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
-         check_late_fact(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size", entry,
-                         error) < 0))
+        (record_check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
+         record_check_late_fact(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size",
+                                entry, error) < 0))
         return error->code;
     if (local->n_zip64 == 3)
-        return check_fact(local->zip64[2], entry->header_offset, "ZIP64 offset", entry, error);
+        return record_check_fact(local->zip64[2], entry->header_offset, "ZIP64 offset", entry,
+                                 error);
     return BERTH_OK;
 }
 
-static int check_name(const bth_zip_local *local, const bth_zip_entry *entry, berth_error *error)
+static int record_check_name(const bth_zip_local *local, const bth_zip_entry *entry,
+                             berth_error *error)
 {
     if (!entry->name || (local->name_nbytes == entry->name_nbytes &&
                          memcmp(local->name, entry->name, entry->name_nbytes) == 0))
@@ -82,23 +84,23 @@ static int check_name(const bth_zip_local *local, const bth_zip_entry *entry, be
 }
 
 /* Z5; sets entry->data_offset. */
-static int check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
+static int record_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
 {
-    if (check_name(local, entry, error) < 0 ||
-        check_fact(local->method, entry->method, "method", entry, error) < 0 ||
-        check_fact(local->flags, entry->flags, "flags", entry, error) < 0 ||
-        check_crc_field(local, entry, error) < 0 ||
-        check_size_field(local->field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
-        check_size_field(local->field_compressed_nbytes, entry->compressed_nbytes,
-                         "compressed size", entry, error) < 0 ||
-        check_zip64(local, entry, error) < 0)
+    if (record_check_name(local, entry, error) < 0 ||
+        record_check_fact(local->method, entry->method, "method", entry, error) < 0 ||
+        record_check_fact(local->flags, entry->flags, "flags", entry, error) < 0 ||
+        record_check_crc_field(local, entry, error) < 0 ||
+        record_check_size_field(local->field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
+        record_check_size_field(local->field_compressed_nbytes, entry->compressed_nbytes,
+                                "compressed size", entry, error) < 0 ||
+        record_check_zip64(local, entry, error) < 0)
         return error->code;
     entry->data_offset = local->data_offset;
     return BERTH_OK;
 }
 
 /* Z7: whatever else is believed, no record reaches into the next. */
-static int check_reach(const bth_zip_entry *entry, berth_error *error)
+static int record_check_reach(const bth_zip_entry *entry, berth_error *error)
 {
     if (entry->data_offset <= entry->next_offset &&
         entry->compressed_nbytes <= entry->next_offset - entry->data_offset)
@@ -127,28 +129,28 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
     bth_zip_local local;
 
     if (bth_zip_read_header(input, entry->header_offset, ahead, &local, error) < 0 ||
-        check_local(&local, entry, error) < 0)
+        record_check_local(&local, entry, error) < 0)
         return error->code;
-    return check_reach(entry, error);
+    return record_check_reach(entry, error);
 }
 
 /* ---- the descriptor ---- */
 
-static uint64_t data_end(const bth_zip_entry *entry)
+static uint64_t record_data_end(const bth_zip_entry *entry)
 {
     return entry->data_offset + entry->compressed_nbytes;
 }
 
 /* Z6: 16 or 24 bytes with a signature, 12 or 20 without: all that lies before the next entry. */
-static int check_descriptor_size(const bth_zip_entry *entry, berth_error *error)
+static int record_check_descriptor_size(const bth_zip_entry *entry, berth_error *error)
 {
-    uint64_t between = entry->next_offset - data_end(entry);
+    uint64_t between = entry->next_offset - record_data_end(entry);
 
-    if (check_reach(entry, error) < 0)
+    if (record_check_reach(entry, error) < 0)
         return error->code;
     if (between == 12 || between == 16 || between == 20 || between == 24)
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
                     "%" PRIu64 " bytes lie between the data and the next entry, where a "
                     "descriptor has 12, 16, 20 or 24",
                     between);
@@ -156,22 +158,22 @@ static int check_descriptor_size(const bth_zip_entry *entry, berth_error *error)
 
 int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
 {
-    *end_offset = data_end(entry);
+    *end_offset = record_data_end(entry);
     if (!bth_zip_has_descriptor(entry->flags))
         return BERTH_OK;
     *end_offset = entry->next_offset;
-    return check_descriptor_size(entry, error);
+    return record_check_descriptor_size(entry, error);
 }
 
 bool bth_zip_is_unsigned(const bth_zip_entry *entry)
 {
-    uint64_t between = entry->next_offset - data_end(entry);
+    uint64_t between = entry->next_offset - record_data_end(entry);
 
     return bth_zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
-static int check_descriptor_fields(const uint8_t *bytes, size_t nbytes, const bth_zip_entry *entry,
-                                   berth_error *error)
+static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
+                                          const bth_zip_entry *entry, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(bytes, nbytes);
     size_t width = nbytes >= 20 ? 8 : 4;
@@ -179,7 +181,7 @@ static int check_descriptor_fields(const uint8_t *bytes, size_t nbytes, const bt
     if (nbytes % 8 == 0) {
         uint32_t signature = bth_cursor_u32(&cursor);
         if (signature != BTH_ZIP_DESCRIPTOR_SIGNATURE)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
                             "the descriptor begins with 0x%08" PRIx32 ", not 0x%08x", signature,
                             BTH_ZIP_DESCRIPTOR_SIGNATURE);
     }
@@ -188,7 +190,7 @@ static int check_descriptor_fields(const uint8_t *bytes, size_t nbytes, const bt
     uint64_t whole = bth_cursor_integer(&cursor, width);
     if (crc32 == entry->crc32 && compressed == entry->compressed_nbytes && whole == entry->nbytes)
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
                     "the descriptor says CRC 0x%08" PRIx32 " and sizes %" PRIu64 " and %" PRIu64
                     ", the directory 0x%08" PRIx32 ", %" PRIu64 " and %" PRIu64,
                     crc32, compressed, whole, entry->crc32, entry->compressed_nbytes,
@@ -199,13 +201,14 @@ static int check_descriptor_fields(const uint8_t *bytes, size_t nbytes, const bt
  * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
  * moves the data by 4 bytes; they then end with the descriptor's signature.
  */
-static int check_before(const uint8_t *before, const bth_zip_entry *entry, berth_error *error)
+static int record_check_before(const uint8_t *before, const bth_zip_entry *entry,
+                               berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(before, 4);
 
     if (bth_cursor_u32(&cursor) != BTH_ZIP_DESCRIPTOR_SIGNATURE)
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end(entry),
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
                     "a descriptor without a signature, but the bytes before it are one");
 }
 
@@ -218,11 +221,11 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
         return error->code;
     if (bth_zip_has_descriptor(entry->flags)) {
-        uint64_t begin = data_end(entry) - before;
+        uint64_t begin = record_data_end(entry) - before;
         if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
-            (before > 0 && check_before(bytes, entry, error) < 0) ||
-            check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry, error) <
-                0)
+            (before > 0 && record_check_before(bytes, entry, error) < 0) ||
+            record_check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry,
+                                           error) < 0)
             return error->code;
     }
     entry->end_offset = end;
@@ -264,14 +267,14 @@ bth_zip_input bth_zip_input_over(bth_zip_part *part)
 
 int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
 {
-    return check_local(local, entry, error);
+    return record_check_local(local, entry, error);
 }
 
 int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
                              bth_zip_entry *entry, berth_error *error)
 {
     bth_zip_entry copy = *entry;
-    bth_zip_part part = {.bytes = bytes, .offset = data_end(entry), .nbytes = room};
+    bth_zip_part part = {.bytes = bytes, .offset = record_data_end(entry), .nbytes = room};
     bth_zip_input input = bth_zip_input_over(&part);
     uint64_t end;
 
@@ -280,7 +283,7 @@ int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_of
         return error->code;
     if (bth_zip_has_descriptor(entry->flags) &&
         (input.get(&part, part.offset, end - part.offset, 0, &bytes, error) < 0 ||
-         check_descriptor_fields(bytes, (size_t)(end - part.offset), &copy, error) < 0))
+         record_check_descriptor_fields(bytes, (size_t)(end - part.offset), &copy, error) < 0))
         return error->code;
     entry->end_offset = end;
     return BERTH_OK;
@@ -294,7 +297,7 @@ size_t bth_zip_before_descriptor(const bth_zip_entry *entry)
 int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
                                     berth_error *error)
 {
-    return check_before(before, entry, error);
+    return record_check_before(before, entry, error);
 }
 
 /* ---- the CRC ---- */
@@ -302,7 +305,9 @@ int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *
 int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                       berth_error *error)
 {
-    /* Z10: PyTorch leaves 0 where it was told not to compute. The CRC of nothing is 0, too. */
+    /*
+     * Z10: PyTorch writes 0 where it was told not to compute a CRC. The CRC of no bytes is 0, too.
+     */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     if (computed == entry->crc32 || !*present)
         return BERTH_OK;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 
 #include <string.h>
 
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
 
-static uint16_t record_flags(const bth_place *place)
+static uint16_t zip_flags(const bth_place *place)
 {
     unsigned flags = BTH_ZIP_FLAG_UTF8;
     if (place->descriptor_nbytes > 0)
@@ -14,21 +13,22 @@ static uint16_t record_flags(const bth_place *place)
     return (uint16_t)flags;
 }
 
-static uint64_t saturated32(uint64_t value)
+static uint64_t zip_saturated32(uint64_t value)
 {
     return value < BTH_ZIP_SATURATED32 ? value : BTH_ZIP_SATURATED32;
 }
 
-static uint64_t saturated16(uint64_t value)
+static uint64_t zip_saturated16(uint64_t value)
 {
     return value < BTH_ZIP_SATURATED16 ? value : BTH_ZIP_SATURATED16;
 }
 
 /*
- * Nothing for small records. The local header's and the directory's differ in one field: PyTorch
- * renders the former before it knows the compressed size, which is 0 there (FORMAT.md section 2).
+ * Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
+ * it before it knows the size (FORMAT.md section 2); in the directory it is the size.
  */
-static uint8_t *put_zip64_extra(const bth_place *place, uint64_t compressed_nbytes, uint8_t *out)
+static uint8_t *zip_put_zip64_extra(const bth_place *place, uint64_t compressed_nbytes,
+                                    uint8_t *out)
 {
     if (place->zip64_nbytes == 0)
         return out;
@@ -43,7 +43,7 @@ static uint8_t *put_zip64_extra(const bth_place *place, uint64_t compressed_nbyt
     return out;
 }
 
-static uint8_t *put_padding_extra(const bth_place *place, uint8_t *out)
+static uint8_t *zip_put_padding_extra(const bth_place *place, uint8_t *out)
 {
     out = bth_put_u16(out, BTH_ZIP_EXTRA_PADDING);
     out = bth_put_u16(out, place->padding_nbytes);
@@ -51,7 +51,7 @@ static uint8_t *put_padding_extra(const bth_place *place, uint8_t *out)
     return out + place->padding_nbytes;
 }
 
-static uint8_t *put_name(const bth_place *place, const char *name, uint8_t *out)
+static uint8_t *zip_put_name(const bth_place *place, const char *name, uint8_t *out)
 {
     if (place->name_nbytes > 0)
         memcpy(out, name, place->name_nbytes);
@@ -62,16 +62,16 @@ void bth_zip_write_local(const bth_place *place, const char *name, uint8_t *out)
 {
     out = bth_put_u32(out, BTH_ZIP_LOCAL_SIGNATURE);
     out = bth_put_u16(out, 0); /* version needed */
-    out = bth_put_u16(out, record_flags(place));
+    out = bth_put_u16(out, zip_flags(place));
     out = bth_put_u16(out, BTH_ZIP_STORED);
     out = bth_put_u32(out, 0); /* time and date */
     out = bth_put_u32(out, 0); /* CRC: in descriptor and directory only */
     out = bth_put_u64(out, 0); /* both sizes */
     out = bth_put_u16(out, place->name_nbytes);
     out = bth_put_u16(out, place->zip64_nbytes + 4 + place->padding_nbytes);
-    out = put_name(place, name, out);
-    out = put_zip64_extra(place, 0, out);
-    put_padding_extra(place, out);
+    out = zip_put_name(place, name, out);
+    out = zip_put_zip64_extra(place, 0, out);
+    zip_put_padding_extra(place, out);
 }
 
 void bth_zip_write_descriptor(const bth_place *place, uint32_t crc32, uint8_t *out)
@@ -89,21 +89,21 @@ void bth_zip_write_central(const bth_place *place, const char *name, uint32_t cr
 {
     out = bth_put_u32(out, BTH_ZIP_CENTRAL_SIGNATURE);
     out = bth_put_u32(out, 0); /* versions: made by, needed */
-    out = bth_put_u16(out, record_flags(place));
+    out = bth_put_u16(out, zip_flags(place));
     out = bth_put_u16(out, BTH_ZIP_STORED);
     out = bth_put_u32(out, 0); /* time and date */
     out = bth_put_u32(out, crc32);
-    out = bth_put_u32(out, saturated32(place->nbytes)); /* compressed */
-    out = bth_put_u32(out, saturated32(place->nbytes)); /* uncompressed */
+    out = bth_put_u32(out, zip_saturated32(place->nbytes)); /* compressed */
+    out = bth_put_u32(out, zip_saturated32(place->nbytes)); /* uncompressed */
     out = bth_put_u16(out, place->name_nbytes);
     out = bth_put_u16(out, place->zip64_nbytes);
     out = bth_put_u16(out, 0); /* comment */
     out = bth_put_u16(out, 0); /* disk */
     out = bth_put_u16(out, 0); /* internal attributes */
     out = bth_put_u32(out, 0); /* external attributes */
-    out = bth_put_u32(out, saturated32(place->header_offset));
-    out = put_name(place, name, out);
-    put_zip64_extra(place, place->nbytes, out);
+    out = bth_put_u32(out, zip_saturated32(place->header_offset));
+    out = zip_put_name(place, name, out);
+    zip_put_zip64_extra(place, place->nbytes, out);
 }
 
 void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t directory_nbytes,
@@ -126,9 +126,9 @@ void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t d
 
     out = bth_put_u32(out, BTH_ZIP_END_SIGNATURE);
     out = bth_put_u32(out, 0); /* disks */
-    out = bth_put_u16(out, saturated16(n_entries));
-    out = bth_put_u16(out, saturated16(n_entries));
-    out = bth_put_u32(out, saturated32(directory_nbytes));
-    out = bth_put_u32(out, saturated32(directory_offset));
+    out = bth_put_u16(out, zip_saturated16(n_entries));
+    out = bth_put_u16(out, zip_saturated16(n_entries));
+    out = bth_put_u32(out, zip_saturated32(directory_nbytes));
+    out = bth_put_u32(out, zip_saturated32(directory_offset));
     bth_put_u16(out, 0); /* comment */
 }

@@ -134,7 +134,7 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     }
     if (error->code < 0)
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
-    if (!bth_prefetch_extent_part(tensor, first, n, &offset, &end))
+    if (!bth_prefetch_extent(tensor, first, n, &offset, &end))
         return 0;
     return prefetch_advance(prefetch, end, error);
 }
@@ -198,19 +198,15 @@ void bth_prefetches_begin(bth_prefetches *prefetches)
 {
     bth_lock_begin(&prefetches->lock);
     (void)pthread_cond_init(&prefetches->changed, NULL);
-    prefetches->is_ready = true;
 }
 
 void bth_prefetches_end(bth_prefetches *prefetches)
 {
-    if (!prefetches->is_ready)
-        return;
     berth_prefetch_free(prefetches->own);
     if (bth_lock_is_ours(&prefetches->lock)) {
         (void)pthread_cond_destroy(&prefetches->changed);
         bth_lock_end(&prefetches->lock);
     }
-    prefetches->is_ready = false;
 }
 
 int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
@@ -238,7 +234,7 @@ void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *
     berth_prefetch *own = checkpoint->prefetches.own;
     uint64_t offset, end;
 
-    if (own && bth_prefetch_extent_part(tensor, first, n, &offset, &end))
+    if (own && bth_prefetch_extent(tensor, first, n, &offset, &end))
         prefetch_pass(own, end);
 }
 

@@ -9,7 +9,6 @@
 
 /* All prefetches of one checkpoint. */
 typedef struct bth_prefetches {
-    bool is_ready;
     bth_lock lock;          /* of all their states */
     pthread_cond_t changed; /* any of them */
     berth_prefetch *first;

@@ -25,29 +25,21 @@ uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
     return storage->root ? storage->root->offset + storage->root_offset : storage->offset;
 }
 
-bool bth_prefetch_extent(const berth_tensor *tensor, uint64_t *offset, uint64_t *end)
+bool bth_prefetch_extent(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
+                         uint64_t *end)
 {
     uint64_t nbytes, elements = (uint64_t)bth_dtype_elements(tensor->dtype);
+    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
 
-    if (!bth_tensor_extent(tensor, &nbytes) || nbytes == 0)
+    if (n == 0 || !bth_tensor_extent(tensor, &nbytes) || nbytes == 0)
         return false;
     *offset = bth_prefetch_storage_offset(tensor->storage);
     *end = *offset + nbytes;
-    *offset += (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
-    return true;
-}
-
-bool bth_prefetch_extent_part(const berth_tensor *tensor, int64_t first, int64_t n,
-                              uint64_t *offset, uint64_t *end)
-{
-    size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-
-    if (n == 0 || !bth_prefetch_extent(tensor, offset, end))
-        return false;
-    if (!berth_tensor_is_contiguous(tensor) || bth_dtype_elements(tensor->dtype) > 1)
-        return true;
-    *offset += (uint64_t)first * item_nbytes;
-    *end = *offset + (uint64_t)n * item_nbytes;
+    *offset += (uint64_t)tensor->storage_offset / elements * item_nbytes;
+    if (n > 0 && elements == 1 && berth_tensor_is_contiguous(tensor)) {
+        *offset += (uint64_t)first * item_nbytes;
+        *end = *offset + (uint64_t)n * item_nbytes;
+    }
     return true;
 }
 
@@ -56,12 +48,17 @@ typedef struct prefetch_ranges {
     berth_checkpoint *checkpoint;
     bth_prefetch_range *items;
     size_t n, capacity;
+    const berth_storage *first; /* in the file's order */
+    uint64_t first_offset;
     bool any_mapped;
     const char *reason; /* why the last storage that is not mapped is not */
 } prefetch_ranges;
 
-static int ranges_add(prefetch_ranges *ranges, uint64_t offset, uint64_t nbytes, berth_error *error)
+static int ranges_add(prefetch_ranges *ranges, const berth_storage *root, uint64_t offset,
+                      uint64_t nbytes, berth_error *error)
 {
+    if (nbytes == 0)
+        return 0;
     if (ranges->n == ranges->capacity) {
         size_t capacity = ranges->capacity ? 2 * ranges->capacity : 16;
         void *more = bth_reallocate(ranges->items, capacity * sizeof *ranges->items);
@@ -71,6 +68,10 @@ static int ranges_add(prefetch_ranges *ranges, uint64_t offset, uint64_t nbytes,
         ranges->capacity = capacity;
     }
     ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
+    if (!ranges->first || offset < ranges->first_offset) {
+        ranges->first = root;
+        ranges->first_offset = offset;
+    }
     return 0;
 }
 
@@ -106,12 +107,12 @@ static bool storage_is_worth_it(prefetch_ranges *ranges, const berth_storage *ro
 static int tensor_add(void *context, const berth_tensor *tensor, berth_error *error)
 {
     const berth_storage *storage = tensor->storage;
+    const berth_storage *root = storage->root ? storage->root : storage;
     uint64_t offset, end;
 
-    if (!bth_prefetch_extent(tensor, &offset, &end) ||
-        !storage_is_worth_it(context, storage->root ? storage->root : storage))
+    if (!bth_prefetch_extent(tensor, 0, -1, &offset, &end) || !storage_is_worth_it(context, root))
         return 0;
-    return ranges_add(context, offset, end - offset, error);
+    return ranges_add(context, root, offset, end - offset, error);
 }
 
 static int storages_add(prefetch_ranges *ranges, berth_error *error)
@@ -119,7 +120,7 @@ static int storages_add(prefetch_ranges *ranges, berth_error *error)
     for (size_t i = 0; i < ranges->checkpoint->storages.n && error->code == 0; i++) {
         const berth_storage *storage = bth_tree_storage(ranges->checkpoint->contents.tree, i);
         if (!storage->root && storage_is_worth_it(ranges, storage))
-            (void)ranges_add(ranges, storage->offset, storage->nbytes, error);
+            (void)ranges_add(ranges, storage, storage->offset, storage->nbytes, error);
     }
     return error->code;
 }
@@ -164,40 +165,14 @@ static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *rang
     return error->code;
 }
 
-/* The first tensor with bytes from this offset on. NULL: none, or no memory. */
-static char *tensor_name_at(berth_checkpoint *checkpoint, uint64_t offset)
+static int fail_budget(const prefetch_ranges *ranges, const struct berth_config *config,
+                       uint64_t missing_nbytes, berth_error *error)
 {
-    uint64_t min_offset = UINT64_MAX, begin, end;
-    size_t found = SIZE_MAX;
-    char *name = NULL, *path = NULL;
-    berth_error ignored;
-
-    bth_error_clear(&ignored);
-    const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
-    for (size_t i = 0; names && i < bth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-        if (tensor && tensor->storage && bth_prefetch_extent(tensor, &begin, &end) &&
-            end > offset && begin < min_offset) {
-            min_offset = begin;
-            found = i;
-        }
-    }
-    if (found != SIZE_MAX && bth_names_text(names, found, &name, &path, &ignored) == 0)
-        bth_release(path);
-    return name;
-}
-
-static int fail_budget(const berth_prefetch *prefetch, const struct berth_config *config,
-                       uint64_t offset, uint64_t missing_nbytes, berth_error *error)
-{
-    char *name = tensor_name_at(prefetch->checkpoint, offset);
-
-    (void)bth_fail(error, BERTH_E_MEMORY, NULL, offset,
-                   "the first window of a prefetch, of tensor %s, does not fit into "
-                   "io.memory_nbytes=%llu (%llu bytes missing)",
-                   name ? name : "?", (ull)config->io_memory_nbytes, (ull)missing_nbytes);
-    bth_release(name);
-    return error->code;
+    (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first_offset,
+                   "io.memory_nbytes=%llu is too small for one window of a prefetch: %llu bytes "
+                   "are missing",
+                   (ull)config->io_memory_nbytes, (ull)missing_nbytes);
+    return bth_error_in_storage(ranges->checkpoint, ranges->first, error);
 }
 
 /*
@@ -223,7 +198,7 @@ static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *rang
     uint64_t window_nbytes = (uint64_t)config->load_prefetch_window_nbytes;
     uint64_t natural_nbytes =
         is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config);
-    uint64_t first_offset = UINT64_MAX, missing_nbytes;
+    uint64_t missing_nbytes;
 
     /* The device reads no more ahead than that for one advice. */
     if (is_advice && window_nbytes > prefetch->readahead_nbytes)
@@ -236,13 +211,10 @@ static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *rang
                                         .natural_window_nbytes = natural_nbytes,
                                         .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                         .available_nbytes = bth_free_memory("")};
-    for (size_t i = 0; i < ranges->n; i++)
-        if (ranges->items[i].nbytes > 0 && ranges->items[i].offset < first_offset)
-            first_offset = ranges->items[i].offset;
     bth_prefetch_line_up(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
                          prefetch->checkpoint->source.reader.nbytes);
     if (!bth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
-        return fail_budget(prefetch, config, first_offset, missing_nbytes, error);
+        return fail_budget(ranges, config, missing_nbytes, error);
     prefetch_choose_requests(prefetch);
     return 0;
 }

@@ -7,8 +7,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "io/cached.h"
 #include "io/file.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread.h"
 #include "load/prefetch/prefetch_state.h"
@@ -91,8 +91,8 @@ static uint64_t resident_count_in(const berth_prefetch *prefetch, const bth_pref
 {
     uint64_t nbytes = 0;
 
-    (void)bth_cached_nbytes(prefetch->checkpoint->source.reader.fd, prefetch->map, window->offset,
-                            window->nbytes, &nbytes);
+    (void)bth_page_cache_nbytes(prefetch->checkpoint->source.reader.fd, prefetch->map,
+                                window->offset, window->nbytes, &nbytes);
     return nbytes;
 }
 
@@ -139,15 +139,6 @@ static bool may_fall_back(int failure)
     return failure != ENOMEM && failure != EFAULT && failure != EIO && failure != EHWPOISON;
 }
 
-static void prefetch_fall_back(berth_prefetch *prefetch)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-
-    bth_prefetches_lock(all);
-    prefetch->has_fallen_back = true;
-    bth_lock_give(&all->lock);
-}
-
 /* Loads the window by one advice, or reads it if the system refuses the advice. */
 static int window_advise(bth_prefetch_helper *helper, int advice, uint64_t *n_requests,
                          berth_error *error)
@@ -160,7 +151,7 @@ static int window_advise(bth_prefetch_helper *helper, int advice, uint64_t *n_re
     if (failure == 0)
         return 0;
     if (may_fall_back(failure)) {
-        prefetch_fall_back(prefetch);
+        atomic_store(&prefetch->has_fallen_back, true);
         return window_read(helper, n_requests, error);
     }
     if (window_check_size(prefetch->checkpoint, window, error) < 0)

@@ -36,7 +36,7 @@ struct berth_prefetch {
     uint64_t consumed; /* position: the consumer is done with, or waits for, what lies before it */
     bool is_cancelled; /* nothing new is begun */
     bool is_reported;  /* a caller has got the error */
-    bool has_fallen_back;
+    atomic_bool has_fallen_back;
     berth_error error;
     berth_prefetch_stats stats;
 };
@@ -58,11 +58,12 @@ uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 
 /* Where a storage's bytes begin in the file. */
 uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
-/* The bytes of a tensor in the file; false: it has none there. */
-bool bth_prefetch_extent(const berth_tensor *tensor, uint64_t *offset, uint64_t *end);
-/* The same for elements [first, first + n) of a contiguous tensor; of any other, for all. */
-bool bth_prefetch_extent_part(const berth_tensor *tensor, int64_t first, int64_t n,
-                              uint64_t *offset, uint64_t *end);
+/*
+ * The bytes in the file of elements [first, first + n) of a contiguous tensor; of any other tensor,
+ * or if n < 0, of all. False: there are none.
+ */
+bool bth_prefetch_extent(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
+                         uint64_t *end);
 /* A prefetch that runs. NULL: error says why. */
 berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
                                  uint32_t flags, const struct berth_config *config,

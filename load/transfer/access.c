@@ -61,13 +61,13 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
 {
     conditions->at_once = true;
     conditions->asked_nbytes = asked_nbytes;
-    conditions->residency = BTH_RESIDENCY_UNKNOWN;
+    conditions->page_cache = BTH_PAGE_CACHE_UNKNOWN;
     conditions->free_nbytes = UINT64_MAX;
     if (asked_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
         conditions->free_nbytes = bth_free_memory("");
     if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
         conditions->file_system != BTH_IN_MEMORY && begin < end)
-        conditions->residency = bth_residency_of(access->reader->fd, begin, end - begin);
+        conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
 }
 
 /* Why direct reads are impossible; NULL: they are possible. */

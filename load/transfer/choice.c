@@ -36,7 +36,7 @@ static bth_choice choose_at_once(const bth_conditions *conditions, const char *n
     berth_load_method in_place =
         no_map || choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
-    if (conditions->file_system == BTH_IN_MEMORY || conditions->residency == BTH_RESIDENT)
+    if (conditions->file_system == BTH_IN_MEMORY || conditions->page_cache == BTH_PAGE_CACHE_WARM)
         return choice_of(in_place, no_map ? no_map : "the file is in memory");
     if (choice_memory_is_short(conditions))
         return choice_of(in_place, no_map ? no_map : "memory is short");
@@ -44,7 +44,7 @@ static bth_choice choose_at_once(const bth_conditions *conditions, const char *n
         return choice_of(BERTH_LOAD_READ, "the bytes should be in the page cache");
     if (conditions->asked_nbytes < DIRECT_MIN_NBYTES)
         return choice_of(BERTH_LOAD_READ, "it is not much");
-    if (conditions->residency == BTH_RESIDENCY_UNKNOWN)
+    if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
         return choice_of(BERTH_LOAD_READ, "it is not known whether the file is in memory");
     if (conditions->file_system != BTH_ON_DISK)
         return choice_of(BERTH_LOAD_READ, "direct reads are not measured on this file system");

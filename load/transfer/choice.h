@@ -5,7 +5,7 @@
 
 #include "config/options.h"
 #include "io/file_system.h"
-#include "io/residency.h"
+#include "io/page_cache.h"
 
 /* What becomes of the bytes. */
 typedef enum bth_use {
@@ -27,7 +27,7 @@ typedef struct bth_conditions {
     bool at_once;       /* bytes are there when the transfer ends, not when they are touched */
     bool through_cache; /* the bytes are read again soon: they should be in the page cache */
     /* If at_once, of the bytes asked for: */
-    bth_residency residency;
+    bth_page_cache page_cache;
     uint64_t asked_nbytes; /* that are not memory yet */
     uint64_t free_nbytes;  /* so much memory is free */
 } bth_conditions;

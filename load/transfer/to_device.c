@@ -249,7 +249,7 @@ static int staging_open_workers(struct staging_run *run, berth_error *error)
             (struct staging_worker){.streams = run->streams + (size_t)i * run->n_devices,
                                     .slots = run->slots + (size_t)i * run->n_slots};
     for (size_t i = 0; i < n_slots; i++)
-        run->slots[i] = (struct staging_slot){.buffer = bth_staging_try(&run->ring),
+        run->slots[i] = (struct staging_slot){.buffer = &run->ring.buffers[i],
                                               .events = run->events + i * run->n_devices};
     return 0;
 }
@@ -263,9 +263,6 @@ static void staging_close(struct staging_run *run)
         bth_device_stream_close(&run->streams[i].stream);
     for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
         bth_device_event_close(&run->events[i]);
-    for (size_t i = 0; run->slots && i < n_slots; i++)
-        if (run->slots[i].buffer)
-            bth_staging_give(&run->ring, run->slots[i].buffer);
     bth_staging_close(&run->ring);
     bth_release(run->events);
     bth_release(run->streams);

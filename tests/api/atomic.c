@@ -99,7 +99,7 @@ Test(atomic, a_child_leaves_its_parents_file_alone)
 
     if (child == 0) {
         bool refused = berth_atomic_write(file, "child", 5, 0, &error) == BERTH_E_ARGUMENT &&
-                       strstr(error.message, "before this process was forked");
+                       strstr(error.message, "belongs to the parent process");
         berth_atomic_abort(file);
         _exit(refused ? 0 : 1);
     }
@@ -202,16 +202,6 @@ static char *find_temporary(void)
     return found;
 }
 
-static bool file_holds(const char *name, const char *expected, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(name, &n);
-    bool same = n == nbytes && memcmp(file, expected, n) == 0;
-
-    free(file);
-    return same;
-}
-
 /* ---- what happens to the temporary meanwhile ---- */
 
 enum meanwhile { REMOVED, ANOTHER_SAVE, ANOTHER_FILE, A_FOLDER, A_LINK };
@@ -244,14 +234,14 @@ static void check_untouched(enum meanwhile what, const char *temporary, berth_at
 {
     struct stat status;
 
-    cr_assert(file_holds(path, "old", 3), "%s", meanwhile_names[what]);
+    cr_assert(test_file_holds(path, "old", 3), "%s", meanwhile_names[what]);
     cr_assert_eq(lstat(temporary, &status) == 0, what != REMOVED, "%s", meanwhile_names[what]);
     if (what == ANOTHER_SAVE) {
         cr_assert_eq(berth_atomic_write(other, "er", 2, 3, NULL), 0);
         cr_assert_eq(berth_atomic_commit(other, NULL), 0);
         check_holds("other", 5);
     } else if (what == ANOTHER_FILE)
-        cr_assert(file_holds(temporary, "theirs", 6) && unlink(temporary) == 0);
+        cr_assert(test_file_holds(temporary, "theirs", 6) && unlink(temporary) == 0);
     else if (what == A_FOLDER)
         cr_assert(S_ISDIR(status.st_mode) && rmdir(temporary) == 0);
     else if (what == A_LINK)

@@ -81,7 +81,7 @@ Test(api_devices, a_name_of_no_device_is_refused)
     cr_expect_eq(berth_device_memory_new("simulated:9", 1, &address, &error), BERTH_E_DEVICE);
     cr_expect_str_eq(error.message, "simulated:9: there is no such device, the driver has 2");
     cr_expect_eq(berth_device_memory_new(NULL, 1, &address, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "memory of a device without the device's name");
+    cr_expect_str_eq(error.message, "the name of the device is NULL");
     berth_device_memory_free("cpu", 5);
 }
 
@@ -104,7 +104,7 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
                                                            .rank = 2,
                                                            .shape = shape,
                                                            .storage = storage}));
-    expect_good(berth_save_memory(&file, &nbytes, "model", state, NULL, &error));
+    expect_good(berth_save_to(TO_MEMORY(&file, &nbytes), OF_VALUE(state), NAMED("model"), &error));
     berth_device_memory_free("simulated:1", address);
     berth_tree_free(tree);
     expect_good(test_open_memory(file, nbytes, NULL, &checkpoint, &error));
@@ -128,10 +128,7 @@ static berth_value *state_of_many_sizes(berth_tree *tree, uint8_t *bytes)
     for (int i = 0; i < N_SIZES; i++) {
         const int64_t n = (i % 4) * BLOCK + (i < N_SIZES / 2 ? i * 9 : BLOCK - i * 5);
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(state, name,
-                       berth_make_tensor(
-                           tree, &(berth_tensor){
-                                     .dtype = BERTH_UINT8, .rank = 1, .shape = &n, .data = bytes}));
+        berth_dict_set(state, name, test_vector(tree, BERTH_UINT8, bytes, n));
     }
     return state;
 }
@@ -146,7 +143,8 @@ Test(api_devices, storages_aligned_to_4096_are_whole_blocks_apart)
     berth_tree *tree = berth_tree_new(&error);
 
     expect_good(berth_config_patch("save.storage_alignment=4096", &error));
-    berth_plan *plan = berth_plan_new(NULL, state_of_many_sizes(tree, bytes), NULL, &error);
+    berth_plan *plan =
+        berth_plan_new(NULL, OF_VALUE(state_of_many_sizes(tree, bytes)), NULL, &error);
     cr_assert_not_null(plan, "%s", error.message);
     for (size_t i = 0; berth_plan_at(plan, i, &record) == 0; i++) {
         if (strncmp(record.name, "data/", 5) != 0)
@@ -154,7 +152,7 @@ Test(api_devices, storages_aligned_to_4096_are_whole_blocks_apart)
         cr_expect_eq(record.offset % BLOCK, 0, "%s at %zu", record.name, (size_t)record.offset);
         cr_expect_geq(record.offset, free_from, "%s", record.name);
         free_from = record.offset + (record.nbytes + BLOCK - 1) / BLOCK * BLOCK;
-        cr_expect_leq(free_from, berth_plan_nbytes(plan), "%s", record.name);
+        cr_expect_leq(free_from, test_plan_info(plan).nbytes, "%s", record.name);
         n_storages++;
     }
     cr_expect_eq(n_storages, N_SIZES);

@@ -58,9 +58,9 @@ Test(inert, are_saved_again_to_the_same_pickle)
     void *saved;
     size_t saved_nbytes, nbytes, again_nbytes;
 
-    cr_assert_eq(
-        berth_save_memory(&saved, &saved_nbytes, "inert", berth_root(checkpoint), NULL, &error), 0,
-        "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
+                               NAMED("inert"), &error),
+                 0, "%s", error.message);
     cr_assert_eq(berth_archive_open(FIXTURE, NULL, &first, NULL), 0);
     cr_assert_eq(test_archive_open_memory(saved, saved_nbytes, NULL, &second, NULL), 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);
@@ -97,7 +97,8 @@ Test(inert, are_listed_with_what_they_hold)
         cr_expect_eq(berth_find(checkpoint, named.path, &error), named.value, "%s", named.path);
         cr_expect_eq(berth_find(checkpoint, named.name, &error), named.value, "%s", named.name);
     }
-    const berth_value *items = berth_value_list_items(berth_find(checkpoint, "lists.5", &error));
+    const berth_value *items =
+        berth_value_part(berth_find(checkpoint, "lists.5", &error), BERTH_PART_LIST_ITEMS);
     cr_expect_eq(berth_value_count(items), 1001);
     cr_expect_eq(berth_value_count(berth_find(checkpoint, "objects", &error)), 2);
     cr_expect_eq(berth_value_count(berth_find(checkpoint, "keyed", &error)), 3);

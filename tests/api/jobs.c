@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves that go on while the caller does: staged, done, progress, cancel. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -18,7 +19,8 @@ static berth_job *begin(uint32_t flags, const berth_params *call)
     berth_job *job;
     berth_error error;
 
-    cr_assert_eq(berth_save_begin(path, state, flags, call, &job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, call, &job, &error), 0,
+                 "%s", error.message);
     return job;
 }
 
@@ -30,10 +32,10 @@ Test(jobs, write_what_berth_save_writes)
     berth_error error;
     berth_job *job = begin(0, NULL);
 
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "%s", error.message);
     check_wait(job, 0);
     check_wait(job, 0);
-    cr_assert(berth_job_is_staged(job) && berth_job_is_done(job));
+    cr_assert(berth_job_is(job, BERTH_JOB_STAGED) && berth_job_is(job, BERTH_JOB_DONE));
     berth_job_progress(job, &done_nbytes, &total_nbytes);
     cr_assert_eq(done_nbytes, expected_nbytes);
     cr_assert_eq(total_nbytes, expected_nbytes);
@@ -55,7 +57,8 @@ Test(jobs, are_several_at_once)
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof name, "archive%d", i);
         paths[i] = test_path(folder, name);
-        cr_assert_eq(berth_save_begin(i == 0 ? path : paths[i], state, 0, NULL, &jobs[i], &error),
+        cr_assert_eq(berth_save_begin(TO_PATH(i == 0 ? path : paths[i]), OF_VALUE(state), 0, NULL,
+                                      &jobs[i], &error),
                      0, "%s", error.message);
     }
     for (int i = N - 1; i >= 0; i--) {
@@ -82,8 +85,8 @@ Test(jobs, keep_the_folder_they_began_in)
     berth_error error;
 
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(berth_save_begin("archive.pt", state, 0, NULL, &job, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_begin(TO_PATH("archive.pt"), OF_VALUE(state), 0, NULL, &job, &error), 0,
+                 "%s", error.message);
     cr_assert_eq(chdir("/"), 0);
     check_wait(job, 0);
     berth_job_free(job);
@@ -107,12 +110,13 @@ Test(jobs, write_records_too_from_memory_and_from_callbacks)
     berth_error error;
     size_t nbytes;
 
-    cr_assert_eq(berth_save_records(path, archive, records, 3, 0, NULL, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 3, 0), NAMED(archive), &error), 0,
+                 "%s", error.message);
     uint8_t *file = test_read_file(path, &nbytes);
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
         (void)unlink(path);
-        cr_assert_eq(berth_save_records_begin(copy, archive, records, 3, flags, NULL, &job, &error),
+        cr_assert_eq(berth_save_begin(TO_PATH(copy), OF_RECORDS(records, 3, 0), flags,
+                                      NAMED(archive), &job, &error),
                      0, "%s", error.message);
         if (flags) { /* nothing is borrowed any more */
             memset(records, 0, sizeof records);
@@ -170,8 +174,8 @@ static berth_job *begin_to_sink(struct held_sink *held, bool in_order, uint32_t 
     berth_job *job;
     berth_error error;
 
-    cr_assert_eq(berth_save_sink_begin(&sink, NULL, state, flags, NULL, &job, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), flags, NULL, &job, &error), 0,
+                 "%s", error.message);
     memset(&sink, 0x55, sizeof sink); /* it was copied */
     return job;
 }
@@ -190,6 +194,39 @@ Test(jobs, go_to_sinks_in_order_or_anyhow)
     }
 }
 
+Test(jobs, go_to_memory_and_descriptors_too)
+{
+    void *bytes = &bytes;
+    size_t nbytes = 1;
+    berth_job *job;
+    berth_error error;
+
+    patch(SMALL_TILES);
+    cr_assert_eq(
+        berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error), 0,
+        "%s", error.message);
+    check_wait(job, 0);
+    cr_assert(nbytes == expected_nbytes && memcmp(bytes, expected, nbytes) == 0);
+    berth_job_free(job);
+    berth_free(bytes);
+    cr_assert_eq(
+        berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error), 0,
+        "%s", error.message);
+    bool cancelled = berth_job_cancel(job);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), cancelled ? BERTH_E_CANCELLED : 0);
+    cr_assert_eq(bytes == NULL && nbytes == 0, cancelled);
+    berth_job_free(job);
+    berth_free(bytes);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(berth_save_begin(TO_FD(fd), OF_VALUE(state), 0, NULL, &job, &error), 0, "%s",
+                 error.message);
+    check_wait(job, 0);
+    berth_job_free(job);
+    (void)close(fd);
+    check_file(path, expected, expected_nbytes);
+}
+
 Test(jobs, write_records_to_sinks_too)
 {
     struct held_sink to = {.fail_from = UINT64_MAX, .hold_from = UINT64_MAX};
@@ -200,18 +237,19 @@ Test(jobs, write_records_to_sinks_too)
     berth_error error;
     size_t nbytes;
 
-    cr_assert_eq(berth_save_records(path, "a", records, 2, 0, NULL, &error), 0);
+    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 2, 0), NAMED("a"), &error), 0);
     uint8_t *file = test_read_file(path, &nbytes);
     to.bytes = calloc(nbytes, 1);
-    cr_assert_eq(berth_save_records_sink_begin(&sink, "a", records, 2, BERTH_SAVE_SNAPSHOT, NULL,
-                                               &job, &error),
+    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_RECORDS(records, 2, 0), BERTH_SAVE_SNAPSHOT,
+                                  NAMED("a"), &job, &error),
                  0, "%s", error.message);
     memset(weights, 0, WEIGHTS_NBYTES);
     check_wait(job, 0);
     berth_job_free(job);
     cr_assert_eq(memcmp(to.bytes, file, nbytes), 0);
-    cr_assert_eq(berth_save_records_sink_begin(NULL, "a", records, 2, 0, NULL, &job, &error),
-                 BERTH_E_ARGUMENT);
+    cr_assert_eq(
+        berth_save_begin(TO_SINK(NULL), OF_RECORDS(records, 2, 0), 0, NAMED("a"), &job, &error),
+        BERTH_E_ARGUMENT);
     free(to.bytes);
     free(file);
 }
@@ -233,8 +271,8 @@ static void check_progress(const char *options)
     berth_error error;
 
     patch(options);
-    cr_assert_eq(berth_save_sink_begin(&sink, NULL, state, 0, NULL, &job, &error), 0);
-    while (!berth_job_is_done(job)) {
+    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), 0, NULL, &job, &error), 0);
+    while (!berth_job_is(job, BERTH_JOB_DONE)) {
         berth_job_progress(job, &done_nbytes, &total_nbytes);
         cr_assert_eq(total_nbytes, expected_nbytes);
         cr_assert(done_nbytes >= last_nbytes && done_nbytes <= total_nbytes);
@@ -262,9 +300,9 @@ Test(jobs, are_staged_only_when_all_was_read)
     make_sink(&sink, expected_nbytes - 3000);
     berth_job *job = begin_to_sink(&sink, true, 0);
     sem_wait(&sink.reached);
-    cr_assert_not(berth_job_is_staged(job) || berth_job_is_done(job));
+    cr_assert_not(berth_job_is(job, BERTH_JOB_STAGED) || berth_job_is(job, BERTH_JOB_DONE));
     sem_post(&sink.go_on);
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0);
     memset(weights, 0, WEIGHTS_NBYTES);
     berth_tree_free(tree);
     tree = NULL;
@@ -291,7 +329,7 @@ Test(jobs, cancelled_write_nothing_any_more)
     sem_post(&sink.go_on);
     check_wait(job, BERTH_E_CANCELLED);
     cr_assert_eq(sink.n_writes, n_writes);
-    cr_assert_eq(berth_job_wait_staged(job, &error), BERTH_E_CANCELLED);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), BERTH_E_CANCELLED);
     cr_assert_str_eq(error.message, "cancelled");
     cr_assert(berth_job_cancel(job), "the answer stays");
     berth_job_free(job);
@@ -360,7 +398,7 @@ static void check_cancelled(berth_job *job)
 
     check_wait(job, BERTH_E_CANCELLED);
     snprintf(message, sizeof message, "%s: cancelled", path);
-    cr_assert_eq(berth_job_wait(job, &error), BERTH_E_CANCELLED);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CANCELLED);
     cr_assert_str_eq(error.message, message);
     berth_job_free(job);
     check_file(path, OLD, strlen(OLD));
@@ -398,12 +436,12 @@ Test(jobs, fail_with_the_error_of_the_save)
     make_sink(&sink, UINT64_MAX);
     sink.fail_from = 8000;
     berth_job *job = begin_to_sink(&sink, true, 0);
-    cr_assert_eq(berth_job_wait_staged(job, &error), BERTH_E_CALLBACK);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), BERTH_E_CALLBACK);
     cr_assert_str_eq(error.message, "data/0 at byte 8000: the sink failed: Input/output error");
-    cr_assert_eq(berth_job_wait(job, &again), BERTH_E_CALLBACK);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &again), BERTH_E_CALLBACK);
     cr_assert_eq(memcmp(&error, &again, sizeof error), 0);
-    cr_assert_eq(berth_job_wait(job, NULL), BERTH_E_CALLBACK);
-    cr_assert(berth_job_is_staged(job) && berth_job_is_done(job));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, NULL), BERTH_E_CALLBACK);
+    cr_assert(berth_job_is(job, BERTH_JOB_STAGED) && berth_job_is(job, BERTH_JOB_DONE));
     berth_job_free(job);
     free(sink.bytes);
 }
@@ -460,28 +498,43 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
     const berth_params call = {.stats = &stats};
     berth_error error;
 
-    cr_assert_eq(berth_save_begin(elsewhere, state, 0, &call, &job, &error), BERTH_E_NOT_FOUND);
+    cr_assert_eq(berth_save_begin(TO_PATH(elsewhere), OF_VALUE(state), 0, &call, &job, &error),
+                 BERTH_E_NOT_FOUND);
     cr_assert_null(job);
     cr_assert_str_eq(error.message,
                      "/nowhere/model.pt: its folder cannot be opened: No such file or directory");
     cr_assert_eq(stats.n_storages, 2);
-    cr_assert_eq(berth_save_begin(NULL, state, 0, NULL, &job, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the path is NULL");
-    cr_assert_eq(berth_save_begin(path, NULL, 0, NULL, &job, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_begin(path, state, 1, NULL, &job, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "unknown flags 0x1");
-    cr_assert_eq(berth_save_begin(path, state, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the place for the job is NULL");
-    cr_assert_eq(berth_save_sink_begin(NULL, NULL, state, 0, NULL, &job, &error), BERTH_E_ARGUMENT);
-    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
-    cr_assert_eq(berth_save_records_begin(path, NULL, &record, 1, 0x200, NULL, &job, &error),
+    cr_assert_eq(berth_save_begin(TO_PATH(NULL), OF_VALUE(state), 0, NULL, &job, &error),
                  BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_records(path, NULL, &record, 1, BERTH_SAVE_SNAPSHOT, NULL, &error),
-                 BERTH_E_ARGUMENT, "only jobs have snapshots");
-    cr_assert_eq(berth_job_wait(NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "the path is NULL");
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(NULL), 0, NULL, &job, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), 1, NULL, &job, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "unknown flags 0x1");
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), 0, NULL, NULL, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "job is NULL");
+    cr_assert_eq(berth_save_begin(TO_SINK(NULL), OF_VALUE(state), 0, NULL, &job, &error),
+                 BERTH_E_ARGUMENT);
+    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
+    cr_assert_eq(
+        berth_save_begin(TO_PATH(path), OF_RECORDS(&record, 1, 0), 0x200, NULL, &job, &error),
+        BERTH_E_ARGUMENT);
+    cr_assert_eq(
+        berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, BERTH_SAVE_SNAPSHOT), NULL, &error),
+        BERTH_E_ARGUMENT, "no flag of records");
+    cr_assert_eq(berth_job_wait(NULL, BERTH_JOB_DONE, &error), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "the job is NULL");
-    cr_assert_eq(berth_job_wait_staged(NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_not(berth_job_cancel(NULL) || berth_job_is_done(NULL) || berth_job_is_staged(NULL));
+    cr_assert_eq(berth_job_wait(NULL, BERTH_JOB_STAGED, &error), BERTH_E_ARGUMENT);
+    job = begin(0, NULL);
+    cr_assert_eq(berth_job_wait(job, (berth_job_event)0, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "invalid event 0");
+    check_wait(job, 0);
+    berth_job_free(job);
+    (void)unlink(path);
+    cr_assert_not(berth_job_cancel(NULL) || berth_job_is(NULL, BERTH_JOB_DONE) ||
+                  berth_job_is(NULL, BERTH_JOB_STAGED));
     uint64_t total_nbytes = 1;
     berth_job_progress(NULL, NULL, &total_nbytes);
     cr_assert_eq(total_nbytes, 0);
@@ -501,9 +554,10 @@ Test(jobs, without_memory_fail_cleanly_wherever_it_happens)
             test_write_file(path, OLD, strlen(OLD));
             test_memory_watch();
             test_memory_refuse(nth, false);
-            int status = berth_save_begin(path, state, flags, NULL, &job, &error);
+            int status =
+                berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, NULL, &job, &error);
             if (status == 0) {
-                status = berth_job_wait(job, &error);
+                status = berth_job_wait(job, BERTH_JOB_DONE, &error);
                 berth_job_free(job);
             }
             cr_assert_eq(test_memory_seen().live_nbytes, 0);

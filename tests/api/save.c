@@ -80,7 +80,7 @@ Test(save, memory_gets_the_same_bytes_as_a_path)
     size_t nbytes;
     berth_error error;
 
-    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error), 0, "%s",
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
                  error.message);
     check_same(bytes, nbytes);
     berth_free(bytes);
@@ -95,7 +95,7 @@ Test(save, a_descriptor_gets_them_at_its_position)
 
     cr_assert_eq(write(fd, "before", 6), 6);
     patch("io.chunk_nbytes=1000 io.threads=4");
-    cr_assert_eq(berth_save_fd(fd, NULL, state, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_FD(fd), OF_VALUE(state), NULL, &error), 0, "%s", error.message);
     cr_assert_eq(write(fd, "behind", 6), 6, "it stays open");
     close(fd);
     uint8_t *bytes = test_read_file(other, &nbytes);
@@ -138,7 +138,8 @@ Test(save, a_pipe_gets_them_in_order)
     cr_assert_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
     drain.fd = ends[0];
     cr_assert_eq(pthread_create(&reader, NULL, read_pipe, &drain), 0);
-    cr_assert_eq(berth_save_fd(ends[1], NULL, state, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error), 0, "%s",
+                 error.message);
     close(ends[1]);
     pthread_join(reader, NULL);
     close(ends[0]);
@@ -154,7 +155,7 @@ Test(save, a_closed_pipe_is_an_error_with_record_and_byte)
     signal(SIGPIPE, SIG_IGN);
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
     close(ends[0]);
-    cr_assert_eq(berth_save_fd(ends[1], NULL, state, NULL, &error), BERTH_E_SYSTEM);
+    cr_assert_eq(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error), BERTH_E_SYSTEM);
     cr_assert_str_eq(error.message, "data.pkl at byte 0: cannot write: Broken pipe");
     cr_assert_eq(error.system_errno, EPIPE);
     close(ends[1]);
@@ -201,7 +202,8 @@ static void check_sink(bool in_order, const char *options)
     berth_error error;
 
     patch(options);
-    cr_assert_eq(berth_save_sink(&sink, NULL, state, &call, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), &call, &error), 0, "%s",
+                 error.message);
     check_same(collector.bytes, stats.moved_nbytes);
     berth_config_unpatch(NULL);
     free(collector.bytes);
@@ -221,7 +223,7 @@ Test(save, a_sink_that_fails_is_told_with_record_and_byte)
     berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=4096");
-    cr_assert_eq(berth_save_sink(&sink, NULL, state, NULL, &error), BERTH_E_CALLBACK);
+    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), NULL, &error), BERTH_E_CALLBACK);
     cr_assert_str_eq(error.message,
                      "data/0 at byte 8192: the sink failed: No space left on device");
     cr_assert_eq(error.system_errno, ENOSPC);
@@ -237,13 +239,13 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
     size_t nbytes;
     uint8_t *file = save_to_path(&nbytes);
     berth_error error;
-    berth_plan *plan = berth_plan_new(path, state, NULL, &error);
+    berth_plan *plan = berth_plan_new(TO_PATH(path), OF_VALUE(state), NULL, &error);
     berth_record record;
     bool seen = false;
 
     cr_assert(plan, "%s", error.message);
-    cr_assert_eq(berth_plan_nbytes(plan), nbytes);
-    for (size_t i = 0; i < berth_plan_count(plan); i++) {
+    cr_assert_eq(test_plan_info(plan).nbytes, nbytes);
+    for (size_t i = 0; i < test_plan_info(plan).n_records; i++) {
         cr_assert_eq(berth_plan_at(plan, i, &record), 0);
         cr_assert_eq(memcmp(file + record.header_offset, "PK\3\4", 4), 0);
         if (strcmp(record.name, "data/0") == 0) {
@@ -253,7 +255,7 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
         }
     }
     cr_assert(seen);
-    cr_assert_eq(berth_plan_count(plan), 9, "tied tensors share a record");
+    cr_assert_eq(test_plan_info(plan).n_records, 9, "tied tensors share a record");
     berth_plan_free(plan);
     berth_plan_free(NULL);
     free(file);
@@ -272,7 +274,8 @@ static void check_part_of_a_checkpoint(const char *options)
     cr_assert_eq(berth_open(path, NULL, &whole, &error), 0, "%s", error.message);
     berth_tree *other = berth_tree_new(NULL);
     berth_value *dict = berth_make_dict(other);
-    berth_dict_set(dict, "tied", berth_value_compact(other, berth_find(whole, "tied", NULL)));
+    berth_dict_set(dict, "tied",
+                   berth_value_copy(other, berth_find(whole, "tied", NULL), BERTH_COPY_COMPACT));
     cr_assert_eq(berth_save(part_path, dict, NULL, &error), 0, "%s", error.message);
     berth_tree_free(other);
     berth_close(whole);
@@ -284,6 +287,35 @@ static void check_part_of_a_checkpoint(const char *options)
     berth_close(part);
     berth_config_unpatch(NULL);
     free(part_path);
+}
+
+Test(save, a_checkpoint_is_edited_in_five_lines)
+{
+    char *edited = test_path(folder, "edited.pt");
+    berth_checkpoint *opened;
+    berth_error error;
+    int64_t epoch;
+
+    free(save_to_path(&(size_t){0}));
+    cr_assert_eq(berth_open(path, NULL, &opened, &error), 0, "%s", error.message);
+    berth_tree *other = berth_tree_new(NULL);
+
+    berth_value *root = berth_make_dict(other);
+    berth_dict_set(root, "model", berth_value_copy(other, berth_root(opened), 0));
+    berth_dict_set(root, "epoch", berth_make_int(other, 7));
+    cr_assert_eq(berth_save(edited, root, NULL, &error), 0, "%s", error.message);
+
+    berth_tree_free(other);
+    berth_close(opened);
+    cr_assert_eq(berth_open(edited, NULL, &opened, &error), 0, "%s", error.message);
+    cr_expect(berth_as_int(berth_find(opened, "epoch", NULL), &epoch) && epoch == 7);
+    const berth_tensor *tied = berth_find_tensor(opened, "model.tied");
+    cr_expect_gt(berth_storage_nbytes(tied->storage), berth_tensor_nbytes(tied), "it stays whole");
+    cr_expect_eq(
+        memcmp(berth_tensor_data(opened, tied, &error), weights + 500, berth_tensor_nbytes(tied)),
+        0);
+    berth_close(opened);
+    free(edited);
 }
 
 Test(save, a_part_of_a_checkpoint_is_saved_compactly)
@@ -404,7 +436,7 @@ Test(save, the_other_byte_order_swaps_elements)
 
     patch(OTHER_ORDER " io.chunk_nbytes=1001 io.threads=3");
     uint8_t *file = save_to_path(&nbytes);
-    berth_plan *plan = berth_plan_new(path, state, NULL, &error);
+    berth_plan *plan = berth_plan_new(TO_PATH(path), OF_VALUE(state), NULL, &error);
     cr_assert_eq(berth_plan_at(plan, 4, &record), 0);
     cr_assert_str_eq(record.name, "data/0");
     for (size_t i = 0; i < N_WEIGHTS; i++) {
@@ -444,15 +476,32 @@ Test(save, arguments_that_are_none_are_errors)
     cr_assert_str_eq(error.message, "the path is NULL");
     cr_assert_eq(berth_save(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_assert(strstr(error.message, "archive.pt: the value is NULL"), "%s", error.message);
-    cr_assert_eq(berth_save_sink(NULL, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_sink(&no_write, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_fd(-1, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_memory(NULL, &nbytes, NULL, state, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_memory(&bytes, &nbytes, "a/b", state, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_to(TO_SINK(NULL), OF_VALUE(state), NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_to(TO_SINK(&no_write), OF_VALUE(state), NULL, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_to(TO_FD(-1), OF_VALUE(state), NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_to(TO_MEMORY(NULL, &nbytes), OF_VALUE(state), NULL, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state),
+                               &(berth_params){.archive_name = "a/b"}, &error),
+                 BERTH_E_ARGUMENT);
     cr_assert_null(bytes);
-    cr_assert_null(berth_plan_new(NULL, NULL, NULL, &error));
-    cr_assert_eq(berth_plan_nbytes(NULL), 0);
-    cr_assert_eq(berth_plan_count(NULL), 0);
+    cr_assert_null(berth_plan_new(NULL, OF_VALUE(NULL), NULL, &error));
+    cr_assert_eq(test_plan_info(NULL).nbytes, 0);
+    cr_assert_eq(test_plan_info(NULL).n_records, 0);
+    berth_target target = berth_to_memory(&bytes, &nbytes);
+    berth_content content = berth_of_value(state);
+    target.reserved[3] = 1;
+    cr_assert_eq(berth_save_to(&target, &content, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "berth_target: reserved[3] is not 0"), "%s", error.message);
+    target = (berth_target){.fd = 1};
+    cr_assert_eq(berth_save_to(&target, &content, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_str_eq(error.message, "invalid kind of target");
+    content = (berth_content){.value = state};
+    cr_assert_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, ": invalid kind of content"), "%s", error.message);
+    cr_assert_eq(berth_save_to(NULL, &content, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_save_to(TO_PATH(path), NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(test_folder_count(folder), 0);
 }
 
@@ -478,7 +527,7 @@ Test(save, no_memory_is_a_clean_error_wherever_it_happens)
         berth_error error;
         test_memory_watch();
         test_memory_refuse(nth, false);
-        int status = berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error);
+        int status = berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error);
         if (status == 0)
             berth_free(bytes);
         cr_assert_eq(test_memory_seen().live_nbytes, 0);

@@ -13,8 +13,9 @@ static berth_job *begin(const berth_params *call)
     berth_job *job;
     berth_error error;
 
-    cr_assert_eq(berth_save_begin(path, state, BERTH_SAVE_SNAPSHOT, call, &job, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(
+        berth_save_begin(TO_PATH(path), OF_VALUE(state), BERTH_SAVE_SNAPSHOT, call, &job, &error),
+        0, "%s", error.message);
     return job;
 }
 
@@ -28,11 +29,11 @@ static void check_snapshot(const char *options)
 
     patch(options);
     memcpy(kept, weights, WEIGHTS_NBYTES);
-    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, state, NULL, &error), 0, "%s",
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
                  error.message);
     berth_job *job = begin(NULL);
-    cr_assert(berth_job_is_staged(job));
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0);
+    cr_assert(berth_job_is(job, BERTH_JOB_STAGED));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0);
     memset(weights, 0x77, WEIGHTS_NBYTES);
     check_wait(job, 0);
     berth_job_free(job);
@@ -100,8 +101,9 @@ static void check_refused(uint64_t memory_nbytes, berth_error *error)
 
     snprintf(options, sizeof options, "io.memory_nbytes=%llu", (unsigned long long)memory_nbytes);
     patch(options);
-    cr_assert_eq(berth_save_begin(path, state, BERTH_SAVE_SNAPSHOT, NULL, &job, error),
-                 BERTH_E_MEMORY);
+    cr_assert_eq(
+        berth_save_begin(TO_PATH(path), OF_VALUE(state), BERTH_SAVE_SNAPSHOT, NULL, &job, error),
+        BERTH_E_MEMORY);
     cr_assert_null(job);
     cr_assert_eq(test_folder_count(folder), 0);
     berth_config_unpatch(NULL);

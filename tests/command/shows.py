@@ -177,10 +177,3 @@ class Config(Case):
         self.refused("ls", self.demo, env={"BERTH_SAVE_STORAGE_ALIGNMENT": "3"},
                      says=["BERTH_SAVE_STORAGE_ALIGNMENT", "3"])
         self.refused("ls", self.demo, env={"BERTH_LOAD_CHEKC": "data"}, says="BERTH_LOAD_CHEKC")
-
-    def test_what_is_not_built_says_so(self):
-        error = self.berth("ls", self.demo, "--set", "io.queue_depth=4", code=2).err
-        self.assertIn("io.queue_depth", error)
-        self.assertIn("request queues", error)
-        self.assertEqual(self.berth("config", "io.queue_depth").out.splitlines()[-1],
-                         "    not part of this version: all but 0")

@@ -152,7 +152,7 @@ Test(error, of_memory_tells_how_much)
     berth_error error = cleared();
 
     cr_assert_eq(bth_fail_memory(&error, 1000), BERTH_E_MEMORY);
-    cr_assert_str_eq(error.message, "out of memory: 1000 bytes were asked for");
+    cr_assert_str_eq(error.message, "out of memory: 1000 bytes were requested");
 }
 
 Test(status, every_one_has_a_name_and_a_text_of_its_own)

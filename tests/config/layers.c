@@ -291,11 +291,6 @@ Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
     expect_every_operation_to_fail(BERTH_E_OPTION,
                                    "load.check = : must be none | directory | headers | data "
                                    "(BERTH_FORCE_LOAD_CHECK in the environment)");
-    forget_environment();
-    variable("BERTH_IO_QUEUE_DEPTH", "4");
-    expect_every_operation_to_fail(BERTH_E_UNAVAILABLE,
-                                   "io.queue_depth = 4: request queues are not part of this "
-                                   "version; use 0 (BERTH_IO_QUEUE_DEPTH in the environment)");
 }
 
 Test(environment, with_a_bad_value_of_a_name_that_does_not_count_fails_too)
@@ -373,11 +368,6 @@ Test(patches, are_made_all_or_nothing)
         expect("io.threads", "0", "default");
         cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT, "nothing to undo");
     }
-    cr_assert_eq(berth_config_patch("io.threads=3 io.queue_depth=4", &error), BERTH_E_UNAVAILABLE);
-    cr_assert_str_eq(error.message, "io.queue_depth = 4: request queues are not part of this "
-                                    "version; use 0 (in a patch)");
-    expect("io.threads", "0", "default");
-    cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT, "nothing to undo");
     cr_assert_eq(berth_config_patch(NULL, &error), BERTH_E_ARGUMENT);
 }
 

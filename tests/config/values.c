@@ -176,39 +176,6 @@ Test(values, come_as_integers_too)
     cr_assert_eq(berth_config_set_int("io.threads", INT64_MIN, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "io.threads = -9223372036854775808: must be 0 to 1024, "
                                     "0: measured (set by the program)");
-    cr_assert_eq(berth_config_set_int("io.queue_depth", 4, &error), BERTH_E_UNAVAILABLE);
-    cr_assert_str_eq(error.message, "io.queue_depth = 4: request queues are not part of this "
-                                    "version; use 0 (set by the program)");
-}
-
-struct later {
-    const char *name, *value, *sentence, *later;
-};
-
-Test(values, of_engines_that_are_not_built_are_refused_with_what_works)
-{
-#define NOT_BUILT(engine, use)                                                                     \
-    ": " engine " not part of this version; use " use " (set by the program)"
-    static const struct later rows[] = {
-        {"io.queue_depth", "4", NOT_BUILT("request queues are", "0"), "all but 0"}};
-    char sentence[300];
-    size_t n_later = 0;
-    berth_option option;
-
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        (void)snprintf(sentence, sizeof sentence, "%s = %s%s", rows[i].name, rows[i].value,
-                       rows[i].sentence);
-        expect_code(BERTH_E_UNAVAILABLE, rows[i].name, rows[i].value, sentence);
-        cr_assert_eq(berth_config_describe(rows[i].name, &option, &error), 0);
-        cr_assert_str_eq(option.later, rows[i].later);
-        /* The default is always what works. */
-        cr_assert_eq(berth_config_set(rows[i].name, option.initial, &error), 0);
-    }
-    for (size_t i = 0; i < berth_config_count(); i++) {
-        cr_assert_eq(berth_config_at(i, &option, &error), 0);
-        n_later += *option.later != '\0';
-    }
-    cr_assert_eq(n_later, 1, "the options above are all that wait");
 }
 
 Test(values, names_that_are_none_are_refused)
@@ -240,10 +207,10 @@ Test(values, need_a_buffer_that_holds_them)
 
 Test(values, every_option_is_described)
 {
-    static const char *const units[] = {"", "bytes", "threads", "passes", "requests", "buffers"};
+    static const char *const units[] = {"", "bytes", "threads", "passes", "buffers"};
     berth_option option;
 
-    cr_assert_eq(berth_config_count(), 26);
+    cr_assert_eq(berth_config_count(), 25);
     for (size_t i = 0; i < berth_config_count(); i++) {
         bool unit_is_known = false;
         cr_assert_eq(berth_config_at(i, &option, &error), 0);
@@ -283,7 +250,6 @@ Test(values, have_the_documented_defaults)
                                           {"load.unknown_globals", "refuse"},
                                           {"io.threads", "0"},
                                           {"io.chunk_nbytes", "0"},
-                                          {"io.queue_depth", "0"},
                                           {"io.numa", "local"},
                                           {"io.memory_nbytes", "0"},
                                           {"device.staging_nbytes", "0"},

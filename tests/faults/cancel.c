@@ -52,8 +52,10 @@ static void save_in_all_ways(char *to)
     const berth_sink sink = {.write = write_slowly, .context = &nowhere};
 
     expect(save_values(to, &error) == 0, "a save", &error);
-    expect(berth_save_records(to, NULL, &record, 1, 0, &call, &error) == 0, "records", &error);
-    expect(berth_save_records_sink(&sink, "a", &record, 1, 0, NULL, &error) == 0, "sink", &error);
+    expect(berth_save_to(TO_PATH(to), OF_RECORDS(&record, 1, 0), &call, &error) == 0, "records",
+           &error);
+    expect(berth_save_to(TO_SINK(&sink), OF_RECORDS(&record, 1, 0), NAMED("a"), &error) == 0,
+           "sink", &error);
     expect(save_by_job(to, BERTH_SAVE_SNAPSHOT, &error) == 0, "a job", &error);
 }
 
@@ -234,6 +236,7 @@ Test(cancel, of_a_worker_by_what_it_calls_is_held_off)
 
     (void)alarm(20);
     cr_assert_eq(berth_config_load("io.threads=2\nio.chunk_nbytes=4096", NULL), 0);
-    expect(berth_save_records_sink(&sink, "a", &record, 1, 0, NULL, &error) == 0, "sink", &error);
+    expect(berth_save_to(TO_SINK(&sink), OF_RECORDS(&record, 1, 0), NAMED("a"), &error) == 0,
+           "sink", &error);
     cr_assert_gt(n_cancelled, 0);
 }

@@ -121,7 +121,7 @@ static int read_and_save(berth_error *error)
     (void)unlink(copy_path);
     test_write_file(copy_path, OLD, strlen(OLD));
     if (berth_open(path, NULL, &checkpoint, error) == 0) {
-        berth_save(copy_path, berth_root(checkpoint), NULL, error);
+        cr_expect_eq(berth_save(copy_path, berth_root(checkpoint), NULL, error), (int)error->code);
         berth_close(checkpoint);
     }
     size_t nbytes;

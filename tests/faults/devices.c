@@ -68,9 +68,9 @@ static int save_by_job(const berth_value *value, uint32_t flags, berth_error *er
 {
     berth_job *job;
 
-    if (berth_save_begin(path, value, flags, NULL, &job, error) < 0)
+    if (berth_save_begin(TO_PATH(path), OF_VALUE(value), flags, NULL, &job, error) < 0)
         return error->code;
-    int status = berth_job_wait(job, error);
+    int status = berth_job_wait(job, BERTH_JOB_DONE, error);
     berth_job_free(job);
     return status;
 }
@@ -111,11 +111,11 @@ static void check_outcome(int status, const berth_error *error, const char *abou
     cr_assert_eq(status, error->code, "%s", about);
     cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
     if (status == 0) {
-        cr_assert(file_holds(path, scene.expected, scene.expected_nbytes), "%s: not the new file",
-                  about);
+        cr_assert(test_file_holds(path, scene.expected, scene.expected_nbytes),
+                  "%s: not the new file", about);
         return;
     }
-    cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+    cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
               error->message);
 }
 
@@ -290,7 +290,8 @@ Test(device_faults, messages_name_the_record_the_device_and_what_its_driver_says
     check_message(BTH_SIMULATED_WAIT, 1,
                   "data/0: simulated:0: copies did not end well: an illegal memory access was "
                   "encountered (SIMULATED_ILLEGAL_ADDRESS)");
-    check_message(BTH_SIMULATED_OPEN_STREAM, 1,
-                  "simulated:0: no stream can be had: an illegal memory access was encountered "
-                  "(SIMULATED_ILLEGAL_ADDRESS)");
+    check_message(
+        BTH_SIMULATED_OPEN_STREAM, 1,
+        "simulated:0: a stream cannot be created: an illegal memory access was encountered "
+        "(SIMULATED_ILLEGAL_ADDRESS)");
 }

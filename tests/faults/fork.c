@@ -33,8 +33,9 @@ enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };
 #define SANITIZER_HANGS 77
 #define OTHERS_OPTIONS OTHERS_THREADS " io.chunk_nbytes=65536 save.durability=none"
 #define REFUSED(what)                                                                              \
-    "this " what " was made before this process was forked, and its threads are not here: make "   \
-    "it anew in this process"
+    "this " what                                                                                   \
+    " belongs to the parent process, whose threads do not exist here: make a new one "             \
+    "in this process"
 
 static float *elements;
 static int64_t shapes[N_TENSORS][2];
@@ -133,11 +134,7 @@ static berth_value *values_of(berth_tree *tree)
     berth_value *root = berth_make_dict(tree);
 
     for (int i = 0; i < N_TENSORS; i++)
-        berth_dict_set(root, names[i],
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                               .rank = 2,
-                                                               .shape = shapes[i],
-                                                               .data = elements}));
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, elements, 2, shapes[i]));
     return root;
 }
 
@@ -278,10 +275,11 @@ static void check_refused(void)
     berth_error error;
 
     const berth_tensor *tensor = berth_find_tensor(shared, names[0]);
-    expect_refused(berth_job_wait(job, &error), &error, REFUSED("job"));
-    expect_refused(berth_job_wait_staged(job, &error), &error, REFUSED("job"));
-    expect(berth_job_is_done(job) && berth_job_is_staged(job) && !berth_job_cancel(job), "a job",
-           NULL);
+    expect_refused(berth_job_wait(job, BERTH_JOB_DONE, &error), &error, REFUSED("job"));
+    expect_refused(berth_job_wait(job, BERTH_JOB_STAGED, &error), &error, REFUSED("job"));
+    expect(berth_job_is(job, BERTH_JOB_DONE) && berth_job_is(job, BERTH_JOB_STAGED) &&
+               !berth_job_cancel(job),
+           "a job", NULL);
     expect_refused(berth_rows_prefetch(rows, 0, &id, 1, &ticket, &error), &error,
                    REFUSED("row cache"));
     expect_refused(berth_rows_wait(rows, kept_ticket, NULL, &error), &error, REFUSED("row cache"));
@@ -415,8 +413,8 @@ static void begin_round(unsigned round, const char *job_path)
     expect(berth_open(path, NULL, &shared, &error) == 0, "shared", &error);
     expect(berth_archive_open(path, NULL, &archive, &error) == 0, "archive", &error);
     expect(berth_config_unpatch(NULL) == 0, "unpatch", NULL);
-    expect(berth_save_begin(job_path, values_of(tree), BERTH_SAVE_SNAPSHOT, NULL, &job, &error) ==
-               0,
+    expect(berth_save_begin(TO_PATH(job_path), OF_VALUE(values_of(tree)), BERTH_SAVE_SNAPSHOT, NULL,
+                            &job, &error) == 0,
            "a job", &error);
     berth_tree_free(tree);
     expect(berth_prefetch_begin(shared, NULL, 0, NULL, &prefetch, &error) == 0, "prefetch", &error);
@@ -430,7 +428,7 @@ static void end_round(void)
 
     while (n_idle < 1)
         (void)sched_yield();
-    expect(berth_job_wait(job, &error) == 0, "the parent's job", &error);
+    expect(berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, "the parent's job", &error);
     berth_job_free(job);
     berth_prefetch_free(prefetch);
     berth_archive_close(archive);

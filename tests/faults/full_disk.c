@@ -92,10 +92,10 @@ static int save_into(size_t free_nbytes, size_t room_nbytes, enum teller teller)
     int status = save_records(path, &error);
     bth_system_restore();
     if (status == 0)
-        cr_assert(file_holds(path, expected, expected_nbytes));
+        cr_assert(test_file_holds(path, expected, expected_nbytes));
     else {
         check_told(status, &error, ENOSPC);
-        cr_assert(file_holds(path, OLD, strlen(OLD)));
+        cr_assert(test_file_holds(path, OLD, strlen(OLD)));
     }
     cr_assert_eq(test_folder_count(folder), 2, "something is left behind");
     cr_assert_eq(unlink(ballast), 0);
@@ -171,8 +171,8 @@ static void try_limit(size_t most_nbytes, enum teller teller)
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0, "a limit of %zu bytes: child ended with %x", most_nbytes,
                  (unsigned)status);
-    cr_assert(most_nbytes >= expected_nbytes ? file_holds(path, expected, expected_nbytes)
-                                             : file_holds(path, OLD, strlen(OLD)));
+    cr_assert(most_nbytes >= expected_nbytes ? test_file_holds(path, expected, expected_nbytes)
+                                             : test_file_holds(path, OLD, strlen(OLD)));
     cr_assert_eq(test_folder_count(folder), 2, "something is left behind");
     n_points++;
 }

@@ -25,7 +25,8 @@ static int begin(uint32_t flags, berth_job **job, berth_error *error)
                                         {.name = "data/0", .nbytes = 30000, .data = bytes},
                                         {.name = "data/1", .nbytes = 17, .data = bytes}};
 
-    return berth_save_records_begin(path, "archive", records, 3, flags, NULL, job, error);
+    return berth_save_begin(TO_PATH(path), OF_RECORDS(records, 3, 0), flags, NAMED("archive"), job,
+                            error);
 }
 
 static int save(uint32_t flags, berth_error *error)
@@ -35,7 +36,7 @@ static int save(uint32_t flags, berth_error *error)
 
     cr_assert_eq(status == 0, job != NULL);
     if (status == 0) {
-        status = berth_job_wait(job, error);
+        status = berth_job_wait(job, BERTH_JOB_DONE, error);
         berth_job_free(job);
     }
     return status;
@@ -66,9 +67,9 @@ TestSuite(job_faults, .init = set_up, .fini = tear_down, .timeout = 120);
 static void check_held(int status, const char *about)
 {
     if (status == 0 || status == BERTH_E_NOT_DURABLE)
-        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(test_file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
     else
-        cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file", about);
+        cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file", about);
     cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", about);
 }
 
@@ -193,12 +194,12 @@ Test(job_faults, while_the_data_is_synced_a_job_is_staged_and_memory_may_be_chan
 
     bth_system.fsync = held_fsync;
     berth_job *job = begin_held();
-    cr_assert(berth_job_is_staged(job));
-    cr_assert_not(berth_job_is_done(job));
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0);
+    cr_assert(berth_job_is(job, BERTH_JOB_STAGED));
+    cr_assert_not(berth_job_is(job, BERTH_JOB_DONE));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0);
     memset(bytes, 0, 30000);
     sem_post(&go_on);
-    cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
     berth_job_free(job);
     check_held(0, "synced");
 }
@@ -211,8 +212,9 @@ Test(job_faults, a_cancel_while_the_data_is_synced_leaves_the_old_file)
     berth_job *job = begin_held();
     cr_assert(berth_job_cancel(job));
     sem_post(&go_on);
-    cr_assert_eq(berth_job_wait(job, &error), BERTH_E_CANCELLED, "%s", error.message);
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0, "it was");
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CANCELLED, "%s",
+                 error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "it was");
     berth_job_free(job);
     check_held(BERTH_E_CANCELLED, "cancelled while synced");
 }
@@ -234,11 +236,11 @@ static int cancel_when_synced(void *context, uint64_t done_nbytes, uint64_t tota
 Test(job_faults, a_progress_function_is_heard_once_more_before_the_rename)
 {
     const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
-    const berth_params call = {.progress = cancel_when_synced};
+    const berth_params call = {.progress = cancel_when_synced, .archive_name = "archive"};
     berth_error error;
 
     bth_system.fsync = note_fsync;
-    cr_assert_eq(berth_save_records(path, "archive", &record, 1, 0, &call, &error),
+    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, 0), &call, &error),
                  BERTH_E_CANCELLED, "%s", error.message);
     check_held(error.code, "cancelled once it was synced");
 }
@@ -251,7 +253,7 @@ Test(job_faults, a_cancel_at_the_rename_comes_too_late_and_says_so)
     berth_job *job = begin_held();
     cr_assert_not(berth_job_cancel(job));
     sem_post(&go_on);
-    cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
     cr_assert_not(berth_job_cancel(job));
     berth_job_free(job);
     check_held(0, "too late");

@@ -40,9 +40,8 @@ static int save_to_descriptor(berth_error *error)
     const int64_t shape[] = {N_BYTES};
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *value = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape, .data = bytes});
-    int status = berth_save_fd(fd, "archive", value, NULL, error);
+    berth_value *value = test_tensor(tree, BERTH_INT8, bytes, 1, shape);
+    int status = berth_save_to(TO_FD(fd), OF_VALUE(value), NAMED("archive"), error);
 
     berth_tree_free(tree);
     (void)close(fd);

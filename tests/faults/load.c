@@ -357,7 +357,7 @@ static berth_checkpoint *open_names(void **saved)
     berth_dict_set(below, "b", berth_make_tensor(tree, &tensor));
     berth_dict_set(root, "a.b", berth_make_tensor(tree, &tensor));
     berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), berth_make_int(tree, 5));
-    cr_assert_eq(berth_save_memory(saved, &nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     berth_tree_free(tree);
     cr_assert_eq(test_open_memory(*saved, nbytes, NULL, &checkpoint, NULL), 0);
     return checkpoint;

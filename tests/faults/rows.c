@@ -23,11 +23,7 @@ static void set_up(void)
     elements = malloc(N_ROWS * N_COLUMNS * sizeof *elements);
     for (int i = 0; i < N_ROWS * N_COLUMNS; i++)
         elements[i] = (float)i;
-    berth_dict_set(
-        root, "table",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
+    berth_dict_set(root, "table", test_tensor(tree, BERTH_FLOAT32, elements, 2, shape));
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
     berth_tree_free(tree);
     /* Neighbours and rows far apart; the second half of the one is the first of the other. */

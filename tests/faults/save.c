@@ -227,7 +227,7 @@ Test(save_faults, writes_of_a_few_bytes_at_a_time_give_identical_bytes)
     bth_system.pwrite = write_little;
     cr_assert_eq(save(&scenes[0], path, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
-    cr_assert(file_holds(path, expected, expected_nbytes));
+    cr_assert(test_file_holds(path, expected, expected_nbytes));
 }
 
 /* ---- direct writes ---- */

@@ -6,14 +6,14 @@
 #include "format/names/names.h"
 #include "format/pickle/pickle.h"
 #include "format/values/node.h"
-
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/bytes.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
+#include "tests/support/support.h"
 
 static berth_tree *tree, *other;
 static berth_value *foreign_dict, *foreign_text;
@@ -53,18 +53,17 @@ static void expect_error(int line, bool refused, int code, const char *message)
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
-    return berth_make_tensor(
-        tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
+    return test_tensor(tree, dtype, numbers, rank, shape);
 }
 
 static berth_value *floats(int64_t n)
 {
-    return tensor_of(BERTH_FLOAT32, 1, &n);
+    return test_vector(tree, BERTH_FLOAT32, numbers, n);
 }
 
 static berth_value *longs(int64_t n)
 {
-    return tensor_of(BERTH_INT64, 1, &n);
+    return test_vector(tree, BERTH_INT64, numbers, n);
 }
 
 static berth_value *long_table(int64_t rows, int64_t columns)
@@ -107,8 +106,8 @@ Test(bad_arguments, nothing_added_is_no_failure)
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
     cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
     cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
-    cr_expect_null(berth_value_list_items(call));
-    cr_expect_null(berth_value_dict_items(call));
+    cr_expect_null(berth_value_part(call, BERTH_PART_LIST_ITEMS));
+    cr_expect_null(berth_value_part(call, BERTH_PART_DICT_ITEMS));
 }
 
 Test(bad_arguments, null_pointers_are_refused)
@@ -165,9 +164,9 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
             "the attributes of a tensor is of another tree");
     REFUSED(
         berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 1, (berth_value *[]){tensor, tensor}, true),
-        BERTH_E_ARGUMENT, "a part of a sparse tensor is of another tree");
+        BERTH_E_ARGUMENT, "[0]: a part of a sparse tensor is of another tree");
     REFUSED(berth_make_nested(tree, (berth_value *[]){tensor, tensor, tensor, tensor}),
-            BERTH_E_ARGUMENT, "a part of a nested tensor is of another tree");
+            BERTH_E_ARGUMENT, "[0]: a part of a nested tensor is of another tree");
     FAILS(berth_value_set_state(berth_make_ordered_dict(tree), foreign_dict),
           "the state is of another tree");
     FAILS(berth_dict_set_value(berth_make_dict(tree), foreign_text, berth_make_int(tree, 1)),
@@ -203,14 +202,18 @@ Test(bad_arguments, a_dict_that_was_used_does_not_grow)
 
 Test(bad_arguments, facts_that_are_none_are_refused)
 {
-    REFUSED(berth_make_dtype(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
-    REFUSED(berth_make_dtype(tree, (berth_dtype)-1), BERTH_E_ARGUMENT, "no such dtype: -1");
-    REFUSED(berth_make_qscheme(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
-            "no such quantization scheme: 0");
-    REFUSED(berth_make_qscheme(tree, (berth_qscheme)77), BERTH_E_ARGUMENT,
-            "no such quantization scheme: 77");
-    REFUSED(berth_make_layout(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT, "no such layout: 0");
-    REFUSED(berth_make_layout(tree, (berth_layout_kind)99), BERTH_E_ARGUMENT, "no such layout: 99");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT,
+            "no torch.dtype has the number 0");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, (berth_dtype)-1), BERTH_E_ARGUMENT,
+            "no torch.dtype has the number -1");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_QSCHEME, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
+            "no torch.qscheme has the number 0");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_QSCHEME, (berth_qscheme)77), BERTH_E_ARGUMENT,
+            "no torch.qscheme has the number 77");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)0), BERTH_E_ARGUMENT,
+            "no torch.layout has the number 0");
+    REFUSED(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)99), BERTH_E_ARGUMENT,
+            "no torch.layout has the number 99");
     REFUSED(berth_storage_new(tree, (berth_dtype)99, numbers, 4, NULL), BERTH_E_ARGUMENT,
             "no such dtype: 99");
     REFUSED(berth_storage_new(tree, BERTH_UINT8, numbers, UINT64_MAX, NULL), BERTH_E_ARGUMENT,
@@ -529,10 +532,9 @@ Test(bad_arguments, names_of_nothing_are_refused)
 {
     berth_value *root = berth_make_dict(tree);
     bth_names *names;
-    berth_error error;
+    berth_error error = {0};
     char *name, *path;
 
-    bth_error_clear(&error);
     cr_expect_eq(bth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no value to name");
     cr_expect_null(names);

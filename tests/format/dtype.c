@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The table of dtypes, against what PyTorch 2.13 says of its own. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

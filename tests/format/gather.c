@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* T5: elements gathered by strides, which of them are contiguous, byte order. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -108,9 +108,9 @@ static size_t make_rows(struct row *rows)
         {25, tuple1(nan_value)},
         {25, tuple1(nan_value)},
         {26, tuple1(berth_make_float(tree, NAN))},
-        {27, berth_make_dtype(tree, BERTH_FLOAT32)},
-        {27, berth_make_dtype(tree, BERTH_FLOAT32)},
-        {28, berth_make_dtype(tree, BERTH_FLOAT64)},
+        {27, berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_FLOAT32)},
+        {27, berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_FLOAT32)},
+        {28, berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_FLOAT64)},
         {29, berth_make_device(tree, "cuda", 1)},
         {29, berth_make_device(tree, "cuda", 1)},
         {30, berth_make_device(tree, "cuda", 0)},
@@ -168,13 +168,13 @@ Test(keys, that_repeat_keep_the_place_and_the_first_key_and_take_the_new_value)
     berth_dict_set_value(dict, one, text("first"));
     berth_dict_set(dict, "a", text("second"));
     berth_dict_set_value(dict, berth_make_bool(tree, true), text("third"));
-    berth_value *key = berth_value_key(dict, 1);
+    berth_value *key = bth_value_key(dict, 1);
     berth_dict_set(dict, "a", text("fourth"));
     cr_assert_eq(berth_value_count(dict), 2);
-    cr_assert_eq(berth_value_key(dict, 0), one);
-    cr_assert_eq(berth_value_key(dict, 1), key);
-    cr_assert_str_eq(berth_as_text(berth_value_item(dict, 0), NULL), "third");
-    cr_assert_str_eq(berth_as_text(berth_value_item(dict, 1), NULL), "fourth");
+    cr_assert_eq(bth_value_key(dict, 0), one);
+    cr_assert_eq(bth_value_key(dict, 1), key);
+    cr_assert_str_eq(berth_as_text(bth_value_item(dict, 0), NULL), "third");
+    cr_assert_str_eq(berth_as_text(bth_value_item(dict, 1), NULL), "fourth");
 }
 
 Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
@@ -193,7 +193,7 @@ Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
         snprintf(name, sizeof(name), "key %d", i);
         cr_assert(berth_as_int(berth_dict_get(dict, name), &found) && found == i);
         cr_assert_eq(bth_dict_find_int(dict, i), 2 * (size_t)i + 1);
-        cr_assert_str_eq(berth_as_text(berth_value_key(dict, 2 * (size_t)i), NULL), name);
+        cr_assert_str_eq(berth_as_text(bth_value_key(dict, 2 * (size_t)i), NULL), name);
     }
     cr_assert_null(berth_dict_get(dict, "key 10000"));
     cr_assert_eq(bth_dict_find_int(dict, 10000), SIZE_MAX);
@@ -240,7 +240,7 @@ Test(keys, of_sets_follow_the_same_rules)
     cr_assert_eq(berth_set_add(set, berth_make_float(tree, 1)), 0);
     cr_assert_eq(berth_set_add(set, text("a")), 0);
     cr_assert_eq(berth_value_count(set), 2);
-    cr_assert_eq(berth_value_item(set, 0), one);
+    cr_assert_eq(bth_value_item(set, 0), one);
     cr_assert_lt(berth_set_add(set, berth_make_list(tree)), 0);
     berth_tree_error(tree, &error);
     cr_assert_str_eq(error.message, "a list cannot be in a set");
@@ -285,7 +285,7 @@ Test(keys, of_many_megabytes_used_a_hundred_thousand_times_take_linear_time, .ti
     for (int i = 0; i < 100000; i++)
         berth_dict_set_value(dict, second, berth_make_none(tree));
     cr_assert_eq(berth_value_count(dict), 1);
-    cr_assert_eq(berth_value_key(dict, 0), first);
+    cr_assert_eq(bth_value_key(dict, 0), first);
     free(bytes);
 }
 

@@ -5,6 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -32,15 +33,13 @@ TestSuite(names, .init = set_up, .fini = tear_down);
 
 static berth_value *vector(berth_dtype dtype, int64_t n)
 {
-    return berth_make_tensor(tree,
-                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    return test_vector(tree, dtype, data, n);
 }
 
 static berth_value *matrix(berth_dtype dtype, int64_t rows, int64_t columns)
 {
     const int64_t shape[2] = {rows, columns};
-    return berth_make_tensor(
-        tree, &(berth_tensor){.dtype = dtype, .rank = 2, .shape = shape, .data = data});
+    return test_tensor(tree, dtype, data, 2, shape);
 }
 
 static berth_value *tensor(void)
@@ -368,7 +367,7 @@ Test(names, show_other_keys_as_python_does)
         berth_make_tuple(tree, pair, 2),
         berth_make_tuple(tree, &pair[1], 1),
         berth_make_size(tree, shape, 2),
-        berth_make_dtype(tree, BERTH_BFLOAT16),
+        berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_BFLOAT16),
         berth_make_device(tree, "cuda", 1),
         berth_make_device(tree, "cpu", -1),
         berth_make_tuple(tree, NULL, 0),
@@ -575,7 +574,7 @@ Test(names, of_inert_calls_pass_their_items)
     expect_list(list);
     expect_found("list_items.1", a);
     expect_found(".list_items[0].dict_items['b']", b);
-    expect_found("dict_items", berth_value_dict_items(call));
+    expect_found("dict_items", berth_value_part(call, BERTH_PART_DICT_ITEMS));
     snprintf(list, sizeof list, ".dict_items[%s]", path);
     expect_found(list, pairs[3]);
 }

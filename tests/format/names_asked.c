@@ -11,6 +11,7 @@
 #include "config/memory.h"
 #include "format/names/names_inner.h"
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 static berth_tree *tree;
 static bth_names *names;
@@ -34,10 +35,7 @@ TestSuite(names_asked, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static berth_value *tensor(void)
 {
-    return berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                   .rank = 1,
-                                                   .shape = (const int64_t[]){1},
-                                                   .data = numbers});
+    return test_tensor(tree, BERTH_FLOAT32, numbers, 1, (const int64_t[]){1});
 }
 
 static void walk(const berth_value *root)
@@ -105,7 +103,7 @@ Test(names_asked, paths_that_are_none_are_not_found)
         expect_none(paths[i]);
     cr_expect_eq(find("['\\x61']"), berth_dict_get(root, "a"));
     cr_expect_eq(find("[\"\\u0061\"]"), berth_dict_get(root, "a"));
-    cr_expect_eq(find("['l'][0]"), berth_value_item(list, 0));
+    cr_expect_eq(find("['l'][0]"), bth_value_item(list, 0));
     cr_expect_eq(find(""), root);
 }
 
@@ -156,17 +154,10 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree),
                 *ints = berth_make_dict(tree);
     berth_value *ordered = berth_make_ordered_dict(tree), *state = berth_make_dict(tree);
-    berth_value *parts[2] = {
-        berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                .rank = 2,
-                                                .shape = (const int64_t[]){1, 1},
-                                                .data = numbers}),
-        tensor()};
+    berth_value *parts[2] = {test_tensor(tree, BERTH_INT64, numbers, 2, (const int64_t[]){1, 1}),
+                             tensor()};
     berth_value *nested[4] = {tensor(), parts[0], parts[0],
-                              berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                                      .rank = 1,
-                                                                      .shape = (const int64_t[]){1},
-                                                                      .data = numbers})};
+                              test_tensor(tree, BERTH_INT64, numbers, 1, (const int64_t[]){1})};
 
     berth_dict_set(root, "a", tensor());
     berth_dict_set(root, "P", tensor());
@@ -196,8 +187,8 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         expect_none(asked[i]);
-    cr_expect_eq(find("l.0"), berth_value_item(list, 0));
-    cr_expect_eq(find("i.-9223372036854775808"), berth_value_item(ints, 1));
+    cr_expect_eq(find("l.0"), bth_value_item(list, 0));
+    cr_expect_eq(find("i.-9223372036854775808"), bth_value_item(ints, 1));
     cr_expect_eq(find("i.data"), berth_dict_get(ints, "data"), "a key, and no attribute");
     cr_expect_eq(find("['o'].__dict__['x']"), berth_dict_get(state, "x"));
     cr_expect_eq(find("['']"), berth_dict_get(root, ""));
@@ -393,7 +384,7 @@ static void expect_name(berth_value *key, const char *wanted)
     walk(root);
     cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
     cr_expect_str_eq(name, wanted);
-    cr_expect_eq(find(path), berth_value_item(root, 0), "%s", path);
+    cr_expect_eq(find(path), bth_value_item(root, 0), "%s", path);
     bth_release(name);
     bth_release(path);
     bth_names_free(names);

@@ -6,7 +6,7 @@
  */
 #include "config/memory.h"
 #include "format/names/names.h"
-#include "format/pickle/stream_read.h"
+#include "format/pickle/pickle.h"
 #include "format/values/node.h"
 #include "tests/support/format/pickle_assembler.h"
 
@@ -26,8 +26,7 @@ static char long_text[3000];
 
 static berth_value *tensor_of(berth_dtype dtype, int32_t rank, const int64_t *shape)
 {
-    return berth_make_tensor(
-        with.tree, &(berth_tensor){.dtype = dtype, .rank = rank, .shape = shape, .data = numbers});
+    return test_tensor(with.tree, dtype, numbers, rank, shape);
 }
 
 static void prepare(void)
@@ -73,9 +72,9 @@ static void prepare(void)
     X(bigint, berth_make_bigint(with.tree, (const uint8_t[16]){[15] = 1}, 16))                     \
     X(float, berth_make_float(with.tree, 1.5))                                                     \
     X(complex, berth_make_complex(with.tree, 1, 2))                                                \
-    X(dtype, berth_make_dtype(with.tree, BERTH_INT16))                                             \
-    X(qscheme, berth_make_qscheme(with.tree, BERTH_PER_TENSOR_AFFINE))                             \
-    X(layout, berth_make_layout(with.tree, BERTH_SPARSE_BSC))                                      \
+    X(dtype, berth_make_constant(with.tree, BERTH_KIND_DTYPE, BERTH_INT16))                        \
+    X(qscheme, berth_make_constant(with.tree, BERTH_KIND_QSCHEME, BERTH_PER_TENSOR_AFFINE))        \
+    X(layout, berth_make_constant(with.tree, BERTH_KIND_LAYOUT, BERTH_SPARSE_BSC))                 \
     X(device, berth_make_device(with.tree, "cuda", 3))                                             \
     X(str, berth_make_str(with.tree, "a", 1))                                                      \
     X(long_str, berth_make_str(with.tree, long_text, sizeof long_text - 1))                        \
@@ -106,10 +105,11 @@ static void prepare(void)
                                 (berth_value *[]){with.indices, with.tensor}, true))               \
     X(nested, berth_make_nested(with.tree, (berth_value *[]){with.tensor, with.sizes, with.sizes,  \
                                                              with.offsets}))                       \
-    X(call, bth_call_value(with.tree, berth_value_inner(with.call), with.ints, true))              \
-    X(compact, berth_value_compact(with.tree, with.tensor))                                        \
-    X(compact_storage, berth_value_compact(with.tree, with.storage_value))                         \
-    X(compact_inert, berth_value_compact(with.tree, with.call))                                    \
+    X(call,                                                                                        \
+      bth_call_value(with.tree, berth_value_part(with.call, BERTH_PART_INNER), with.ints, true))   \
+    X(compact, berth_value_copy(with.tree, with.tensor, BERTH_COPY_COMPACT))                       \
+    X(compact_storage, berth_value_copy(with.tree, with.storage_value, BERTH_COPY_COMPACT))        \
+    X(compact_inert, berth_value_copy(with.tree, with.call, BERTH_COPY_COMPACT))                   \
     X(storage, berth_make_storage(                                                                 \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
     X(met_storage,                                                                                 \

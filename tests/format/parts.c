@@ -2,6 +2,7 @@
 /* Parts of sparse and nested tensors whose ranks are too low: nothing outside a shape is read (T4).
  */
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -25,8 +26,7 @@ TestSuite(parts, .init = set_up, .fini = tear_down);
 
 static berth_value *longs(int32_t rank, const int64_t *shape)
 {
-    return berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = rank, .shape = shape, .data = zeros});
+    return test_tensor(tree, BERTH_INT64, zeros, rank, shape);
 }
 
 static berth_value *of_length(int64_t n)

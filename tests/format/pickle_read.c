@@ -22,24 +22,24 @@ Test(pickle_read, integers_of_every_opcode)
                   "LONG1 0x010000000000000000000000 APPENDS STOP");
     const int64_t wanted[] = {255, 65535, INT32_MIN, 0, -1, INT64_MIN};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        cr_expect_eq(int_of(berth_value_item(read.root, i)), wanted[i], "item %zu", i);
+        cr_expect_eq(int_of(bth_value_item(read.root, i)), wanted[i], "item %zu", i);
     size_t nbytes;
-    const uint8_t *big = berth_as_bigint(berth_value_item(read.root, 6), &nbytes);
+    const uint8_t *big = berth_as_bigint(bth_value_item(read.root, 6), &nbytes);
     cr_assert(big && nbytes == 9 && big[7] == 0x80 && big[8] == 0);
-    cr_expect_eq(int_of(berth_value_item(read.root, 7)), 1, "longer than it needs to be");
+    cr_expect_eq(int_of(bth_value_item(read.root, 7)), 1, "longer than it needs to be");
     free_reading(&read);
 }
 
 Test(pickle_read, floats_keep_their_bits)
 {
     ACCEPTS(read, "PROTO 2 BINFLOAT -0.0 BINFLOAT 1.5 0x477ff8000000000123 TUPLE3 STOP");
-    double zero = berth_as_float(berth_value_item(read.root, 0));
-    double nan = berth_as_float(berth_value_item(read.root, 2));
+    double zero = bth_value_real(bth_value_item(read.root, 0));
+    double nan = bth_value_real(bth_value_item(read.root, 2));
     uint64_t zero_bits, nan_bits;
     memcpy(&zero_bits, &zero, sizeof zero);
     memcpy(&nan_bits, &nan, sizeof nan);
     cr_expect_eq(zero_bits, UINT64_C(1) << 63);
-    cr_expect_eq(berth_as_float(berth_value_item(read.root, 1)), 1.5);
+    cr_expect_eq(bth_value_real(bth_value_item(read.root, 1)), 1.5);
     cr_expect_eq(nan_bits, UINT64_C(0x7ff8000000000123), "a NaN's payload");
     free_reading(&read);
 }
@@ -48,8 +48,8 @@ Test(pickle_read, text_may_hold_surrogates_and_the_text_of_python_2_may_not)
 {
     size_t nbytes;
     ACCEPTS(read, "PROTO 2 BINUNICODE 0xeda080 SHORT_BINSTRING 'old' TUPLE2 STOP");
-    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 0), &nbytes), "\xed\xa0\x80");
-    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 1), &nbytes), "old");
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 0), &nbytes), "\xed\xa0\x80");
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 1), &nbytes), "old");
     free_reading(&read);
     refuses("!SHORT_BINSTRING 0x41eda080 STOP", BERTH_E_PICKLE,
             "SHORT_BINSTRING: text that is no UTF-8 at its byte 1");
@@ -66,9 +66,9 @@ Test(pickle_read, singletons_and_empty_containers)
                                        BERTH_KIND_TUPLE, BERTH_KIND_LIST, BERTH_KIND_DICT,
                                        BERTH_KIND_SET};
     for (size_t i = 0; i < 7; i++)
-        cr_expect_eq(berth_value_kind(berth_value_item(read.root, i)), kinds[i], "item %zu", i);
-    cr_expect(berth_as_bool(berth_value_item(read.root, 1)));
-    cr_expect_not(berth_as_bool(berth_value_item(read.root, 2)));
+        cr_expect_eq(berth_value_kind(bth_value_item(read.root, i)), kinds[i], "item %zu", i);
+    cr_expect(bth_value_bool(bth_value_item(read.root, 1)));
+    cr_expect_not(bth_value_bool(bth_value_item(read.root, 2)));
     free_reading(&read);
 }
 
@@ -76,11 +76,11 @@ Test(pickle_read, tuples_and_nested_marks_keep_their_order)
 {
     ACCEPTS(read, "MARK 1 MARK 2 3 TUPLE MARK TUPLE 4 TUPLE1 5 6 TUPLE2 7 8 9 TUPLE3 TUPLE STOP");
     cr_assert_eq(berth_value_count(read.root), 6);
-    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 1), 1)), 3);
-    cr_expect_eq(berth_value_count(berth_value_item(read.root, 2)), 0);
-    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 3), 0)), 4);
-    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 5), 0)), 7);
-    cr_expect_eq(int_of(berth_value_item(berth_value_item(read.root, 5), 2)), 9);
+    cr_expect_eq(int_of(bth_value_item(bth_value_item(read.root, 1), 1)), 3);
+    cr_expect_eq(berth_value_count(bth_value_item(read.root, 2)), 0);
+    cr_expect_eq(int_of(bth_value_item(bth_value_item(read.root, 3), 0)), 4);
+    cr_expect_eq(int_of(bth_value_item(bth_value_item(read.root, 5), 0)), 7);
+    cr_expect_eq(int_of(bth_value_item(bth_value_item(read.root, 5), 2)), 9);
     free_reading(&read);
 }
 
@@ -88,15 +88,15 @@ Test(pickle_read, the_memo_keeps_identity)
 {
     ACCEPTS(read, "EMPTY_LIST BINPUT 0 MARK EMPTY_DICT LONG_BINPUT 1 BINGET 1 'x' BINPUT 2 "
                   "LONG_BINGET 2 APPENDS STOP");
-    cr_expect_eq(berth_value_item(read.root, 0), berth_value_item(read.root, 1));
-    cr_expect_eq(berth_value_item(read.root, 2), berth_value_item(read.root, 3));
+    cr_expect_eq(bth_value_item(read.root, 0), bth_value_item(read.root, 1));
+    cr_expect_eq(bth_value_item(read.root, 2), bth_value_item(read.root, 3));
     free_reading(&read);
 }
 
 Test(pickle_read, a_list_may_hold_itself)
 {
     ACCEPTS(read, "EMPTY_LIST BINPUT 0 BINGET 0 APPEND STOP");
-    cr_expect_eq(berth_value_item(read.root, 0), read.root);
+    cr_expect_eq(bth_value_item(read.root, 0), read.root);
     free_reading(&read);
 }
 
@@ -104,9 +104,9 @@ Test(pickle_read, a_repeated_key_keeps_its_place_as_in_python)
 {
     ACCEPTS(read, "EMPTY_DICT MARK 'a' 1 'b' 2 'a' 3 SETITEMS 'b' 4 SETITEM STOP");
     cr_assert_eq(berth_value_count(read.root), 2);
-    cr_expect_str_eq(berth_as_text(berth_value_key(read.root, 0), NULL), "a");
-    cr_expect_eq(int_of(berth_value_item(read.root, 0)), 3);
-    cr_expect_eq(int_of(berth_value_item(read.root, 1)), 4);
+    cr_expect_str_eq(berth_as_text(bth_value_key(read.root, 0), NULL), "a");
+    cr_expect_eq(int_of(bth_value_item(read.root, 0)), 3);
+    cr_expect_eq(int_of(bth_value_item(read.root, 1)), 4);
     free_reading(&read);
 }
 

@@ -75,14 +75,14 @@ Test(pickle_reduce, all_other_globals_are_refused_by_name)
     expect_forbidden("torch.storage", "FloatStorage");
     expect_forbidden("collections", "OrderedDict.fromkeys");
     refuses("0x63746f7263680a53697a6500780a", BERTH_E_PICKLE, /* Size, NUL, x */
-            "GLOBAL of text that is no dotted name");
+            "GLOBAL with text that is no dotted name");
     refuses("0x63746f7263680a666c6f6174333200780a", BERTH_E_PICKLE, /* float32, NUL, x */
-            "GLOBAL of text that is no dotted name");
-    refuses("0x630a0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x630a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x63617f0a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x63c3a90a780a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
-    refuses("0x63610a787f0a", BERTH_E_PICKLE, "GLOBAL of text that is no dotted name");
+            "GLOBAL with text that is no dotted name");
+    refuses("0x630a0a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x630a780a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x63617f0a780a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x63c3a90a780a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
+    refuses("0x63610a787f0a", BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
 }
 
 /* No name is too long to be compared with those of dtypes. */
@@ -110,14 +110,15 @@ Test(pickle_reduce, unknown_globals_become_inert_on_request)
         read, INERT,
         "PROTO 2 GLOBAL os system BINPUT 0 'rm' TUPLE1 REDUCE EMPTY_DICT 'a' 1 SETITEM BUILD "
         "BINGET 0 EMPTY_TUPLE NEWOBJ BINGET 0 TUPLE3 STOP");
-    const berth_value *call = berth_value_item(read.root, 0);
+    const berth_value *call = bth_value_item(read.root, 0);
     cr_assert_eq(berth_value_kind(call), BERTH_KIND_CALL);
-    cr_expect_str_eq(berth_as_text(berth_value_inner(call), NULL), "os system");
+    cr_expect_str_eq(berth_as_text(berth_value_part(call, BERTH_PART_INNER), NULL), "os system");
     cr_expect_eq(berth_value_count(call), 1);
-    cr_expect_eq(berth_value_count(berth_value_state(call)), 1);
+    cr_expect_eq(berth_value_count(berth_value_part(call, BERTH_PART_STATE)), 1);
     cr_expect_not(bth_value_is_new_object(call));
-    cr_expect(bth_value_is_new_object(berth_value_item(read.root, 1)));
-    cr_expect_eq(berth_value_item(read.root, 2), berth_value_inner(call), "one node");
+    cr_expect(bth_value_is_new_object(bth_value_item(read.root, 1)));
+    cr_expect_eq(bth_value_item(read.root, 2), berth_value_part(call, BERTH_PART_INNER),
+                 "one node");
     free_reading(&read);
 }
 
@@ -127,18 +128,18 @@ Test(pickle_reduce, inert_objects_keep_their_items)
     ACCEPTS_BY(read, INERT,
                "GLOBAL x Y EMPTY_TUPLE NEWOBJ 1 APPEND MARK 2 3 APPENDS 'a' 4 SETITEM "
                "MARK 'b' 5 'a' 6 SETITEMS EMPTY_DICT BUILD STOP");
-    const berth_value *list = berth_value_list_items(read.root);
-    const berth_value *dict = berth_value_dict_items(read.root);
+    const berth_value *list = berth_value_part(read.root, BERTH_PART_LIST_ITEMS);
+    const berth_value *dict = berth_value_part(read.root, BERTH_PART_DICT_ITEMS);
     int64_t integer;
     cr_expect_eq(berth_value_count(read.root), 0, "no arguments");
     cr_assert_eq(berth_value_kind(list), BERTH_KIND_LIST);
     cr_assert_eq(berth_value_count(list), 3);
-    cr_expect(berth_as_int(berth_value_item(list, 2), &integer) && integer == 3);
+    cr_expect(berth_as_int(bth_value_item(list, 2), &integer) && integer == 3);
     cr_assert_eq(berth_value_kind(dict), BERTH_KIND_DICT);
     cr_assert_eq(berth_value_count(dict), 2);
     cr_expect(berth_as_int(berth_dict_get(dict, "a"), &integer) && integer == 6);
-    cr_expect_not_null(berth_value_state(read.root));
-    cr_expect_null(berth_value_list_items(list), "of objects only");
+    cr_expect_not_null(berth_value_part(read.root, BERTH_PART_STATE));
+    cr_expect_null(berth_value_part(list, BERTH_PART_LIST_ITEMS), "of objects only");
     free_reading(&read);
 }
 
@@ -200,7 +201,7 @@ Test(pickle_reduce, ordered_dicts)
             "GLOBAL collections OrderedDict BINPUT 0 EMPTY_TUPLE REDUCE 'a' 1 SETITEM "
             "BINGET 0 EMPTY_LIST EMPTY_LIST MARK 'b' 2 APPENDS APPEND TUPLE1 REDUCE TUPLE2 STOP");
     for (size_t i = 0; i < 2; i++) {
-        const berth_value *dict = berth_value_item(read.root, i);
+        const berth_value *dict = bth_value_item(read.root, i);
         cr_expect_eq(berth_value_kind(dict), BERTH_KIND_ORDERED_DICT);
         cr_expect_eq(berth_value_count(dict), 1);
     }
@@ -214,10 +215,10 @@ Test(pickle_reduce, counters_and_sets)
     ACCEPTS(read, "GLOBAL collections Counter EMPTY_DICT 'a' 3 SETITEM TUPLE1 REDUCE "
                   "GLOBAL __builtin__ set EMPTY_LIST MARK 1 2 1 APPENDS TUPLE1 REDUCE "
                   "GLOBAL builtins set EMPTY_TUPLE REDUCE TUPLE3 STOP");
-    cr_expect_eq(berth_value_kind(berth_value_item(read.root, 0)), BERTH_KIND_COUNTER);
-    cr_expect_eq(berth_value_kind(berth_value_item(read.root, 1)), BERTH_KIND_SET);
-    cr_expect_eq(berth_value_count(berth_value_item(read.root, 1)), 2);
-    cr_expect_eq(berth_value_count(berth_value_item(read.root, 2)), 0);
+    cr_expect_eq(berth_value_kind(bth_value_item(read.root, 0)), BERTH_KIND_COUNTER);
+    cr_expect_eq(berth_value_kind(bth_value_item(read.root, 1)), BERTH_KIND_SET);
+    cr_expect_eq(berth_value_count(bth_value_item(read.root, 1)), 2);
+    cr_expect_eq(berth_value_count(bth_value_item(read.root, 2)), 0);
     free_reading(&read);
     refuses("GLOBAL __builtin__ set 1 TUPLE1 !REDUCE STOP", BERTH_E_PICKLE,
             "__builtin__ set wants a list as argument 1, got int");
@@ -231,13 +232,13 @@ Test(pickle_reduce, sizes_and_devices)
                   "'cuda' 1 TUPLE2 REDUCE BINGET 0 'cuda:3' TUPLE1 REDUCE TUPLE3 "
                   "BINGET 0 'cpu' TUPLE1 REDUCE TUPLE2 STOP");
     int32_t rank;
-    const berth_value *three = berth_value_item(read.root, 0);
-    const int64_t *shape = berth_as_size(berth_value_item(three, 0), &rank);
+    const berth_value *three = bth_value_item(read.root, 0);
+    const int64_t *shape = berth_as_size(bth_value_item(three, 0), &rank);
     cr_assert_eq(rank, 2);
     cr_expect_eq(shape[1], 3);
-    cr_expect_str_eq(berth_as_text(berth_value_item(three, 1), NULL), "cuda:1");
-    cr_expect_str_eq(berth_as_text(berth_value_item(three, 2), NULL), "cuda:3");
-    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 1), NULL), "cpu");
+    cr_expect_str_eq(berth_as_text(bth_value_item(three, 1), NULL), "cuda:1");
+    cr_expect_str_eq(berth_as_text(bth_value_item(three, 2), NULL), "cuda:3");
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 1), NULL), "cpu");
     free_reading(&read);
     static const char *const bad[] = {"''", "'cuda:'", "'cuda:x'", "'cuda:1111'", "':1'", "'gpu'"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -259,14 +260,14 @@ Test(pickle_reduce, bytes_and_bytearrays)
                   "GLOBAL __builtin__ bytearray BINPUT 1 BINGET 0 TUPLE1 REDUCE TUPLE2 "
                   "BINGET 1 EMPTY_TUPLE REDUCE BINGET 1 'old' 'latin-1' TUPLE2 REDUCE TUPLE3 STOP");
     size_t nbytes;
-    const berth_value *two = berth_value_item(read.root, 0);
-    const uint8_t *bytes = berth_as_bytes(berth_value_item(two, 0), &nbytes);
+    const berth_value *two = bth_value_item(read.root, 0);
+    const uint8_t *bytes = berth_as_bytes(bth_value_item(two, 0), &nbytes);
     cr_assert_eq(nbytes, 3);
     cr_expect(bytes[0] == 'a' && bytes[1] == 0xff && bytes[2] == 0x80);
-    cr_expect_eq(berth_value_kind(berth_value_item(two, 1)), BERTH_KIND_BYTEARRAY);
-    berth_as_bytes(berth_value_item(read.root, 1), &nbytes);
+    cr_expect_eq(berth_value_kind(bth_value_item(two, 1)), BERTH_KIND_BYTEARRAY);
+    berth_as_bytes(bth_value_item(read.root, 1), &nbytes);
     cr_expect_eq(nbytes, 0);
-    berth_as_bytes(berth_value_item(read.root, 2), &nbytes);
+    berth_as_bytes(bth_value_item(read.root, 2), &nbytes);
     cr_expect_eq(nbytes, 3);
     free_reading(&read);
     refuses("GLOBAL _codecs encode 'a' 'utf8' TUPLE2 !REDUCE STOP", BERTH_E_PICKLE,
@@ -285,9 +286,10 @@ Test(pickle_reduce, complex_numbers_and_layouts)
 {
     ACCEPTS(read, "GLOBAL __builtin__ complex BINFLOAT 1.5 BINFLOAT -2 TUPLE2 REDUCE GLOBAL "
                   "torch.serialization _get_layout 'torch.sparse_bsc' TUPLE1 REDUCE TUPLE2 STOP");
-    cr_expect_eq(berth_as_float(berth_value_item(read.root, 0)), 1.5);
-    cr_expect_eq(berth_value_imaginary(berth_value_item(read.root, 0)), -2);
-    cr_expect_eq(berth_as_layout(berth_value_item(read.root, 1)), BERTH_SPARSE_BSC);
+    cr_expect_eq(bth_value_real(bth_value_item(read.root, 0)), 1.5);
+    cr_expect_eq(bth_value_imaginary(bth_value_item(read.root, 0)), -2);
+    cr_expect_eq(bth_value_constant(bth_value_item(read.root, 1), BERTH_KIND_LAYOUT),
+                 BERTH_SPARSE_BSC);
     free_reading(&read);
     refuses("GLOBAL torch.serialization _get_layout 'torch.load' TUPLE1 !REDUCE STOP",
             BERTH_E_PICKLE, "torch.serialization _get_layout of an unknown layout");
@@ -300,23 +302,23 @@ Test(pickle_reduce, arguments_are_kept_where_they_are_fetched_again)
                   "BINGET 0 'cpu' 2 TUPLE2 BINPUT 7 REDUCE "
                   "BINGET 0 'xla' 3 TUPLE2 LONG_BINPUT 8 REDUCE BINGET 0 'mps' TUPLE1 REDUCE "
                   "MARK BINGET 1 BINGET 1 TUPLE BINPUT 2 TUPLE3 TUPLE3 STOP");
-    const berth_value *inner = berth_value_item(read.root, 2);
-    const berth_value *pair = berth_value_item(inner, 2), *kept = berth_value_item(pair, 0);
-    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 0), NULL), "cuda:1");
-    cr_expect_str_eq(berth_as_text(berth_value_item(read.root, 1), NULL), "cpu:2");
-    cr_expect_str_eq(berth_as_text(berth_value_item(inner, 0), NULL), "xla:3");
-    cr_expect_str_eq(berth_as_text(berth_value_item(inner, 1), NULL), "mps");
+    const berth_value *inner = bth_value_item(read.root, 2);
+    const berth_value *pair = bth_value_item(inner, 2), *kept = bth_value_item(pair, 0);
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 0), NULL), "cuda:1");
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 1), NULL), "cpu:2");
+    cr_expect_str_eq(berth_as_text(bth_value_item(inner, 0), NULL), "xla:3");
+    cr_expect_str_eq(berth_as_text(bth_value_item(inner, 1), NULL), "mps");
     cr_assert_eq(berth_value_kind(kept), BERTH_KIND_TUPLE);
-    cr_expect_eq(berth_value_item(pair, 1), kept, "one node");
+    cr_expect_eq(bth_value_item(pair, 1), kept, "one node");
     cr_assert_eq(berth_value_count(kept), 2);
-    cr_expect_str_eq(berth_as_text(berth_value_item(kept, 0), NULL), "cuda");
+    cr_expect_str_eq(berth_as_text(bth_value_item(kept, 0), NULL), "cuda");
     free_reading(&read);
     refuses("GLOBAL torch device 'cuda' 1 TUPLE2 !LONG_BINPUT 70000 REDUCE STOP", BERTH_E_PICKLE,
             "memo index 70000 in a pickle of 36 bytes");
     ACCEPTS(far, "GLOBAL torch device 'cuda' 1 TUPLE2 LONG_BINPUT 1 REDUCE BINGET 1 TUPLE2 STOP");
-    cr_expect_str_eq(berth_as_text(berth_value_item(far.root, 0), NULL), "cuda:1");
-    cr_assert_eq(berth_value_kind(berth_value_item(far.root, 1)), BERTH_KIND_TUPLE);
-    cr_expect_eq(berth_value_count(berth_value_item(far.root, 1)), 2);
+    cr_expect_str_eq(berth_as_text(bth_value_item(far.root, 0), NULL), "cuda:1");
+    cr_assert_eq(berth_value_kind(bth_value_item(far.root, 1)), BERTH_KIND_TUPLE);
+    cr_expect_eq(berth_value_count(bth_value_item(far.root, 1)), 2);
     free_reading(&far);
 }
 

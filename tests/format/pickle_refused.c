@@ -10,6 +10,7 @@
 #include "config/memory.h"
 #include "format/pickle/pickle_emit.h"
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 static berth_tree *tree;
 static const float numbers[2];
@@ -28,10 +29,7 @@ TestSuite(pickle_refused, .init = set_up, .fini = tear_down);
 
 static berth_value *tensor(void)
 {
-    return berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                   .rank = 1,
-                                                   .shape = (const int64_t[]){2},
-                                                   .data = numbers});
+    return test_tensor(tree, BERTH_FLOAT32, numbers, 1, (const int64_t[]){2});
 }
 
 /* NULL: it is written, and read again. */

@@ -13,13 +13,13 @@
 Test(pickle_shapes, arguments_of_the_parameter_class)
 {
     ACCEPTS(one, PARAMETER_CLASS TENSOR "TUPLE1 NEWOBJ STOP");
-    cr_expect(berth_value_requires_grad(one.root));
+    cr_expect((berth_value_flags(one.root) & BERTH_REQUIRES_GRAD));
     free_reading(&one);
     ACCEPTS(two, PARAMETER_CLASS TENSOR "NEWFALSE TUPLE2 REDUCE STOP");
-    cr_expect_not(berth_value_requires_grad(two.root));
+    cr_expect_not((berth_value_flags(two.root) & BERTH_REQUIRES_GRAD));
     free_reading(&two);
     ACCEPTS(grad, PARAMETER_CLASS TENSOR "NEWTRUE TUPLE2 REDUCE STOP");
-    cr_expect(berth_value_requires_grad(grad.root));
+    cr_expect((berth_value_flags(grad.root) & BERTH_REQUIRES_GRAD));
     free_reading(&grad);
     refuses(PARAMETER_CLASS "EMPTY_TUPLE !REDUCE STOP", BERTH_E_PICKLE,
             "torch.nn.parameter Parameter wants 1 or 2 arguments, got 0");
@@ -34,7 +34,7 @@ Test(pickle_shapes, arguments_of_the_parameter_class)
 Test(pickle_shapes, the_state_of_an_old_parameter)
 {
     ACCEPTS(dict, OLD_PARAMETER "NEWFALSE NEWFALSE" NO_HOOKS "TUPLE3 BUILD STOP");
-    cr_expect_not(berth_value_requires_grad(dict.root));
+    cr_expect_not((berth_value_flags(dict.root) & BERTH_REQUIRES_GRAD));
     free_reading(&dict);
     refuses(OLD_PARAMETER "NEWFALSE NEWFALSE TUPLE2 !BUILD STOP", BERTH_E_PICKLE, PARAMETER_WANTS);
     refuses(OLD_PARAMETER "1 NEWFALSE NONE TUPLE3 !BUILD STOP", BERTH_E_PICKLE, PARAMETER_WANTS);
@@ -275,10 +275,10 @@ Test(pickle_shapes, quantizers)
 Test(pickle_shapes, parts_of_sparse_tensors)
 {
     ACCEPTS(old, SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1"));
-    cr_expect_not(berth_value_is_coalesced(old.root));
+    cr_expect_not((berth_value_flags(old.root) & BERTH_COALESCED));
     free_reading(&old);
     ACCEPTS(coalesced, SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1 NEWTRUE"));
-    cr_expect(berth_value_is_coalesced(coalesced.root));
+    cr_expect((berth_value_flags(coalesced.root) & BERTH_COALESCED));
     free_reading(&coalesced);
     refuses(SPARSE("sparse_coo", INDICES "9 TUPLE1"), BERTH_E_PICKLE, SPARSE_SENTENCE);
     refuses(SPARSE("sparse_coo", INDICES DOUBLES("2", "2") "9 TUPLE1 1"), BERTH_E_PICKLE,
@@ -422,7 +422,7 @@ Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
 Test(pickle_shapes, pairs_of_an_ordered_dict)
 {
 #define FROM(pair) "GLOBAL collections OrderedDict EMPTY_LIST " pair " APPEND TUPLE1 !REDUCE STOP"
-#define NO_PAIR "collections OrderedDict: an OrderedDict made from what is no pair"
+#define NO_PAIR "collections OrderedDict: an OrderedDict made from an item that is no pair"
     ACCEPTS(list, FROM("EMPTY_LIST MARK 1 2 APPENDS"));
     cr_expect_eq(berth_value_count(list.root), 1);
     free_reading(&list);

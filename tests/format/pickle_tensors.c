@@ -92,8 +92,8 @@ Test(pickle_tensors, one_key_has_one_size_and_one_class)
             "persistent id: storage 0 is of int32 here and of float32 before");
     ACCEPTS(read, STORAGE("torch.storage UntypedStorage", "0", "6")
                       STORAGE("torch ByteStorage", "0", "6") "TUPLE2 STOP");
-    const berth_value *first = berth_value_item(read.root, 0);
-    const berth_value *second = berth_value_item(read.root, 1);
+    const berth_value *first = bth_value_item(read.root, 0);
+    const berth_value *second = bth_value_item(read.root, 1);
     cr_expect_eq(berth_as_storage(first), berth_as_storage(second));
     cr_expect_eq(bth_value_storage_class(first), BERTH_DTYPE_NONE);
     cr_expect_eq(bth_value_storage_class(second), BERTH_UINT8);
@@ -108,8 +108,8 @@ Test(pickle_tensors, an_empty_storage_may_be_of_two_classes)
                             "TUPLE REDUCE" V2 STORAGE("torch LongStorage", "0",
                                                       "0") "0 0 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS
                                                            "TUPLE REDUCE TUPLE2 STOP");
-    cr_expect_eq(berth_as_tensor(berth_value_item(read.root, 0))->dtype, BERTH_FLOAT32);
-    cr_expect_eq(berth_as_tensor(berth_value_item(read.root, 1))->dtype, BERTH_INT64);
+    cr_expect_eq(berth_as_tensor(bth_value_item(read.root, 0))->dtype, BERTH_FLOAT32);
+    cr_expect_eq(berth_as_tensor(bth_value_item(read.root, 1))->dtype, BERTH_INT64);
     free_reading(&read);
 }
 
@@ -120,7 +120,7 @@ Test(pickle_tensors, an_empty_storage_may_be_of_two_classes)
 Test(pickle_tensors, streams_have_views_of_storages)
 {
     ACCEPTS_BY(read, STREAM, VIEW("part", "2", "3") VIEW("part", "2", "3") "TUPLE2 STOP");
-    const berth_storage *part = berth_as_storage(berth_value_item(read.root, 0));
+    const berth_storage *part = berth_as_storage(bth_value_item(read.root, 0));
     cr_assert(part->root);
     cr_expect_str_eq(berth_storage_key(part), "part");
     cr_expect_str_eq(berth_storage_key(part->root), "root");
@@ -364,18 +364,19 @@ Test(pickle_tensors, sparse_tensors_of_every_layout)
             "v", "2") "GLOBAL torch Size 9 TUPLE1 TUPLE1 REDUCE NEWTRUE TUPLE TUPLE2 REDUCE STOP");
     int32_t rank;
     cr_assert_eq(berth_value_kind(coo.root), BERTH_KIND_SPARSE);
-    cr_expect_eq(berth_as_layout(coo.root), BERTH_SPARSE_COO);
-    cr_expect(berth_value_is_coalesced(coo.root));
+    cr_expect_eq(bth_value_constant(coo.root, BERTH_KIND_LAYOUT), BERTH_SPARSE_COO);
+    cr_expect((berth_value_flags(coo.root) & BERTH_COALESCED));
     cr_expect_eq(berth_as_size(coo.root, &rank)[0], 9);
     cr_expect_eq(berth_value_count(coo.root), 2);
     free_reading(&coo);
     ACCEPTS(old, SPARSE LAYOUT("sparse_coo") "MARK " INDICES DOUBLES(
                      "v", "2") "9 TUPLE1 TUPLE TUPLE2 REDUCE STOP");
-    cr_expect_not(berth_value_is_coalesced(old.root), "files from before 2.1 do not say");
+    cr_expect_not((berth_value_flags(old.root) & BERTH_COALESCED),
+                  "files from before 2.1 do not say");
     free_reading(&old);
     ACCEPTS(csr, SPARSE LAYOUT("sparse_csr") "MARK " LONGS("a", "3") LONGS("b", "2")
                      DOUBLES("v", "2") "2 2 TUPLE2 TUPLE TUPLE2 REDUCE STOP");
-    cr_expect_eq(berth_as_layout(csr.root), BERTH_SPARSE_CSR);
+    cr_expect_eq(bth_value_constant(csr.root, BERTH_KIND_LAYOUT), BERTH_SPARSE_CSR);
     cr_expect_eq(berth_value_count(csr.root), 3);
     free_reading(&csr);
 }
@@ -433,7 +434,7 @@ Test(pickle_tensors, parameters)
     ACCEPTS(read, "GLOBAL torch._utils _rebuild_parameter" TENSOR "NEWTRUE" NO_HOOKS
                   "TUPLE3 REDUCE STOP");
     cr_assert_eq(berth_value_kind(read.root), BERTH_KIND_PARAMETER);
-    cr_expect(berth_value_requires_grad(read.root));
+    cr_expect((berth_value_flags(read.root) & BERTH_REQUIRES_GRAD));
     cr_expect_eq(berth_as_tensor(read.root)->rank, 2);
     free_reading(&read);
     refuses("GLOBAL torch._utils _rebuild_parameter EMPTY_DICT NEWTRUE" NO_HOOKS
@@ -448,8 +449,9 @@ Test(pickle_tensors, parameters_and_tensors_with_attributes)
     ACCEPTS(one, "GLOBAL torch._utils _rebuild_parameter_with_state MARK" TENSOR "NEWFALSE" NO_HOOKS
                  "EMPTY_DICT 'a' 1 SETITEM TUPLE REDUCE STOP");
     cr_assert_eq(berth_value_kind(one.root), BERTH_KIND_SUBCLASS);
-    cr_expect_eq(berth_value_kind(berth_value_inner(one.root)), BERTH_KIND_PARAMETER);
-    cr_expect_eq(berth_value_count(berth_value_state(one.root)), 1);
+    cr_expect_eq(berth_value_kind(berth_value_part(one.root, BERTH_PART_INNER)),
+                 BERTH_KIND_PARAMETER);
+    cr_expect_eq(berth_value_count(berth_value_part(one.root, BERTH_PART_STATE)), 1);
     free_reading(&one);
 #define FROM_TYPE(function, type, arguments)                                                       \
     "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL " function " GLOBAL " type             \
@@ -457,7 +459,7 @@ Test(pickle_tensors, parameters_and_tensors_with_attributes)
 #define META "GLOBAL torch float32 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE"
     ACCEPTS(two, FROM_TYPE("torch._utils _rebuild_meta_tensor_no_storage", "torch Tensor", META));
     cr_assert_eq(berth_value_kind(two.root), BERTH_KIND_SUBCLASS);
-    cr_expect_eq(berth_value_kind(berth_value_inner(two.root)), BERTH_KIND_TENSOR);
+    cr_expect_eq(berth_value_kind(berth_value_part(two.root, BERTH_PART_INNER)), BERTH_KIND_TENSOR);
     free_reading(&two);
 }
 
@@ -492,7 +494,7 @@ Test(pickle_tensors, a_state_dict_keeps_its_metadata)
     ACCEPTS(read, "GLOBAL collections OrderedDict EMPTY_TUPLE REDUCE BINPUT 0 EMPTY_DICT "
                   "'_metadata' 1 SETITEM BUILD STOP");
     cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_ORDERED_DICT);
-    cr_expect_eq(berth_value_count(berth_value_state(read.root)), 1);
+    cr_expect_eq(berth_value_count(berth_value_part(read.root, BERTH_PART_STATE)), 1);
     free_reading(&read);
 }
 
@@ -514,16 +516,17 @@ Test(pickle_tensors, parameters_of_old_files_are_built_in_two_steps)
 #define OLD_PARAMETER "GLOBAL torch.nn.parameter Parameter " TENSOR "TUPLE1 REDUCE "
     ACCEPTS(read,
             OLD_PARAMETER "BINPUT 0 NEWFALSE NEWFALSE NONE TUPLE3 BUILD BINGET 0 TUPLE2 STOP");
-    const berth_value *parameter = berth_value_item(read.root, 0);
+    const berth_value *parameter = bth_value_item(read.root, 0);
     cr_assert_eq(berth_value_kind(parameter), BERTH_KIND_PARAMETER);
-    cr_expect_not(berth_value_requires_grad(parameter));
-    cr_expect_eq(berth_value_item(read.root, 1), parameter, "the memo has the same one");
+    cr_expect_not((berth_value_flags(parameter) & BERTH_REQUIRES_GRAD));
+    cr_expect_eq(bth_value_item(read.root, 1), parameter, "the memo has the same one");
     free_reading(&read);
     ACCEPTS(alone, OLD_PARAMETER "STOP");
-    cr_expect(berth_value_requires_grad(alone.root), "without BUILD as Parameter() makes it");
+    cr_expect((berth_value_flags(alone.root) & BERTH_REQUIRES_GRAD),
+              "without BUILD as Parameter() makes it");
     free_reading(&alone);
     ACCEPTS(listed, "EMPTY_LIST MARK " OLD_PARAMETER OLD_PARAMETER "APPENDS STOP");
-    cr_expect_eq(berth_value_kind(berth_value_item(listed.root, 1)), BERTH_KIND_PARAMETER);
+    cr_expect_eq(berth_value_kind(bth_value_item(listed.root, 1)), BERTH_KIND_PARAMETER);
     free_reading(&listed);
     refuses(OLD_PARAMETER "EMPTY_DICT !BUILD STOP", BERTH_E_PICKLE,
             "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");

@@ -147,13 +147,13 @@ Test(pickle_write, torch_objects)
     add(list, size);
     add(list, berth_make_device(tree, "cuda", 1));
     add(list, berth_make_device(tree, "cpu", -1));
-    add(list, berth_make_dtype(tree, BERTH_FLOAT16));
-    add(list, berth_make_dtype(tree, BERTH_UINT16));
-    add(list, berth_make_dtype(tree, BERTH_FLOAT16));
-    add(list, berth_make_qscheme(tree, BERTH_PER_TENSOR_AFFINE));
-    add(list, berth_make_layout(tree, BERTH_SPARSE_COO));
-    add(list, berth_make_layout(tree, BERTH_STRIDED));
-    add(list, berth_make_layout(tree, BERTH_SPARSE_COO));
+    add(list, berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_FLOAT16));
+    add(list, berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_UINT16));
+    add(list, berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_FLOAT16));
+    add(list, berth_make_constant(tree, BERTH_KIND_QSCHEME, BERTH_PER_TENSOR_AFFINE));
+    add(list, berth_make_constant(tree, BERTH_KIND_LAYOUT, BERTH_SPARSE_COO));
+    add(list, berth_make_constant(tree, BERTH_KIND_LAYOUT, BERTH_STRIDED));
+    add(list, berth_make_constant(tree, BERTH_KIND_LAYOUT, BERTH_SPARSE_COO));
     check_pickle(list, expected_torch_objects);
 }
 
@@ -282,7 +282,7 @@ Test(pickle_write, memo_numbers_beyond_a_byte)
             add(list, make_text(tree, string));
         }
         for (size_t j = 0; j < n; j++)
-            add(list, berth_value_item(list, j));
+            add(list, bth_value_item(list, j));
         check_pickled_sum(list, n, memo_sums[i].nbytes, memo_sums[i].crc32);
     }
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/zip/small_records.h"
+#include "format/zip/zip.h"
 
 static const uint8_t *bytes_of(const char *text)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Streams from before PyTorch 1.6: the five pickles, the key list, where the elements lie. */
-#include "format/pickle/stream_read.h"
+#include "format/pickle/pickle.h"
 
 #include "tests/support/format/pickle_assembler.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* T1, T2 and T4: bounds of tensors, and of those that are made of several. */
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 
 #include "config/error.h"
-#include "format/values/value.h"
+#include "tests/support/support.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -117,54 +117,54 @@ Test(tensor, sizes_that_overflow_are_refused)
         {{0x4000000000000001, 1, 1},
          {1, 1, 1},
          0,
-         "a tensor of shape [4611686018427387905, 1, 1], stride [1, 1, 1] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4611686018427387905, 1, 1], stride [1, 1, 1] and storage offset 0 "
+         "does not fit 64 bits"},
         {{INT64_MAX, INT64_MAX, 4},
          {0, 0, 0},
          0,
          "a tensor of shape [9223372036854775807, 9223372036854775807, 4], stride [0, 0, 0] and "
-         "storage offset 0 is larger than 64 bits can tell"},
+         "storage offset 0 does not fit 64 bits"},
         {{0x3fffffffffffffff, 1, 1}, /* 2^64 - 4 bytes, expanded from one element */
          {0, 0, 0},
          0,
-         "a tensor of shape [4611686018427387903, 1, 1], stride [0, 0, 0] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4611686018427387903, 1, 1], stride [0, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{3, 1, 1},
          {INT64_MAX, 0, 0},
          INT64_MAX,
          "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset "
-         "9223372036854775807 is larger than 64 bits can tell"},
+         "9223372036854775807 does not fit 64 bits"},
         {{3, 3, 1},
          {INT64_MAX, INT64_MAX, 0},
          0,
          "a tensor of shape [3, 3, 1], stride [9223372036854775807, 9223372036854775807, 0] and "
-         "storage offset 0 is larger than 64 bits can tell"},
+         "storage offset 0 does not fit 64 bits"},
         {{1, 1, 1},
          {1, 1, 1},
          0x4000000000000000,
-         "a tensor of shape [1, 1, 1], stride [1, 1, 1] and storage offset 4611686018427387904 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [1, 1, 1], stride [1, 1, 1] and storage offset 4611686018427387904 "
+         "does not fit 64 bits"},
         /* Each of these would wrap to one element, or to none. */
         {{0x4000000000000001, 1, 1},
          {0, 0, 0},
          0,
-         "a tensor of shape [4611686018427387905, 1, 1], stride [0, 0, 0] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4611686018427387905, 1, 1], stride [0, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{0x100000001, 1, 1},
          {0x100000000, 0, 0},
          0,
-         "a tensor of shape [4294967297, 1, 1], stride [4294967296, 0, 0] and storage offset 0 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [4294967297, 1, 1], stride [4294967296, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{3, 3, 1},
          {0x4000000000000000, 0x4000000000000000, 0},
          0,
          "a tensor of shape [3, 3, 1], stride [4611686018427387904, 4611686018427387904, 0] and "
-         "storage offset 0 is larger than 64 bits can tell"},
+         "storage offset 0 does not fit 64 bits"},
         {{3, 1, 1},
          {INT64_MAX, 0, 0},
          1,
-         "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset 1 is "
-         "larger than 64 bits can tell"},
+         "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset 1 "
+         "does not fit 64 bits"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         berth_tensor tensor = {.dtype = BERTH_FLOAT32,
@@ -189,7 +189,7 @@ Test(tensor, long_shapes_are_cut_in_messages)
                            .storage = storage(BERTH_FLOAT32, 4)};
     expect_bad(&tensor, "a tensor of shape [9223372036854775807, 9223372036854775807, "
                         "9223372036854775807, 9223372036854775807, 9223372036854775807, …], stride "
-                        "[0, 0, 0, 0, 0, 0] and storage offset 0 is larger than 64 bits can tell");
+                        "[0, 0, 0, 0, 0, 0] and storage offset 0 does not fit 64 bits");
 }
 
 Test(tensor, numel_of_an_empty_shape_never_overflows)
@@ -252,8 +252,7 @@ Test(tensor, on_the_meta_device_has_no_storage)
 
 static berth_value *numbers(berth_dtype dtype, int64_t n)
 {
-    return berth_make_tensor(tree,
-                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    return test_vector(tree, dtype, data, n);
 }
 
 /* T4 */
@@ -302,8 +301,7 @@ static void expect_failure(const berth_value *made, int code, const char *messag
 Test(tensor, values_copy_shape_and_make_stride_and_storage)
 {
     int64_t shape[3] = {2, 0, 3};
-    const berth_value *value = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_UINT16, .rank = 3, .shape = shape, .data = data});
+    const berth_value *value = test_tensor(tree, BERTH_UINT16, data, 3, shape);
     const berth_tensor *made = berth_as_tensor(value);
     shape[0] = 9;
     cr_assert_eq(made->shape[0], 2);
@@ -358,12 +356,12 @@ Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
     berth_value *parameter = berth_make_parameter(tree, plain, false);
     berth_value *subclass = berth_make_subclass(tree, parameter, state);
     cr_assert_eq(berth_as_tensor(subclass), berth_as_tensor(plain));
-    cr_assert_eq(berth_value_inner(subclass), parameter);
-    cr_assert_eq(berth_value_state(subclass), state);
-    cr_assert(berth_value_requires_grad(plain));
-    cr_assert_not(berth_value_requires_grad(parameter));
-    cr_assert_not(berth_value_requires_grad(subclass));
-    cr_assert(berth_value_requires_grad(berth_make_parameter(tree, plain, true)));
+    cr_assert_eq(berth_value_part(subclass, BERTH_PART_INNER), parameter);
+    cr_assert_eq(berth_value_part(subclass, BERTH_PART_STATE), state);
+    cr_assert(berth_value_flags(plain) & BERTH_REQUIRES_GRAD);
+    cr_assert_not(berth_value_flags(parameter) & BERTH_REQUIRES_GRAD);
+    cr_assert_not(berth_value_flags(subclass) & BERTH_REQUIRES_GRAD);
+    cr_assert(berth_value_flags(berth_make_parameter(tree, plain, true)) & BERTH_REQUIRES_GRAD);
     expect_failure(berth_make_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
                    "a Parameter around a tensor with attributes");
     expect_failure(berth_make_parameter(tree, berth_make_list(tree), true), BERTH_E_ARGUMENT,
@@ -383,10 +381,7 @@ static berth_value *make_sparse(const struct sparse_row *row)
 {
     berth_value *parts[3];
     for (int i = 0; i < 3; i++)
-        parts[i] = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT32,
-                                                           .rank = row->ranks[i],
-                                                           .shape = row->shapes[i],
-                                                           .data = data});
+        parts[i] = test_tensor(tree, BERTH_INT32, data, row->ranks[i], row->shapes[i]);
     return berth_make_sparse(tree, row->layout, row->shape, row->rank, parts, true);
 }
 
@@ -431,11 +426,12 @@ Test(tensor, sparse_parts_agree)
             continue;
         }
         int32_t rank;
-        cr_assert_eq(berth_as_layout(sparse), rows[i].layout);
+        cr_assert_eq(bth_value_constant(sparse, BERTH_KIND_LAYOUT), rows[i].layout);
         cr_assert_arr_eq(berth_as_size(sparse, &rank), rows[i].shape, (size_t)rows[i].rank * 8);
         cr_assert_eq(rank, rows[i].rank);
         cr_assert_eq(berth_value_count(sparse), rows[i].layout == BERTH_SPARSE_COO ? 2 : 3);
-        cr_assert_eq(berth_value_is_coalesced(sparse), rows[i].layout == BERTH_SPARSE_COO);
+        cr_assert_eq(berth_value_flags(sparse),
+                     rows[i].layout == BERTH_SPARSE_COO ? BERTH_COALESCED : 0);
     }
 }
 
@@ -444,8 +440,9 @@ Test(tensor, sparse_ones_are_wrapped_too)
     const struct sparse_row row = {BERTH_SPARSE_COO, 2, {3, 4}, {2, 1, 0}, {{2, 5}, {5}}, true};
     berth_value *sparse = make_sparse(&row);
     berth_value *parameter = berth_make_parameter(tree, sparse, true);
-    cr_assert_eq(berth_value_inner(parameter), sparse);
-    cr_assert_eq(berth_value_inner(berth_make_subclass(tree, parameter, berth_make_dict(tree))),
+    cr_assert_eq(berth_value_part(parameter, BERTH_PART_INNER), sparse);
+    cr_assert_eq(berth_value_part(berth_make_subclass(tree, parameter, berth_make_dict(tree)),
+                                  BERTH_PART_INNER),
                  parameter);
 }
 
@@ -468,22 +465,20 @@ Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
 Test(tensor, nested_parts_agree)
 {
     static const int64_t shape[2] = {2, 3}, other[2] = {2, 2};
-    berth_value *sizes = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = shape, .data = data});
-    berth_value *strides = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 2, .shape = other, .data = data});
+    berth_value *sizes = test_tensor(tree, BERTH_INT64, data, 2, shape);
+    berth_value *strides = test_tensor(tree, BERTH_INT64, data, 2, other);
     berth_value *good[4] = {numbers(BERTH_INT8, 9), sizes, sizes, numbers(BERTH_INT64, 2)};
     berth_value *nested = berth_make_nested(tree, good);
     cr_assert_eq(berth_value_count(nested), 4);
-    cr_assert_eq(berth_value_item(nested, 3), good[3]);
-    cr_assert_eq(berth_value_inner(berth_make_parameter(tree, nested, true)), nested);
+    cr_assert_eq(bth_value_item(nested, 3), good[3]);
+    cr_assert_eq(berth_value_part(berth_make_parameter(tree, nested, true), BERTH_PART_INNER),
+                 nested);
     berth_value *bad[4] = {good[0], sizes, strides, good[3]};
     expect_failure(berth_make_nested(tree, bad), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");
     /* No table, but as if there were no tensor. */
     const int64_t cube[3] = {0, 2, 3};
-    berth_value *cubes = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_INT64, .rank = 3, .shape = cube, .data = data});
+    berth_value *cubes = test_tensor(tree, BERTH_INT64, data, 3, cube);
     berth_value *deep[4] = {numbers(BERTH_INT8, 9), cubes, cubes, numbers(BERTH_INT64, 0)};
     expect_failure(berth_make_nested(tree, deep), BERTH_E_TENSOR,
                    "the parts of a nested tensor do not agree");

@@ -203,7 +203,8 @@ Test(tensor_attributes, a_copy_of_what_was_read_can_be_changed)
     berth_error error;
     ACCEPTS(read, FROM_TYPE("EMPTY_DICT 'a' 1 SETITEM "));
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *state = berth_value_state(berth_value_compact(tree, read.root));
+    berth_value *state =
+        berth_value_part(berth_value_copy(tree, read.root, BERTH_COPY_COMPACT), BERTH_PART_STATE);
     cr_assert_eq(berth_value_count(state), 1);
     cr_expect_eq(save_with(state, false, false, &error), 0, "%s", error.message);
     cr_assert_eq(berth_dict_set(state, "data", berth_make_none(tree)), 0);

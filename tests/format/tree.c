@@ -46,9 +46,9 @@ Test(tree, makers_given_null_return_null)
     cr_assert_null(berth_make_set(NULL));
     cr_assert_null(berth_make_size(NULL, NULL, 0));
     cr_assert_null(berth_make_device(NULL, "cpu", 0));
-    cr_assert_null(berth_make_dtype(NULL, BERTH_FLOAT32));
-    cr_assert_null(berth_make_qscheme(NULL, BERTH_PER_TENSOR_AFFINE));
-    cr_assert_null(berth_make_layout(NULL, BERTH_STRIDED));
+    cr_assert_null(berth_make_constant(NULL, BERTH_KIND_DTYPE, BERTH_FLOAT32));
+    cr_assert_null(berth_make_constant(NULL, BERTH_KIND_QSCHEME, BERTH_PER_TENSOR_AFFINE));
+    cr_assert_null(berth_make_constant(NULL, BERTH_KIND_LAYOUT, BERTH_STRIDED));
     cr_assert_null(berth_make_storage(NULL, NULL));
     cr_assert_null(berth_storage_new(NULL, BERTH_FLOAT32, NULL, 0, NULL));
     cr_assert_null(berth_make_tensor(NULL, &tensor));
@@ -62,13 +62,27 @@ Test(tree, makers_given_null_return_null)
     cr_assert_eq(berth_value_set_state(NULL, NULL), BERTH_E_ARGUMENT);
 }
 
-Test(tree, null_items_fail_it_by_name)
+/* What could not be made is NULL: the first container that it should go into says where. */
+Test(tree, errors_name_the_key_or_the_index)
 {
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *dict = berth_make_dict(tree);
-    cr_assert_lt(berth_dict_set(dict, "a", NULL), 0);
-    expect_error(tree, BERTH_E_ARGUMENT, "a dict's value is NULL");
-    berth_tree_free(tree);
+    static const char *const sentences[] = {
+        "['a']: a dict's value is NULL",   "[7]: a dict's value is NULL",
+        "[0]: a dict's value is NULL",     "[1]: an item of a list is NULL",
+        "[2]: an item of a tuple is NULL", "['a']: no torch.dtype has the number 99"};
+    for (int i = 0; i < 6; i++) {
+        berth_tree *tree = berth_tree_new(NULL);
+        berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
+        berth_value *keys[] = {berth_make_str(tree, "a", 1), berth_make_int(tree, 7), list};
+        berth_list_append(list, dict);
+        berth_list_append(i == 3 ? list : NULL, NULL);
+        berth_make_tuple(i == 4 ? tree : NULL, (berth_value *[]){list, list, NULL}, 3);
+        if (i == 5)
+            cr_expect_null(berth_make_constant(tree, BERTH_KIND_DTYPE, 99));
+        cr_expect_lt(berth_dict_set_value(dict, keys[i % 3 * (i < 3)], NULL), 0);
+        cr_expect_lt(berth_dict_set(dict, "later", NULL), 0);
+        expect_error(tree, BERTH_E_ARGUMENT, sentences[i]);
+        berth_tree_free(tree);
+    }
 }
 
 Test(tree, values_of_another_tree_are_refused)
@@ -76,7 +90,7 @@ Test(tree, values_of_another_tree_are_refused)
     berth_tree *tree = berth_tree_new(NULL), *other = berth_tree_new(NULL);
     berth_value *list = berth_make_list(tree), *foreign = berth_make_none(other);
     cr_assert_lt(berth_list_append(list, foreign), 0);
-    expect_error(tree, BERTH_E_ARGUMENT, "an item of a list is of another tree");
+    expect_error(tree, BERTH_E_ARGUMENT, "[0]: an item of a list is of another tree");
     cr_assert_null(berth_make_tuple(tree, &foreign, 1));
     cr_assert_eq(bth_value_tree(list), tree);
     cr_assert_eq(bth_value_tree(foreign), other);
@@ -129,8 +143,8 @@ Test(tree, ids_count_the_nodes_that_a_memo_can_hold)
     cr_assert_eq(bth_value_id(berth_make_tuple(tree, NULL, 0)), SIZE_MAX);
     cr_assert_eq(bth_value_id(berth_make_list(tree)), 0);
     cr_assert_eq(bth_value_id(berth_make_str(tree, "a", 1)), 1);
-    cr_assert_eq(bth_value_id(berth_make_dtype(tree, BERTH_INT8)), 2);
-    cr_assert_eq(bth_value_id(berth_make_dtype(tree, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_INT8)), 2);
+    cr_assert_eq(bth_value_id(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_INT8)), 2);
     cr_assert_eq(bth_tree_n_ids(tree), 3);
     berth_tree_free(tree);
 }
@@ -300,10 +314,7 @@ static berth_value *build(berth_tree *tree)
                                  berth_make_int(tree, i)};
         berth_dict_set_value(dict, berth_make_tuple(tree, items, 2), list);
         bth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
-        berth_list_append(list, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                        .rank = 1,
-                                                                        .shape = shape,
-                                                                        .data = data}));
+        berth_list_append(list, test_tensor(tree, BERTH_FLOAT32, data, 1, shape));
     }
     berth_value_set_state(dict, bth_set_from(tree, berth_make_list(tree)));
     return dict;

@@ -48,11 +48,13 @@ Test(value, singletons_are_one_node_a_tree)
     cr_assert_eq(berth_make_bool(tree, true), berth_make_bool(tree, true));
     cr_assert_neq(berth_make_bool(tree, true), berth_make_bool(tree, false));
     cr_assert_eq(berth_make_tuple(tree, NULL, 0), berth_make_tuple(tree, NULL, 0));
-    cr_assert_eq(berth_make_layout(tree, BERTH_STRIDED), berth_make_layout(tree, BERTH_STRIDED));
+    cr_assert_eq(berth_make_constant(tree, BERTH_KIND_LAYOUT, BERTH_STRIDED),
+                 berth_make_constant(tree, BERTH_KIND_LAYOUT, BERTH_STRIDED));
     cr_assert_eq(berth_value_kind(berth_make_none(tree)), BERTH_KIND_NONE);
-    cr_assert(berth_as_bool(berth_make_bool(tree, true)));
-    cr_assert_not(berth_as_bool(berth_make_bool(tree, false)));
-    cr_assert_not(berth_as_bool(berth_make_int(tree, 1)));
+    bool result;
+    cr_assert(berth_as_bool(berth_make_bool(tree, true), &result) && result);
+    cr_assert(berth_as_bool(berth_make_bool(tree, false), &result) && !result);
+    cr_assert(!berth_as_bool(berth_make_int(tree, 1), &result) && !result);
 }
 
 Test(value, ints_of_any_size)
@@ -91,14 +93,17 @@ Test(value, floats_keep_their_bits)
     cr_skip_test("a double that is returned goes through the x87, and a signalling NaN gets quiet");
 #endif
     memcpy(&nan_value, &bits, 8);
-    double value = berth_as_float(berth_make_float(tree, nan_value));
+    double value, imaginary;
+    cr_assert(berth_as_float(berth_make_float(tree, nan_value), &value));
     memcpy(&kept, &value, 8);
     cr_assert_eq(kept, bits);
-    cr_assert(signbit(berth_as_float(berth_make_float(tree, -0.0))));
+    cr_assert(berth_as_float(berth_make_float(tree, -0.0), &value) && signbit(value));
     berth_value *z = berth_make_complex(tree, 1.5, -2.5);
-    cr_assert_eq(berth_as_float(z), 1.5);
-    cr_assert_eq(berth_value_imaginary(z), -2.5);
-    cr_assert_eq(berth_value_imaginary(berth_make_float(tree, 1)), 0);
+    cr_assert(berth_as_complex(z, &value, &imaginary));
+    cr_assert_eq(value, 1.5);
+    cr_assert_eq(imaginary, -2.5);
+    cr_assert(!berth_as_float(z, &value) && value == 0);
+    cr_assert(!berth_as_complex(berth_make_float(tree, 1), &value, &imaginary) && value == 0);
 }
 
 Test(value, text_is_utf8_with_surrogates_and_nul_terminated)
@@ -193,12 +198,12 @@ Test(value, lists_and_tuples_keep_their_items)
     cr_assert_eq(berth_value_count(list), 200);
     berth_value *tuple = berth_make_tuple(tree, items, 100);
     for (size_t i = 0; i < 100; i++) {
-        cr_assert_eq(berth_value_item(list, i), items[i]);
-        cr_assert_eq(berth_value_item(list, i + 100), items[i]);
-        cr_assert_eq(berth_value_item(tuple, i), items[i]);
+        cr_assert_eq(bth_value_item(list, i), items[i]);
+        cr_assert_eq(bth_value_item(list, i + 100), items[i]);
+        cr_assert_eq(bth_value_item(tuple, i), items[i]);
     }
-    cr_assert_null(berth_value_item(list, 200));
-    cr_assert_null(berth_value_item(tuple, 100));
+    cr_assert_null(bth_value_item(list, 200));
+    cr_assert_null(bth_value_item(tuple, 100));
     cr_assert_lt(berth_list_append(tuple, items[0]), 0);
 }
 
@@ -245,7 +250,7 @@ Test(value, an_argument_is_used_once)
     list = berth_make_list(tree);
     berth_list_append(list, berth_make_none(tree));
     expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
-                   "an OrderedDict made from what is no pair");
+                   "an OrderedDict made from an item that is no pair");
 }
 
 Test(value, dicts_of_every_kind)
@@ -257,11 +262,11 @@ Test(value, dicts_of_every_kind)
                                  berth_make_int(tree, 2)};
         cr_assert_eq(bth_dict_extend(dicts[i], items, 2), 0);
         cr_assert_eq(berth_value_count(dicts[i]), 2);
-        cr_assert_eq(berth_value_key(dicts[i], 1), items[2]);
-        cr_assert_eq(berth_value_item(dicts[i], 1), items[3]);
+        cr_assert_eq(bth_value_key(dicts[i], 1), items[2]);
+        cr_assert_eq(bth_value_item(dicts[i], 1), items[3]);
         cr_assert_eq(berth_dict_get(dicts[i], "a"), items[3]);
         cr_assert_null(berth_dict_get(dicts[i], "c"));
-        cr_assert_null(berth_value_key(dicts[i], 2));
+        cr_assert_null(bth_value_key(dicts[i], 2));
     }
     cr_assert_lt(berth_dict_set(berth_make_list(tree), "a", berth_make_none(tree)), 0);
     expect_failure(NULL, BERTH_E_ARGUMENT, "a list is no dict");
@@ -270,13 +275,13 @@ Test(value, dicts_of_every_kind)
 Test(value, attributes)
 {
     berth_value *state = berth_make_dict(tree), *ordered = berth_make_ordered_dict(tree);
-    cr_assert_null(berth_value_state(ordered));
+    cr_assert_null(berth_value_part(ordered, BERTH_PART_STATE));
     cr_assert_eq(berth_value_set_state(ordered, state), 0);
-    cr_assert_eq(berth_value_state(ordered), state);
+    cr_assert_eq(berth_value_part(ordered, BERTH_PART_STATE), state);
     cr_assert_eq(berth_value_count(ordered), 0);
     for (int i = 0; i < 100; i++)
         berth_dict_set_value(ordered, berth_make_int(tree, i), state);
-    cr_assert_eq(berth_value_state(ordered), state);
+    cr_assert_eq(berth_value_part(ordered, BERTH_PART_STATE), state);
     cr_assert_lt(berth_value_set_state(state, state), 0);
     expect_failure(NULL, BERTH_E_ARGUMENT, "a dict has no attributes");
 }
@@ -288,7 +293,7 @@ Test(value, sizes_are_shapes)
     berth_value *size = berth_make_size(tree, shape, 3);
     cr_assert_arr_eq(berth_as_size(size, &rank), shape, sizeof(shape));
     cr_assert_eq(rank, 3);
-    expect_int(berth_value_item(size, 2), INT64_MAX);
+    expect_int(bth_value_item(size, 2), INT64_MAX);
     cr_assert_not_null(berth_as_size(berth_make_size(tree, NULL, 0), &rank));
     cr_assert_eq(rank, 0);
     const int64_t *first, *second;
@@ -359,27 +364,38 @@ Test(value, globals_and_calls)
     berth_value *call = bth_call_value(tree, global, arguments, true);
     cr_assert(bth_value_is_new_object(call));
     cr_assert_not(bth_value_is_new_object(bth_call_value(tree, global, arguments, false)));
-    cr_assert_eq(berth_value_inner(call), global);
+    cr_assert_eq(berth_value_part(call, BERTH_PART_INNER), global);
     cr_assert_eq(bth_value_arguments(call), arguments);
     cr_assert_eq(berth_value_count(call), 1);
-    cr_assert_eq(berth_value_item(call, 0), item);
+    cr_assert_eq(bth_value_item(call, 0), item);
     cr_assert_eq(berth_value_set_state(call, state), 0);
-    cr_assert_eq(berth_value_state(call), state);
+    cr_assert_eq(berth_value_part(call, BERTH_PART_STATE), state);
 }
 
 Test(value, facts_of_one_word)
 {
-    cr_assert_eq(berth_as_dtype(berth_make_dtype(tree, BERTH_FLOAT8_E5M2)), BERTH_FLOAT8_E5M2);
-    cr_assert_eq(berth_as_qscheme(berth_make_qscheme(tree, BERTH_PER_CHANNEL_SYMMETRIC)),
-                 BERTH_PER_CHANNEL_SYMMETRIC);
-    cr_assert_eq(berth_as_layout(berth_make_layout(tree, BERTH_JAGGED)), BERTH_JAGGED);
+    static const struct {
+        berth_kind kind;
+        int number;
+    } constants[] = {{BERTH_KIND_DTYPE, BERTH_FLOAT8_E5M2},
+                     {BERTH_KIND_QSCHEME, BERTH_PER_CHANNEL_SYMMETRIC},
+                     {BERTH_KIND_LAYOUT, BERTH_JAGGED}};
+    for (int i = 0; i < 3; i++) {
+        int number;
+        berth_value *made = berth_make_constant(tree, constants[i].kind, constants[i].number);
+        cr_assert(berth_as_constant(made, constants[i].kind, &number));
+        cr_assert_eq(number, constants[i].number);
+        cr_assert_not(berth_as_constant(made, constants[(i + 1) % 3].kind, &number));
+        cr_assert_eq(number, 0);
+    }
     berth_storage *storage = berth_storage_new(tree, BERTH_INT8, "abc", 3, "cpu");
     cr_assert_eq(berth_as_storage(berth_make_storage(tree, storage)), storage);
-    expect_failure(berth_make_dtype(tree, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT, "no such dtype: 0");
-    expect_failure(berth_make_qscheme(tree, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
-                   "no such quantization scheme: 0");
-    expect_failure(berth_make_layout(tree, (berth_layout_kind)0), BERTH_E_ARGUMENT,
-                   "no such layout: 0");
+    expect_failure(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT,
+                   "no torch.dtype has the number 0");
+    expect_failure(berth_make_constant(tree, BERTH_KIND_QSCHEME, BERTH_NOT_QUANTIZED),
+                   BERTH_E_ARGUMENT, "no torch.qscheme has the number 0");
+    expect_failure(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)0),
+                   BERTH_E_ARGUMENT, "no torch.layout has the number 0");
     expect_failure(berth_make_storage(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
 }
 
@@ -387,35 +403,35 @@ Test(value, facts_of_one_word)
 Test(value, askers_of_other_kinds_give_nothing)
 {
     berth_value *values[] = {NULL, berth_make_none(tree), berth_make_int(tree, 1), text("a")};
+    berth_value *key, *item;
     int64_t integer;
     int32_t rank;
+    int number;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         cr_assert_eq(berth_value_count(values[i]), 0);
-        cr_assert_null(berth_value_item(values[i], 0));
-        cr_assert_null(berth_value_key(values[i], 0));
+        cr_assert_null(berth_list_at(values[i], 0));
+        cr_assert_not(berth_dict_at(values[i], 0, &key, &item) || key || item);
         cr_assert_null(berth_dict_get(values[i], "a"));
-        cr_assert_eq(berth_as_dtype(values[i]), BERTH_DTYPE_NONE);
-        cr_assert_eq(berth_as_qscheme(values[i]), BERTH_NOT_QUANTIZED);
-        cr_assert_eq((int)berth_as_layout(values[i]), 0);
+        cr_assert_not(berth_as_constant(values[i], BERTH_KIND_DTYPE, &number));
+        cr_assert_not(berth_as_constant(values[i], BERTH_KIND_INT, &number));
         cr_assert_null(berth_as_storage(values[i]));
         cr_assert_eq(bth_value_storage_class(values[i]), BERTH_DTYPE_NONE);
         cr_assert_null(bth_value_arguments(values[i]));
         cr_assert_null(berth_as_tensor(values[i]));
         cr_assert_null(berth_as_size(values[i], &rank));
-        cr_assert_null(berth_value_inner(values[i]));
-        cr_assert_null(berth_value_state(values[i]));
+        for (int part = BERTH_PART_INNER; part <= BERTH_PART_DICT_ITEMS + 1; part++)
+            cr_assert_null(berth_value_part(values[i], (berth_part)part));
         cr_assert_null(berth_as_bytes(values[i], NULL));
-        cr_assert_not(berth_value_requires_grad(values[i]));
-        cr_assert_not(berth_value_is_coalesced(values[i]));
-        cr_assert_eq(berth_as_float(values[i]), 0);
+        cr_assert_eq(berth_value_flags(values[i]), 0);
+        cr_assert_eq(bth_value_real(values[i]), 0);
         cr_assert_eq(berth_as_int(values[i], &integer), i == 2);
     }
     /* What keeps a bool of another meaning. */
     const int64_t one = 1;
     const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 1, .shape = &one, .data = &one};
     berth_value *parameter = berth_make_parameter(tree, berth_make_tensor(tree, &tensor), true);
-    cr_assert(berth_value_requires_grad(parameter));
-    cr_assert_not(berth_as_bool(parameter));
+    cr_assert(berth_value_flags(parameter) & BERTH_REQUIRES_GRAD);
+    cr_assert_not(bth_value_bool(parameter));
     cr_assert_not(bth_value_is_new_object(parameter));
     cr_assert_not(bth_value_is_new_object(berth_make_bool(tree, true)));
     cr_assert_eq(berth_value_kind(NULL), BERTH_KIND_NONE);

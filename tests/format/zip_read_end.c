@@ -61,7 +61,7 @@ Test(zip_end, a_second_end_record_in_the_comment_is_refused)
     test_zip_put(&zip, zip.end_at + END_COMMENT_NBYTES, sizeof second, 2);
     test_zip_append(&zip, second, sizeof second);
     expect_refused(zip, BERTH_E_ARCHIVE,
-                   "at byte 754: a second end record, beside that at byte 776");
+                   "at byte 754: a second end record, beside the one at byte 776");
 }
 
 /* Readers that search backwards take this one, whatever its comment's length says. */
@@ -148,9 +148,9 @@ enum { END64_AT = 678, LOCATOR_AT = 734, END_AT = 754 };
 Test(zip_end, a_locator_on_another_disk_is_refused)
 {
     refuse_field(LOCATOR_AT, LOCATOR_DISK, 1, 4,
-                 "at byte 734: the ZIP64 locator speaks of disk 1 of 1; only 0 of 1 can be read");
+                 "at byte 734: the ZIP64 locator names disk 1 of 1; only 0 of 1 can be read");
     refuse_field(LOCATOR_AT, LOCATOR_N_DISKS, 2, 4,
-                 "at byte 734: the ZIP64 locator speaks of disk 0 of 2; only 0 of 1 can be read");
+                 "at byte 734: the ZIP64 locator names disk 0 of 2; only 0 of 1 can be read");
 }
 
 Test(zip_end, a_locator_that_points_elsewhere_is_refused)
@@ -225,13 +225,13 @@ Test(zip_end, saturated_classic_fields_say_see_zip64)
 Test(zip_end, other_disks_are_refused)
 {
     refuse_field(END_AT, END_DISK, 1, 2,
-                 "at byte 754: the end record speaks of disks 1 and 0; only 0 can be read");
+                 "at byte 754: the end record names disks 1 and 0; only 0 can be read");
     refuse_field(END_AT, END_DIRECTORY_DISK, 1, 2,
-                 "at byte 754: the end record speaks of disks 0 and 1; only 0 can be read");
+                 "at byte 754: the end record names disks 0 and 1; only 0 can be read");
     refuse_field(END64_AT, END64_DISK, 1, 4,
-                 "at byte 678: the ZIP64 end record speaks of disks 1 and 0; only 0 can be read");
+                 "at byte 678: the ZIP64 end record names disks 1 and 0; only 0 can be read");
     refuse_field(END64_AT, END64_DIRECTORY_DISK, 7, 4,
-                 "at byte 678: the ZIP64 end record speaks of disks 0 and 7; only 0 can be read");
+                 "at byte 678: the ZIP64 end record names disks 0 and 7; only 0 can be read");
 }
 
 Test(zip_end, two_counts_that_differ_are_refused)

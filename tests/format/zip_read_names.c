@@ -220,13 +220,11 @@ Test(zip_names, records_of_pytorch_in_capitals_are_refused)
     for (size_t i = 0; i < 4; i++) {
         char name[32], sentence[160];
         snprintf(name, sizeof name, "m/%s", names[i]);
-        snprintf(
-            sentence, sizeof sentence,
-            "%s at byte 46: PyTorch, for which capital letters are no others, takes it for '%s'",
-            names[i],
-            i < 2    ? "byteorder"
-            : i == 2 ? ".format_version"
-                     : ".storage_alignment");
+        snprintf(sentence, sizeof sentence,
+                 "%s at byte 46: PyTorch, which ignores case, takes it for '%s'", names[i],
+                 i < 2    ? "byteorder"
+                 : i == 2 ? ".format_version"
+                          : ".storage_alignment");
         expect_refused(with_name(name), BERTH_E_ARCHIVE, sentence);
     }
     expect_read(with_name("m/Version"), 2);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 
 struct record {
     const char *name;

@@ -5,6 +5,7 @@
  * their ticket lives; memory is what the limits say.
  */
 #include "tests/support/fuzz/target.h"
+#include "tests/support/support.h"
 
 #include <errno.h>
 
@@ -49,14 +50,10 @@ static void make_tables(void)
         const int64_t shape[] = {N_ROWS, (int64_t)row_nbytes[i]};
         for (size_t k = 0; k < N_ROWS * row_nbytes[i]; k++)
             elements[i][k] = (uint8_t)(k * 7 + k / row_nbytes[i] * 13 + i);
-        berth_dict_set(root, names[i],
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                               .rank = 2,
-                                                               .shape = shape,
-                                                               .data = elements[i]}));
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_UINT8, elements[i], 2, shape));
     }
-    MUST(berth_save_memory(&tables.bytes, &tables.nbytes, NULL, root, NULL, &error) == 0, "%s",
-         error.message);
+    MUST(berth_save_to(TO_MEMORY(&tables.bytes, &tables.nbytes), OF_VALUE(root), NULL, &error) == 0,
+         "%s", error.message);
     berth_tree_free(tree);
     const berth_source source = {
         .name = "tables", .nbytes = tables.nbytes, .read = read_tables, .context = &tables};

@@ -4,7 +4,9 @@
  * A checkpoint (what begins as a zip archive does) is converted to safetensors, and what that
  * writes is read, with the same elements.
  */
+#include "format/values/value.h"
 #include "tests/support/fuzz/archive.h"
+#include "tests/support/support.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -65,7 +67,7 @@ static void check_views(const berth_value *dict, const uint8_t *bytes, size_t nb
     for (int i = 0; i < 8; i++)
         header |= (uint64_t)bytes[i] << 8 * i;
     for (size_t i = 0; i < berth_value_count(dict); i++) {
-        const berth_tensor *tensor = berth_as_tensor(berth_value_item(dict, i));
+        const berth_tensor *tensor = berth_as_tensor(bth_value_item(dict, i));
         MUST(tensor, "no tensor");
         uint64_t n = berth_tensor_nbytes(tensor);
         const uint8_t *data = tensor->storage->data;
@@ -92,11 +94,11 @@ static bool read_values(const uint8_t *bytes, size_t nbytes, berth_tree *tree, b
 static void check_same(const berth_value *dict, berth_checkpoint *checkpoint, size_t i)
 {
     const berth_value *root = berth_root(checkpoint);
-    const berth_tensor *our = berth_as_tensor(berth_value_item(dict, i));
-    const berth_tensor *their = berth_as_tensor(berth_value_item(root, i));
+    const berth_tensor *our = berth_as_tensor(bth_value_item(dict, i));
+    const berth_tensor *their = berth_as_tensor(bth_value_item(root, i));
     size_t n, their_n;
-    const char *name = berth_as_text(berth_value_key(dict, i), &n);
-    const char *their_name = berth_as_text(berth_value_key(root, i), &their_n);
+    const char *name = berth_as_text(bth_value_key(dict, i), &n);
+    const char *their_name = berth_as_text(bth_value_key(root, i), &their_n);
     berth_error error;
 
     MUST(n == their_n && memcmp(name, their_name, n) == 0, "%s became %s", name, their_name);
@@ -119,7 +121,7 @@ static void check_saved(const berth_value *dict)
     size_t nbytes;
     berth_error error;
 
-    if (berth_save_memory(&saved, &nbytes, "a", dict, NULL, &error) < 0) {
+    if (berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(dict), NAMED("a"), &error) < 0) {
         MUST(is_clean_text(error.message) && error.message[0], "no sentence");
         return;
     }

@@ -69,8 +69,9 @@ static uint8_t *saved_again(const char *from, size_t *nbytes)
     void *made;
 
     cr_assert_eq(berth_open(from, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_save_memory(&made, nbytes, "m", berth_root(checkpoint), NULL, &error), 0,
-                 "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&made, nbytes), OF_VALUE(berth_root(checkpoint)),
+                               NAMED("m"), &error),
+                 0, "%s", error.message);
     uint8_t *bytes = malloc(*nbytes);
     memcpy(bytes, made, *nbytes);
     berth_free(made);
@@ -160,7 +161,8 @@ static int sum_values(const struct subject *subject, const berth_params *call, u
 
     if (test_open_memory(subject->bytes, subject->nbytes, call, &checkpoint, error) < 0)
         return error->code;
-    if (berth_save_memory(&saved, &nbytes, "m", berth_root(checkpoint), call, error) == 0)
+    if (berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), call, error) ==
+        0)
         *sum = bth_crc32(0, saved, nbytes);
     else
         cr_expect_not_null(strstr(error->message, ": its bytes have CRC "), "%s: opens, and: %s",
@@ -194,7 +196,7 @@ static int sum_records(const struct subject *subject, const berth_params *call, 
 /* True: detected. Else *changed tells whether something else is read than of the whole file. */
 static bool is_detected(const struct subject *subject, size_t level, bool *changed)
 {
-    berth_params call = {.config = configs[level]};
+    berth_params call = {.config = configs[level], .archive_name = "m"};
     berth_error error;
     uint32_t sum = level < ARCHIVES_FROM ? subject->values : subject->records;
     int result;
@@ -255,7 +257,7 @@ static void begin_subject(struct subject *subject, size_t which)
     (void)close(fd);
     subject->meanings = calloc(subject->nbytes, 1);
     mark_records(subject);
-    berth_params call = {.config = configs[3]};
+    berth_params call = {.config = configs[3], .archive_name = "m"};
     berth_error error;
     cr_assert_eq(sum_values(subject, &call, &subject->values, &error), 0, "%s: %s", subject->name,
                  error.message);

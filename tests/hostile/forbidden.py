@@ -102,7 +102,7 @@ class Forbidden(Small):
             pickle = PROTO + f"c{module}\n{attribute}\n".encode() + b")R."
             says = f"global {module} {attribute} is not allowed"
             if not all(word and word.isascii() and " " not in word for word in (module, attribute)):
-                says = "GLOBAL of text that is no dotted name"
+                says = "GLOBAL with text that is no dotted name"
             n_named += self.named(pickle, f"data.pkl at byte 66: {says}")
         print(f"forbidden globals: {len(self.GLOBALS)} named with their byte, {n_named} times by "
               "commands", file=sys.stderr)

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "io/file.h"
 #include "io/pages.h"
 #include "io/syscalls.h"
 
@@ -28,7 +29,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     bth_system_restore();
-    bth_pages_close(fd);
+    bth_file_close(fd);
     munmap(memory, nbytes + BTH_LARGE_PAGE_NBYTES);
 }
 

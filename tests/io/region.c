@@ -9,7 +9,7 @@
 
 #include "io/pages.h"
 #include "io/syscalls.h"
-#include "tests/support/io/no_map.h"
+#include "tests/support/io/refusals.h"
 #include "tests/support/support.h"
 
 static berth_error error;

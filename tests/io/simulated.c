@@ -101,7 +101,6 @@ SIMULATED_TEST(memory_cannot_be_touched_by_the_host)
 SIMULATED_TEST(copies_come_late)
 {
     bth_device_event event;
-    bool has_come;
 
     expect_good(bth_device_event_open(device, &event, &error));
     memset(pinned, 1, NBYTES);
@@ -111,14 +110,12 @@ SIMULATED_TEST(copies_come_late)
     bth_simulated_hold(&stream, true);
     expect_good(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
     expect_good(bth_device_event_record(&event, &stream, &error));
-    expect_good(bth_device_event_query(&event, &has_come, &error));
-    cr_expect_not(has_come);
+    cr_expect_not(bth_simulated_has_come(&event));
     cr_expect_eq(pinned[5], 2);
     bth_simulated_hold(&stream, false);
     expect_good(bth_device_event_wait(&event, &error));
     cr_expect_eq(pinned[5], 1);
-    expect_good(bth_device_event_query(&event, &has_come, &error));
-    cr_expect(has_come);
+    cr_expect(bth_simulated_has_come(&event));
     bth_device_event_close(&event);
 }
 
@@ -156,7 +153,6 @@ SIMULATED_TEST(a_stream_that_waits_for_an_event_does_not_begin_before_it)
 {
     bth_device_stream second;
     bth_device_event event, behind;
-    bool has_come;
 
     expect_good(bth_device_stream_open(device, &second, &error));
     expect_good(bth_device_event_open(device, &event, &error));
@@ -166,8 +162,7 @@ SIMULATED_TEST(a_stream_that_waits_for_an_event_does_not_begin_before_it)
     expect_good(bth_device_stream_wait_for(&second, event.native, &error));
     expect_good(bth_device_event_record(&behind, &second, &error));
     (void)nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
-    expect_good(bth_device_event_query(&behind, &has_come, &error));
-    cr_expect_not(has_come);
+    cr_expect_not(bth_simulated_has_come(&behind));
     bth_simulated_hold(&stream, false);
     expect_good(bth_device_event_wait(&behind, &error));
     bth_device_event_close(&event);
@@ -236,15 +231,17 @@ SIMULATED_TEST(memory_and_pinned_memory_end)
     bth_simulated_set(&(bth_simulated_machine){
         .n_devices = 2, .memory_nbytes = 2 * NBYTES, .pinned_nbytes = NBYTES + 10});
     cr_expect_eq(bth_device_allocate(device, NBYTES + 1, &more, &error), BERTH_E_MEMORY);
-    expect_failure(BERTH_E_MEMORY, "simulated:0: 10001 bytes of device memory cannot be had: out "
-                                   "of memory (SIMULATED_OUT_OF_MEMORY)");
+    expect_failure(BERTH_E_MEMORY,
+                   "simulated:0: 10001 bytes of device memory cannot be allocated: out "
+                   "of memory (SIMULATED_OUT_OF_MEMORY)");
     expect_good(bth_device_allocate(device, NBYTES, &more, &error));
     expect_good(bth_device_allocate(other, 2 * NBYTES, &next, &error));
     bth_device_release(device, more);
     bth_device_release(other, next);
     cr_expect_eq(bth_pinned_allocate(device, 11, &bytes, &error), BERTH_E_MEMORY);
-    expect_failure(BERTH_E_MEMORY, "simulated:0: 11 bytes of pinned memory cannot be had: out of "
-                                   "memory (SIMULATED_OUT_OF_MEMORY)");
+    expect_failure(BERTH_E_MEMORY,
+                   "simulated:0: 11 bytes of pinned memory cannot be allocated: out of "
+                   "memory (SIMULATED_OUT_OF_MEMORY)");
     uint8_t here[20];
     cr_expect_eq(bth_pinned_register(device, here, 11, &error), BERTH_E_MEMORY);
     expect_failure(BERTH_E_MEMORY, "simulated:0: 11 bytes cannot be pinned: out of memory "
@@ -265,19 +262,17 @@ static int use_all(void)
 {
     bth_device_stream own = {0};
     bth_device_event event = {0};
-    bth_memory_place place;
+    bth_memory_owner owner;
     uintptr_t at = 0;
     void *bytes = NULL;
-    bool has_come;
 
     (void)(bth_device_allocate(device, 100, &at, &error) < 0 ||
-           bth_device_find(device, at, &place, &error) < 0 ||
+           bth_device_find(device, at, &owner, &error) < 0 ||
            bth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
            bth_device_stream_open(device, &own, &error) < 0 ||
            bth_device_event_open(device, &event, &error) < 0 ||
            bth_device_copy_to_host(&own, bytes, at, 100, &error) < 0 ||
            bth_device_event_record(&event, &own, &error) < 0 ||
-           bth_device_event_query(&event, &has_come, &error) < 0 ||
            bth_device_event_wait(&event, &error) < 0);
     bth_device_event_close(&event);
     bth_device_stream_close(&own);
@@ -292,11 +287,11 @@ SIMULATED_TEST(each_call_fails_when_it_is_told_to)
         bth_simulated_call call;
         const char *tried;
         bool is_memory;
-    } rows[] = {{BTH_SIMULATED_ALLOCATE, "100 bytes of device memory cannot be had", true},
+    } rows[] = {{BTH_SIMULATED_ALLOCATE, "100 bytes of device memory cannot be allocated", true},
                 {BTH_SIMULATED_FIND, NULL, false},
-                {BTH_SIMULATED_PIN, "100 bytes of pinned memory cannot be had", true},
-                {BTH_SIMULATED_OPEN_STREAM, "no stream can be had", false},
-                {BTH_SIMULATED_OPEN_EVENT, "no event can be had", false},
+                {BTH_SIMULATED_PIN, "100 bytes of pinned memory cannot be allocated", true},
+                {BTH_SIMULATED_OPEN_STREAM, "a stream cannot be created", false},
+                {BTH_SIMULATED_OPEN_EVENT, "an event cannot be created", false},
                 {BTH_SIMULATED_COPY, "100 bytes cannot be copied to the host", false},
                 {BTH_SIMULATED_RECORD, "an event cannot be recorded", false},
                 {BTH_SIMULATED_WAIT, "copies did not end well", false}};
@@ -336,7 +331,8 @@ SIMULATED_TEST(a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
     cr_expect_eq(bth_device_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: 9 bytes cannot be copied to the host: " LOST);
     cr_expect_eq(bth_device_allocate(device, 9, &at, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "simulated:0: 9 bytes of device memory cannot be had: " LOST);
+    expect_failure(BERTH_E_DEVICE,
+                   "simulated:0: 9 bytes of device memory cannot be allocated: " LOST);
     expect_good(bth_device_allocate(other, 9, &at, &error)); /* that one lives */
     bth_device_release(other, at);
     bth_device_event_close(&event);
@@ -416,8 +412,9 @@ SIMULATED_TEST(a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
 
     bth_system.pthread_create = no_thread;
     cr_expect_eq(bth_device_stream_open(device, &second, &error), BERTH_E_SYSTEM);
-    expect_failure(BERTH_E_SYSTEM, "simulated:0: no stream can be had: no thread can be started "
-                                   "(SIMULATED_NO_THREAD)");
+    expect_failure(BERTH_E_SYSTEM,
+                   "simulated:0: a stream cannot be created: no thread can be started "
+                   "(SIMULATED_NO_THREAD)");
     bth_device_stream_close(&second);
     bth_system.mmap = no_map;
     cr_expect_eq(bth_device_allocate(device, 100, &at, &error), BERTH_E_MEMORY);

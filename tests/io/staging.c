@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The ring of buffers between device and file. */
+/* The buffers between device and file. */
 #include "io/staging.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "config/error.h"
 #include "io/pages.h"
@@ -71,10 +69,10 @@ static void open_ring(bth_device_handle *of, size_t nbytes, unsigned n, bth_stag
 
 static bth_memory_kind kind_of(const uint8_t *bytes)
 {
-    bth_memory_place place;
+    bth_memory_owner owner;
 
-    expect_good(bth_device_find(device, (uintptr_t)bytes, &place, &error));
-    return place.kind;
+    expect_good(bth_device_find(device, (uintptr_t)bytes, &owner, &error));
+    return owner.kind;
 }
 
 STAGING_TEST(buffers_are_aligned_apart_and_pinned)
@@ -86,7 +84,7 @@ STAGING_TEST(buffers_are_aligned_apart_and_pinned)
     cr_assert_eq(ring.n_buffers, 3);
     cr_expect_eq(ring.buffer_nbytes, 2 * PAGE);
     for (size_t i = 0; i < 3; i++) {
-        buffers[i] = bth_staging_take(&ring);
+        buffers[i] = &ring.buffers[i];
         cr_expect_eq(buffers[i]->nbytes, 2 * PAGE);
         cr_expect_eq((uintptr_t)buffers[i]->bytes % PAGE, 0);
         cr_expect_eq(kind_of(buffers[i]->bytes), BTH_MEMORY_PINNED);
@@ -97,9 +95,6 @@ STAGING_TEST(buffers_are_aligned_apart_and_pinned)
         cr_expect_eq(buffers[i]->bytes[0], i);
         cr_expect_eq(buffers[i]->bytes[2 * PAGE - 1], i);
     }
-    cr_expect_null(bth_staging_try(&ring));
-    bth_staging_give(&ring, buffers[1]);
-    cr_expect_eq(bth_staging_try(&ring), buffers[1]);
     bth_staging_close(&ring);
     cr_expect_null(ring.buffers);
     bth_staging_close(&ring);
@@ -145,9 +140,9 @@ STAGING_TEST(rings_that_are_open_at_once_share_nothing)
     open_ring(device, PAGE, 2, &first);
     open_ring(device, PAGE, 2, &second);
     for (unsigned i = 0; i < 2; i++)
-        memset(bth_staging_take(&first)->bytes, 1, PAGE);
+        memset(first.buffers[i].bytes, 1, PAGE);
     for (unsigned i = 0; i < 2; i++)
-        memset(bth_staging_take(&second)->bytes, 2, PAGE);
+        memset(second.buffers[i].bytes, 2, PAGE);
     for (unsigned i = 0; i < 2; i++)
         cr_expect_eq(first.buffers[i].bytes[PAGE - 1], 1);
     bth_staging_close(&first);
@@ -163,11 +158,11 @@ STAGING_TEST(pageable_buffers_are_not_kept)
 
     expect_good(bth_staging_open(device, &need, &ring, &error));
     cr_expect_not(ring.is_pinned);
-    cr_expect_eq(kind_of(bth_staging_take(&ring)->bytes), BTH_MEMORY_PAGEABLE);
+    cr_expect_eq(kind_of(ring.buffers[0].bytes), BTH_MEMORY_PAGEABLE);
     bth_staging_close(&ring);
     expect_good(bth_staging_open(NULL, &wish, &ring, &error));
     cr_expect_not(ring.is_pinned, "without a device nothing pins");
-    memset(bth_staging_take(&ring)->bytes, 1, PAGE);
+    memset(ring.buffers[0].bytes, 1, PAGE);
     bth_staging_close(&ring);
     cr_expect_eq(bth_staging_kept_nbytes(), 0);
 }
@@ -183,7 +178,7 @@ STAGING_TEST(memory_that_cannot_be_registered_comes_from_the_driver)
     open_ring(device, PAGE, 2, &ring);
     cr_assert_eq(ring.n_buffers, 2);
     for (unsigned i = 0; i < 2; i++)
-        cr_expect_eq(kind_of(bth_staging_take(&ring)->bytes), BTH_MEMORY_PINNED);
+        cr_expect_eq(kind_of(ring.buffers[i].bytes), BTH_MEMORY_PINNED);
     bth_staging_close(&ring);
     cr_expect_eq(bth_staging_kept_nbytes(), 2 * PAGE);
 }
@@ -200,8 +195,7 @@ STAGING_TEST(a_ring_shrinks_where_less_can_be_pinned)
     cr_expect_str_eq(told, "2 staging buffers instead of 5: simulated:0: 2097152 bytes cannot be "
                            "pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_OK);
-    cr_expect_neq(bth_staging_take(&ring), bth_staging_take(&ring));
-    cr_expect_null(bth_staging_try(&ring));
+    cr_expect_neq(ring.buffers[0].bytes, ring.buffers[1].bytes);
     bth_staging_close(&ring);
 }
 
@@ -248,7 +242,7 @@ STAGING_TEST(needs_that_make_no_sense_are_refused)
         bth_error_clear(&error);
         cr_expect_eq(bth_staging_open(NULL, &needs[i], &ring, &error), BERTH_E_ARGUMENT);
     }
-    cr_expect_str_eq(error.message, "1025 staging buffers of 1 bytes");
+    cr_expect_str_eq(error.message, "1025 staging buffers of 1 bytes are not possible");
 }
 
 static void *no_map(void *address, size_t nbytes, int protection, int flags, int fd, off_t offset)
@@ -271,58 +265,6 @@ STAGING_TEST(memory_that_cannot_be_had_is_told) /* W6 */
     test_memory_refuse(1, true);
     cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
     test_memory_refuse(0, false);
-}
-
-/* ---- waiting ---- */
-
-static bth_staging shared;
-static _Atomic(bth_staging_buffer *) taken;
-static atomic_bool is_back;
-
-static void *take_one(void *argument)
-{
-    (void)argument;
-    atomic_store(&taken, bth_staging_take(&shared));
-    atomic_store(&is_back, true);
-    return NULL;
-}
-
-static void sleep_a_little(void)
-{
-    (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-}
-
-STAGING_TEST(who_finds_none_waits_for_one)
-{
-    pthread_t thread;
-
-    open_ring(device, PAGE, 1, &shared);
-    bth_staging_buffer *only = bth_staging_take(&shared);
-    cr_assert_eq(pthread_create(&thread, NULL, take_one, NULL), 0);
-    sleep_a_little();
-    cr_expect_not(is_back);
-    bth_staging_give(&shared, only);
-    pthread_join(thread, NULL);
-    cr_expect_eq(taken, only);
-    bth_staging_close(&shared);
-}
-
-STAGING_TEST(a_ring_that_is_stopped_lets_nobody_wait) /* W8 */
-{
-    pthread_t thread;
-
-    open_ring(device, PAGE, 1, &shared);
-    bth_staging_buffer *only = bth_staging_take(&shared);
-    cr_assert_eq(pthread_create(&thread, NULL, take_one, NULL), 0);
-    sleep_a_little();
-    bth_staging_stop(&shared);
-    pthread_join(thread, NULL);
-    cr_expect(is_back);
-    cr_expect_null(taken);
-    bth_staging_give(&shared, only);
-    cr_expect_null(bth_staging_take(&shared), "nor is one given out that is free");
-    cr_expect_null(bth_staging_try(&shared));
-    bth_staging_close(&shared);
 }
 
 /* ---- fork ---- */
@@ -367,10 +309,8 @@ STAGING_TEST(a_child_touches_nothing_of_what_is_kept)
     int status;
 
     open_ring(device, PAGE, 1, &ring);
-    bth_staging_buffer *buffer = bth_staging_take(&ring);
-    uint8_t *bytes = buffer->bytes;
-    size_t nbytes = buffer->nbytes;
-    bth_staging_give(&ring, buffer);
+    uint8_t *bytes = ring.buffers[0].bytes;
+    size_t nbytes = ring.buffers[0].nbytes;
     bth_staging_close(&ring);
     cr_assert_eq(bth_staging_kept_nbytes(), PAGE);
     pid_t child = fork();
@@ -387,7 +327,7 @@ STAGING_TEST(a_child_does_not_have_the_buffers)
     int status;
 
     open_ring(device, PAGE, 2, &ring);
-    bth_staging_buffer *buffer = bth_staging_take(&ring);
+    bth_staging_buffer *buffer = &ring.buffers[0];
     memset(buffer->bytes, 1, PAGE);
     pid_t child = fork();
     if (child == 0)

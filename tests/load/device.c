@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
+#include "format/values/value.h"
 #include "tests/support/load/device_scene.h"
 #include "tests/support/sources.h"
 
@@ -378,7 +379,7 @@ static void save_small(void)
 
 static const berth_tensor *small_at(size_t i)
 {
-    return berth_as_tensor(berth_value_item(berth_root(checkpoint), i));
+    return berth_as_tensor(bth_value_item(berth_root(checkpoint), i));
 }
 
 static void expect_small(size_t i)

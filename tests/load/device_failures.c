@@ -286,9 +286,10 @@ Test(device_failures, without_room_on_the_device_the_bytes_are_told)
     bth_simulated_set(&machine);
     open_as("");
     place_all(&as_they_were);
-    cr_expect_str_eq(told(fetch()),
-                     "simulated:0: 2137304 bytes of device memory cannot be had: out of memory "
-                     "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_str_eq(
+        told(fetch()),
+        "simulated:0: 2137304 bytes of device memory cannot be allocated: out of memory "
+        "(SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
     bth_simulated_set(NULL);
@@ -351,7 +352,7 @@ Test(device_failures, what_was_in_a_context_that_died_is_gone_and_the_device_goe
     expect_gone("its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)");
     expect_part(4, "simulated:1");
     (void)device_named("simulated:0");
-    expect_gone("its context died and was opened anew: what was in it is gone");
+    expect_gone("its context died and was opened again: what was in it is lost");
     open_as(""); /* closes the one before */
     place_all(&as_they_were);
     (void)fetched(NULL);

@@ -6,8 +6,9 @@
  */
 #include <errno.h>
 
+#include "format/values/value.h"
 #include "io/syscalls.h"
-#include "tests/support/io/no_map.h"
+#include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
 #include "tests/support/support.h"
@@ -264,7 +265,7 @@ Test(failing_reads, where_the_directory_is_longer_than_the_tail, .timeout = 100)
 
     for (size_t i = 0; i < N_TENSORS; i++)
         berth_list_append(root, berth_make_tensor(tree, &tensor));
-    cr_assert_eq(berth_save_memory(&bytes, &file.nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &file.nbytes), OF_VALUE(root), NULL, NULL), 0);
     file.bytes = bytes;
     fail_at_every(&file, options, 2);
     berth_free(bytes);
@@ -285,12 +286,12 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
 
     memset(text, 'x', N_BYTES);
     cr_assert_eq(berth_list_append(root, berth_make_str(tree, text, N_BYTES)), 0);
-    cr_assert_eq(berth_save_memory(&bytes, &nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     bth_system.mmap = refused_mmap;
     cr_assert_eq(open_with(bytes, nbytes, "load.check=none", NULL, &checkpoint, &error), 0, "%s",
                  error.message);
     bth_system_restore();
-    const char *read = berth_as_text(berth_value_item(berth_root(checkpoint), 0), &n);
+    const char *read = berth_as_text(bth_value_item(berth_root(checkpoint), 0), &n);
     cr_assert_eq(n, N_BYTES);
     cr_expect_arr_eq(read, text, N_BYTES);
     berth_close(checkpoint);

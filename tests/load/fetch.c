@@ -243,11 +243,8 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     size_t nbytes;
 
     for (int i = 0; i < N; i++)
-        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                        .rank = 1,
-                                                                        .shape = shape,
-                                                                        .data = bytes}));
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, NULL), 0);
+        berth_list_append(root, test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     struct counted counted = {.bytes = saved};
     berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
     berth_close(checkpoint);

@@ -4,6 +4,7 @@
  */
 #include <pthread.h>
 
+#include "tests/support/io/refusals.h"
 #include "tests/support/load/fetch_scene.h"
 
 TestSuite(fetch_failures, .init = begin_fetch, .fini = end_fetch);
@@ -33,17 +34,6 @@ Test(fetch_failures, that_is_cancelled_leaves_all_as_it_was_and_may_be_repeated)
         fetched(NULL);
         expect_elements();
     }
-}
-
-static int n_reads_left;
-
-static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
-{
-    if (n_reads_left-- == 0) {
-        errno = EIO;
-        return -1;
-    }
-    return pread(fd, buffer, nbytes, offset);
 }
 
 Test(fetch_failures, that_fails_names_record_and_byte)
@@ -310,11 +300,8 @@ static void save_long_ones(void)
     void *bytes = calloc(1, N_LONG / 2);
 
     for (int i = 0; i < 2; i++)
-        berth_dict_set(
-            root, i == 0 ? "first" : "second",
-            berth_make_tensor(
-                tree,
-                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
+        berth_dict_set(root, i == 0 ? "first" : "second",
+                       test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);
     free(bytes);

@@ -24,11 +24,7 @@ static void set_up(void)
     begin_model_scene();
     for (int i = 0; i < 3; i++) {
         memset(bytes[i], 17 * i + 1, sizeof bytes[i]);
-        berth_dict_set(
-            root, names[i],
-            berth_make_tensor(
-                tree,
-                &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape, .data = bytes[i]}));
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_INT8, bytes[i], 1, shape));
     }
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
     berth_tree_free(tree);

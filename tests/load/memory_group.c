@@ -187,10 +187,7 @@ static void set_up(void)
     (void)rmdir(group);
     begin_model_scene();
     memset(bytes, 7, TENSOR_NBYTES);
-    berth_dict_set(
-        root, "weight",
-        berth_make_tensor(
-            tree, &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = bytes}));
+    berth_dict_set(root, "weight", test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     berth_tree_free(tree);
     free(bytes);

@@ -486,5 +486,5 @@ Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)
                              "load.prefetch_window_nbytes=8192"),
                  BERTH_E_MEMORY);
     cr_expect_null(checkpoint);
-    cr_expect(strstr(error.message, "(4096 bytes missing)"), "%s", error.message);
+    cr_expect(strstr(error.message, "4096 bytes are missing"), "%s", error.message);
 }

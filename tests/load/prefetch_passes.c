@@ -116,7 +116,7 @@ Test(prefetch_passes, keeps_to_the_budget_and_its_window)
     cr_expect_leq(stats.peak_ahead_nbytes, 1 << 20);
 }
 
-Test(prefetch_passes, without_room_for_a_window_names_the_tensor_and_the_bytes_missing)
+Test(prefetch_passes, without_room_for_a_window_names_the_storage_and_the_bytes_missing)
 {
     char expected[400];
 
@@ -126,10 +126,11 @@ Test(prefetch_passes, without_room_for_a_window_names_the_tensor_and_the_bytes_m
     cr_expect_eq(try_to_begin(&what, 0, "io.memory_nbytes=64KiB load.prefetch_window_nbytes=96KiB",
                               &prefetch),
                  BERTH_E_MEMORY);
-    (void)snprintf(expected, sizeof expected,
-                   "%s: at byte %llu: the first window of a prefetch, of tensor t8, does not fit "
-                   "into io.memory_nbytes=65536 (32768 bytes missing)",
-                   path, (unsigned long long)error.offset);
+    (void)snprintf(
+        expected, sizeof expected,
+        "%s: data/8 at byte %llu: io.memory_nbytes=65536 is too small for one window of a "
+        "prefetch: 32768 bytes are missing",
+        path, (unsigned long long)error.offset);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(prefetch);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Long ranges into the caller's memory: by several workers, as load.method says, never a signal. */
+#include "tests/support/io/refusals.h"
 #include "tests/support/load/fetch_scene.h"
 
 TestSuite(range, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
@@ -226,17 +227,6 @@ Test(range, of_what_was_written_to_has_it)
 }
 
 /* ---- what goes wrong ---- */
-
-static atomic_int n_reads_left;
-
-static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
-{
-    if (n_reads_left-- == 0) {
-        errno = EIO;
-        return -1;
-    }
-    return pread(fd, buffer, nbytes, offset);
-}
 
 /* W8 */
 Test(range, that_cannot_be_read_names_record_and_byte)

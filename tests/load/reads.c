@@ -71,13 +71,9 @@ static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, 
 
     for (size_t i = 0; i < n; i++) {
         (void)snprintf(name, sizeof name, format, i);
-        berth_dict_set(
-            root, name,
-            berth_make_tensor(
-                tree,
-                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
+        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, data, 1, shape));
     }
-    cr_assert_eq(berth_save_memory(&bytes, nbytes, NULL, root, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, nbytes), OF_VALUE(root), NULL, NULL), 0);
     uint8_t *copy = malloc(*nbytes);
     memcpy(copy, bytes, *nbytes);
     berth_free(bytes);
@@ -266,12 +262,9 @@ Test(reads, records_behind_the_storages_come_with_the_directory)
     void *file;
 
     for (size_t i = 0; i < N; i++)
-        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                                        .rank = 1,
-                                                                        .shape = shape,
-                                                                        .data = data}));
+        berth_list_append(root, test_tensor(tree, BERTH_UINT8, data, 1, shape));
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=32768", NULL), 0);
-    cr_assert_eq(berth_save_memory(&file, &nbytes, NULL, root, &call, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&file, &nbytes), OF_VALUE(root), &call, NULL), 0);
     cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
     struct counted counted = open_counted(file, nbytes, "load.check=directory");
     cr_expect_eq(counted.n_reads, 2);

@@ -10,7 +10,7 @@
 #include "io/clock.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "tests/support/io/no_map.h"
+#include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
 #include "tests/support/support.h"
@@ -65,14 +65,6 @@ static berth_checkpoint *open_file(const struct file *file, const char *options,
     return checkpoint;
 }
 
-static void expect_text(berth_checkpoint *checkpoint)
-{
-    char *text = describe(checkpoint);
-
-    cr_expect_str_eq(text, sample_text);
-    free(text);
-}
-
 static const void *weight_of(berth_checkpoint *checkpoint, berth_error *error)
 {
     return berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "weight"), error);
@@ -97,7 +89,7 @@ Test(storages, every_method_gives_the_same_values_and_tells_itself)
         berth_checkpoint *checkpoint = open_file(&file, cases[i].options, &stats);
         cr_expect_str_eq(stats.method, cases[i].method, "%s", cases[i].options);
         cr_expect_str_eq(stats.reason, cases[i].reason, "%s", cases[i].options);
-        expect_text(checkpoint);
+        expect_sample_values(checkpoint);
         cr_expect_arr_eq(weight_of(checkpoint, NULL), sample_weight, sizeof sample_weight);
         berth_close(checkpoint);
     }
@@ -114,11 +106,11 @@ Test(storages, of_a_descriptor_and_of_memory)
 
     cr_assert_eq(test_open_fd(fd, &call, &checkpoint, NULL), 0);
     close(fd);
-    expect_text(checkpoint);
+    expect_sample_values(checkpoint);
     berth_close(checkpoint);
     cr_assert_eq(test_open_memory(file.bytes, file.nbytes, &call, &checkpoint, NULL), 0);
     cr_expect_str_eq(stats.method, "memory");
-    expect_text(checkpoint);
+    expect_sample_values(checkpoint);
     const uint8_t *weight = weight_of(checkpoint, NULL);
     cr_expect(weight > file.bytes && weight < file.bytes + file.nbytes, "used where it lies");
     berth_close(checkpoint);
@@ -315,7 +307,7 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
         berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "weight"), 3, 3, row, NULL), 0);
     cr_expect_arr_eq(row, ((const float[]){3, 4, 5}), sizeof row);
     cr_expect_eq(counted.moved_nbytes - before, 12);
-    expect_text(checkpoint);
+    expect_sample_values(checkpoint);
     berth_close(checkpoint);
     remove_file(&file);
 }
@@ -341,7 +333,7 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
                                                                  .stride = stride,
                                                                  .storage_offset = 2,
                                                                  .storage = storage});
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, value, NULL, NULL), 0);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(value), NULL, NULL), 0);
     berth_tree_free(tree);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         struct counted counted = {.bytes = saved};
@@ -396,7 +388,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
         berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, root, NULL, &error), 0, "%s",
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, &error), 0, "%s",
                  error.message);
     cr_assert_eq(test_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
                  error.message);
@@ -507,9 +499,9 @@ Test(storages, a_file_that_is_replaced_or_deleted_stays_whole_for_who_has_it_ope
         char *other = test_path(file.folder, "other.pt");
         test_write_file(other, "nothing", 7);
         cr_assert_eq(rename(other, file.path), 0);
-        expect_text(checkpoint);
+        expect_sample_values(checkpoint);
         cr_assert_eq(unlink(file.path), 0);
-        expect_text(checkpoint);
+        expect_sample_values(checkpoint);
         berth_close(checkpoint);
         free(other);
         remove_file(&file);
@@ -537,7 +529,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     berth_set_log(keep_log, NULL);
     refused_mmap_errno = ENODEV;
     bth_system.mmap = refused_mmap;
-    expect_text(checkpoint);
+    expect_sample_values(checkpoint);
     cr_expect_not_null(weight_of(checkpoint, NULL));
     (void)snprintf(expected, sizeof expected,
                    "%s: the file is read, not mapped: at byte 0: %zu bytes cannot be mapped: No "
@@ -555,17 +547,6 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     bth_system_restore();
     berth_set_log(NULL, NULL);
     remove_file(&file);
-}
-
-static int n_reads_left;
-
-static ssize_t failing_pread(int fd, void *buffer, size_t nbytes, off_t offset)
-{
-    if (n_reads_left-- == 0) {
-        errno = EIO;
-        return -1;
-    }
-    return pread(fd, buffer, nbytes, offset);
 }
 
 /* F5, W1: whichever read fails, the error names the file, and asking again may succeed. */

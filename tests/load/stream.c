@@ -217,8 +217,9 @@ Test(stream, its_storages_can_be_read_for_saving_again)
     berth_error error;
 
     cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
-    cr_assert_eq(berth_save_memory(&saved, &nbytes, NULL, berth_root(checkpoint), NULL, &error), 0,
-                 "%s", error.message);
+    cr_assert_eq(
+        berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL, &error),
+        0, "%s", error.message);
     berth_close(checkpoint);
     cr_assert_eq(test_open_memory(saved, nbytes, NULL, &again, &error), 0, "%s", error.message);
     expect_views(again);

@@ -26,12 +26,8 @@ static void set_up(void)
     for (size_t i = 0; i < N_BYTES; i++)
         elements[i] = (uint8_t)(i * 13 + (i >> 9));
     for (; name[1] < '0' + N_TENSORS; name[1]++)
-        berth_dict_set(root, name,
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT8,
-                                                               .rank = 1,
-                                                               .shape = shape,
-                                                               .data = elements}));
-    cr_assert_eq(berth_save_memory(&bytes, &file_nbytes, NULL, root, NULL, NULL), 0);
+        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, elements, 1, shape));
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &file_nbytes), OF_VALUE(root), NULL, NULL), 0);
     berth_tree_free(tree);
     file = memcpy(malloc(file_nbytes), bytes, file_nbytes);
     berth_free(bytes);

@@ -63,11 +63,7 @@ static uint8_t *save_many(size_t n, size_t first, size_t step, const char *optio
     for (size_t i = 0; i < n; i++) {
         const int64_t shape[] = {(int64_t)(first + i * step)};
         (void)snprintf(name, sizeof name, "t%zu", i);
-        berth_dict_set(
-            root, name,
-            berth_make_tensor(
-                tree,
-                &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = shape, .data = data}));
+        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, data, 1, shape));
     }
     cr_assert_eq(berth_config_patch(options, NULL), 0);
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);

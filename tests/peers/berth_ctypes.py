@@ -47,7 +47,8 @@ KINDS = enum("berth_kind", "KIND_")
 KIND_NAMES = {i: name for name, i in KINDS.items()}
 QSCHEMES = {name.lower(): i for name, i in enum("berth_qscheme", "").items()}
 LAYOUTS = enum("berth_layout_kind", "")
-REQUIRES_GRAD, CONJ, NEG, META = 1, 2, 4, 8
+REQUIRES_GRAD, CONJ, NEG, META, COALESCED = 1, 2, 4, 8, 16
+PARTS = enum("berth_part", "PART_")
 
 
 class Error(c.Structure):
@@ -84,7 +85,8 @@ class NamedTensor(c.Structure):
 
 class Record(c.Structure):
     _fields_ = [("name", c.c_char_p), ("nbytes", c.c_uint64), ("header_offset", c.c_uint64),
-                ("offset", c.c_uint64), ("crc32", c.c_uint32), ("method", c.c_uint16)]
+                ("offset", c.c_uint64), ("crc32", c.c_uint32), ("method", c.c_uint16),
+                ("reserved", c.c_uint64 * 2)]
 
 
 class Info(c.Structure):
@@ -124,7 +126,24 @@ WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
 
 
 class Sink(c.Structure):
-    _fields_ = [("write", WRITE), ("context", c.c_void_p), ("in_order", c.c_bool)]
+    _fields_ = [("write", WRITE), ("context", c.c_void_p), ("in_order", c.c_bool),
+                ("reserved", c.c_uint64 * 4)]
+
+
+Target, Content, PlanInfo = (
+    structure(f"berth_{name}") for name in ("target", "content", "plan_info"))
+
+
+def to_path(path):
+    return c.byref(Target(kind=1, path=path))
+
+
+def to_sink(sink):
+    return c.byref(Target(kind=4, sink=c.addressof(sink)))
+
+
+def of_value(value):
+    return c.byref(Content(kind=1, value=value))
 
 
 P, I64, U64, SIZE, INT, BOOL, DOUBLE, TEXT = (
@@ -147,33 +166,32 @@ DECLARATIONS = {
     "berth_make_list": (P, [P]), "berth_make_tuple": (P, [P, VALUES, SIZE]), "berth_make_dict": (P, [P]),
     "berth_make_ordered_dict": (P, [P]), "berth_make_counter": (P, [P]), "berth_make_set": (P, [P]),
     "berth_make_size": (P, [P, I64S, c.c_int32]), "berth_make_device": (P, [P, TEXT, I64]),
-    "berth_make_dtype": (P, [P, INT]), "berth_make_qscheme": (P, [P, INT]),
-    "berth_make_layout": (P, [P, INT]), "berth_make_storage": (P, [P, P]),
+    "berth_make_constant": (P, [P, INT, INT]), "berth_make_storage": (P, [P, P]),
     "berth_make_tensor": (P, [P, c.POINTER(Tensor)]), "berth_make_parameter": (P, [P, P, BOOL]),
     "berth_make_sparse": (P, [P, INT, I64S, c.c_int32, VALUES, BOOL]), "berth_make_nested": (P, [P, VALUES]),
     "berth_make_subclass": (P, [P, P, P]), "berth_list_append": (INT, [P, P]),
     "berth_set_add": (INT, [P, P]), "berth_dict_set_value": (INT, [P, P, P]),
     "berth_value_set_state": (INT, [P, P]),
     # asking
-    "berth_value_kind": (INT, [P]), "berth_as_bool": (BOOL, [P]),
+    "berth_value_kind": (INT, [P]), "berth_as_bool": (BOOL, [P, c.POINTER(BOOL)]),
     "berth_as_int": (BOOL, [P, I64S]), "berth_as_bigint": (P, [P, c.POINTER(SIZE)]),
-    "berth_as_float": (DOUBLE, [P]), "berth_value_imaginary": (DOUBLE, [P]),
+    "berth_as_float": (BOOL, [P, c.POINTER(DOUBLE)]),
+    "berth_as_complex": (BOOL, [P, c.POINTER(DOUBLE), c.POINTER(DOUBLE)]),
+    "berth_as_constant": (BOOL, [P, INT, c.POINTER(INT)]),
     "berth_as_text": (P, [P, c.POINTER(SIZE)]), "berth_as_bytes": (P, [P, c.POINTER(SIZE)]),
-    "berth_value_count": (SIZE, [P]), "berth_value_item": (P, [P, SIZE]),
-    "berth_value_key": (P, [P, SIZE]), "berth_as_dtype": (INT, [P]),
-    "berth_as_qscheme": (INT, [P]), "berth_as_layout": (INT, [P]),
+    "berth_value_count": (SIZE, [P]), "berth_list_at": (P, [P, SIZE]),
+    "berth_dict_at": (BOOL, [P, SIZE, c.POINTER(P), c.POINTER(P)]),
     "berth_as_storage": (P, [P]), "berth_as_tensor": (c.POINTER(Tensor), [P]),
-    "berth_as_size": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_is_coalesced": (BOOL, [P]),
-    "berth_value_requires_grad": (BOOL, [P]), "berth_value_inner": (P, [P]),
-    "berth_value_state": (P, [P]), "berth_storage_nbytes": (U64, [P]),
+    "berth_as_size": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_flags": (c.c_uint32, [P]),
+    "berth_value_part": (P, [P, INT]), "berth_storage_nbytes": (U64, [P]),
     "berth_storage_dtype": (INT, [P]), "berth_storage_location": (TEXT, [P]),
     # config
     "berth_config_patch": (INT, [TEXT, ERROR]), "berth_config_unpatch": (INT, [ERROR]),
     # saving
     "berth_save": (INT, [TEXT, P, P, ERROR]),
-    "berth_save_sink": (INT, [c.POINTER(Sink), TEXT, P, P, ERROR]),
-    "berth_plan_new": (P, [TEXT, P, P, ERROR]), "berth_plan_free": (None, [P]),
-    "berth_plan_nbytes": (U64, [P]), "berth_plan_count": (SIZE, [P]),
+    "berth_save_to": (INT, [P, P, P, ERROR]),
+    "berth_plan_new": (P, [P, P, P, ERROR]), "berth_plan_free": (None, [P]),
+    "berth_plan_get_info": (None, [P, c.POINTER(PlanInfo)]),
     "berth_plan_at": (INT, [P, SIZE, c.POINTER(Record)]),
     # devices
     "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),

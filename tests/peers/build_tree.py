@@ -52,14 +52,15 @@ class Tree:
 
     def plan(self, path=None):
         """[(name, nbytes, header offset, data offset)] and the file's size."""
-        plan = b.check(b.berth_plan_new, path.encode() if path else None, self.root, None)
-        records, record = [], b.Record()
-        for i in range(b.berth_plan_count(plan)):
+        target = b.to_path(path.encode()) if path else None
+        plan = b.check(b.berth_plan_new, target, b.of_value(self.root), None)
+        records, record, info = [], b.Record(), b.PlanInfo()
+        b.berth_plan_get_info(plan, c.byref(info))
+        for i in range(info.n_records):
             b.berth_plan_at(plan, i, c.byref(record))
             records.append((record.name.decode(), record.nbytes, record.header_offset, record.offset))
-        nbytes = b.berth_plan_nbytes(plan)
         b.berth_plan_free(plan)
-        return records, nbytes
+        return records, info.nbytes
 
     # ---- values ----
 
@@ -146,9 +147,9 @@ class Tree:
         (torch.Size, lambda self, v: b.berth_make_size(self.tree, int64s(v), len(v))),
         (torch.device, lambda self, v: b.berth_make_device(
             self.tree, v.type.encode(), -1 if v.index is None else v.index)),
-        (torch.dtype, lambda self, v: b.berth_make_dtype(self.tree, DTYPES[v])),
-        (torch.qscheme, lambda self, v: b.berth_make_qscheme(self.tree, QSCHEMES[v])),
-        (torch.layout, lambda self, v: b.berth_make_layout(self.tree, LAYOUTS[v])),
+        (torch.dtype, lambda self, v: b.berth_make_constant(self.tree, b.KINDS["DTYPE"], DTYPES[v])),
+        (torch.qscheme, lambda self, v: b.berth_make_constant(self.tree, b.KINDS["QSCHEME"], QSCHEMES[v])),
+        (torch.layout, lambda self, v: b.berth_make_constant(self.tree, b.KINDS["LAYOUT"], LAYOUTS[v])),
         (torch.UntypedStorage, lambda self, v: b.berth_make_storage(self.tree, self.storage(v))),
         (torch.TypedStorage, lambda self, v: b.berth_make_storage(
             self.tree, self.storage(v._untyped_storage, v.dtype))),

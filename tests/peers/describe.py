@@ -206,7 +206,9 @@ class FromBerth:
         return ("NoneType", "None")
 
     def bool(self, node):
-        return ("bool", b.berth_as_bool(node))
+        value = c.c_bool()
+        b.berth_as_bool(node, c.byref(value))
+        return ("bool", value.value)
 
     def int(self, node):
         small = c.c_int64()
@@ -217,10 +219,14 @@ class FromBerth:
         return ("int", int.from_bytes(c.string_at(data, nbytes.value), "little", signed=True))
 
     def float(self, node):
-        return ("float", bits(b.berth_as_float(node)))
+        value = c.c_double()
+        b.berth_as_float(node, c.byref(value))
+        return ("float", bits(value.value))
 
     def complex(self, node):
-        return ("complex", bits(b.berth_as_float(node)), bits(b.berth_value_imaginary(node)))
+        real, imaginary = c.c_double(), c.c_double()
+        b.berth_as_complex(node, c.byref(real), c.byref(imaginary))
+        return ("complex", bits(real.value), bits(imaginary.value))
 
     def text(self, node):
         nbytes = c.c_size_t()
@@ -242,7 +248,7 @@ class FromBerth:
         return ("bytearray", self.raw(node))
 
     def items(self, node):
-        return [self.describe(b.berth_value_item(node, i)) for i in range(b.berth_value_count(node))]
+        return [self.describe(b.berth_list_at(node, i)) for i in range(b.berth_value_count(node))]
 
     def list(self, node):
         return ("list", *self.items(node))
@@ -256,9 +262,11 @@ class FromBerth:
     def pairs(self, name, node):
         pairs = []
         for i in range(b.berth_value_count(node)):
-            key = self.describe(b.berth_value_key(node, i))
-            pairs.append((key, self.describe(b.berth_value_item(node, i))))
-        state = b.berth_value_state(node)
+            key, item = c.c_void_p(), c.c_void_p()
+            b.berth_dict_at(node, i, c.byref(key), c.byref(item))
+            name_of_key = self.describe(key.value)
+            pairs.append((name_of_key, self.describe(item.value)))
+        state = b.berth_value_part(node, b.PARTS["STATE"])
         is_empty = not state or (b.KIND_NAMES[b.berth_value_kind(state)] == "DICT"
                                  and not b.berth_value_count(state))
         return (name, *pairs, None if is_empty else self.describe(state))
@@ -283,14 +291,19 @@ class FromBerth:
     def device(self, node):
         return ("device", self.text(node))
 
+    def constant(self, node, kind):
+        number = c.c_int()
+        b.berth_as_constant(node, b.KINDS[kind], c.byref(number))
+        return number.value
+
     def dtype(self, node):
-        return ("dtype", "torch." + b.DTYPE_NAMES[b.berth_as_dtype(node)])
+        return ("dtype", "torch." + b.DTYPE_NAMES[self.constant(node, "DTYPE")])
 
     def qscheme(self, node):
-        return ("qscheme", QSCHEME_NAMES[b.berth_as_qscheme(node)])
+        return ("qscheme", QSCHEME_NAMES[self.constant(node, "QSCHEME")])
 
     def layout(self, node):
-        return ("layout", LAYOUT_NAMES[b.berth_as_layout(node)])
+        return ("layout", LAYOUT_NAMES[self.constant(node, "LAYOUT")])
 
     # ---- tensors ----
 
@@ -331,11 +344,11 @@ class FromBerth:
         return (name, bits(tensor.scale), tensor.zero_point)
 
     def parts(self, node):
-        return [self.tensor(b.berth_value_item(node, i)) for i in range(b.berth_value_count(node))]
+        return [self.tensor(b.berth_list_at(node, i)) for i in range(b.berth_value_count(node))]
 
     def sparse(self, node):
-        layout = LAYOUT_NAMES[b.berth_as_layout(node)]
-        return ("sparse", layout, self.shape(node), b.berth_value_is_coalesced(node),
+        coalesced = bool(b.berth_value_flags(node) & b.COALESCED)
+        return ("sparse", LAYOUT_NAMES[self.constant(node, "LAYOUT")], self.shape(node), coalesced,
                 *self.parts(node))
 
     def nested(self, node):
@@ -346,12 +359,12 @@ class FromBerth:
         return getattr(self, b.KIND_NAMES[b.berth_value_kind(node)].lower())(node)
 
     def parameter(self, node):
-        inner = self.any(b.berth_value_inner(node))
-        return ("Parameter", b.berth_value_requires_grad(node), inner)
+        inner = self.any(b.berth_value_part(node, b.PARTS["INNER"]))
+        return ("Parameter", bool(b.berth_value_flags(node) & b.REQUIRES_GRAD), inner)
 
     def subclass(self, node):
-        inner = self.any(b.berth_value_inner(node))
-        return ("attributes", inner, self.describe(b.berth_value_state(node)))
+        inner = self.any(b.berth_value_part(node, b.PARTS["INNER"]))
+        return ("attributes", inner, self.describe(b.berth_value_part(node, b.PARTS["STATE"])))
 
 
 def difference(one, other, path="root"):

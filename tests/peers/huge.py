@@ -130,7 +130,8 @@ def write(tree, path, crc32):
     sink = SparseFile(path)
     target = b.Sink(write=sink.write, context=None, in_order=True)
     with b.patched(f"save.compute_crc32={crc32}"):
-        b.check(b.berth_save_sink, c.byref(target), b"huge", tree.root, None)
+        params = b.Call(archive_name=b"huge")
+        b.check(b.berth_save_to, b.to_sink(target), b.of_value(tree.root), c.byref(params))
     sink.close()
 
 

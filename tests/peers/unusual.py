@@ -96,7 +96,9 @@ def archive_name(folder, nbytes):
     target = b.Sink(write=sink.write, context=None, in_order=True)
     with Tree(value) as tree:
         error = b.Error()
-        code = b.berth_save_sink(c.byref(target), b"a" * nbytes, tree.root, None, c.byref(error))
+        params = b.Call(archive_name=b"a" * nbytes)
+        code = b.berth_save_to(b.to_sink(target), b.of_value(tree.root), c.byref(params),
+                               c.byref(error))
     sink.close()
     expect((code == 0) == opens, f"PyTorch opens it: {opens}; Berth: {error.message.decode() or 'saved'}")
     expect(code < 0 or pytorch_opens(mine), "PyTorch does not open what was saved")

@@ -11,8 +11,7 @@
 
 #include "format/layout.h"
 #include "format/names/names.h"
-#include "format/zip/zip_read.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 #include "tests/support/format/pickle_assembler.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -14,19 +14,12 @@
 #include "config/error.h"
 #include "io/staging.h"
 #include "tests/simulated/simulated.h"
+#include "tests/support/race.h"
 
 #define N_THREADS 4
 #define N_TURNS 2000
 
 static atomic_uint n_running = N_THREADS;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/device_lives: %s\n", what);
-    exit(1);
-}
 
 /* What any call may say: not for a device that was never reset. */
 static void expect_known(const berth_error *error)

@@ -15,7 +15,7 @@
 #include "config/error.h"
 #include "io/staging.h"
 #include "tests/simulated/simulated.h"
-#include "tests/support/support.h"
+#include "tests/support/race.h"
 
 #define N_TENSORS 16
 #define N_ELEMENTS 60000
@@ -26,32 +26,12 @@ static const char *names[2] = {"simulated:0", "simulated:1"};
 static char *path;
 static bool is_lost; /* then anything may fail, and nothing else may happen */
 
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/device_load: %s\n", what);
-    exit(1);
-}
-
 static void save(void)
 {
-    static const int64_t shape[] = {N_ELEMENTS};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
-    berth_error error;
-    char name[16];
-
-    for (int i = 0; i < N_TENSORS; i++) {
+    for (int i = 0; i < N_TENSORS; i++)
         for (int k = 0; k < N_ELEMENTS; k++)
             elements[i][k] = (float)(i + k);
-        (void)snprintf(name, sizeof name, "t%d", i);
-        berth_tensor tensor = {
-            .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements[i]};
-        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
-    }
-    expect(berth_save(path, root, NULL, &error) == 0, error.message);
-    berth_tree_free(tree);
+    save_float_tensors(path, N_TENSORS, elements[0], N_ELEMENTS, N_ELEMENTS);
 }
 
 /* Even ones go to one device, odd ones to the other, t5 stays. */
@@ -123,7 +103,8 @@ static void *save_again(void *context)
     berth_error error;
 
     expect(place(checkpoint, &error) == 0 || is_lost, error.message);
-    expect(berth_save_memory(&bytes, &nbytes, NULL, berth_root(checkpoint), NULL, &error) == 0 ||
+    expect(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL,
+                         &error) == 0 ||
                is_lost,
            error.message);
     berth_free(bytes);
@@ -133,18 +114,11 @@ static void *save_again(void *context)
 static void share(const char *options)
 {
     static void *(*const roles[N_THREADS])(void *) = {fetch, save_again, ask, fetch, ask, fetch};
-    pthread_t threads[N_THREADS];
-    berth_checkpoint *checkpoint;
+    berth_checkpoint *checkpoint = open_with_options(path, options);
     berth_error error;
 
-    expect(berth_config_patch(options, &error) == 0, error.message);
-    expect(berth_open(path, NULL, &checkpoint, &error) == 0, error.message);
-    expect(berth_config_unpatch(&error) == 0, error.message);
     expect(place(checkpoint, &error) == 0, error.message);
-    for (int i = 0; i < N_THREADS; i++)
-        expect(pthread_create(&threads[i], NULL, roles[i], checkpoint) == 0, "no thread");
-    for (int i = 0; i < N_THREADS; i++)
-        (void)pthread_join(threads[i], NULL);
+    run_threads(N_THREADS, roles, checkpoint);
     berth_close(checkpoint);
 }
 

@@ -15,23 +15,15 @@
 #include "io/pool.h"
 #include "io/staging.h"
 #include "tests/simulated/simulated.h"
+#include "tests/support/race.h"
 
 #define N_WORKERS 4
 #define N_TASKS 200
-#define N_BUFFERS 3
 #define CHUNK_NBYTES 20000
 
 static const char *names[2] = {"simulated:0", "simulated:1"};
 static bth_device_handle *devices[2];
 static bth_staging ring;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/devices: %s\n", what);
-    exit(1);
-}
 
 struct worker {
     bth_device_stream stream;
@@ -86,12 +78,8 @@ static int do_task(void *context, uint64_t task, unsigned number, berth_error *e
 
     (void)context;
     if (open_worker(&worker, device, error) == 0) {
-        bth_staging_buffer *buffer = bth_staging_take(&ring);
-        if (buffer && move(&worker, buffer->bytes, task, error) < 0)
-            bth_staging_stop(&ring);
+        (void)move(&worker, ring.buffers[number].bytes, task, error);
         bth_device_stream_wait(&worker.stream, error);
-        if (buffer)
-            bth_staging_give(&ring, buffer);
     }
     close_worker(&worker, device);
     return error->code;
@@ -127,7 +115,7 @@ int main(int argc, char **argv)
                                                   .pinned_nbytes = UINT64_MAX,
                                                   .latest_nanoseconds = 50000};
     static const bth_staging_need need = {
-        .buffer_nbytes = CHUNK_NBYTES, .n_buffers = N_BUFFERS, .is_pinned = true};
+        .buffer_nbytes = CHUNK_NBYTES, .n_buffers = N_WORKERS, .is_pinned = true};
     berth_error error;
 
     bth_error_clear(&error);

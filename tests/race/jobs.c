@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/race.h"
 #include "tests/support/sources.h"
-#include "tests/support/support.h"
 
 #define N_ROUNDS 12
 #define N_JOBS 5
@@ -36,14 +36,6 @@ struct player {
 
 static char names[N_RECORDS][24];
 static unsigned n_cancelled, n_saved;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/jobs: %s\n", what);
-    exit(1);
-}
 
 static int count_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
@@ -72,9 +64,9 @@ static void begin(struct player *player)
         records[i] = (berth_new_record){
             .name = names[i], .nbytes = RECORD_NBYTES, .data = player->bytes + i * RECORD_NBYTES};
     test_write_file(player->path, OLD, strlen(OLD));
-    expect(berth_save_records_begin(player->path, NULL, records, N_RECORDS,
-                                    player->snapshot ? BERTH_SAVE_SNAPSHOT : 0, &call, &player->job,
-                                    &error) == 0,
+    expect(berth_save_begin(TO_PATH(player->path), OF_RECORDS(records, N_RECORDS, 0),
+                            player->snapshot ? BERTH_SAVE_SNAPSHOT : 0, &call, &player->job,
+                            &error) == 0,
            error.message);
     if (player->snapshot)
         fill(player, 0x42);
@@ -86,10 +78,10 @@ static void *stage(void *context)
     struct player *player = context;
     berth_error error;
 
-    int code = berth_job_wait_staged(player->job, &error);
+    int code = berth_job_wait(player->job, BERTH_JOB_STAGED, &error);
     expect(code == 0 || code == BERTH_E_CANCELLED, error.message);
     fill(player, 0x43);
-    player->codes[0] = berth_job_wait(player->job, &error);
+    player->codes[0] = berth_job_wait(player->job, BERTH_JOB_DONE, &error);
     return NULL;
 }
 
@@ -97,7 +89,7 @@ static void *wait_too(void *context)
 {
     struct player *player = context;
 
-    player->codes[1] = berth_job_wait(player->job, NULL);
+    player->codes[1] = berth_job_wait(player->job, BERTH_JOB_DONE, NULL);
     return NULL;
 }
 
@@ -115,8 +107,8 @@ static void *poll_and_cancel(void *context)
         berth_job_progress(player->job, &done_nbytes, &total_nbytes);
         expect(done_nbytes >= last_nbytes && done_nbytes <= total_nbytes, "progress goes back");
         last_nbytes = done_nbytes;
-    } while (!berth_job_is_done(player->job));
-    expect(berth_job_is_staged(player->job), "done and not staged");
+    } while (!berth_job_is(player->job, BERTH_JOB_DONE));
+    expect(berth_job_is(player->job, BERTH_JOB_STAGED), "done and not staged");
     return NULL;
 }
 

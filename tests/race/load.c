@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/race.h"
 #include "tests/support/sources.h"
-#include "tests/support/support.h"
 
 #define N_TENSORS 24
 #define N_ELEMENTS 40000
@@ -20,32 +20,12 @@
 static float elements[N_TENSORS][N_ELEMENTS];
 static char *path;
 
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/load: %s\n", what);
-    exit(1);
-}
-
 static void save(void)
 {
-    static const int64_t shape[] = {N_ELEMENTS};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
-    berth_error error;
-    char name[16];
-
-    for (int i = 0; i < N_TENSORS; i++) {
+    for (int i = 0; i < N_TENSORS; i++)
         for (int k = 0; k < N_ELEMENTS; k++)
             elements[i][k] = (float)(i + k);
-        (void)snprintf(name, sizeof name, "t%d", i);
-        berth_tensor tensor = {
-            .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements[i]};
-        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
-    }
-    expect(berth_save(path, root, NULL, &error) == 0, error.message);
-    berth_tree_free(tree);
+    save_float_tensors(path, N_TENSORS, elements[0], N_ELEMENTS, N_ELEMENTS);
 }
 
 /* Every thread asks for every tensor, each beginning with another. */
@@ -79,7 +59,8 @@ static void *save_again(void *context)
     size_t nbytes;
     berth_error error;
 
-    expect(berth_save_memory(&bytes, &nbytes, NULL, berth_root(checkpoint), NULL, &error) == 0,
+    expect(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL,
+                         &error) == 0,
            error.message);
     berth_free(bytes);
     return NULL;
@@ -110,17 +91,9 @@ static void *fetch(void *context)
 static void share(const char *options)
 {
     static void *(*const roles[N_THREADS])(void *) = {ask, save_again, fetch, ask, fetch, fetch};
-    pthread_t threads[N_THREADS];
-    berth_checkpoint *checkpoint;
-    berth_error error;
+    berth_checkpoint *checkpoint = open_with_options(path, options);
 
-    expect(berth_config_patch(options, &error) == 0, error.message);
-    expect(berth_open(path, NULL, &checkpoint, &error) == 0, error.message);
-    expect(berth_config_unpatch(&error) == 0, error.message);
-    for (int i = 0; i < N_THREADS; i++)
-        expect(pthread_create(&threads[i], NULL, roles[i], checkpoint) == 0, "no thread");
-    for (int i = 0; i < N_THREADS; i++)
-        (void)pthread_join(threads[i], NULL);
+    run_threads(N_THREADS, roles, checkpoint);
     berth_close(checkpoint);
 }
 

@@ -8,19 +8,12 @@
 
 #include "config/error.h"
 #include "config/options.h"
+#include "tests/support/race.h"
 
 #define N_TASKS 2000
 
 static unsigned char written[N_TASKS]; /* each by one task, read by the caller: no lock needed */
 static int n_watches;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/pool: %s\n", what);
-    exit(1);
-}
 
 static int write_one(void *context, uint64_t task, unsigned worker, berth_error *error)
 {

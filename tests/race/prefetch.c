@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/race.h"
 
 #define N_TENSORS 40
 #define N_ELEMENTS 20000
@@ -28,32 +28,13 @@ struct player {
     pthread_t threads[N_CONSUMERS + 2];
 };
 
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/prefetch: %s\n", what);
-    exit(1);
-}
-
 static void save(void)
 {
-    static const int64_t shape[] = {N_ELEMENTS};
     static float elements[N_ELEMENTS];
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
-    berth_error error;
-    char name[16];
 
     for (int k = 0; k < N_ELEMENTS; k++)
         elements[k] = (float)k;
-    for (int i = 0; i < N_TENSORS; i++) {
-        berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-        (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
-    }
-    expect(berth_save(path, root, NULL, &error) == 0, error.message);
-    berth_tree_free(tree);
+    save_float_tensors(path, N_TENSORS, elements, N_ELEMENTS, 0);
 }
 
 static bool may_be(const struct player *player, int status)
@@ -139,13 +120,10 @@ static void play(const char *options, int round)
     berth_prefetch *short_lived;
     berth_error error;
 
-    expect(berth_config_patch(round % 2 ? "load.prefetch=populate load.prefetch_passes=5 "
-                                          "load.prefetch_window_nbytes=16KiB"
-                                        : "load.prefetch=off",
-                              &error) == 0,
-           error.message);
-    expect(berth_open(path, NULL, &checkpoint, &error) == 0, error.message);
-    expect(berth_config_unpatch(&error) == 0, error.message);
+    checkpoint =
+        open_with_options(path, round % 2 ? "load.prefetch=populate load.prefetch_passes=5 "
+                                            "load.prefetch_window_nbytes=16KiB"
+                                          : "load.prefetch=off");
     for (int i = 0; i < N_PREFETCHES; i++) {
         players[i].is_cancelled = (i + round) % 3 == 0;
         begin(&players[i], options, round);

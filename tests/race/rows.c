@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/race.h"
 
 #define N_ROWS 2000
 #define N_THREADS 6
@@ -28,14 +28,6 @@ static size_t file_nbytes;
 static atomic_uint n_reads;
 static unsigned fail_every; /* 0: no read fails */
 static atomic_bool is_slow;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/rows: %s\n", what);
-    exit(1);
-}
 
 static float element(size_t table, int64_t row, int64_t column)
 {
@@ -54,12 +46,10 @@ static void save(void)
         const int64_t shape[] = {N_ROWS, n_columns[t]};
         for (int64_t i = 0; i < N_ROWS * n_columns[t]; i++)
             elements[t][i] = element(t, i / n_columns[t], i % n_columns[t]);
-        berth_list_append(root, berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                                        .rank = 2,
-                                                                        .shape = shape,
-                                                                        .data = elements[t]}));
+        berth_list_append(root, test_tensor(tree, BERTH_FLOAT32, elements[t], 2, shape));
     }
-    expect(berth_save_memory(&saved, &file_nbytes, NULL, root, NULL, &error) == 0, error.message);
+    expect(berth_save_to(TO_MEMORY(&saved, &file_nbytes), OF_VALUE(root), NULL, &error) == 0,
+           error.message);
     file = saved;
     berth_tree_free(tree);
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/race.h"
 
 #define N_RECORDS 20
 #define RECORD_NBYTES 3000
@@ -20,14 +20,6 @@ static uint8_t bytes[RECORD_NBYTES + N_RECORDS];
 static berth_new_record records[N_RECORDS];
 static char names[N_RECORDS][16];
 static const char *path;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/save: %s\n", what);
-    exit(1);
-}
 
 static void prepare(void)
 {
@@ -48,7 +40,7 @@ static void *save_often(void *context)
     (void)context;
     expect(berth_config_patch(OPTIONS, &error) == 0, "patch");
     for (int i = 0; i < 5; i++)
-        expect(berth_save_records(path, NULL, records, N_RECORDS, 0, NULL, &error) == 0,
+        expect(berth_save_to(TO_PATH(path), OF_RECORDS(records, N_RECORDS, 0), NULL, &error) == 0,
                error.message);
     berth_config_unpatch(NULL);
     return NULL;
@@ -75,7 +67,8 @@ static void check_direct(void)
                               &error) == 0,
            "patch");
     for (int i = 0; i < 5; i++)
-        expect(berth_save_records(path, NULL, some, N, 0, &call, &error) == 0, error.message);
+        expect(berth_save_to(TO_PATH(path), OF_RECORDS(some, N, 0), &call, &error) == 0,
+               error.message);
     for (size_t i = 0; i < N - 1; i++)
         expect(told[i].moved_nbytes == NBYTES, "some of a storage is not counted");
     berth_config_unpatch(NULL);
@@ -111,11 +104,11 @@ static void check_failures(void)
     berth_error error;
 
     expect(berth_config_patch(OPTIONS, &error) == 0, "patch");
-    expect(berth_save_records_sink(&sink, NULL, records, N_RECORDS, 0, NULL, &error) ==
+    expect(berth_save_to(TO_SINK(&sink), OF_RECORDS(records, N_RECORDS, 0), NULL, &error) ==
                BERTH_E_CALLBACK,
            "a sink that fails");
     expect(error.offset >= 20000 && error.system_errno == EIO, error.message);
-    expect(berth_save_records(path, NULL, records, N_RECORDS, 0, &call, &error) ==
+    expect(berth_save_to(TO_PATH(path), OF_RECORDS(records, N_RECORDS, 0), &call, &error) ==
                BERTH_E_CANCELLED,
            "a cancel");
     berth_config_unpatch(NULL);

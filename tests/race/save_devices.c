@@ -14,6 +14,7 @@
 
 #include "config/error.h"
 #include "io/staging.h"
+#include "tests/support/race.h"
 #include "tests/support/save/device_storages.h"
 
 static const bth_simulated_machine late = {.n_devices = 2,
@@ -22,14 +23,6 @@ static const bth_simulated_machine late = {.n_devices = 2,
                                            .latest_nanoseconds = 50000};
 static device_scene scene;
 static char *folder;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/save_devices: %s\n", what);
-    exit(1);
-}
 
 static void check_file(const char *path)
 {
@@ -94,10 +87,11 @@ static void overwrite_when_staged(uint32_t flags)
     berth_error error;
 
     expect(berth_config_patch("io.threads=4 io.chunk_nbytes=16KiB", &error) == 0, error.message);
-    expect(berth_save_begin(path, scene.state, flags, NULL, &job, &error) == 0, error.message);
-    expect(berth_job_wait_staged(job, &error) == 0, error.message);
+    expect(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), flags, NULL, &job, &error) == 0,
+           error.message);
+    expect(berth_job_wait(job, BERTH_JOB_STAGED, &error) == 0, error.message);
     overwrite(false);
-    expect(berth_job_wait(job, &error) == 0, error.message);
+    expect(berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, error.message);
     berth_job_free(job);
     overwrite(true);
     berth_config_unpatch(NULL);

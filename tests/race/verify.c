@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/values/value.h"
+#include "tests/support/race.h"
 #include "tests/support/sources.h"
-#include "tests/support/support.h"
 
 #define N_TENSORS 12
 #define N_ELEMENTS 50000
@@ -21,39 +22,6 @@ static float elements[N_ELEMENTS];
 static char *path;
 static uint8_t *file;
 static size_t file_nbytes;
-
-static void expect(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "tests/race/verify: %s\n", what);
-    exit(1);
-}
-
-static berth_tree *make(berth_value **root)
-{
-    static const int64_t shape[] = {N_ELEMENTS};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-    char name[16];
-
-    *root = berth_make_dict(tree);
-    for (int i = 0; i < N_TENSORS; i++) {
-        (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(*root, name, berth_make_tensor(tree, &tensor));
-    }
-    return tree;
-}
-
-static void run(void *(*const roles[N_THREADS])(void *), void *context)
-{
-    pthread_t threads[N_THREADS];
-
-    for (int i = 0; i < N_THREADS; i++)
-        expect(pthread_create(&threads[i], NULL, roles[i], context) == 0, "no thread");
-    for (int i = 0; i < N_THREADS; i++)
-        (void)pthread_join(threads[i], NULL);
-}
 
 /* ---- one checkpoint ---- */
 
@@ -144,7 +112,7 @@ static void *walk(void *checkpoint)
     const berth_value *root = berth_root(checkpoint);
 
     for (size_t i = 0; i < berth_value_count(root); i++)
-        expect(berth_as_tensor(berth_value_item(root, i)) != NULL, "a tensor");
+        expect(berth_as_tensor(bth_value_item(root, i)) != NULL, "a tensor");
     return NULL;
 }
 
@@ -169,7 +137,7 @@ static void share_checkpoint(const char *options, bool from_source)
                              : berth_open(path, NULL, &checkpoint, &error);
     expect(status == 0, error.message);
     expect(berth_config_unpatch(&error) == 0, error.message);
-    run(roles, checkpoint);
+    run_threads(N_THREADS, roles, checkpoint);
     berth_close(checkpoint);
 }
 
@@ -196,8 +164,8 @@ static void *ask_plan(void *plan)
 {
     berth_record record;
 
-    for (size_t i = 0; i < berth_plan_count(plan); i++)
-        expect(berth_plan_at(plan, i, &record) == 0 && record.offset < berth_plan_nbytes(plan),
+    for (size_t i = 0; i < test_plan_info(plan).n_records; i++)
+        expect(berth_plan_at(plan, i, &record) == 0 && record.offset < test_plan_info(plan).nbytes,
                "a planned record");
     return NULL;
 }
@@ -210,15 +178,15 @@ static void share_others(void)
                                               ask_plan, ask_plan, ask_plan};
     berth_archive *archive;
     berth_value *root;
-    berth_tree *tree = make(&root);
+    berth_tree *tree = float_tensors(N_TENSORS, elements, N_ELEMENTS, 0, &root);
     berth_error error;
 
     expect(berth_archive_open(path, NULL, &archive, &error) == 0, error.message);
-    run(readers, archive);
+    run_threads(N_THREADS, readers, archive);
     berth_archive_close(archive);
-    berth_plan *plan = berth_plan_new("model.pt", root, NULL, &error);
+    berth_plan *plan = berth_plan_new(TO_PATH("model.pt"), OF_VALUE(root), NULL, &error);
     expect(plan != NULL, error.message);
-    run(askers, plan);
+    run_threads(N_THREADS, askers, plan);
     berth_plan_free(plan);
     berth_tree_free(tree);
 }
@@ -256,21 +224,17 @@ static void verify_together(const char *options)
 {
     static void *(*const roles[])(void *) = {verify, verify, verify, verify, verify, verify};
 
-    run(roles, (void *)(uintptr_t)options);
+    run_threads(N_THREADS, roles, (void *)(uintptr_t)options);
 }
 
 int main(void)
 {
     char *folder = test_folder_new();
-    berth_error error;
-    berth_value *root;
-    berth_tree *tree = make(&root);
 
     for (int i = 0; i < N_ELEMENTS; i++)
         elements[i] = (float)i;
     path = test_path(folder, "model.pt");
-    expect(berth_save(path, root, NULL, &error) == 0, error.message);
-    berth_tree_free(tree);
+    save_float_tensors(path, N_TENSORS, elements, N_ELEMENTS, 0);
     file = test_read_file(path, &file_nbytes);
     share_checkpoint("load.check=data load.method=read io.threads=2 io.chunk_nbytes=65536", false);
     share_checkpoint("load.check=data io.threads=2 io.chunk_nbytes=65536", true);

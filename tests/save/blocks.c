@@ -20,7 +20,7 @@ typedef struct strict {
     uint8_t *n_writes; /* of each block */
     uint64_t nbytes;   /* padded */
     atomic_uint n_bad;
-    _Atomic uint64_t read_last_at; /* for tests: the end of what was written last */
+    _Atomic uint64_t reached; /* the end of the last block that is written */
 } strict;
 
 static int write_strict_pieces(void *context, struct iovec *pieces, size_t n_pieces,
@@ -42,7 +42,9 @@ static int write_strict_pieces(void *context, struct iovec *pieces, size_t n_pie
                 atomic_fetch_add(&memory->n_bad, 1);
         offset += n;
     }
-    atomic_store(&memory->read_last_at, offset);
+    uint64_t reached = atomic_load(&memory->reached);
+    while (reached < offset && !atomic_compare_exchange_weak(&memory->reached, &reached, offset))
+        continue;
     return 0;
 }
 
@@ -91,14 +93,14 @@ static berth_plan *plan_of(const berth_new_record *records, size_t n_records, ui
                            const char *assignments)
 {
     struct berth_config config;
-    berth_plan *plan = NULL;
     berth_error error;
 
     bth_error_clear(&error);
     cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
     cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
     berth_config_unpatch(&error);
-    bth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    berth_plan *plan =
+        bth_plan_make("archive", OF_RECORDS(records, n_records, flags), &config, &error);
     cr_assert(plan, "%s", error.message);
     return plan;
 }
@@ -273,7 +275,7 @@ static int read_slowly(void *context, void *buffer, size_t nbytes, uint64_t offs
     const slow *from = context;
 
     if (offset == 0)
-        while (atomic_load(&from->memory->read_last_at) < from->until)
+        while (atomic_load(&from->memory->reached) < from->until)
             usleep(100);
     memcpy(buffer, from->bytes + offset, nbytes);
     return 0;

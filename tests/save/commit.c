@@ -34,7 +34,7 @@ static int save(const char *path, size_t nbytes, berth_error *error)
     uint8_t *bytes = sample_bytes(nbytes);
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
                                         {.name = "data/0", .nbytes = nbytes, .data = bytes}};
-    int status = berth_save_records(path, "archive", records, 2, 0, NULL, error);
+    int status = berth_save_to(TO_PATH(path), OF_RECORDS(records, 2, 0), NAMED("archive"), error);
     free(bytes);
     return status;
 }
@@ -412,8 +412,7 @@ Test(commit, a_killed_save_leaves_the_old_file_and_the_next_one_cleans_up)
     save_well(path, 1000);
     pid_t child = fork();
     if (child == 0) {
-        berth_save_records(path, NULL, records, 1, 0, &call, NULL);
-        _exit(0);
+        _exit(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, NULL));
     }
     int status = -1;
     cr_assert_eq(waitpid(child, &status, 0), child);
@@ -445,7 +444,8 @@ Test(commit, a_cancelled_save_leaves_the_old_file)
     berth_error error;
 
     save_well(path, 1000);
-    cr_assert_eq(berth_save_records(path, NULL, records, 1, 0, &call, &error), BERTH_E_CANCELLED);
+    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error),
+                 BERTH_E_CANCELLED);
     snprintf(expected, sizeof expected, "%s: cancelled", path);
     cr_assert_str_eq(error.message, expected);
     cr_assert(is_checkpoint(path, 1000));

@@ -119,10 +119,11 @@ static void check_ordered(const char *options)
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
 
     patch(options);
-    cr_assert_eq(berth_save_sink(&sink, "archive", scene.state, NULL, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(scene.state), NAMED("archive"), &error), 0,
+                 "%s", error.message);
     check_bytes(sink.context, scene.expected_nbytes, options);
-    cr_assert_eq(berth_save_fd(fd, "archive", scene.state, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_FD(fd), OF_VALUE(scene.state), NAMED("archive"), &error), 0, "%s",
+                 error.message);
     check_file(options);
     berth_config_unpatch(NULL);
     close(fd);
@@ -138,8 +139,9 @@ DEVICE_TEST(memory_descriptors_and_sinks_get_the_same_bytes)
     check_ordered("io.chunk_nbytes=40000 device.staging_buffers=1");
     check_ordered("io.chunk_nbytes=999999 io.threads=4");
 
-    cr_assert_eq(berth_save_memory(&bytes, &nbytes, "archive", scene.state, NULL, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(
+        berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(scene.state), NAMED("archive"), &error),
+        0, "%s", error.message);
     check_bytes(bytes, nbytes, "memory");
     berth_free(bytes);
 }
@@ -172,11 +174,12 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     berth_value *tensor = berth_make_tensor(
         scene.tree,
         &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
-    cr_assert_eq(berth_save_begin(path, tensor, 0, NULL, &job, &error), 0, "%s", error.message);
-    cr_expect_not(berth_job_is_staged(job));
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(tensor), 0, NULL, &job, &error), 0, "%s",
+                 error.message);
+    cr_expect_not(berth_job_is(job, BERTH_JOB_STAGED));
     usleep(20000);
     bth_simulated_hold(&kernels, false);
-    cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
     berth_job_free(job);
     file = test_read_file(path, &nbytes);
     cr_expect_not_null(memmem(file, nbytes, late, sizeof early), "the bytes behind the event");
@@ -200,13 +203,14 @@ DEVICE_TEST(views_are_compacted_on_the_device)
     view.stride = NULL;
     view.storage_offset = 60001;
     berth_tree *tree = berth_tree_new(&error), *again = berth_tree_new(&error);
-    berth_value *compact = berth_value_compact(tree, berth_make_tensor(scene.tree, &view));
+    berth_value *compact =
+        berth_value_copy(tree, berth_make_tensor(scene.tree, &view), BERTH_COPY_COMPACT);
     /* A view of what is one already. */
-    berth_value *twice = berth_value_compact(again, compact);
-    cr_assert_eq(berth_save_memory(&bytes[0], &nbytes[0], NULL, compact, NULL, &error), 0, "%s",
-                 error.message);
-    cr_assert_eq(berth_save_memory(&bytes[1], &nbytes[1], NULL, twice, NULL, &error), 0, "%s",
-                 error.message);
+    berth_value *twice = berth_value_copy(again, compact, BERTH_COPY_COMPACT);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes[0], &nbytes[0]), OF_VALUE(compact), NULL, &error),
+                 0, "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes[1], &nbytes[1]), OF_VALUE(twice), NULL, &error), 0,
+                 "%s", error.message);
     cr_assert_lt(nbytes[0], 4096);
     cr_expect_not_null(memmem(bytes[0], nbytes[0], scene.host[1] + 60001, 400));
     cr_expect_eq(nbytes[1], nbytes[0]);
@@ -228,12 +232,13 @@ DEVICE_TEST(a_snapshot_is_of_the_devices_too)
     for (size_t i = 0; i < 2; i++) {
         patch(options[i]);
         scene_expect(&scene);
-        cr_assert_eq(berth_save_begin(path, scene.state, BERTH_SAVE_SNAPSHOT, NULL, &job, &error),
+        cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), BERTH_SAVE_SNAPSHOT,
+                                      NULL, &job, &error),
                      0, "%s", error.message);
-        cr_assert(berth_job_is_staged(job));
+        cr_assert(berth_job_is(job, BERTH_JOB_STAGED));
         if (i == 1)
             scene_release(&scene);
-        cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
         berth_job_free(job);
         check_file(options[i]);
         berth_config_unpatch(NULL);
@@ -283,7 +288,7 @@ DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_writ
 {
     static const char *const told[] = {
         "its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)",
-        "its context died and was opened anew: what was in it is gone"};
+        "its context died and was opened again: what was in it is lost"};
     char message[300];
     uint8_t bytes[4];
     bth_device_handle *again;

@@ -68,8 +68,9 @@ static berth_job *begin_gated(void)
 
     gate.bytes = calloc(1, scene.expected_nbytes);
     cr_assert_eq(berth_config_patch("io.threads=16 io.chunk_nbytes=64KiB", &error), 0);
-    cr_assert_eq(berth_save_sink_begin(&sink, "archive", scene.state, 0, NULL, &job, &error), 0,
-                 "%s", error.message);
+    cr_assert_eq(
+        berth_save_begin(TO_SINK(&sink), OF_VALUE(scene.state), 0, NAMED("archive"), &job, &error),
+        0, "%s", error.message);
     berth_config_unpatch(NULL);
     return job;
 }
@@ -78,11 +79,11 @@ Test(save_device_job, is_staged_with_the_last_copy_and_the_devices_memory_may_go
 {
     berth_job *job = begin_gated();
 
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0, "%s", error.message);
-    cr_expect_not(berth_job_is_done(job));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "%s", error.message);
+    cr_expect_not(berth_job_is(job, BERTH_JOB_DONE));
     scene_release(&scene);
     open_gate(0);
-    cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
     berth_job_free(job);
     cr_expect_eq(memcmp(gate.bytes, scene.expected, scene.expected_nbytes), 0);
     free(gate.bytes);
@@ -92,10 +93,10 @@ Test(save_device_job, that_fails_behind_its_staging_tells_it_at_its_end)
 {
     berth_job *job = begin_gated();
 
-    cr_assert_eq(berth_job_wait_staged(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "%s", error.message);
     open_gate(EIO);
-    cr_expect_eq(berth_job_wait(job, &error), BERTH_E_CALLBACK);
-    cr_expect_eq(berth_job_wait_staged(job, &error), 0, "it was");
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "it was");
     berth_job_free(job);
     free(gate.bytes);
 }
@@ -136,11 +137,12 @@ static void check_event(const char *options)
     begin_kernels(&held);
     cr_assert_eq(berth_config_patch(options, &error), 0);
     scene_expect(&scene);
-    cr_assert_eq(berth_save_begin(path, held.state, 0, NULL, &job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(held.state), 0, NULL, &job, &error), 0,
+                 "%s", error.message);
     usleep(20000);
-    cr_expect_not(berth_job_is_staged(job), "%s: before the event", options);
+    cr_expect_not(berth_job_is(job, BERTH_JOB_STAGED), "%s: before the event", options);
     bth_simulated_hold(&held.stream, false);
-    cr_expect_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
     berth_job_free(job);
     end_kernels(&held);
@@ -166,10 +168,11 @@ Test(save_device_job, is_cancelled_while_it_waits_for_an_event)
 
     test_write_file(path, "old", 3);
     begin_kernels(&held);
-    cr_assert_eq(berth_save_begin(path, held.state, 0, NULL, &job, &error), 0);
+    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(held.state), 0, NULL, &job, &error), 0);
     cr_expect(berth_job_cancel(job));
     bth_simulated_hold(&held.stream, false);
-    cr_expect_eq(berth_job_wait(job, &error), BERTH_E_CANCELLED, "%s", error.message);
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CANCELLED, "%s",
+                 error.message);
     berth_job_free(job);
     end_kernels(&held);
     cr_expect_eq(test_folder_count(folder), 1);

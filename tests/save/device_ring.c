@@ -205,8 +205,9 @@ static int save_snapshot(const char *options)
     berth_job *job;
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    if (berth_save_begin(path, scene.state, BERTH_SAVE_SNAPSHOT, NULL, &job, &error) == 0) {
-        (void)berth_job_wait(job, &error);
+    if (berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), BERTH_SAVE_SNAPSHOT, NULL, &job,
+                         &error) == 0) {
+        cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), (int)error.code);
         berth_job_free(job);
     }
     berth_config_unpatch(NULL);
@@ -253,7 +254,8 @@ Test(save_ring, tiles_are_copied_while_others_are_written)
 
     cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=64KiB", &error), 0);
     uint64_t n_before = bth_simulated_n_calls(BTH_SIMULATED_COPY);
-    cr_assert_eq(berth_save_sink(&sink, NULL, scene.state, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(scene.state), NULL, &error), 0, "%s",
+                 error.message);
     berth_config_unpatch(NULL);
     cr_expect_eq(n_copies - n_before, 4, "two of the first tile, and two tiles ahead: %llu",
                  (unsigned long long)(n_copies - n_before));
@@ -278,7 +280,7 @@ Test(save_ring, what_limited_the_save_is_told)
     cr_expect_eq(stats.crc32_seconds, 0);
     cr_expect_gt(stats.render_seconds, 0);
     bth_simulated_set(NULL);
-    cr_assert_eq(berth_save_sink(&slow, NULL, scene.state, &call, &error), 0);
+    cr_assert_eq(berth_save_to(TO_SINK(&slow), OF_VALUE(scene.state), &call, &error), 0);
     cr_expect_str_eq(stats.limited_by, "disk");
     cr_expect_gt(stats.disk_seconds, 0.009);
 }

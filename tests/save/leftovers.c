@@ -32,16 +32,6 @@ static void tear_down(void)
 
 TestSuite(leftovers, .init = set_up, .fini = tear_down);
 
-static bool holds(const char *name, const char *expected, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(name, &n);
-    bool same = n == nbytes && memcmp(file, expected, n) == 0;
-
-    free(file);
-    return same;
-}
-
 /* ---- removing on a full disk ---- */
 
 static int full_errno;
@@ -155,9 +145,9 @@ Test(leftovers, on_a_full_disk_nothing_that_has_a_name_is_emptied)
         remove_by((int)(i / 6));
         bth_system_restore();
         const char *kept = cases[i % 3].kill == kill_gone ? other : path;
-        cr_assert(holds(kept, OLD, strlen(OLD)), "%s, %zu: emptied", what, i);
+        cr_assert(test_file_holds(kept, OLD, strlen(OLD)), "%s, %zu: emptied", what, i);
         if (cases[i % 3].kill == kill_too_late_and_next)
-            cr_assert(holds(leftover, "of the next", 11), "%s, %zu", what, i);
+            cr_assert(test_file_holds(leftover, "of the next", 11), "%s, %zu", what, i);
     }
 }
 
@@ -206,15 +196,15 @@ Test(leftovers, a_save_without_its_temporary_fails_and_touches_nothing)
             cr_assert(strstr(error.message, "not part of this version"), "%s", error.message);
             continue;
         }
-        cr_assert_lt(berth_save_records(path, NULL, records, 1, 0, &call, &error), 0, "%s",
-                     options[i / 2]);
+        cr_assert_lt(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error), 0,
+                     "%s", options[i / 2]);
         berth_config_unpatch(NULL);
         snprintf(expected, sizeof expected, "%.500s: cannot be replaced: its temporary was removed",
                  path);
         cr_assert_eq(strncmp(error.message, expected, strlen(expected)), 0, "%s", error.message);
-        cr_assert(holds(path, "old", 3));
+        cr_assert(test_file_holds(path, "old", 3));
         cr_assert_eq(access(leftover, F_OK) == 0, replace_it);
-        cr_assert(!replace_it || (holds(leftover, "theirs", 6) && unlink(leftover) == 0));
+        cr_assert(!replace_it || (test_file_holds(leftover, "theirs", 6) && unlink(leftover) == 0));
         cr_assert_eq(test_folder_count(folder), 1);
     }
 }
@@ -244,7 +234,7 @@ Test(leftovers, numbers_of_links_are_not_needed)
     bth_system.fstat = fstat_without_links;
     bth_system.fstatat = fstatat_without_links;
     for (int i = 0; i < 2; i++) {
-        cr_assert_eq(berth_save_records(path, NULL, records, 1, 0, NULL, &error), 0, "%s",
+        cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error), 0, "%s",
                      error.message);
         cr_assert_eq(test_folder_count(folder), 1);
     }
@@ -287,7 +277,7 @@ Test(leftovers, after_a_write_that_failed_nothing_is_replaced)
         bth_system_restore();
         cr_assert_eq(why.system_errno, write_errno);
         cr_assert_str_eq(why.message, message);
-        cr_assert(holds(path, "old", 3));
+        cr_assert(test_file_holds(path, "old", 3));
         cr_assert_eq(test_folder_count(folder), 1);
     }
 }

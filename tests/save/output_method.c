@@ -224,11 +224,11 @@ static berth_stats save(const char *to, const char *options)
     const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
                                         {.name = "data/0", .nbytes = 100000, .data = bytes}};
     berth_stats stats;
-    const berth_params call = {.stats = &stats};
+    const berth_params call = {.stats = &stats, .archive_name = "archive"};
     berth_error error;
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_save_records(to, "archive", records, 2, 0, &call, &error), 0, "%s",
+    cr_assert_eq(berth_save_to(TO_PATH(to), OF_RECORDS(records, 2, 0), &call, &error), 0, "%s",
                  error.message);
     berth_config_unpatch(NULL);
     return stats;

@@ -13,12 +13,11 @@ static berth_plan *plan_of(const char *archive, const berth_new_record *records,
                            uint32_t flags, const char *assignments, berth_error *error)
 {
     struct berth_config config = config_of(assignments);
-    berth_plan *plan = NULL;
 
     bth_error_clear(error);
-    int status = bth_plan_records(archive, records, n_records, flags, &config, &plan, error);
-    cr_assert_eq(status, error->code);
-    cr_assert_eq(plan == NULL, status < 0);
+    berth_plan *plan =
+        bth_plan_make(archive, OF_RECORDS(records, n_records, flags), &config, error);
+    cr_assert_eq(plan == NULL, error->code < 0);
     return plan;
 }
 
@@ -63,8 +62,8 @@ Test(plan, records_and_their_offsets_are_pytorchs)
     berth_error error;
     berth_plan *plan = plan_of("few", few, 4, 0, "", &error);
 
-    cr_assert_eq(berth_plan_count(plan), sizeof expected / sizeof *expected);
-    for (size_t i = 0; i < berth_plan_count(plan); i++) {
+    cr_assert_eq(test_plan_info(plan).n_records, sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < test_plan_info(plan).n_records; i++) {
         berth_record record;
         cr_assert_eq(berth_plan_at(plan, i, &record), 0);
         cr_assert_str_eq(record.name, expected[i].name);
@@ -76,7 +75,7 @@ Test(plan, records_and_their_offsets_are_pytorchs)
         cr_assert_eq(record.method, 0);
     }
     berth_record none;
-    cr_assert_eq(berth_plan_at(plan, berth_plan_count(plan), &none), BERTH_E_NOT_FOUND);
+    cr_assert_eq(berth_plan_at(plan, test_plan_info(plan).n_records, &none), BERTH_E_NOT_FOUND);
     berth_plan_free(plan);
 }
 
@@ -96,7 +95,7 @@ Test(plan, bookkeeping_records_say_what_the_options_say)
         cr_assert_str_eq(plan->records[3].data, cases[i].byteorder);
         cr_assert_str_eq(plan->records[7].data, "3\n");
         for (size_t j = 0; j < plan->n_records; j++)
-            cr_assert_eq(plan->records[j].place.data_offset % plan->alignment, 0);
+            cr_assert_eq(plan->records[j].layout.data_offset % plan->alignment, 0);
         berth_plan_free(plan);
     }
 }
@@ -111,7 +110,7 @@ Test(plan, complete_records_are_all_there_is_in_their_order)
     berth_error error;
     berth_plan *plan = plan_of("x", records, 4, BERTH_RECORDS_COMPLETE, "", &error);
 
-    cr_assert_eq(berth_plan_count(plan), 4);
+    cr_assert_eq(test_plan_info(plan).n_records, 4);
     for (size_t i = 0; i < 4; i++)
         cr_assert_str_eq(bth_plan_name(plan, i), records[i].name);
     cr_assert_eq(plan->id_index, BTH_NO_RECORD);
@@ -131,7 +130,7 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
                                             {.name = "data/1", .nbytes = 8, .data = "?"}};
         berth_error error;
         berth_plan *plan = plan_of("big", records, 3, 0, "", &error);
-        const bth_place *big = &plan->records[4].place, *after = &plan->records[5].place;
+        const bth_place *big = &plan->records[4].layout, *after = &plan->records[5].layout;
         cr_assert_eq(big->zip64_nbytes, own[i]);
         cr_assert_eq(big->descriptor_nbytes, own[i] ? 24 : 16);
         cr_assert_eq(after->header_offset, big->data_offset + sizes[i] + big->descriptor_nbytes);
@@ -139,7 +138,7 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
         cr_assert_eq(after->descriptor_nbytes, 24);
         cr_assert_eq(after->data_offset % 64, 0);
         const bth_plan_record *last = &plan->records[7];
-        cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->place) +
+        cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->layout) +
                                        BTH_ZIP_END_NBYTES);
         berth_plan_free(plan);
     }
@@ -260,7 +259,8 @@ Test(plan, arguments_that_make_no_archive_are_refused)
     check_refused("x", other, 2, 0, "", "data/0: the first record must be data.pkl");
     check_refused("x", nothing, 2, 0, "", "data/0: neither data nor read is given");
     check_refused("x", few, 4, 0, "save.byteorder=big",
-                  "records are written as they are, they cannot be turned to save.byteorder=big");
+                  "records are written as they are, their byte order cannot be changed to "
+                  "save.byteorder=big");
     check_refused("x", aligned, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=128",
                   ".storage_alignment: says 64, save.storage_alignment is 128");
 }
@@ -307,7 +307,7 @@ Test(plan, finding_by_offset_agrees_with_a_walk)
 
     for (uint64_t offset = 0; offset < plan->nbytes; offset++) {
         size_t i = 0;
-        while (i < plan->n_records && plan->records[i].place.next_offset <= offset)
+        while (i < plan->n_records && plan->records[i].layout.next_offset <= offset)
             i++;
         cr_assert_eq(bth_plan_find(plan, offset), i);
     }
@@ -328,18 +328,17 @@ Test(plan, no_memory_is_a_clean_error_wherever_it_happens)
     }
     for (int for_ever = 0; for_ever < 2; for_ever++) {
         for (uint64_t nth = 1;; nth++) {
-            berth_plan *plan = NULL;
             berth_error error;
             bth_error_clear(&error);
             test_memory_watch();
             test_memory_refuse(nth, for_ever);
-            int status = bth_plan_records("x", records, 200, 0, &config, &plan, &error);
+            berth_plan *plan = bth_plan_make("x", OF_RECORDS(records, 200, 0), &config, &error);
             berth_plan_free(plan);
             cr_assert_eq(test_memory_seen().live_nbytes, 0);
             test_memory_unwatch();
-            if (status == 0)
+            if (error.code == BERTH_OK)
                 break;
-            cr_assert_eq(status, BERTH_E_MEMORY);
+            cr_assert_eq(error.code, BERTH_E_MEMORY);
             n_points++;
         }
     }

@@ -40,13 +40,13 @@ static berth_plan *sample_plan(const uint8_t *bytes)
 {
     berth_new_record records[N_SAMPLES];
     struct berth_config config;
-    berth_plan *plan = NULL;
     berth_error error;
 
     sample_records(bytes, records);
     bth_error_clear(&error);
     cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
-    cr_assert_eq(bth_plan_records("archive", records, N_SAMPLES, 0, &config, &plan, &error), 0);
+    berth_plan *plan = bth_plan_make("archive", OF_RECORDS(records, N_SAMPLES, 0), &config, &error);
+    cr_assert(plan);
     return plan;
 }
 
@@ -70,7 +70,7 @@ static bool is_data(const berth_plan *plan, uint64_t at)
 
     if (i == plan->n_records)
         return false;
-    const bth_place *place = &plan->records[i].place;
+    const bth_place *place = &plan->records[i].layout;
     return at >= place->data_offset && at < place->data_offset + place->nbytes;
 }
 
@@ -112,7 +112,7 @@ Test(readback, with_debug_on_a_file_that_reads_back_wrongly_does_not_replace_the
     test_write_file(path, "old", 3);
     cr_assert_eq(berth_config_patch("debug=on", &error), 0);
     bth_system.pwrite = pwrite_wrongly;
-    int status = berth_save_records(path, NULL, records, 1, 0, NULL, &error);
+    int status = berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error);
     bth_system_restore();
     cr_assert_lt(status, 0);
     FILE *file = fopen(path, "rb");

@@ -86,7 +86,7 @@ static int save(const char *options, berth_stats *stats, berth_storage_stats *to
     berth_error error;
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    int code = berth_save_records(path, NULL, records, N_RECORDS, 0, &call, &error);
+    int code = berth_save_to(TO_PATH(path), OF_RECORDS(records, N_RECORDS, 0), &call, &error);
     berth_config_unpatch(NULL);
     return code;
 }
@@ -121,7 +121,7 @@ static void check(const char *options, const struct expected expected[N_STORAGES
 #define DIRECT "save.method=direct "
 #define SMALL "small: copied to a buffer with its neighbours"
 #define FETCHED "not in memory: read to a buffer"
-#define MISALIGNED "its memory is not aligned as its place in the file: copied to a buffer"
+#define MISALIGNED "its memory is not aligned as its offset in the file: copied to a buffer"
 
 /* Into the page cache any memory will do. */
 Test(tally, of_buffered_writes)
@@ -245,11 +245,10 @@ static berth_storage_stats of_a_value(const char *options, bool snapshot, const 
     berth_error error;
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    if (sink)
-        berth_save_sink_begin(sink, NULL, value, flags, &call, &job, &error);
-    else
-        berth_save_begin(path, value, flags, &call, &job, &error);
-    cr_assert_eq(berth_job_wait(job, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_save_begin(sink ? TO_SINK(sink) : TO_PATH(path), OF_VALUE(value), flags,
+                                  &call, &job, &error),
+                 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
     berth_job_free(job);
     berth_config_unpatch(NULL);
     berth_tree_free(tree);
@@ -270,6 +269,5 @@ Test(tally, of_values_jobs_and_sinks)
     cr_expect_str_eq(told.method, "buffered", "the snapshot has been swapped");
     told = of_a_value("", false, &sink);
     cr_expect_str_eq(told.method, "buffered, copied");
-    cr_expect_str_eq(told.reason,
-                     "what it is written to takes one piece at a time: copied to a buffer");
+    cr_expect_str_eq(told.reason, "the output takes one piece at a time: copied to a buffer");
 }

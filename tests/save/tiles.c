@@ -18,11 +18,11 @@ static berth_plan *plan_of(const berth_new_record *records, size_t n_records, ui
                            const char *assignments)
 {
     struct berth_config config = config_of(assignments);
-    berth_plan *plan = NULL;
     berth_error error;
 
     bth_error_clear(&error);
-    bth_plan_records("archive", records, n_records, flags, &config, &plan, &error);
+    berth_plan *plan =
+        bth_plan_make("archive", OF_RECORDS(records, n_records, flags), &config, &error);
     cr_assert(plan, "%s", error.message);
     return plan;
 }
@@ -110,8 +110,9 @@ static int write_reached(void *context, const void *buffer, size_t nbytes, uint6
 
     (void)error;
     memcpy(slow->memory.bytes + offset, buffer, nbytes);
-    if (offset + nbytes > atomic_load(&slow->reached))
-        atomic_store(&slow->reached, offset + nbytes);
+    uint64_t end = offset + nbytes, reached = atomic_load(&slow->reached);
+    while (reached < end && !atomic_compare_exchange_weak(&slow->reached, &reached, end))
+        continue;
     return 0;
 }
 
@@ -176,7 +177,7 @@ Test(tiles, the_id_does_not_depend_on_how_it_was_run)
     bth_error_clear(&error);
     cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
     check_all_runs(plan, memory.bytes);
-    const uint8_t *id = memory.bytes + plan->records[plan->id_index].place.data_offset;
+    const uint8_t *id = memory.bytes + plan->records[plan->id_index].layout.data_offset;
     for (size_t i = 0; i < BTH_ID_NBYTES; i++)
         cr_assert(id[i] >= '0' && id[i] <= '9');
     free(memory.bytes);
@@ -199,7 +200,7 @@ static void save_id(const uint8_t *bytes, const char *last_name, const char *ass
     const bth_run_settings settings = {.tile_nbytes = 4096};
     bth_error_clear(&error);
     cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
-    memcpy(id, memory.bytes + plan->records[plan->id_index].place.data_offset, BTH_ID_NBYTES);
+    memcpy(id, memory.bytes + plan->records[plan->id_index].layout.data_offset, BTH_ID_NBYTES);
     free(memory.bytes);
     berth_plan_free(plan);
 }
@@ -276,7 +277,7 @@ Test(tiles, a_callback_that_fails_is_told_with_record_and_byte)
     char expected[128];
     snprintf(expected, sizeof expected,
              "data/0 at byte %llu: the caller's read failed: Input/output error",
-             (unsigned long long)plan->records[4].place.data_offset);
+             (unsigned long long)plan->records[4].layout.data_offset);
     cr_assert_str_eq(error.message, expected);
     cr_assert_eq(error.system_errno, EIO);
     free(memory.bytes);

@@ -184,15 +184,15 @@ static int release(bth_device_handle *device, uintptr_t address)
     return free_range(address, false, false);
 }
 
-static int find(bth_device_handle *device, uintptr_t address, bth_memory_place *place)
+static int find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner)
 {
     (void)bth_lock_take(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_FIND, device->ordinal);
     const struct simulated_range *range = bth_simulated_range_at(address, 1);
-    place->kind = !range             ? BTH_MEMORY_PAGEABLE
+    owner->kind = !range             ? BTH_MEMORY_PAGEABLE
                   : range->is_pinned ? BTH_MEMORY_PINNED
                                      : BTH_MEMORY_DEVICE;
-    place->ordinal = range ? range->ordinal : 0;
+    owner->ordinal = range ? range->ordinal : 0;
     bth_lock_give(&bth_simulated.lock);
     return result;
 }
@@ -252,7 +252,6 @@ static const bth_device_driver driver = {
     .close_event = bth_simulated_close_event,
     .record = bth_simulated_record,
     .wait_event = bth_simulated_wait_event,
-    .query_event = bth_simulated_query_event,
     .wait_for = bth_simulated_wait_for,
 };
 

@@ -46,7 +46,7 @@ typedef enum bth_simulated_call {
     BTH_SIMULATED_OPEN_EVENT,
     BTH_SIMULATED_COPY,   /* asking for one */
     BTH_SIMULATED_RECORD, /* and waiting for an event in a stream */
-    BTH_SIMULATED_WAIT,   /* of the host, for streams and events; and queries */
+    BTH_SIMULATED_WAIT,   /* of the host, for streams and events */
     BTH_SIMULATED_WORK,   /* no call: a copy, when its stream gets to it. Loses the device */
     BTH_SIMULATED_N_CALLS
 } bth_simulated_call;
@@ -64,6 +64,9 @@ uint64_t bth_simulated_n_calls(bth_simulated_call call);
 
 /* A stream that is held begins no work. Closing one lets it go on. */
 void bth_simulated_hold(bth_device_stream *stream, bool is_held);
+
+/* Whether all that was recorded for an event is done. */
+bool bth_simulated_has_come(const bth_device_event *event);
 
 /* What exists now: zeros when nothing leaks. */
 typedef struct bth_simulated_live {

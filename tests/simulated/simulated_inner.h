@@ -83,7 +83,6 @@ int bth_simulated_open_event(bth_device_handle *device, void **event);
 int bth_simulated_close_event(bth_device_handle *device, void *event);
 int bth_simulated_record(bth_device_handle *device, void *event, void *stream);
 int bth_simulated_wait_event(bth_device_handle *device, void *event);
-int bth_simulated_query_event(bth_device_handle *device, void *event, bool *has_come);
 int bth_simulated_wait_for(bth_device_handle *device, void *stream, void *event);
 
 #endif

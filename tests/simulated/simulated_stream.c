@@ -357,13 +357,12 @@ int bth_simulated_wait_event(bth_device_handle *device, void *opened)
     return result;
 }
 
-int bth_simulated_query_event(bth_device_handle *device, void *opened, bool *has_come)
+bool bth_simulated_has_come(const bth_device_event *opened)
 {
-    const struct event *event = opened;
+    const struct event *event = opened->native;
 
     (void)bth_lock_take(&bth_simulated.lock);
-    int result = bth_simulated_begin(BTH_SIMULATED_WAIT, device->ordinal);
-    *has_come = result == SIMULATED_OK && event->reached >= event->n_recorded;
+    bool has_come = event->reached >= event->n_recorded;
     bth_lock_give(&bth_simulated.lock);
-    return result;
+    return has_come;
 }

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import unittest
 
+import suite
 from check_includes import check
 
 HOUSE = [
@@ -97,7 +98,4 @@ class IncludeCheck(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    ran = unittest.main(exit=False, argv=[sys.argv[0]], verbosity=1).result
-    failed = len(ran.failures) + len(ran.errors)
-    print(f"{ran.testsRun - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+    suite.run(suite.load([sys.modules[__name__]]))

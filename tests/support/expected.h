@@ -8,7 +8,4 @@
 extern uint8_t *expected; /* malloc's; end_scene frees it */
 extern size_t expected_nbytes;
 
-/* Whether the file at this path has just these bytes. */
-bool file_holds(const char *at, const void *bytes, size_t nbytes);
-
 #endif

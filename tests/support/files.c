@@ -95,3 +95,13 @@ void test_write_file(const char *path, const void *bytes, size_t nbytes)
     if (fwrite(bytes, 1, nbytes, file) != nbytes || fclose(file) != 0)
         test_give_up("%s: could not be written", path);
 }
+
+bool test_file_holds(const char *path, const void *bytes, size_t nbytes)
+{
+    size_t n;
+    uint8_t *file = test_read_file(path, &n);
+    bool same = n == nbytes && memcmp(file, bytes, n) == 0;
+
+    free(file);
+    return same;
+}

@@ -29,8 +29,8 @@ void begin_jobs(void)
     add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);
     add("steps", (berth_tensor){.dtype = BERTH_INT64, .data = steps}, 3);
     berth_dict_set(state, "epoch", berth_make_int(tree, 7));
-    cr_assert_eq(berth_save_memory(&bytes, &expected_nbytes, NULL, state, NULL, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &expected_nbytes), OF_VALUE(state), NULL, &error),
+                 0, "%s", error.message);
     expected = malloc(expected_nbytes);
     memcpy(expected, bytes, expected_nbytes);
     berth_free(bytes);
@@ -47,11 +47,11 @@ void check_wait(berth_job *job, int code)
 {
     berth_error error;
 
-    cr_assert_eq(berth_job_wait(job, &error), code, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), code, "%s", error.message);
     cr_assert_eq((int)error.code, code);
 }
 
 void check_file(const char *at, const void *content, size_t nbytes)
 {
-    cr_assert(file_holds(at, content, nbytes), "%s", at);
+    cr_assert(test_file_holds(at, content, nbytes), "%s", at);
 }

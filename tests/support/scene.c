@@ -34,13 +34,3 @@ void patch(const char *options)
 
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
 }
-
-bool file_holds(const char *at, const void *bytes, size_t nbytes)
-{
-    size_t n;
-    uint8_t *file = test_read_file(at, &n);
-    bool same = n == nbytes && memcmp(file, bytes, n) == 0;
-
-    free(file);
-    return same;
-}

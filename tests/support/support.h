@@ -29,6 +29,14 @@ struct test_memory test_memory_seen(void);
 /* The C library's allocator again. */
 void test_memory_unwatch(void);
 
+/* ---- values ---- */
+
+/* A tensor over these elements, which stay the caller's. */
+berth_value *test_tensor(berth_tree *tree, berth_dtype dtype, const void *data, int32_t rank,
+                         const int64_t *shape);
+/* The same of one dimension. */
+berth_value *test_vector(berth_tree *tree, berth_dtype dtype, const void *data, int64_t n);
+
 /* ---- processes ---- */
 
 /* Runs `try` in a child. Fails the test (by Criterion) unless it returns 0. */
@@ -47,9 +55,30 @@ size_t test_folder_count(const char *folder);
 /* A whole file, with a NUL behind it that *nbytes does not count. */
 uint8_t *test_read_file(const char *path, size_t *nbytes);
 void test_write_file(const char *path, const void *bytes, size_t nbytes);
+/* Whether the file has just these bytes. */
+bool test_file_holds(const char *path, const void *bytes, size_t nbytes);
 
 /* Whether the long form of the tests is wanted (BERTH_LONG). */
 bool test_is_long(void);
+
+/* ---- saves, in one line ---- */
+
+#define TO_PATH(path) ((const berth_target[]){berth_to_path(path)})
+#define TO_FD(fd) ((const berth_target[]){berth_to_fd(fd)})
+#define TO_MEMORY(bytes, nbytes) ((const berth_target[]){berth_to_memory(bytes, nbytes)})
+#define TO_SINK(sink) ((const berth_target[]){berth_to_sink(sink)})
+#define OF_VALUE(value) ((const berth_content[]){berth_of_value(value)})
+#define OF_RECORDS(records, n, flags) ((const berth_content[]){berth_of_records(records, n, flags)})
+#define NAMED(name) (&(const berth_params){.archive_name = name})
+
+static inline berth_plan_info test_plan_info(const berth_plan *plan)
+{
+    berth_plan_info info;
+
+    berth_plan_get_info(plan, &info);
+    return info;
+}
+
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

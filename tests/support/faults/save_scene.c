@@ -23,7 +23,7 @@ int save_some(const char *to, size_t nbytes, berth_error *error)
                                         {.name = "data/0", .nbytes = nbytes, .data = bytes},
                                         {.name = "data/1", .nbytes = 17, .data = bytes}};
 
-    return berth_save_records(to, "archive", records, 3, 0, NULL, error);
+    return berth_save_to(TO_PATH(to), OF_RECORDS(records, 3, 0), NAMED("archive"), error);
 }
 
 int save_by_job(const char *to, uint32_t flags, berth_error *error)
@@ -32,9 +32,10 @@ int save_by_job(const char *to, uint32_t flags, berth_error *error)
                                         {.name = "data/0", .nbytes = N_BYTES, .data = bytes}};
     berth_job *job;
 
-    if (berth_save_records_begin(to, "archive", records, 2, flags, NULL, &job, error) < 0)
+    if (berth_save_begin(TO_PATH(to), OF_RECORDS(records, 2, 0), flags, NAMED("archive"), &job,
+                         error) < 0)
         return error->code;
-    int status = berth_job_wait(job, error);
+    int status = berth_job_wait(job, BERTH_JOB_DONE, error);
     berth_job_free(job);
     return status;
 }
@@ -60,11 +61,7 @@ int save_values(const char *to, berth_error *error)
                                                                 .storage = storage});
     berth_dict_set(state, "weight", view);
     berth_dict_set(state, "tied", view);
-    berth_dict_set(
-        state, "bias",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_INT8, .rank = 1, .shape = shape + 1, .data = bytes}));
+    berth_dict_set(state, "bias", test_tensor(tree, BERTH_INT8, bytes, 1, shape + 1));
     berth_dict_set(state, "epoch", berth_make_int(tree, 3));
     int status = berth_save(to, state, NULL, error);
     berth_tree_free(tree);
@@ -157,7 +154,7 @@ bool direct_writes_work(void)
     const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
 
     cr_assert_eq(berth_config_patch("save.method=direct", &error), 0, "%s", error.message);
-    cr_assert_eq(berth_save_records(path, NULL, &record, 1, 0, &call, &error), 0, "%s",
+    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, 0), &call, &error), 0, "%s",
                  error.message);
     berth_config_unpatch(NULL);
     return strcmp(stats.method, "direct") == 0;
@@ -196,11 +193,11 @@ void check_outcome(const scene *tried, int status, const berth_error *error, con
 
     cr_assert_eq(status, error->code, "%s", about);
     if (status == 0 || status == BERTH_E_NOT_DURABLE) {
-        cr_assert(file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
+        cr_assert(test_file_holds(path, expected, expected_nbytes), "%s: not the new file", about);
         check_nothing_left(tried, true, about);
     } else {
         if (tried->replaces)
-            cr_assert(file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
+            cr_assert(test_file_holds(path, OLD, strlen(OLD)), "%s: not the old file: %s", about,
                       error->message);
         check_nothing_left(tried, tried->replaces, about);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/pickles.h"
+#include "tests/support/support.h"
 
 struct callable {
     const char *module, *name, *wanted, *optional;
@@ -323,8 +324,7 @@ void seed_written(void)
     bth_pickled pickled;
     berth_error error = {0};
 
-    berth_value *tensor = berth_make_tensor(
-        tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements});
+    berth_value *tensor = test_tensor(tree, BERTH_FLOAT32, elements, 2, shape);
     berth_dict_set(root, "weight", berth_make_parameter(tree, tensor, true));
     berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), list);
     berth_list_append(list, tensor);
@@ -353,11 +353,8 @@ static void seed_usual_of(const char *name, const berth_dtype *dtypes, size_t n_
     berth_error error = {0};
 
     for (size_t i = 0; i < 8; i++)
-        berth_list_append(root,
-                          berth_make_tensor(tree, &(berth_tensor){.dtype = dtypes[i % n_dtypes],
-                                                                  .rank = (int32_t)(i % 5),
-                                                                  .shape = shape,
-                                                                  .data = elements}));
+        berth_list_append(
+            root, test_tensor(tree, dtypes[i % n_dtypes], elements, (int32_t)(i % 5), shape));
     berth_list_append(root, berth_make_str(tree, text, sizeof text));
     MUST(bth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
     seed(name, pickled.bytes, pickled.nbytes);

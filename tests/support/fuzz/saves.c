@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/saves.h"
+#include "tests/support/support.h"
 
 /* Bytes of memory that a compact value may cost per byte of the file: shared ints are made anew. */
 #define COMPACT_MEMORY_PER_BYTE 256
@@ -91,8 +92,8 @@ void check_saves_again(berth_checkpoint *checkpoint, const char *options)
     berth_error error;
 
     MUST(berth_config_patch(options, &error) == 0, "%s", error.message);
-    bool is_saved =
-        berth_save_memory(&once, &once_nbytes, "again", berth_root(checkpoint), NULL, &error) == 0;
+    bool is_saved = berth_save_to(TO_MEMORY(&once, &once_nbytes), OF_VALUE(berth_root(checkpoint)),
+                                  NAMED("again"), &error) == 0;
     MUST(is_saved == (error.message[0] == 0), "%s: %s", options, error.message);
     if (is_saved) {
         MUST(open_memory_with(once, once_nbytes, "load.check=data load.unknown_globals=inert",
@@ -102,8 +103,8 @@ void check_saves_again(berth_checkpoint *checkpoint, const char *options)
         check_same_pickle(checkpoint, reopened, options);
         check_same_elements(checkpoint, reopened);
         bool is_same = strstr(options, "byteorder") || check_same_storages(checkpoint, reopened);
-        MUST(berth_save_memory(&twice, &twice_nbytes, "again", berth_root(reopened), NULL,
-                               &error) == 0,
+        MUST(berth_save_to(TO_MEMORY(&twice, &twice_nbytes), OF_VALUE(berth_root(reopened)),
+                           NAMED("again"), &error) == 0,
              "%s", error.message);
         MUST(!is_same || (once_nbytes == twice_nbytes && memcmp(once, twice, once_nbytes) == 0),
              "saved twice (%s), %zu bytes and %zu", options, once_nbytes, twice_nbytes);
@@ -123,13 +124,15 @@ void check_compact(berth_checkpoint *checkpoint, size_t nbytes)
 
     most_nbytes = live_nbytes;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *compact = berth_value_compact(tree, berth_root(checkpoint));
+    berth_value *compact = berth_value_copy(tree, berth_root(checkpoint), BERTH_COPY_COMPACT);
     MUST(compact, "%s", (berth_tree_error(tree, &error), error.message));
     MUST(most_nbytes - before_nbytes <= COMPACT_MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
          "P3: %zu bytes of memory for a compact value of %zu", most_nbytes - before_nbytes, nbytes);
-    if (berth_save_memory(&whole, &whole_nbytes, "a", berth_root(checkpoint), NULL, NULL) == 0) {
-        MUST(berth_save_memory(&bytes, &compact_nbytes, "a", compact, NULL, &error) == 0, "%s",
-             error.message);
+    if (berth_save_to(TO_MEMORY(&whole, &whole_nbytes), OF_VALUE(berth_root(checkpoint)),
+                      NAMED("a"), NULL) == 0) {
+        MUST(berth_save_to(TO_MEMORY(&bytes, &compact_nbytes), OF_VALUE(compact), NAMED("a"),
+                           &error) == 0,
+             "%s", error.message);
         MUST(compact_nbytes <= whole_nbytes, "%zu bytes became %zu", whole_nbytes, compact_nbytes);
         MUST(open_memory_with(bytes, compact_nbytes, "load.check=data load.unknown_globals=inert",
                               &reopened, &error) == 0,

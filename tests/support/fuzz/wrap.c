@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/wrap.h"
 #include "format/values/value.h"
+#include "tests/support/support.h"
 
 #define MOST_STORAGES 64
 
@@ -37,5 +38,5 @@ bool wrap(const uint8_t *bytes, size_t nbytes, const berth_tree *tree, struct me
             (berth_new_record){.name = names[i], .nbytes = storage->nbytes, .data = payload};
     }
     file->nbytes = 0;
-    return berth_save_records_sink(&sink, "a", records, n + 1, 0, NULL, &error) == 0;
+    return berth_save_to(TO_SINK(&sink), OF_RECORDS(records, n + 1, 0), NAMED("a"), &error) == 0;
 }

@@ -45,20 +45,9 @@ berth_tree *sample_tree(berth_value **root)
 
     *root = berth_make_ordered_dict(tree);
     berth_dict_set(*root, "weight",
-                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
-                                                           .rank = 2,
-                                                           .shape = weight_shape,
-                                                           .data = sample_weight}));
-    berth_dict_set(*root, "bias",
-                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
-                                                           .rank = 1,
-                                                           .shape = bias_shape,
-                                                           .data = sample_bias}));
-    berth_dict_set(*root, "words",
-                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_UINT16,
-                                                           .rank = 1,
-                                                           .shape = words_shape,
-                                                           .data = sample_words}));
+                   test_tensor(tree, BERTH_FLOAT32, sample_weight, 2, weight_shape));
+    berth_dict_set(*root, "bias", test_tensor(tree, BERTH_INT64, sample_bias, 1, bias_shape));
+    berth_dict_set(*root, "words", test_tensor(tree, BERTH_UINT16, sample_words, 1, words_shape));
     berth_dict_set(*root, "epoch", berth_make_int(tree, 3));
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     return tree;
@@ -144,12 +133,12 @@ char *describe(berth_checkpoint *checkpoint)
     FILE *out = open_memstream(&text, &nbytes);
 
     for (size_t i = 0; i < berth_value_count(root); i++) {
-        const berth_tensor *tensor = berth_as_tensor(berth_value_item(root, i));
-        const char *key = berth_as_text(berth_value_key(root, i), NULL);
+        const berth_tensor *tensor = berth_as_tensor(bth_value_item(root, i));
+        const char *key = berth_as_text(bth_value_key(root, i), NULL);
         int64_t integer = 0;
         (void)fprintf(out, "%s:", key ? key : "?");
         if (!tensor) {
-            (void)berth_as_int(berth_value_item(root, i), &integer);
+            (void)berth_as_int(bth_value_item(root, i), &integer);
             (void)fprintf(out, " %lld\n", (long long)integer);
             continue;
         }
@@ -184,6 +173,14 @@ const char sample_text[] =
     "words: uint16 2 0100ffff\n"
     "epoch: 3\n";
 #endif
+
+void expect_sample_values(berth_checkpoint *checkpoint)
+{
+    char *text = describe(checkpoint);
+
+    cr_expect_str_eq(text, sample_text);
+    free(text);
+}
 
 void expect_sample(const void *bytes, size_t nbytes, const char *options)
 {

@@ -17,6 +17,7 @@
 #include "format/pickle/pickle.h"
 #include "format/zip/zip_write.h"
 #include "tests/support/format/composed.h"
+#include "tests/support/support.h"
 
 #define MAX_RECORDS 24
 #define N_SAMPLE_STORAGES 3
@@ -74,6 +75,8 @@ char *describe(berth_checkpoint *checkpoint);
 /* The same of the sample. */
 extern const char sample_text[];
 
+/* The checkpoint has the sample's values. */
+void expect_sample_values(berth_checkpoint *checkpoint);
 /* The file opens with these options, and gives the sample's values. */
 void expect_sample(const void *bytes, size_t nbytes, const char *options);
 

@@ -14,11 +14,7 @@ void save_tensors(const char *options)
     for (size_t i = 0; i < N_TENSORS; i++) {
         const int64_t shape[] = {(int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtypes[i % 4]))};
         (void)snprintf(name, sizeof name, "t%zu", i);
-        berth_dict_set(root, name,
-                       berth_make_tensor(tree, &(berth_tensor){.dtype = dtypes[i % 4],
-                                                               .rank = 1,
-                                                               .shape = shape,
-                                                               .data = elements[i]}));
+        berth_dict_set(root, name, test_tensor(tree, dtypes[i % 4], elements[i], 1, shape));
     }
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);

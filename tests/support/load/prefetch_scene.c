@@ -41,7 +41,7 @@ void evict_file(void)
     (void)fdatasync(fd);
     for (int i = 0; i < 50 && nbytes > 0; i++) { /* pages that were just used stay a moment */
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        if (!bth_cached_nbytes(fd, NULL, 0, all, &nbytes))
+        if (!bth_page_cache_nbytes(fd, NULL, 0, all, &nbytes))
             break;
         (void)usleep(nbytes > 0 ? 10000 : 0);
     }
@@ -55,7 +55,7 @@ uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes)
     uint64_t n = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    cr_assert(bth_cached_nbytes(fd, NULL, offset, nbytes, &n));
+    cr_assert(bth_page_cache_nbytes(fd, NULL, offset, nbytes, &n));
     (void)close(fd);
     return n;
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "berth.h"
-#include "io/cached.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "tests/support/opened.h"
 

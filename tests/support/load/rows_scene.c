@@ -50,14 +50,10 @@ void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const
     for (int64_t i = 0; i < n_rows * n_columns; i++)
         elements[i] = table_element(i / n_columns, i % n_columns);
     berth_dict_set(root, "other", berth_make_str(tree, "x", 1));
-    berth_dict_set(
-        root, "table",
-        berth_make_tensor(
-            tree,
-            &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements}));
+    berth_dict_set(root, "table", test_tensor(tree, BERTH_FLOAT32, elements, 2, shape));
     patch(options);
-    cr_assert_eq(berth_save_memory(&saved, &source->nbytes, NULL, root, NULL, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &source->nbytes), OF_VALUE(root), NULL, &error), 0,
+                 "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     source->bytes = malloc(source->nbytes);
     memcpy(source->bytes, saved, source->nbytes);

@@ -80,8 +80,9 @@ void scene_expect(device_scene *scene)
     berth_tree *tree = berth_tree_new(&error);
 
     berth_free(scene->expected);
-    scene_must(berth_save_memory(&bytes, &scene->expected_nbytes, "archive",
-                                 scene_value(scene, tree, false, NULL), NULL, &error),
+    scene_must(berth_save_to(TO_MEMORY(&bytes, &scene->expected_nbytes),
+                             OF_VALUE(scene_value(scene, tree, false, NULL)), NAMED("archive"),
+                             &error),
                &error);
     scene->expected = bytes;
     berth_tree_free(tree);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Compact values: the same in all but the bytes of storages that no tensor uses. */
+/* Copies of values: the same in all but, if compact, the bytes that no tensor uses. */
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "config/error.h"
 #include "format/pickle/pickle.h"
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
 
@@ -28,15 +27,23 @@ static void tear_down(void)
     berth_tree_free(from);
 }
 
-TestSuite(compact, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(copy, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static berth_value *compact(const berth_value *value)
 {
     berth_error error;
-    berth_value *made = berth_value_compact(to, value);
+    berth_value *made = berth_value_copy(to, value, BERTH_COPY_COMPACT);
 
     cr_assert_not_null(made, "%s", (berth_tree_error(to, &error), error.message));
     return made;
+}
+
+static void expect_error_of(const berth_tree *tree, const char *sentence)
+{
+    berth_error error;
+
+    cr_expect_eq(berth_tree_error(tree, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, sentence);
 }
 
 static berth_value *view(berth_storage *storage, berth_dtype dtype, int64_t offset, int64_t n)
@@ -62,7 +69,7 @@ static const berth_tensor *tensor_of(const berth_value *value)
 
 /* ---- what is kept of storages ---- */
 
-Test(compact, a_view_keeps_its_own_bytes)
+Test(copy, a_view_keeps_its_own_bytes)
 {
     berth_value *old = view(all_numbers(), BERTH_FLOAT32, 100, 7);
     const berth_tensor *tensor = tensor_of(compact(old));
@@ -77,7 +84,7 @@ Test(compact, a_view_keeps_its_own_bytes)
     cr_expect_eq(tensor_of(old)->storage_offset, 100);
 }
 
-Test(compact, strides_count)
+Test(copy, strides_count)
 {
     const int64_t shape[] = {3, 2}, stride[] = {1, 10};
     const berth_tensor columns = {.dtype = BERTH_FLOAT32,
@@ -93,7 +100,7 @@ Test(compact, strides_count)
     cr_expect_eq(tensor->stride[1], 10);
 }
 
-Test(compact, what_shared_a_storage_shares_it_still)
+Test(copy, what_shared_a_storage_shares_it_still)
 {
     berth_storage *storage = all_numbers();
     berth_value *list = berth_make_list(from);
@@ -102,9 +109,9 @@ Test(compact, what_shared_a_storage_shares_it_still)
     berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 10));
     berth_list_append(list, view(all_numbers(), BERTH_FLOAT32, 0, 1));
     const berth_value *made = compact(list);
-    const berth_tensor *later = tensor_of(berth_value_item(made, 0));
-    const berth_tensor *first = tensor_of(berth_value_item(made, 1));
-    const berth_tensor *other = tensor_of(berth_value_item(made, 2));
+    const berth_tensor *later = tensor_of(bth_value_item(made, 0));
+    const berth_tensor *first = tensor_of(bth_value_item(made, 1));
+    const berth_tensor *other = tensor_of(bth_value_item(made, 2));
     cr_expect_eq(later->storage, first->storage);
     cr_expect_neq(other->storage, first->storage);
     cr_expect_eq(first->storage->nbytes, 210 * 4);
@@ -114,7 +121,7 @@ Test(compact, what_shared_a_storage_shares_it_still)
 }
 
 /* The first byte of the range is at a multiple of the widest element, the last is behind one. */
-Test(compact, elements_of_any_width_stay_aligned)
+Test(copy, elements_of_any_width_stay_aligned)
 {
     berth_storage *bytes = berth_storage_new(from, BERTH_DTYPE_NONE, numbers, 1001, NULL);
     berth_value *list = berth_make_list(from);
@@ -123,9 +130,9 @@ Test(compact, elements_of_any_width_stay_aligned)
     berth_list_append(list, view(bytes, BERTH_COMPLEX128, 4, 1));
     berth_list_append(list, view(bytes, BERTH_INT16, 45, 1));
     const berth_value *made = compact(list);
-    const berth_tensor *narrow = tensor_of(berth_value_item(made, 0));
-    const berth_tensor *wide = tensor_of(berth_value_item(made, 1));
-    const berth_tensor *last = tensor_of(berth_value_item(made, 2));
+    const berth_tensor *narrow = tensor_of(bth_value_item(made, 0));
+    const berth_tensor *wide = tensor_of(bth_value_item(made, 1));
+    const berth_tensor *last = tensor_of(bth_value_item(made, 2));
     cr_expect_eq(narrow->storage->data, (uint8_t *)numbers + 16);
     cr_expect_eq(narrow->storage->nbytes, 96 - 16);
     cr_expect_eq(narrow->storage_offset, 5);
@@ -133,20 +140,20 @@ Test(compact, elements_of_any_width_stay_aligned)
     cr_expect_eq(last->storage_offset, 45 - 8);
 }
 
-Test(compact, the_last_unit_ends_with_the_storage)
+Test(copy, the_last_unit_ends_with_the_storage)
 {
     berth_storage *bytes = berth_storage_new(from, BERTH_DTYPE_NONE, numbers, 1001, NULL);
     berth_value *list = berth_make_list(from);
 
     berth_list_append(list, view(bytes, BERTH_FLOAT64, 124, 1));
     berth_list_append(list, view(bytes, BERTH_UINT8, 1000, 1));
-    const berth_tensor *tensor = tensor_of(berth_value_item(compact(list), 0));
+    const berth_tensor *tensor = tensor_of(bth_value_item(compact(list), 0));
     cr_expect_eq(tensor->storage->nbytes, 9);
     cr_expect_eq(tensor->storage_offset, 0);
 }
 
 /* A storage of a class of wider items holds whole ones of them. */
-Test(compact, storages_hold_whole_items_of_their_class)
+Test(copy, storages_hold_whole_items_of_their_class)
 {
     const berth_tensor *tensor = tensor_of(compact(view(all_numbers(), BERTH_UINT8, 6, 1)));
 
@@ -156,7 +163,7 @@ Test(compact, storages_hold_whole_items_of_their_class)
 }
 
 /* Two of quint4x2 and four of quint2x4 lie in a byte: what begins within one, stays there. */
-Test(compact, elements_within_a_byte_stay_where_they_are_in_it)
+Test(copy, elements_within_a_byte_stay_where_they_are_in_it)
 {
     berth_storage *fours = berth_storage_new(from, BERTH_QUINT4X2, numbers, 100, NULL);
     berth_storage *twos = berth_storage_new(from, BERTH_QUINT2X4, numbers, 100, NULL);
@@ -171,7 +178,7 @@ Test(compact, elements_within_a_byte_stay_where_they_are_in_it)
     cr_expect_eq(two->storage_offset, 3);
 }
 
-Test(compact, of_no_element_no_byte_is_kept)
+Test(copy, of_no_element_no_byte_is_kept)
 {
     const berth_tensor *tensor = tensor_of(compact(view(all_numbers(), BERTH_FLOAT32, 900, 0)));
 
@@ -179,7 +186,7 @@ Test(compact, of_no_element_no_byte_is_kept)
     cr_expect_eq(tensor->storage_offset, 0);
 }
 
-Test(compact, a_storage_that_is_a_value_stays_whole)
+Test(copy, a_storage_that_is_a_value_stays_whole)
 {
     berth_storage *storage = all_numbers();
     berth_value *list = berth_make_list(from);
@@ -188,15 +195,15 @@ Test(compact, a_storage_that_is_a_value_stays_whole)
     berth_list_append(list, berth_make_storage(from, storage));
     berth_list_append(list, view(storage, BERTH_FLOAT32, 900, 0));
     const berth_value *made = compact(list);
-    const berth_tensor *tensor = tensor_of(berth_value_item(made, 0));
-    cr_expect_eq(berth_as_storage(berth_value_item(made, 1)), tensor->storage);
+    const berth_tensor *tensor = tensor_of(bth_value_item(made, 0));
+    cr_expect_eq(berth_as_storage(bth_value_item(made, 1)), tensor->storage);
     cr_expect_eq(tensor->storage->nbytes, sizeof numbers);
     cr_expect_eq(tensor->storage_offset, 900);
-    cr_expect_eq(tensor_of(berth_value_item(made, 2))->storage_offset, 900, "nothing was left out");
+    cr_expect_eq(tensor_of(bth_value_item(made, 2))->storage_offset, 900, "nothing was left out");
 }
 
 /* Streams from before 1.6: views of one storage are saved on it, so they share in it here, too. */
-Test(compact, views_of_a_storage_share_what_they_use_of_it)
+Test(copy, views_of_a_storage_share_what_they_use_of_it)
 {
     berth_storage *root = all_numbers();
     berth_storage *parts[2];
@@ -216,9 +223,9 @@ Test(compact, views_of_a_storage_share_what_they_use_of_it)
     bytes->root_offset = 2;
     berth_list_append(list, view(bytes, BERTH_INT16, 3, 2));
     const berth_value *made = compact(list);
-    const berth_tensor *first = tensor_of(berth_value_item(made, 0));
-    const berth_tensor *second = tensor_of(berth_value_item(made, 1));
-    const berth_tensor *third = tensor_of(berth_value_item(made, 2));
+    const berth_tensor *first = tensor_of(bth_value_item(made, 0));
+    const berth_tensor *second = tensor_of(bth_value_item(made, 1));
+    const berth_tensor *third = tensor_of(bth_value_item(made, 2));
     cr_expect_eq(first->storage, second->storage);
     cr_expect_eq(first->storage->data, &numbers[210]);
     cr_expect_eq(first->storage->nbytes, 70 * 4);
@@ -237,7 +244,7 @@ static int read_numbers(const berth_storage *storage, void *buffer, size_t nbyte
     return 0;
 }
 
-Test(compact, bytes_that_are_not_in_memory_are_read_from_the_old_storage)
+Test(copy, bytes_that_are_not_in_memory_are_read_from_the_old_storage)
 {
     berth_storage *storage = all_numbers();
     float read[3] = {0};
@@ -291,9 +298,9 @@ static void put_scalars(berth_value *dict)
     put(dict, "empty", berth_make_tuple(from, NULL, 0));
     put(dict, "size", berth_make_size(from, (int64_t[]){2, 3}, 2));
     put(dict, "device", berth_make_device(from, "cuda", 1));
-    put(dict, "dtype", berth_make_dtype(from, BERTH_BFLOAT16));
-    put(dict, "qscheme", berth_make_qscheme(from, BERTH_PER_TENSOR_AFFINE));
-    put(dict, "layout", berth_make_layout(from, BERTH_SPARSE_CSR));
+    put(dict, "dtype", berth_make_constant(from, BERTH_KIND_DTYPE, BERTH_BFLOAT16));
+    put(dict, "qscheme", berth_make_constant(from, BERTH_KIND_QSCHEME, BERTH_PER_TENSOR_AFFINE));
+    put(dict, "layout", berth_make_constant(from, BERTH_KIND_LAYOUT, BERTH_SPARSE_CSR));
     berth_dict_set_value(dict, berth_make_tuple(from, key, 2), text("by a tuple"));
 }
 
@@ -382,7 +389,7 @@ static void check_same_pickle(const berth_value *a, const berth_value *b)
 }
 
 /* With nothing to leave out, the same pickle: of every kind, with all that is shared. */
-Test(compact, every_kind_of_value_is_the_same)
+Test(copy, every_kind_of_value_is_the_same)
 {
     berth_value *dict = berth_make_dict(from);
 
@@ -395,7 +402,7 @@ Test(compact, every_kind_of_value_is_the_same)
     cr_expect_eq(berth_value_count(compact(dict)), berth_value_count(dict));
 }
 
-Test(compact, plain_values_are_values_too)
+Test(copy, plain_values_are_values_too)
 {
     int64_t integer;
 
@@ -405,33 +412,33 @@ Test(compact, plain_values_are_values_too)
 }
 
 /* Not None in its place. */
-Test(compact, what_is_not_there_is_not_there)
+Test(copy, what_is_not_there_is_not_there)
 {
     berth_value *call = bth_call_value(from, bth_global(from, "a", 1, "B", 1),
                                        berth_make_tuple(from, NULL, 0), false);
     const berth_value *made = compact(call);
 
-    cr_expect_null(berth_value_list_items(made));
-    cr_expect_null(berth_value_dict_items(made));
-    cr_expect_null(berth_value_state(made));
+    cr_expect_null(berth_value_part(made, BERTH_PART_LIST_ITEMS));
+    cr_expect_null(berth_value_part(made, BERTH_PART_DICT_ITEMS));
+    cr_expect_null(berth_value_part(made, BERTH_PART_STATE));
 }
 
-Test(compact, attributes_of_a_tensor_may_hold_it)
+Test(copy, attributes_of_a_tensor_may_hold_it)
 {
     berth_value *state = berth_make_dict(from);
     berth_value *tensor = berth_make_subclass(from, whole(BERTH_FLOAT32, 2), state);
 
     put(state, "self", tensor);
     const berth_value *made = compact(tensor);
-    cr_expect_eq(berth_dict_get(berth_value_state(made), "self"), made);
+    cr_expect_eq(berth_dict_get(berth_value_part(made, BERTH_PART_STATE), "self"), made);
     berth_value *pair[] = {tensor, tensor};
     berth_value_set_state(tensor, berth_make_tuple(from, pair, 2));
     made = compact(tensor);
-    cr_expect_eq(berth_value_item(berth_value_state(made), 1), made);
+    cr_expect_eq(bth_value_item(berth_value_part(made, BERTH_PART_STATE), 1), made);
 }
 
 /* P3: no recursion. */
-Test(compact, depth_costs_no_stack)
+Test(copy, depth_costs_no_stack)
 {
     berth_value *value = whole(BERTH_FLOAT32, 1);
 
@@ -442,12 +449,12 @@ Test(compact, depth_costs_no_stack)
     }
     value = compact(value);
     for (int i = 0; i < 300000; i++)
-        value = berth_value_item(berth_value_item(value, 0), 0);
+        value = bth_value_item(bth_value_item(value, 0), 0);
     cr_expect_eq(berth_value_kind(value), BERTH_KIND_TENSOR);
 }
 
 /* P3: 2^100 paths, 100 nodes. */
-Test(compact, what_is_shared_is_made_once)
+Test(copy, what_is_shared_is_made_once)
 {
     berth_value *value = berth_make_list(from), *pair[2];
 
@@ -458,48 +465,65 @@ Test(compact, what_is_shared_is_made_once)
     size_t before = bth_tree_n_ids(to);
     const berth_value *made = compact(value);
     cr_expect_eq(bth_tree_n_ids(to) - before, 101);
-    cr_expect_eq(berth_value_item(made, 0), berth_value_item(made, 1));
+    cr_expect_eq(bth_value_item(made, 0), bth_value_item(made, 1));
 }
 
-Test(compact, the_tree_may_be_the_values_own)
+Test(copy, without_the_flag_storages_are_whole_and_shared)
+{
+    berth_storage *storage = all_numbers();
+    berth_value *list = berth_make_list(from);
+
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 300, 10));
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 10));
+    berth_list_append(list, view(storage, BERTH_FLOAT32, 100, 0));
+    const berth_value *made = berth_value_copy(to, list, 0);
+    for (size_t i = 0; i < 3; i++) {
+        const berth_tensor *tensor = tensor_of(bth_value_item(made, i));
+        cr_expect_eq(tensor->storage, bth_tree_storage(to, 0));
+        cr_expect_eq(tensor->storage_offset, i == 0 ? 300 : 100);
+    }
+    cr_expect_eq(bth_tree_storage(to, 0)->data, numbers, "nothing is copied");
+    cr_expect_eq(bth_tree_storage(to, 0)->nbytes, sizeof numbers);
+    cr_expect_eq(bth_tree_n_storages(to), 1);
+    cr_expect_null(berth_value_copy(to, list, 2));
+    expect_error_of(to, "unknown flags 0x2 of a copy");
+}
+
+Test(copy, the_tree_may_be_the_values_own)
 {
     berth_value *list = berth_make_list(from);
 
     for (int i = 0; i < 20; i++)
         berth_list_append(list, view(all_numbers(), BERTH_FLOAT32, 10 * i, 3));
-    const berth_value *made = berth_value_compact(from, list);
+    const berth_value *made = berth_value_copy(from, list, BERTH_COPY_COMPACT);
     cr_assert_not_null(made);
     cr_expect_eq(bth_tree_n_storages(from), 40);
     for (size_t i = 0; i < 20; i++) {
-        const berth_tensor *tensor = tensor_of(berth_value_item(made, i));
+        const berth_tensor *tensor = tensor_of(bth_value_item(made, i));
         cr_expect_eq(tensor->storage->data, &numbers[10 * i]);
         cr_expect_eq(tensor->storage->nbytes, 12);
     }
-    const berth_value *again = berth_value_compact(from, made);
-    cr_expect_eq(tensor_of(berth_value_item(again, 19))->storage->data, &numbers[190]);
+    const berth_value *again = berth_value_copy(from, made, BERTH_COPY_COMPACT);
+    cr_expect_eq(tensor_of(bth_value_item(again, 19))->storage->data, &numbers[190]);
 }
 
 /* ---- failures ---- */
 
-Test(compact, of_nothing_or_of_a_failed_tree_fails)
+Test(copy, of_nothing_or_of_a_failed_tree_fails)
 {
-    berth_error error;
-
-    cr_expect_null(berth_value_compact(NULL, berth_make_none(from)));
-    cr_expect_null(berth_value_compact(to, NULL));
-    cr_expect_eq(berth_tree_error(to, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the value is NULL");
+    cr_expect_null(berth_value_copy(NULL, berth_make_none(from), BERTH_COPY_COMPACT));
+    cr_expect_null(berth_value_copy(to, NULL, BERTH_COPY_COMPACT));
+    expect_error_of(to, "the value is NULL");
     berth_tree_free(to);
     to = berth_tree_new(NULL);
     berth_value *list = berth_make_list(from);
     cr_expect_lt(berth_list_append(list, NULL), 0);
-    cr_expect_null(berth_value_compact(to, list));
-    cr_expect_eq(berth_tree_error(to, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "an item of a list is NULL");
+    cr_expect_null(berth_value_copy(to, list, BERTH_COPY_COMPACT));
+    expect_error_of(to, "[0]: an item of a list is NULL");
 }
 
 /* W6: whichever allocation fails, it is told, and nothing is kept. */
-Test(compact, without_memory_is_told)
+Test(copy, without_memory_is_told)
 {
     berth_value *value;
     berth_error error;
@@ -517,7 +541,7 @@ Test(compact, without_memory_is_told)
         cr_assert_lt(nth, 1000);
         to = berth_tree_new(NULL);
         test_memory_refuse(nth, false);
-        const berth_value *made = berth_value_compact(to, value);
+        const berth_value *made = berth_value_copy(to, value, BERTH_COPY_COMPACT);
         code = berth_tree_error(to, &error);
         cr_assert_eq(made != NULL, code == 0);
         berth_tree_free(to);
@@ -530,7 +554,7 @@ Test(compact, without_memory_is_told)
 }
 
 /* What was begun when memory ended is not made twice: there is room for each node once. */
-Test(compact, after_the_first_failure_nothing_is_made)
+Test(copy, after_the_first_failure_nothing_is_made)
 {
     static char long_text[4096]; /* of a block of its own */
     berth_error error;
@@ -549,7 +573,7 @@ Test(compact, after_the_first_failure_nothing_is_made)
         cr_assert_lt(nth, 1000);
         to = berth_tree_new(NULL);
         test_memory_refuse(nth, false);
-        const berth_value *made = berth_value_compact(to, dict);
+        const berth_value *made = berth_value_copy(to, dict, BERTH_COPY_COMPACT);
         code = berth_tree_error(to, &error);
         cr_assert_eq(made != NULL, code == 0);
         cr_assert_leq(bth_tree_n_ids(to), bth_tree_n_ids(from), "allocation %d", (int)nth);

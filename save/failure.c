@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/no_space.h"
+#include "save/failure.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#include "config/error.h"
 
 uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
@@ -12,7 +10,7 @@ uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t writ
 }
 
 /* "812 MiB": whole units, rounded up, below 10,000. */
-static void print_nbytes(char *text, size_t text_nbytes, uint64_t nbytes)
+static void failure_print_nbytes(char *text, size_t text_nbytes, uint64_t nbytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;
@@ -28,7 +26,7 @@ int bth_fail_no_space(berth_error *error, int system_errno, const char *record, 
     const char *what = strerrordesc_np(system_errno);
     char missing[32];
 
-    print_nbytes(missing, sizeof missing, missing_nbytes);
+    failure_print_nbytes(missing, sizeof missing, missing_nbytes);
     bth_fail(error, BERTH_E_NO_SPACE, record, offset, "%s (%s missing)", what ? what : "no room",
              missing);
     error->system_errno = system_errno;

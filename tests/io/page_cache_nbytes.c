@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How many of a file's bytes are in the page cache: counted by whom it is told. */
-#include "io/cached.h"
+#include "io/page_cache.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -93,15 +93,15 @@ Test(cached, pages_of_a_map_are_counted_one_by_one)
 
     bth_system.mincore = told_mincore;
     every_nth = 3;
-    cr_assert(bth_cached_nbytes(fd, &map, 0, 9 * PAGE, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, 0, 9 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 3 * PAGE);
-    cr_assert(bth_cached_nbytes(fd, &map, PAGE, 2 * PAGE, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, PAGE, 2 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 0);
     every_nth = 1;
-    cr_assert(bth_cached_nbytes(fd, &map, 2 * PAGE, 100, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, 2 * PAGE, 100, &nbytes));
     cr_expect_eq(nbytes, 100, "no more than asked for");
     n_asked_pages = 0;
-    cr_assert(bth_cached_nbytes(fd, &map, 0, 10001 * PAGE, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, 0, 10001 * PAGE, &nbytes));
     cr_expect_eq(n_asked_pages, 10001);
     cr_expect_eq(nbytes, 10001 * PAGE);
 }
@@ -116,11 +116,11 @@ Test(cached, mincore_is_not_believed_by_whom_it_tells_nothing)
     bth_system.faccessat = refused_access;
     bth_system.cachestat = told_cachestat;
     every_nth = 1;
-    cr_assert(bth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 4 * PAGE);
     cr_expect_eq(n_asked_pages, 0);
     bth_system.cachestat = unknown_cachestat;
-    cr_expect_not(bth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
+    cr_expect_not(bth_page_cache_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
 }
 
 Test(cached, without_a_map_or_its_answer_the_file_is_asked)
@@ -128,10 +128,10 @@ Test(cached, without_a_map_or_its_answer_the_file_is_asked)
     uint64_t nbytes;
 
     bth_system.cachestat = told_cachestat;
-    cr_assert(bth_cached_nbytes(fd, NULL, 2 * PAGE, 8 * PAGE, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, NULL, 2 * PAGE, 8 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 4 * PAGE);
     bth_system.mincore = failing_mincore;
-    cr_assert(bth_cached_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, 2 * PAGE, 8 * PAGE, &nbytes));
     cr_expect_eq(nbytes, 4 * PAGE);
 }
 
@@ -139,6 +139,6 @@ Test(cached, of_a_file_just_written_is_all)
 {
     uint64_t nbytes;
 
-    cr_assert(bth_cached_nbytes(fd, &map, 0, NBYTES, &nbytes));
+    cr_assert(bth_page_cache_nbytes(fd, &map, 0, NBYTES, &nbytes));
     cr_expect_eq(nbytes, NBYTES);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A value made again, in a tree of its own, over no more of its storages' bytes than its tensors
- * use. No byte is copied: the new storages are views of the old ones.
+ * A value made again in another tree. No byte is copied: the new storages are views of the old
+ * ones, of all of them or, if asked for, of the range that the tensors use.
  *
  * What a value was made of was there before it, so those edges have no cycles: nodes are made depth
  * first along them, each once, without recursion (P3). What was put into a value afterwards, and
@@ -11,20 +11,13 @@
 
 #include "config/memory.h"
 #include "format/values/node.h"
-#include "format/values/tensor.h"
-
-#define FIRST_FRAMES 64
-
-struct frame {
-    const berth_value *source;
-    size_t at; /* parts that are made already */
-};
+#include "format/values/value.h"
 
 /* What is used of one of the old storages. */
 struct use {
-    berth_storage *made; /* over all of it, until everything is known */
+    berth_storage *made; /* the whole storage, until all uses are known */
     uint64_t begin, end; /* bytes; begin == end: none */
-    uint64_t unit;       /* of the widest element that it is seen as: a power of two */
+    uint64_t unit;       /* size of the widest element that tensors view it as: a power of two */
     bool is_whole;       /* a storage as such is a value, too */
 };
 
@@ -34,23 +27,23 @@ typedef struct copying {
     berth_value **made;          /* by the id that the node has in the old tree */
     const berth_value **sources; /* old nodes that were made, in that order */
     size_t n_made;
-    struct frame *frames;
-    size_t n_frames, n_frames_room;
+    bth_walk walk;    /* along what values are made of */
     struct use *uses; /* by the old storages' index */
     size_t n_uses;
+    bool is_compact; /* storages are cut to what is used */
 } copying;
 
 /* ---- storages ---- */
 
-static int read_view(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
-                     berth_error *error)
+static int copy_read_view(const berth_storage *storage, void *buffer, size_t nbytes,
+                          uint64_t offset, berth_error *error)
 {
     const berth_storage *bottom = storage->context;
 
     return bottom->read(bottom, buffer, nbytes, storage->root_offset + offset, error);
 }
 
-static struct use *use_of(copying *copy, const berth_storage *storage)
+static struct use *copy_use(copying *copy, const berth_storage *storage)
 {
     struct use *use = &copy->uses[storage->index];
     uint64_t offset = 0;
@@ -70,29 +63,31 @@ static struct use *use_of(copying *copy, const berth_storage *storage)
         use->made->device = bottom->device;
         use->made->root_offset += bottom->root_offset;
     } else if (bottom->read) {
-        use->made->read = read_view;
+        use->made->read = copy_read_view;
         use->made->context = (void *)(uintptr_t)bottom;
     }
     use->unit = berth_dtype_nbytes(storage->dtype);
+    use->is_whole = !copy->is_compact;
     return use;
 }
 
 /* A tensor's first byte in its storage: of the item that holds the element. */
-static uint64_t first_byte(const berth_tensor *tensor, int64_t storage_offset)
+static uint64_t copy_first_byte(const berth_tensor *tensor, int64_t storage_offset)
 {
     return (uint64_t)storage_offset / (uint64_t)bth_dtype_elements(tensor->dtype) *
            berth_dtype_nbytes(tensor->dtype);
 }
 
 /* `placed`: with the storage that it is written on. */
-static void note_use(struct use *use, const berth_tensor *placed)
+static void copy_note_use(struct use *use, const berth_tensor *placed)
 {
     uint64_t end, item_nbytes = berth_dtype_nbytes(placed->dtype);
-    uint64_t begin = first_byte(placed, placed->storage_offset);
+    uint64_t begin = copy_first_byte(placed, placed->storage_offset);
 
     if (use->unit < item_nbytes)
         use->unit = item_nbytes;
-    (void)bth_tensor_extent(placed, &end); /* there is one: the tensor has been checked, T2 */
+    (void)bth_tensor_extent(placed,
+                            &end); /* it does not overflow: the tensor has been checked (T2) */
     if (end == 0)
         return;
     if (use->begin == use->end || begin < use->begin)
@@ -101,8 +96,8 @@ static void note_use(struct use *use, const berth_tensor *placed)
         use->end = end;
 }
 
-/* Elements stay where they are in a unit, so that they stay aligned. */
-static void trim_storage(const berth_storage *old, struct use *use)
+/* Cuts at multiples of the unit, so that elements stay aligned. */
+static void copy_trim_storage(const berth_storage *old, struct use *use)
 {
     berth_storage *made = use->made;
     uint64_t begin = use->begin & ~(use->unit - 1);
@@ -122,30 +117,8 @@ static void trim_storage(const berth_storage *old, struct use *use)
 
 /* ---- making: along what the old node was made of ---- */
 
-/* Part i of what a node is made of; NULL: there are no more. */
-static const berth_value *part_of(const berth_value *value, size_t i)
-{
-    switch (berth_value_kind(value)) {
-    case BERTH_KIND_TUPLE:
-    case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        return berth_value_item(value, i);
-    case BERTH_KIND_BYTEARRAY:
-    case BERTH_KIND_SIZE:
-    case BERTH_KIND_PARAMETER:
-    case BERTH_KIND_SUBCLASS:
-        return i == 0 ? ((const struct wrap_node *)value)->inner : NULL;
-    case BERTH_KIND_CALL:
-        if (i == 0)
-            return berth_value_inner(value);
-        return i == 1 ? bth_value_arguments(value) : NULL;
-    default:
-        return NULL;
-    }
-}
-
-/* Nodes without an id: nobody can tell whether they are the same. */
-static berth_value *make_plain(berth_tree *tree, const berth_value *source)
+/* Nodes without an id have no identity: each copy is a new one. */
+static berth_value *copy_make_plain(berth_tree *tree, const berth_value *source)
 {
     const uint8_t *bytes;
     int64_t integer;
@@ -153,14 +126,14 @@ static berth_value *make_plain(berth_tree *tree, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_BOOL:
-        return berth_make_bool(tree, berth_as_bool(source));
+        return berth_make_bool(tree, bth_value_bool(source));
     case BERTH_KIND_INT:
         if (berth_as_int(source, &integer))
             return berth_make_int(tree, integer);
         bytes = berth_as_bigint(source, &nbytes);
         return berth_make_bigint(tree, bytes, nbytes);
     case BERTH_KIND_FLOAT:
-        return berth_make_float(tree, berth_as_float(source));
+        return berth_make_float(tree, bth_value_real(source));
     case BERTH_KIND_TUPLE:
         return berth_make_tuple(tree, NULL, 0);
     default:
@@ -168,15 +141,15 @@ static berth_value *make_plain(berth_tree *tree, const berth_value *source)
     }
 }
 
-/* The new node of one that is made already. */
-static berth_value *made_of(const copying *copy, const berth_value *source)
+/* The new node of an old one whose copy exists. */
+static berth_value *copy_made(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
 
-    return id == SIZE_MAX ? make_plain(copy->tree, source) : copy->made[id];
+    return id == SIZE_MAX ? copy_make_plain(copy->tree, source) : copy->made[id];
 }
 
-static berth_value *make_tuple(const copying *copy, const berth_value *source)
+static berth_value *copy_make_tuple(const copying *copy, const berth_value *source)
 {
     size_t n = berth_value_count(source);
     berth_value **items = bth_allocate(n * sizeof *items);
@@ -187,27 +160,27 @@ static berth_value *make_tuple(const copying *copy, const berth_value *source)
         return NULL;
     }
     for (size_t i = 0; i < n; i++)
-        items[i] = made_of(copy, berth_value_item(source, i));
+        items[i] = copy_made(copy, bth_value_item(source, i));
     berth_value *tuple = berth_make_tuple(copy->tree, items, n);
     bth_release(items);
     return tuple;
 }
 
-static berth_value *make_parts(const copying *copy, const berth_value *source)
+static berth_value *copy_make_parts(const copying *copy, const berth_value *source)
 {
     const struct parts_node *node = (const struct parts_node *)source;
     berth_value *parts[4];
 
     for (size_t i = 0; i < node->n_parts; i++)
-        parts[i] = made_of(copy, node->parts[i]);
+        parts[i] = copy_made(copy, node->parts[i]);
     if (source->kind == BERTH_KIND_NESTED)
         return berth_make_nested(copy->tree, parts);
     return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
-                            parts, berth_value_is_coalesced(source));
+                            parts, (berth_value_flags(source) & BERTH_COALESCED));
 }
 
-/* Over all of its storage at first. The parameters of a quantized one are filled in. */
-static berth_value *make_tensor(copying *copy, const berth_value *source)
+/* On the whole storage at first. The parameters of a quantized tensor are filled in later. */
+static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
 {
     const berth_tensor *old = berth_as_tensor(source);
     berth_tensor tensor = *old;
@@ -216,18 +189,18 @@ static berth_value *make_tensor(copying *copy, const berth_value *source)
     tensor.scales = tensor.zero_points = NULL;
     if (old->storage) {
         tensor.storage = (berth_storage *)(uintptr_t)bth_tensor_place(old, &tensor.storage_offset);
-        struct use *use = use_of(copy, tensor.storage);
+        struct use *use = copy_use(copy, tensor.storage);
         if (!use)
             return NULL;
-        note_use(use, &tensor);
+        copy_note_use(use, &tensor);
         tensor.storage = use->made;
     }
     return bth_tensor_adopt(copy->tree, &tensor);
 }
 
-static berth_value *make_storage(copying *copy, const berth_value *source)
+static berth_value *copy_make_storage(copying *copy, const berth_value *source)
 {
-    struct use *use = use_of(copy, berth_as_storage(source));
+    struct use *use = copy_use(copy, berth_as_storage(source));
 
     if (!use)
         return NULL;
@@ -235,7 +208,7 @@ static berth_value *make_storage(copying *copy, const berth_value *source)
     return bth_storage_value_as(copy->tree, use->made, bth_value_storage_class(source));
 }
 
-static berth_value *make_global(const copying *copy, const berth_value *source)
+static berth_value *copy_make_global(const copying *copy, const berth_value *source)
 {
     const struct global_node *node = (const struct global_node *)source;
     const char *name = node->text + node->module_nbytes + 1;
@@ -245,7 +218,7 @@ static berth_value *make_global(const copying *copy, const berth_value *source)
                                                       name, node->name_nbytes);
 }
 
-static berth_value *make_scalar(const copying *copy, const berth_value *source)
+static berth_value *copy_make_scalar(const copying *copy, const berth_value *source)
 {
     berth_tree *tree = copy->tree;
     int64_t index;
@@ -253,7 +226,7 @@ static berth_value *make_scalar(const copying *copy, const berth_value *source)
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_COMPLEX:
-        return berth_make_complex(tree, berth_as_float(source), berth_value_imaginary(source));
+        return berth_make_complex(tree, bth_value_real(source), bth_value_imaginary(source));
     case BERTH_KIND_STR: {
         const char *text = berth_as_text(source, &nbytes);
         return berth_make_str(tree, text, nbytes);
@@ -267,20 +240,24 @@ static berth_value *make_scalar(const copying *copy, const berth_value *source)
         return berth_make_device(tree, type, index);
     }
     case BERTH_KIND_DTYPE:
-        return berth_make_dtype(tree, berth_as_dtype(source));
+        return berth_make_constant(tree, BERTH_KIND_DTYPE,
+                                   bth_value_constant(source, BERTH_KIND_DTYPE));
     case BERTH_KIND_QSCHEME:
-        return berth_make_qscheme(tree, berth_as_qscheme(source));
+        return berth_make_constant(tree, BERTH_KIND_QSCHEME,
+                                   bth_value_constant(source, BERTH_KIND_QSCHEME));
     case BERTH_KIND_LAYOUT:
-        return berth_make_layout(tree, berth_as_layout(source));
+        return berth_make_constant(tree, BERTH_KIND_LAYOUT,
+                                   bth_value_constant(source, BERTH_KIND_LAYOUT));
     default:
-        return make_global(copy, source);
+        return copy_make_global(copy, source);
     }
 }
 
-/* A node whose parts are all made. Containers and attributes are empty at first. */
-static berth_value *make(copying *copy, const berth_value *source)
+/* Copies a node whose parts have been copied. Containers and attributes are empty at first. */
+static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
 {
     berth_tree *tree = copy->tree;
+    const berth_value *source = frame->value;
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_LIST:
@@ -294,125 +271,104 @@ static berth_value *make(copying *copy, const berth_value *source)
     case BERTH_KIND_SET:
         return berth_make_set(tree);
     case BERTH_KIND_TUPLE:
-        return make_tuple(copy, source);
+        return copy_make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
-        return bth_bytearray_from(tree, made_of(copy, part_of(source, 0)));
+        return bth_bytearray_from(tree, copy_made(copy, frame->items[0]));
     case BERTH_KIND_SIZE:
-        return bth_size_from(tree, made_of(copy, part_of(source, 0)));
+        return bth_size_from(tree, copy_made(copy, frame->items[0]));
     case BERTH_KIND_STORAGE:
-        return make_storage(copy, source);
+        return copy_make_storage(copy, source);
     case BERTH_KIND_TENSOR:
-        return make_tensor(copy, source);
+        return copy_make_tensor(copy, source);
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        return make_parts(copy, source);
+        return copy_make_parts(copy, source);
     case BERTH_KIND_PARAMETER:
-        return berth_make_parameter(tree, made_of(copy, part_of(source, 0)),
+        return berth_make_parameter(tree, copy_made(copy, frame->items[0]),
                                     source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_make_subclass(tree, made_of(copy, part_of(source, 0)), berth_make_none(tree));
+        return berth_make_subclass(tree, copy_made(copy, frame->items[0]), berth_make_none(tree));
     case BERTH_KIND_CALL:
-        return bth_call_value(tree, made_of(copy, part_of(source, 0)),
-                              made_of(copy, part_of(source, 1)), bth_value_is_new_object(source));
+        return bth_call_value(tree, copy_made(copy, frame->items[0]),
+                              copy_made(copy, frame->items[1]), bth_value_is_new_object(source));
     default:
-        return make_scalar(copy, source);
+        return copy_make_scalar(copy, source);
     }
 }
 
-static bool push(copying *copy, const berth_value *source)
-{
-    if (copy->n_frames == copy->n_frames_room) {
-        size_t room = copy->n_frames_room ? 2 * copy->n_frames_room : FIRST_FRAMES;
-        struct frame *frames = bth_reallocate(copy->frames, room * sizeof *frames);
-        if (!frames) {
-            bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
-                          room * sizeof *frames);
-            return false;
-        }
-        copy->frames = frames;
-        copy->n_frames_room = room;
-    }
-    copy->frames[copy->n_frames++] = (struct frame){.source = source};
-    return true;
-}
-
-static bool is_made(const copying *copy, const berth_value *source)
+static bool copy_is_made(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
 
     return id == SIZE_MAX || copy->made[id];
 }
 
-/* Makes the node of the last frame, or enters what is missing for it. */
-static bool step(copying *copy)
+/* Makes the node on top, or enters what is missing for it. */
+static int copy_step(copying *copy)
 {
-    struct frame *frame = &copy->frames[copy->n_frames - 1];
-    const berth_value *source = frame->source;
+    bth_walk *walk = &copy->walk;
+    const bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
     const berth_value *part;
 
-    while ((part = part_of(source, frame->at)) != NULL) {
-        frame->at++;
-        if (!is_made(copy, part))
-            return push(copy, part);
-    }
-    berth_value *made = make(copy, source);
+    while ((part = bth_walk_next(walk)) != NULL)
+        if (!copy_is_made(copy, part))
+            return bth_walk_push(walk, part, &copy->tree->error);
+    berth_value *made = copy_make(copy, frame);
     if (!made)
-        return false;
-    copy->made[bth_value_id(source)] = made;
-    copy->sources[copy->n_made++] = source;
-    copy->n_frames--;
-    return true;
+        return copy->tree->error.code;
+    copy->made[bth_value_id(frame->value)] = made;
+    copy->sources[copy->n_made++] = frame->value;
+    walk->n_frames--;
+    return 0;
 }
 
-/* The new node of an old one, made if it is not there yet. NULL: of NULL, or the tree has failed.
- */
-static berth_value *get(copying *copy, const berth_value *source)
+/* The copy of an old node, made if there is none yet. NULL: for NULL, or the tree has failed. */
+static berth_value *copy_get(copying *copy, const berth_value *source)
 {
-    if (!source || copy->tree->error.code != BERTH_OK)
+    int code = copy->tree->error.code;
+
+    if (!source || code != BERTH_OK)
         return NULL;
-    if (!is_made(copy, source)) {
-        if (!push(copy, source))
-            return NULL;
-        while (copy->n_frames > 0)
-            if (!step(copy))
-                return NULL;
-    }
-    return made_of(copy, source);
+    if (!copy_is_made(copy, source))
+        code = bth_walk_push(&copy->walk, source, &copy->tree->error);
+    while (code == BERTH_OK && copy->walk.n_frames > 0)
+        code = copy_step(copy);
+    return code == BERTH_OK ? copy_made(copy, source) : NULL;
 }
 
 /* ---- filling: what came into the old node later ---- */
 
-static void fill_container(copying *copy, const berth_value *source, berth_value *made)
+static void copy_fill_container(copying *copy, const berth_value *source, berth_value *made)
 {
     berth_kind kind = berth_value_kind(source);
     size_t n = berth_value_count(source);
 
     for (size_t i = 0; i < n && copy->tree->error.code == BERTH_OK; i++) {
-        berth_value *item = get(copy, berth_value_item(source, i));
+        berth_value *item = copy_get(copy, bth_value_item(source, i));
         if (kind == BERTH_KIND_LIST)
             berth_list_append(made, item);
         else if (kind == BERTH_KIND_SET)
             berth_set_add(made, item);
         else
-            berth_dict_set_value(made, get(copy, berth_value_key(source, i)), item);
+            berth_dict_set_value(made, copy_get(copy, bth_value_key(source, i)), item);
     }
     made->flags |= source->flags & BTH_NODE_ATTRIBUTES; /* its keys are the same */
 }
 
-static void fill_quantized(copying *copy, const berth_value *source, berth_value *made)
+static void copy_fill_quantized(copying *copy, const berth_value *source, berth_value *made)
 {
     const berth_tensor *old = &((const struct tensor_node *)source)->tensor;
     berth_tensor *tensor = &((struct tensor_node *)made)->tensor;
 
     tensor->qscheme = old->qscheme;
-    tensor->scales = get(copy, old->scales);
-    tensor->zero_points = get(copy, old->zero_points);
+    tensor->scales = copy_get(copy, old->scales);
+    tensor->zero_points = copy_get(copy, old->zero_points);
 }
 
-static void fill(copying *copy, const berth_value *source)
+static void copy_fill(copying *copy, const berth_value *source)
 {
-    berth_value *made = made_of(copy, source);
-    const berth_value *state = berth_value_state(source);
+    berth_value *made = copy_made(copy, source);
+    const berth_value *state = berth_value_part(source, BERTH_PART_STATE);
 
     switch (berth_value_kind(source)) {
     case BERTH_KIND_LIST:
@@ -420,28 +376,30 @@ static void fill(copying *copy, const berth_value *source)
     case BERTH_KIND_DICT:
     case BERTH_KIND_ORDERED_DICT:
     case BERTH_KIND_COUNTER:
-        fill_container(copy, source, made);
+        copy_fill_container(copy, source, made);
         break;
     case BERTH_KIND_TENSOR:
-        fill_quantized(copy, source, made);
+        copy_fill_quantized(copy, source, made);
         break;
     case BERTH_KIND_CALL:
-        ((struct call_node *)made)->list_items = get(copy, berth_value_list_items(source));
-        ((struct call_node *)made)->dict_items = get(copy, berth_value_dict_items(source));
+        ((struct call_node *)made)->list_items =
+            copy_get(copy, berth_value_part(source, BERTH_PART_LIST_ITEMS));
+        ((struct call_node *)made)->dict_items =
+            copy_get(copy, berth_value_part(source, BERTH_PART_DICT_ITEMS));
         break;
     default:
         break;
     }
     if (state)
-        berth_value_set_state(made, get(copy, state));
+        berth_value_set_state(made, copy_get(copy, state));
 }
 
 /* ---- when all is there ---- */
 
 /* The tensor on its trimmed storage; T2 holds for it as for any. */
-static void trim_tensor(copying *copy, const berth_value *source)
+static void copy_trim_tensor(copying *copy, const berth_value *source)
 {
-    struct tensor_node *node = (struct tensor_node *)made_of(copy, source);
+    struct tensor_node *node = (struct tensor_node *)copy_made(copy, source);
     const berth_tensor *old = berth_as_tensor(source);
     berth_tensor *tensor = &node->tensor;
     berth_error error = {.code = BERTH_OK};
@@ -455,23 +413,23 @@ static void trim_tensor(copying *copy, const berth_value *source)
     if (berth_tensor_numel(tensor) > 0)
         tensor->storage_offset -= (int64_t)skipped;
     else if (use->made->nbytes < storage->nbytes)
-        tensor->storage_offset = 0; /* of no element: it may lie anywhere */
+        tensor->storage_offset = 0; /* without elements, any offset will do */
     if (bth_tensor_check(tensor, &error) < 0)
         bth_tree_fail(copy->tree, error.code, "%s", error.message);
 }
 
-static void trim(copying *copy)
+static void copy_trim(copying *copy)
 {
     for (size_t i = 0; i < copy->n_uses; i++)
         if (copy->uses[i].made)
-            trim_storage(bth_tree_storage(copy->from, i), &copy->uses[i]);
+            copy_trim_storage(bth_tree_storage(copy->from, i), &copy->uses[i]);
     for (size_t i = 0; i < copy->n_made; i++)
         if (copy->sources[i]->kind == BERTH_KIND_TENSOR)
-            trim_tensor(copy, copy->sources[i]);
+            copy_trim_tensor(copy, copy->sources[i]);
 }
 
-/* What is there now: the new tree may be the old one, and grow. */
-static bool begin(copying *copy)
+/* Sizes are taken now, because the new tree may be the old one and grow. */
+static bool copy_begin(copying *copy)
 {
     size_t n = bth_tree_n_ids(copy->from) + 1;
 
@@ -486,9 +444,12 @@ static bool begin(copying *copy)
     return false;
 }
 
-berth_value *berth_value_compact(berth_tree *tree, const berth_value *value)
+berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags)
 {
-    copying copy = {.tree = tree, .from = bth_value_tree(value)};
+    copying copy = {.tree = tree,
+                    .from = bth_value_tree(value),
+                    .walk = {.edges = BTH_WALK_MADE_OF},
+                    .is_compact = flags & BERTH_COPY_COMPACT};
     berth_value *made = NULL;
     berth_error error;
 
@@ -498,17 +459,19 @@ berth_value *berth_value_compact(berth_tree *tree, const berth_value *value)
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "the value is NULL");
         return NULL;
     }
-    if (berth_tree_error(copy.from, &error) < 0)
+    if (flags & ~BERTH_COPY_COMPACT)
+        bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);
+    else if (berth_tree_error(copy.from, &error) < 0)
         bth_tree_fail(tree, error.code, "%s", error.message);
-    else if (begin(&copy))
-        made = get(&copy, value);
+    else if (copy_begin(&copy))
+        made = copy_get(&copy, value);
     for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
-        fill(&copy, copy.sources[i]);
+        copy_fill(&copy, copy.sources[i]);
     if (tree->error.code == BERTH_OK)
-        trim(&copy);
+        copy_trim(&copy);
     bth_release(copy.made);
     bth_release(copy.sources);
     bth_release(copy.uses);
-    bth_release(copy.frames);
+    bth_walk_free(&copy.walk);
     return tree->error.code == BERTH_OK ? made : NULL;
 }

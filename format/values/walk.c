@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "format/values/value.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/node.h"
+
+static void walk_set_items(bth_walk_frame *frame, berth_value *const *items, size_t n,
+                           uint32_t stride)
+{
+    frame->items = items;
+    frame->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
+    frame->stride = stride;
+}
+
+/* LIST, TUPLE, dicts, SET, and the arguments of a CALL. */
+static void walk_begin_members(bth_walk_frame *frame)
+{
+    const berth_value *value = frame->value;
+    berth_kind kind = bth_node_kind(value);
+    size_t n;
+    if (kind == BERTH_KIND_CALL)
+        value = ((const struct call_node *)value)->made_of[1];
+    if (bth_is_dict(value) || kind == BERTH_KIND_SET) {
+        const struct table *table = ((const struct dict_node *)value)->table;
+        if (table)
+            walk_set_items(frame, &table->entries->value, table->count,
+                           sizeof(*table->entries) / sizeof(value));
+    } else if (bth_is_container(kind)) {
+        berth_value *const *items = bth_node_items(value, &n);
+        walk_set_items(frame, items, n, 1);
+    }
+}
+
+static void walk_begin_made_of(bth_walk_frame *frame)
+{
+    const berth_value *value = frame->value;
+    size_t n;
+    switch (bth_node_kind(value)) {
+    case BERTH_KIND_TUPLE: {
+        berth_value *const *items = bth_node_items(value, &n);
+        walk_set_items(frame, items, n, 1);
+        break;
+    }
+    case BERTH_KIND_SPARSE:
+    case BERTH_KIND_NESTED:
+        walk_set_items(frame, ((const struct parts_node *)value)->parts,
+                       ((const struct parts_node *)value)->n_parts, 1);
+        break;
+    case BERTH_KIND_BYTEARRAY:
+    case BERTH_KIND_SIZE:
+    case BERTH_KIND_PARAMETER:
+    case BERTH_KIND_SUBCLASS:
+        walk_set_items(frame, &((const struct wrap_node *)value)->inner, 1, 1);
+        break;
+    case BERTH_KIND_CALL: /* what is called, and the tuple of arguments */
+        walk_set_items(frame, ((const struct call_node *)value)->made_of, 2, 1);
+        break;
+    default:
+        break;
+    }
+}
+
+int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error)
+{
+    if (walk->n_frames == walk->capacity) {
+        size_t capacity = walk->capacity + walk->capacity / 2 + 16;
+        void *frames = bth_reallocate(walk->frames, capacity * sizeof(*walk->frames));
+        if (!frames)
+            return bth_fail_memory(error, capacity * sizeof(*walk->frames));
+        walk->frames = frames;
+        walk->capacity = capacity;
+    }
+    bth_walk_frame *frame = &walk->frames[walk->n_frames++];
+    *frame = (bth_walk_frame){.value = value, .step = BTH_STEP_NONE};
+    if (walk->edges == BTH_WALK_MADE_OF)
+        walk_begin_made_of(frame);
+    else
+        walk_begin_members(frame);
+    return 0;
+}
+
+void bth_walk_free(bth_walk *walk)
+{
+    bth_release(walk->frames);
+    bth_release(walk->seen);
+}
+
+/* ---- children that are no items ---- */
+
+const berth_value *bth_part(const berth_value *value, uint32_t i)
+{
+    const berth_value *plain = bth_value_plain(value);
+    const berth_tensor *tensor = berth_as_tensor(plain);
+    if (!tensor)
+        return bth_value_item(plain, i);
+    const berth_value *part = i == 0 ? tensor->scales : i == 1 ? tensor->zero_points : NULL;
+    return berth_as_tensor(part) ? part : NULL; /* older files have lists */
+}
+
+const berth_value *bth_step(const berth_value *parent, uint32_t step)
+{
+    switch (step) {
+    case BTH_STEP_LIST_ITEMS:
+        return berth_value_part(parent, BERTH_PART_LIST_ITEMS);
+    case BTH_STEP_DICT_ITEMS:
+        return berth_value_part(parent, BERTH_PART_DICT_ITEMS);
+    case BTH_STEP_INNER:
+        return berth_value_part(parent, BERTH_PART_INNER);
+    case BTH_STEP_STATE:
+        return berth_value_part(parent, BERTH_PART_STATE);
+    default:
+        return bth_is_tensor(berth_value_kind(parent)) ? bth_part(parent, step)
+                                                       : bth_value_item(parent, step);
+    }
+}
+
+const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *frame)
+{
+    const berth_value *value = frame->value, *child;
+    uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
+    if (walk->edges == BTH_WALK_ITEMS || walk->edges == BTH_WALK_MADE_OF || step == BTH_STEP_NONE)
+        return NULL;
+    /* Only the tensor itself: a Parameter has it as BTH_STEP_INNER. */
+    if (walk->edges == BTH_WALK_ALL && step < BTH_STEP_LIST_ITEMS &&
+        bth_value_plain(value) == value && bth_is_tensor(bth_node_kind(value)) &&
+        (child = bth_part(value, step))) {
+        frame->step = step;
+        return child;
+    }
+    for (step = step < BTH_STEP_LIST_ITEMS ? BTH_STEP_LIST_ITEMS : step; step < BTH_STEP_NONE;
+         step++)
+        if ((child = bth_step(value, step))) {
+            frame->step = step;
+            return child;
+        }
+    frame->step = BTH_STEP_STATE;
+    return NULL;
+}
+
+/* ---- what was met ---- */
+
+int bth_walk_begin_seen(bth_walk *walk, const berth_tree *tree, berth_error *error)
+{
+    size_t nbytes = bth_tree_n_ids(tree) / 8 + 1;
+    walk->seen = bth_allocate_zeroed(nbytes);
+    return walk->seen ? 0 : bth_fail_memory(error, nbytes);
+}
+
+bool bth_walk_is_new(bth_walk *walk, const berth_value *value)
+{
+    size_t id = bth_value_id(value);
+    if (id == SIZE_MAX)
+        return true;
+    bool is_new = !(walk->seen[id / 8] >> id % 8 & 1);
+    walk->seen[id / 8] |= (uint8_t)(1u << id % 8);
+    return is_new;
+}

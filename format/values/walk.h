@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The walk over values: depth first, with a stack of its own, as a file may nest values as deep as
+ * memory allows (P3). The walk gives children and keeps the stack; its caller decides what to push.
+ */
+#ifndef BTH_FORMAT_VALUES_WALK_H
+#define BTH_FORMAT_VALUES_WALK_H
+
+#include "berth.h"
+
+/*
+ * A step from a value to one that it holds: the number of an item, or of a part of a tensor (the
+ * indices of a sparse one, the scales of a quantized one), or one of these.
+ */
+enum {
+    BTH_STEP_LIST_ITEMS = UINT32_MAX - 4, /* the first: items have smaller numbers */
+    BTH_STEP_DICT_ITEMS,
+    BTH_STEP_INNER,
+    BTH_STEP_STATE,
+    BTH_STEP_NONE /* before the first */
+};
+
+/* Which children a walk gives. */
+typedef enum bth_walk_edges {
+    BTH_WALK_ITEMS,   /* items of containers */
+    BTH_WALK_MEMBERS, /* items, then BTH_STEP_LIST_ITEMS to BTH_STEP_STATE; no parts of tensors */
+    BTH_WALK_ALL,     /* the same, and the parts of tensors as items */
+    BTH_WALK_MADE_OF  /* what a value was made of: it was there before, so these have no cycles */
+} bth_walk_edges;
+
+typedef struct bth_walk_frame {
+    const berth_value *value;
+    berth_value *const *items; /* every `stride`th is one */
+    uint32_t n_items;
+    uint32_t stride;
+    uint32_t step; /* to the child that was given last */
+    uint32_t note; /* the caller's; 0 at first */
+} bth_walk_frame;
+
+typedef struct bth_walk {
+    bth_walk_edges edges;
+    bth_walk_frame *frames;
+    size_t n_frames;
+    size_t capacity;
+    uint8_t *seen; /* bits by id */
+} bth_walk;
+
+/* Begins the children of a value. A walk begins as zeros and `edges`. */
+int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error);
+void bth_walk_free(bth_walk *walk);
+
+/* The value of a step; NULL if there is none. */
+const berth_value *bth_step(const berth_value *parent, uint32_t step);
+/* Part i of a sparse, nested or quantized tensor, or of what is around one. */
+const berth_value *bth_part(const berth_value *value, uint32_t i);
+
+/* Memory for bth_walk_is_new. */
+int bth_walk_begin_seen(bth_walk *walk, const berth_tree *tree, berth_error *error);
+/* True if the value is met for the first time, or has no id. */
+bool bth_walk_is_new(bth_walk *walk, const berth_value *value);
+
+/* The next child that is no item. */
+const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *frame);
+
+/* The next child of the value on top, whose `step` then leads to it. NULL: pop the value. */
+static inline const berth_value *bth_walk_next(bth_walk *walk)
+{
+    bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
+    uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
+    if (step >= frame->n_items)
+        return bth_walk_next_part(walk, frame);
+    frame->step = step;
+    return frame->items[(size_t)step * frame->stride];
+}
+
+static inline bool bth_is_tensor(berth_kind kind)
+{
+    return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
+}
+
+static inline bool bth_is_container(berth_kind kind)
+{
+    return (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_COUNTER) || kind == BERTH_KIND_CALL;
+}
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The zip format: the door of format/zip/. Reading is strict: what two readers could understand in
+ * two ways is refused (Z1 to Z9). All works on bytes that the caller has fetched, and is pure: no
+ * file, no thread. Offsets in errors are bytes of the file.
+ */
+#ifndef BTH_FORMAT_ZIP_ZIP_H
+#define BTH_FORMAT_ZIP_ZIP_H
+
+#include "berth.h"
+#include "format/layout.h"
+
+/* ---- numbers of the format (FORMAT.md 2, 3) ---- */
+
+#define BTH_ZIP_LOCAL_SIGNATURE 0x04034b50u
+#define BTH_ZIP_DESCRIPTOR_SIGNATURE 0x08074b50u
+#define BTH_ZIP_CENTRAL_SIGNATURE 0x02014b50u
+#define BTH_ZIP_END64_SIGNATURE 0x06064b50u
+#define BTH_ZIP_LOCATOR_SIGNATURE 0x07064b50u
+#define BTH_ZIP_END_SIGNATURE 0x06054b50u
+
+#define BTH_ZIP_END64_RECORD_NBYTES 56
+#define BTH_ZIP_LOCATOR_NBYTES 20
+#define BTH_ZIP_END_RECORD_NBYTES 22
+
+#define BTH_ZIP_FLAG_ENCRYPTED 0x0001u
+#define BTH_ZIP_FLAG_DESCRIPTOR 0x0008u /* bit 3: sizes and CRC follow the data */
+#define BTH_ZIP_FLAG_PATCH 0x0020u
+#define BTH_ZIP_FLAG_STRONG 0x0040u
+#define BTH_ZIP_FLAG_UTF8 0x0800u /* bit 11 */
+#define BTH_ZIP_FLAG_MASKED 0x2000u
+
+#define BTH_ZIP_DOS_FOLDER 0x10u
+#define BTH_ZIP_UNIX_FOLDER 04u /* the highest four bits of a mode */
+#define BTH_ZIP_UNIX_FILE 010u
+
+#define BTH_ZIP_STORED 0
+#define BTH_ZIP_DEFLATED 8
+#define BTH_ZIP_LAST_VERSION 63 /* 6.3, of APPNOTE.TXT, the last that other readers know */
+
+#define BTH_ZIP_EXTRA_ZIP64 0x0001u
+#define BTH_ZIP_EXTRA_UNICODE_PATH 0x7075u
+#define BTH_ZIP_EXTRA_PADDING 0x4246u /* "FB", PyTorch's own */
+
+/* ---- reading ---- */
+
+/* The end record's comment may have 65535 bytes: a tail of this size always suffices. */
+#define BTH_ZIP_TAIL_NBYTES (65535 + 98)
+
+typedef struct bth_zip_end {
+    uint64_t directory_offset;
+    uint64_t directory_nbytes;
+    uint64_t n_entries;
+} bth_zip_end;
+
+typedef struct bth_zip_entry {
+    const char *name;   /* full, NUL-terminated; owned by the directory */
+    const char *record; /* its own name, without the top folder: inside name */
+    uint32_t name_nbytes;
+    uint16_t flags;
+    uint16_t method; /* 0 stored, 8 deflated */
+    uint32_t crc32;
+    uint32_t name_hash; /* of record; private to zip_names.c */
+    uint64_t compressed_nbytes;
+    uint64_t nbytes;
+    uint64_t header_offset;
+    uint64_t next_offset; /* the next header in the file, or the directory */
+    uint64_t data_offset; /* 0 until bth_zip_check_record_header */
+    uint64_t end_offset;  /* after data and descriptor; 0 until bth_zip_check_record_descriptor */
+} bth_zip_entry;
+
+typedef struct bth_zip_directory {
+    /*
+     * The records in the directory's order, then n_folders empty entries of folders ("x/"): these
+     * are no records, but take room, so their headers and ranges are checked too.
+     */
+    bth_zip_entry *entries;
+    size_t n_entries;
+    size_t n_folders;
+    size_t *by_offset;       /* all n_entries + n_folders of them in the file's order */
+    char *names;             /* all names, NUL-terminated */
+    const char *archive;     /* the common top folder, in a copy of its own inside names */
+    uint32_t archive_nbytes; /* a record's own name starts at name + archive_nbytes + 1 */
+    void *index;             /* by name; private to zip_names.c */
+} bth_zip_directory;
+
+/*
+ * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes,
+ * min(file_nbytes, BTH_ZIP_TAIL_NBYTES) of them. A shorter one is BERTH_E_TRUNCATED: whether
+ * there is just one end record must not depend on how much was read.
+ */
+int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
+                     bth_zip_end *end, berth_error *error);
+
+/*
+ * Parses the directory (Z3, Z4, Z8, Z9, and Z7 as far as it can tell: data of two entries never
+ * overlap). `bytes` are its end->directory_nbytes bytes. Memory is in proportion to them.
+ */
+int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
+                           bth_zip_directory *directory, berth_error *error);
+void bth_zip_free_directory(bth_zip_directory *directory);
+
+/*
+ * Whether a computed CRC is the entry's (Z10). 0 on a non-empty record is "not computed":
+ * accepted, *present says which it was. BERTH_E_CHECKSUM names the record.
+ */
+int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
+                      berth_error *error);
+
+/*
+ * Refuses a name that two readers could understand in two ways (Z8); also for names to be written.
+ * `at`: the byte of the file where its entry begins. No message shows a name that did not pass.
+ */
+int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
+                       berth_error *error);
+
+/* The entry of a record by its own name ("data/0", no top folder), or NULL. */
+bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *record,
+                            size_t record_nbytes);
+/* The same without regard to the case of ASCII letters, as PyTorch finds records. */
+bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,
+                                     size_t record_nbytes);
+
+/* One local header, for reading without a directory. */
+typedef struct bth_zip_local {
+    const char *name; /* into bytes; not NUL-terminated */
+    uint32_t name_nbytes;
+    uint16_t flags;
+    uint16_t method;
+    uint32_t crc32;
+    uint64_t compressed_nbytes; /* from zip64 extra if there; 0 with bit 3 */
+    uint64_t nbytes;
+    bool has_zip64; /* a zip64 extra field of any length */
+    uint64_t data_offset;
+    uint32_t field_compressed_nbytes; /* the header's own 32 bit fields, and the zip64 field's */
+    uint32_t field_nbytes;            /* values: each copy of a size is compared (Z5) */
+    uint32_t n_zip64;
+    uint64_t zip64[3];
+} bth_zip_local;
+
+/* Bytes of the local header whose first 30 (BTH_ZIP_LOCAL_NBYTES) these are, name and extras too.
+ */
+size_t bth_zip_local_nbytes(const uint8_t *bytes);
+
+/*
+ * Parses a local header that lies at header_offset; `nbytes` available bytes.
+ * BERTH_E_TRUNCATED when there are too few: 30 + 2 x 65535 always suffice.
+ */
+int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                       bth_zip_local *local, berth_error *error);
+
+/*
+ * The record check: one record's local header and descriptor against what is expected of them.
+ *
+ * What is expected stands in an entry: one of the directory, or one that the caller fills from the
+ * layout or from the data (name, NULL: any; record, for errors, may be NULL; flags, method, crc32,
+ * compressed_nbytes, nbytes, header_offset, next_offset). The check asks for bytes through a
+ * callback, so a file, a head in memory, a tile and a save's output are checked by the same code.
+ *
+ *   static int window_get(void *window, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+ *                         const uint8_t **bytes, berth_error *error)
+ *   {
+ *       return bth_window_get(window, offset, nbytes, ahead, bytes, error);
+ *   }
+ *   bth_zip_input input = {window_get, window};
+ *   if (bth_zip_check_record(&input, 0, entry, error) < 0) ...
+ *
+ * BERTH_E_ARCHIVE: the bytes contradict the entry or the format. Every other code is the callback's
+ * own. A caller that only wants yes or no passes an error of its own.
+ */
+typedef struct bth_zip_input {
+    /*
+     * Points *bytes at nbytes bytes of the file from `offset`, valid until the next call.
+     * `ahead`: so many bytes from `offset` will soon be asked for; a hint, often below nbytes.
+     */
+    int (*get)(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+               const uint8_t **bytes, berth_error *error);
+    void *context;
+} bth_zip_input;
+
+/* A part of the file in memory; anything outside it is BERTH_E_TRUNCATED. */
+typedef struct bth_zip_part {
+    const uint8_t *bytes;
+    uint64_t offset; /* of bytes[0] in the file */
+    uint64_t nbytes;
+} bth_zip_part;
+/* `part` must live as long as the input. */
+bth_zip_input bth_zip_input_over(bth_zip_part *part);
+
+/* Fetches and parses a local header; `ahead` goes to the callback. */
+int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
+                        bth_zip_local *local, berth_error *error);
+
+/* The local header (Z5), and that the data end before next_offset (Z7). Sets entry->data_offset. */
+int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
+                                berth_error *error);
+
+/*
+ * The descriptor (Z6): it fills all bytes between the data and entry->next_offset, so it is never
+ * searched for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 there is none, and
+ * no byte is asked for. Where it has no signature the 4 bytes before it are fetched, too.
+ */
+int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
+                                    bth_zip_entry *entry, berth_error *error);
+/* Whether the entry has a descriptor without a signature (Z6). Needs entry->data_offset. */
+bool bth_zip_is_unsigned(const bth_zip_entry *entry);
+
+/* Both. */
+int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
+                         berth_error *error);
+
+/* The old form of the record check, for load/ until it uses the one above. */
+int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error);
+int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
+                             bth_zip_entry *entry, berth_error *error);
+size_t bth_zip_before_descriptor(const bth_zip_entry *entry);
+int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
+                                    berth_error *error);
+
+/*
+ * Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
+ * known: disjoint, without gap, the first one at `at`, the last ending at the directory.
+ */
+int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
+                         uint64_t at, berth_error *error);
+
+/* ---- deflated records ---- */
+
+/* Caps: data.pkl of 10,000 tensors has 1 MB and deflates 4 to 1. */
+#define BTH_INFLATE_MAX_NBYTES (256u << 20)
+#define BTH_INFLATE_MAX_RATIO 64
+#define BTH_INFLATE_FREE_NBYTES 65536 /* up to this size the ratio is not checked */
+
+/* Whether the entry's sizes stay below the caps; to be asked before memory for it is allocated. */
+int bth_inflate_check(const bth_zip_entry *entry, berth_error *error);
+
+/*
+ * Inflates entry->compressed_nbytes bytes at `in` to exactly entry->nbytes at `out`. Both must
+ * come out even. Checks the caps again; not the CRC.
+ */
+int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, berth_error *error);
+
+/* ---- the small records of a checkpoint ---- */
+
+/* The records before the storages, in their order (FORMAT.md 1). */
+enum { BTH_DATA_PKL, BTH_FORMAT_VERSION, BTH_STORAGE_ALIGNMENT, BTH_BYTEORDER, BTH_N_SMALL };
+extern const char *const bth_small_names[BTH_N_SMALL];
+
+/* `byteorder`: "little" or "big", nothing else. */
+int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
+                         berth_error *error);
+/* `.storage_alignment`: decimal, 1 to BTH_MAX_ALIGNMENT_READ. */
+int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, uint32_t *alignment,
+                         berth_error *error);
+/* `.format_version`: decimal, 0 to 999999999. */
+int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                              uint32_t *version, berth_error *error);
+
+/* ---- writing: the bytes of a placed record's headers, as PyTorch writes them (FORMAT.md 2, 3)
+ * ---- */
+
+/* Local header, name, extra fields: writes data_offset - header_offset bytes. */
+void bth_zip_write_local(const bth_place *place, const char *name, uint8_t *out);
+/* Data descriptor: writes place->descriptor_nbytes bytes. */
+void bth_zip_write_descriptor(const bth_place *place, uint32_t crc32, uint8_t *out);
+/* Central entry: writes bth_layout_central_nbytes(place) bytes. */
+void bth_zip_write_central(const bth_place *place, const char *name, uint32_t crc32, uint8_t *out);
+/* ZIP64 end record, locator, end record: writes BTH_ZIP_END_NBYTES bytes. */
+void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t directory_nbytes,
+                       uint8_t *out);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How much of a file is in the page cache. */
+#ifndef BTH_IO_PAGE_CACHE_H
+#define BTH_IO_PAGE_CACHE_H
+
+#include "io/map.h"
+
+typedef enum bth_page_cache {
+    BTH_PAGE_CACHE_COLD, /* more than a tenth of it is missing */
+    BTH_PAGE_CACHE_WARM, /* nine tenths or more are there */
+    BTH_PAGE_CACHE_UNKNOWN
+} bth_page_cache;
+
+/*
+ * Estimates it for [offset, offset + nbytes), nbytes > 0, from up to 64 pages, other ones at each
+ * call. Each is tried by a read that may not wait, because mincore tells callers who may not write
+ * the file that everything is there. The read brings a missing page into the cache, but no others.
+ */
+bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes);
+
+/*
+ * Counts the cached bytes of [offset, offset + nbytes), which begins with a page, and brings none.
+ * `map`: of the file from its beginning, or NULL. False: the system does not give the number.
+ */
+bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
+                           uint64_t *cached_nbytes);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Failures of a save: those of no record, and no-space errors, with the missing bytes (W1). */
+#ifndef BTH_SAVE_FAILURE_H
+#define BTH_SAVE_FAILURE_H
+
+#include "config/error.h"
+
+/* Return the code. */
+#define bth_fail_argument(error, ...)                                                              \
+    bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+#define bth_fail_system(error, system_errno, ...)                                                  \
+    bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+
+/*
+ * How many of nbytes have no room. UINT64_MAX as room_nbytes: nobody knows. Then, and where there
+ * seems to be room (a quota, a limit), those that are not written.
+ */
+uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
+
+/* "... at byte N: No space left on device (812 MiB missing)". */
+int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                      uint64_t missing_nbytes);
+
+#endif
