@@ -1416,6 +1416,17 @@ BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_name
  */
 BERTH_API const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                         berth_error *error);
+/*
+ * The elements of a tensor that a program knows: finds `name`, compares dtype and shape, and
+ * returns berth_tensor_data. `shape`: `rank` sizes; -1: any size. NULL if rank is 0. Returns the
+ * elements: contiguous, row-major. NULL, and the error says what is different: BERTH_E_NOT_FOUND,
+ * BERTH_E_AMBIGUOUS: as berth_find. BERTH_E_ARGUMENT: no tensor, a meta tensor, another dtype or
+ * shape. BERTH_E_UNSUPPORTED: the tensor is not contiguous. Otherwise as berth_tensor_data.
+ * Lifetime: as long as the checkpoint. Thread-safe.
+ */
+BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint, const char *name,
+                                                    berth_dtype dtype, int32_t rank,
+                                                    const int64_t *shape, berth_error *error);
 /* Like berth_tensor_data, for a whole storage. */
 BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
                                          berth_error *error);
@@ -1429,6 +1440,24 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
  */
 BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 int64_t first, int64_t n, void *buffer, berth_error *error);
+
+/*
+ * Copies a slice of a tensor: elements starts[d] ... starts[d] + lengths[d] - 1 of each dimension
+ * d, in row-major order. Rows of the slice that lie apart in the file are separate requests, if
+ * more than 32 KiB lie between them and a row has 512 bytes or more; else what lies between is
+ * read, too.
+ * `starts`, `lengths`: as many as the tensor has dimensions. `buffer`: has room for the product of
+ * lengths, times the size of an element. NULL if that is 0. Sub-byte quantized kinds: only whole
+ * contiguous tensors.
+ * Returns 0 or an error; after an error the buffer holds any bytes. BERTH_E_ARGUMENT: the slice is
+ * not within the tensor. Otherwise as berth_tensor_read.
+ * Thread-safe.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
+                                                       const berth_tensor *tensor,
+                                                       const int64_t *starts,
+                                                       const int64_t *lengths, void *buffer,
+                                                       berth_error *error);
 
 /* ---- storages: which, how, and what became of them ---- */
 
@@ -1503,6 +1532,36 @@ BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method
  */
 BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                          const berth_params *call, berth_error *error);
+
+/* Where the bytes of one storage, or the elements of one tensor, go. Set one of the two. */
+typedef struct berth_destination {
+    const berth_storage *storage; /* all of its bytes */
+    const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides */
+    void *address;                /* memory of the host, of the caller */
+    uint64_t nbytes;              /* of that memory: at least what goes there */
+    uint64_t reserved[2];         /* 0 */
+} berth_destination;
+
+/*
+ * Reads storages and tensors into memory of the caller. Storages do not become memory of the
+ * checkpoint. io.threads workers read neighbours in the file together. With load.method=direct, or
+ * `auto` for 64 MiB or more that are cold on a disk, reads go past the page cache: straight to the
+ * caller's memory where address and file offset are equal modulo the block, or else through buffers
+ * of io.memory_nbytes at most. Rules of berth_choose_methods do not matter here. Bytes are in this
+ * machine's order.
+ * `destinations`: `n` of them, each of destination_nbytes bytes: sizeof(berth_destination). Two of
+ * them may mean the same bytes; their memory must not overlap. `params`: as for berth_load.
+ * Lifetime: the caller's memory is used until this returns.
+ * Returns 0 or an error; after an error the memory holds any bytes. BERTH_E_ARGUMENT: a destination
+ * with neither or both of storage and tensor, of another checkpoint, or with too little memory;
+ * then nothing was read. BERTH_E_CHECKSUM: with load.check=data, a wrong CRC. BERTH_E_CANCELLED: by
+ * params->progress.
+ * Thread-safe.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
+                                               const berth_destination *destinations, size_t n,
+                                               size_t destination_nbytes,
+                                               const berth_params *params, berth_error *error);
 
 /*
  * What became of one storage; of a view, of its root. moved_nbytes: of its own bytes, those that

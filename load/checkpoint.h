@@ -168,11 +168,20 @@ int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_
 int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
 /* The same; false where that is no whole byte: *offset is rounded down. */
 bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset);
+/* berth_expect: whether a value is a contiguous tensor of this dtype and shape (-1: any size). */
+int bth_tensor_check_expected(const berth_value *value, const char *name, berth_dtype dtype,
+                              int32_t rank, const int64_t *shape, berth_error *error);
 /* `what` was asked of elements that are less than a byte. */
 int bth_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error);
 /* Names the record of an error; of a legacy file, which has none, the storage. Returns its code. */
 int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                          berth_error *error);
+
+/* ---- data.c ---- */
+
+/* berth_tensor_read, of arguments that were checked. */
+int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                    int64_t n, void *buffer, berth_error *error);
 
 /* ---- load.c ---- */
 

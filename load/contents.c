@@ -86,3 +86,71 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
                    storage->key);
     return bth_error_in(error, record);
 }
+
+/* ---- what a caller expects ---- */
+
+/* "[2, 3]"; a long one ends with "...". */
+static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t text_nbytes)
+{
+    size_t n = 1;
+
+    (void)snprintf(text, text_nbytes, "[");
+    for (int32_t d = 0; d < rank && n + 32 < text_nbytes; d++) {
+        const char *form = d + 1 == rank ? "%lld" : "%lld, ";
+        n += (size_t)snprintf(text + n, text_nbytes - n, shape[d] < 0 ? "any" : form,
+                              (long long)shape[d]);
+        if (shape[d] < 0 && d + 1 < rank)
+            n += (size_t)snprintf(text + n, text_nbytes - n, ", ");
+        if (d + 1 < rank && n + 32 >= text_nbytes)
+            n += (size_t)snprintf(text + n, text_nbytes - n, "...");
+    }
+    (void)snprintf(text + n, text_nbytes - n, "]");
+}
+
+static bool shape_fits(const berth_tensor *tensor, int32_t rank, const int64_t *shape)
+{
+    bool fits = tensor->rank == rank;
+
+    for (int32_t d = 0; d < rank && fits; d++)
+        fits = shape[d] == -1 || shape[d] == tensor->shape[d];
+    return fits;
+}
+
+static int tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
+                                 int32_t rank, const int64_t *shape, berth_error *error)
+{
+    char expected[160], found[160];
+
+    if (tensor->flags & BERTH_META || !tensor->storage)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "\"%.100s\" is a meta tensor: it has no data", name);
+    if (tensor->dtype != dtype)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "\"%.100s\" has elements of %s, expected: %s", name,
+                        berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
+    if (!shape_fits(tensor, rank, shape)) {
+        shape_write(tensor->shape, tensor->rank, found, sizeof found);
+        shape_write(shape, rank, expected, sizeof expected);
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "\"%.100s\" has the shape %s, expected: %s", name, found, expected);
+    }
+    if (berth_tensor_is_contiguous(tensor))
+        return 0;
+    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                    "\"%.100s\" is not contiguous: berth_tensor_read copies its elements", name);
+}
+
+int bth_tensor_check_expected(const berth_value *value, const char *name, berth_dtype dtype,
+                              int32_t rank, const int64_t *shape, berth_error *error)
+{
+    const berth_tensor *tensor = berth_as_tensor(value);
+
+    if (rank < 0 || (rank > 0 && !shape))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_expect needs a rank and a shape");
+    if (!tensor)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "\"%.100s\" is no tensor but %s", name,
+                        berth_kind_name(berth_value_kind(value)));
+    return tensor_check_expected(tensor, name, dtype, rank, shape, error);
+}

@@ -6,6 +6,7 @@
 #include "config/memory.h"
 #include "format/values/tensor.h"
 #include "load/storages_load.h"
+#include "load/transfer/read_into.h"
 
 /*
  * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the
@@ -40,6 +41,19 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
         return memory + offset;
     if (checkpoint)
         (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    return NULL;
+}
+
+const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,
+                         int32_t rank, const int64_t *shape, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    const berth_value *value = berth_find(checkpoint, name, error);
+    if (!value)
+        return NULL;
+    if (bth_tensor_check_expected(value, name, dtype, rank, shape, error) == 0)
+        return berth_tensor_data(checkpoint, berth_as_tensor(value), error);
+    (void)bth_error_prefix(error, checkpoint->source.reader.name);
     return NULL;
 }
 
@@ -180,8 +194,8 @@ static int read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *ten
                             (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
 }
 
-static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                         int64_t n, void *buffer, berth_error *error)
+int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                    int64_t n, void *buffer, berth_error *error)
 {
     const uint8_t *memory;
 
@@ -203,6 +217,174 @@ static int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tenso
     return 0;
 }
 
+/* ---- slices ---- */
+
+/* So few bytes in a row are gathered from what lies between them, too. */
+#define RUN_MIN_NBYTES 512
+/* Ranges that one transfer reads. */
+#define RANGES_MAX 4096
+
+/* The rows of a slice that lie together in the storage, in the order of the storage. */
+typedef struct slice_runs {
+    const berth_tensor *slice;
+    int32_t n_inner; /* dimensions of one run: the last ones */
+    int64_t numel;   /* of one run */
+    int64_t n;       /* runs */
+    uint64_t item_nbytes;
+} slice_runs;
+
+/* Whether every step of the outer dimensions goes behind all of the inner ones. */
+static bool slice_is_ascending(const berth_tensor *slice, int32_t n_outer, int64_t run_numel)
+{
+    int64_t extent = run_numel;
+
+    for (int32_t d = n_outer; d-- > 0;) {
+        if (slice->shape[d] > 1 && slice->stride[d] < extent)
+            return false;
+        extent = (slice->shape[d] - 1) * slice->stride[d] + extent;
+    }
+    return true;
+}
+
+static slice_runs slice_divide(const berth_tensor *slice)
+{
+    slice_runs runs = {
+        .slice = slice, .numel = 1, .n = 1, .item_nbytes = berth_dtype_nbytes(slice->dtype)};
+    int32_t d = slice->rank;
+
+    for (; d > 0 && (slice->stride[d - 1] == runs.numel || slice->shape[d - 1] == 1); d--)
+        runs.numel *= slice->shape[d - 1];
+    runs.n_inner = slice->rank - d;
+    for (; d > 0; d--)
+        runs.n *= slice->shape[d - 1];
+    return runs;
+}
+
+/* Whether its runs are worth requests of their own, and are swapped as they are. */
+static bool slice_is_worth_it(berth_checkpoint *checkpoint, const slice_runs *runs)
+{
+    const berth_storage *root = root_of(runs->slice);
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+
+    return runs->n > 1 && (uint64_t)runs->numel * runs->item_nbytes >= RUN_MIN_NBYTES &&
+           slice_is_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
+           runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
+           checkpoint->config.load_check < BTH_CHECK_DATA &&
+           !bth_storage_is_at_hand(checkpoint, runs->slice->storage) &&
+           !bth_storage_placed(checkpoint, root).device;
+}
+
+/* The first element of run i, in the storage. */
+static int64_t slice_run_offset(const slice_runs *runs, int64_t i)
+{
+    int64_t offset = runs->slice->storage_offset;
+
+    for (int32_t d = runs->slice->rank - runs->n_inner; d-- > 0;) {
+        offset += i % runs->slice->shape[d] * runs->slice->stride[d];
+        i /= runs->slice->shape[d];
+    }
+    return offset;
+}
+
+static int slice_name(void *context, const bth_range *range, berth_error *error)
+{
+    return bth_error_in_storage(context, range->owner, error);
+}
+
+static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs, bth_range *ranges,
+                           uint8_t *buffer, berth_error *error)
+{
+    const berth_storage *storage = runs->slice->storage, *root = root_of(runs->slice);
+    uint64_t base = root->offset + (storage->root ? storage->root_offset : 0);
+    uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
+
+    for (int64_t i = 0; i < runs->n && error->code == 0;) {
+        bth_transfer transfer = {.config = &checkpoint->config,
+                                 .calls = {.context = checkpoint, .name = slice_name},
+                                 .requests.ranges = ranges};
+        size_t n = 0;
+        for (; i < runs->n && n < RANGES_MAX; i++, buffer += nbytes)
+            ranges[n++] = (bth_range){.owner = root,
+                                      .offset = base + (uint64_t)slice_run_offset(runs, i) *
+                                                           runs->item_nbytes,
+                                      .nbytes = nbytes,
+                                      .unit = checkpoint->storages.stored[root->index].unit,
+                                      .memory = buffer};
+        transfer.requests.n_ranges = n;
+        (void)bth_read_into(&transfer, &checkpoint->source.reader,
+                            checkpoint->prefetches.own != NULL, error);
+    }
+    return error->code;
+}
+
+static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, void *buffer,
+                      berth_error *error)
+{
+    int64_t numel = berth_tensor_numel(slice);
+
+    if (numel == 0)
+        return 0;
+    slice_runs runs = slice_divide(slice);
+    if (bth_dtype_elements(slice->dtype) > 1 || !slice_is_worth_it(checkpoint, &runs))
+        return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
+    bth_prefetch_pass_tensor(checkpoint, slice, 0, numel);
+    size_t nbytes = (size_t)(runs.n < RANGES_MAX ? runs.n : RANGES_MAX) * sizeof(bth_range);
+    bth_range *ranges = bth_allocate(nbytes);
+    if (!ranges)
+        return bth_fail_memory(error, nbytes);
+    (void)slice_read_runs(checkpoint, &runs, ranges, buffer, error);
+    bth_release(ranges);
+    return error->code;
+}
+
+/* *slice views the elements of the slice; its shape is `lengths`. */
+static int slice_of(const berth_tensor *tensor, const int64_t *starts, const int64_t *lengths,
+                    berth_tensor *slice, berth_error *error)
+{
+    bool is_empty = false;
+
+    *slice = *tensor;
+    slice->shape = lengths;
+    for (int32_t d = 0; d < tensor->rank; d++) {
+        if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
+            lengths[d] > tensor->shape[d] - starts[d])
+            return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                            "dimension %d: %lld elements from %lld on, the tensor has %lld", (int)d,
+                            (long long)lengths[d], (long long)starts[d],
+                            (long long)tensor->shape[d]);
+        is_empty = is_empty || lengths[d] == 0;
+    }
+    for (int32_t d = 0; d < tensor->rank && !is_empty; d++) /* T2: an empty one may lie outside */
+        slice->storage_offset += starts[d] * tensor->stride[d];
+    return 0;
+}
+
+int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                            const int64_t *starts, const int64_t *lengths, void *buffer,
+                            berth_error *error)
+{
+    berth_tensor slice;
+
+    BTH_ERROR_BEGIN(error);
+    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
+        if (tensor->rank > 0 && (!starts || !lengths))
+            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                           "berth_tensor_read_slice needs starts and lengths");
+        else if (slice_of(tensor, starts, lengths, &slice, error) == 0) {
+            if (!buffer && berth_tensor_numel(&slice) > 0)
+                (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                               "there is no buffer");
+            else
+                (void)slice_read(checkpoint, &slice, buffer, error);
+        }
+    }
+    if (error->code < 0 && checkpoint)
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    return error->code;
+}
+
+/* ---- elements, in public ---- */
+
 int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                       int64_t n, void *buffer, berth_error *error)
 {
@@ -214,7 +396,7 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
                            "%lld elements from %lld on are asked for, the tensor has %lld",
                            (long long)n, (long long)first, (long long)numel);
         else
-            (void)read_elements(checkpoint, tensor, first, n, buffer, error);
+            (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
     }
     if (error->code < 0 && checkpoint)
         (void)bth_error_prefix(error, checkpoint->source.reader.name);

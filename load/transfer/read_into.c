@@ -60,6 +60,7 @@ int bth_read_into(bth_transfer *transfer, bth_reader *reader, bool through_cache
         transfer->requests.ranges[i].choice = choice;
     (void)transfer_to_caller(transfer, NULL, error);
     bth_access_end(&access);
+    transfer->access = NULL;
     return error->code;
 }
 

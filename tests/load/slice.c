@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Slices of tensors, and tensors that a program expects. */
+#include "tests/support/load/fetch_scene.h"
+
+TestSuite(slice, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
+
+/* Of "t3", as [5][100][1000] of int64, with any strides. */
+static int64_t shape[] = {5, 100, 1000}, stride[] = {100000, 1000, 1};
+static berth_tensor tensor;
+
+static const int64_t *words(void)
+{
+    return (const int64_t *)(const void *)elements[3];
+}
+
+static void view(int64_t s0, int64_t s1, int64_t s2, int64_t offset)
+{
+    tensor = *tensor_at(3);
+    stride[0] = s0, stride[1] = s1, stride[2] = s2;
+    tensor.rank = 3, tensor.shape = shape, tensor.stride = stride;
+    tensor.storage_offset = offset;
+}
+
+static void expect_slice(const int64_t *starts, const int64_t *sizes, const char *about)
+{
+    int64_t n = sizes[0] * sizes[1] * sizes[2], at = 0;
+    int64_t *buffer = malloc(8 * (size_t)n + 8);
+
+    buffer[n] = 77;
+    cr_assert_eq(berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, buffer, &error), 0,
+                 "%s: %s", about, error.message);
+    for (int64_t i = 0; i < sizes[0]; i++)
+        for (int64_t j = 0; j < sizes[1]; j++)
+            for (int64_t k = 0; k < sizes[2]; k++)
+                cr_assert_eq(buffer[at++],
+                             words()[tensor.storage_offset + (starts[0] + i) * stride[0] +
+                                     (starts[1] + j) * stride[1] + (starts[2] + k) * stride[2]],
+                             "%s: %d %d %d", about, (int)i, (int)j, (int)k);
+    cr_expect_eq(buffer[n], 77);
+    free(buffer);
+}
+
+static void expect_slices(const char *about)
+{
+    static const int64_t starts[][3] = {
+        {0, 0, 0}, {1, 2, 3}, {4, 99, 999}, {0, 10, 100}, {3, 0, 0}};
+    static const int64_t sizes[][3] = {
+        {5, 100, 1000}, {3, 90, 500}, {1, 1, 1}, {5, 1, 200}, {2, 100, 64}};
+
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        expect_slice(starts[i], sizes[i], about);
+}
+
+Test(slice, has_its_elements_whatever_way_and_strides)
+{
+    static const char *const ways[] = {"load.method=read",
+                                       "load.method=read " BACK,
+                                       "load.method=direct " BACK,
+                                       "load.method=read io.memory_nbytes=4096",
+                                       "load.method=read load.check=data",
+                                       "load.method=map"};
+
+    for (int order = 0; order < 2; order++) {
+        bool is_foreign = (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) == (order == 0);
+        save_tensors(order ? "save.byteorder=big" : "save.byteorder=little");
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            open_as(ways[i]);
+            if (is_foreign && i > 3)
+                continue;
+            view(100000, 1000, 1, 0);
+            expect_slices(ways[i]);
+            view(1, 5, 500, 0); /* transposed */
+            expect_slices(ways[i]);
+            view(0, 1000, 1, 5); /* the same again and again */
+            expect_slices(ways[i]);
+            view(100, 4000, 1, 7); /* overlapping, not ascending */
+            cr_assert_eq(tensor.shape[2], 1000);
+            shape[2] = 100;
+            const int64_t starts[] = {1, 3, 2}, sizes[] = {4, 96, 98};
+            expect_slice(starts, sizes, ways[i]);
+            shape[2] = 1000;
+        }
+    }
+}
+
+/* Rows far apart are requests of their own: the rest is not read. */
+Test(slice, reads_no_more_than_it_must)
+{
+    const int64_t starts[] = {0, 3, 0}, sizes[] = {5, 1, 500};
+    int64_t buffer[2500];
+
+    open_as("load.method=read io.threads=1");
+    view(100000, 1000, 1, 0);
+    uint64_t before = atomic_load(&checkpoint->source.reader.moved_nbytes);
+    cr_assert_eq(berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, buffer, &error), 0);
+    cr_expect_eq(atomic_load(&checkpoint->source.reader.moved_nbytes) - before, sizeof buffer);
+}
+
+Test(slice, outside_the_tensor_is_refused)
+{
+    static const struct {
+        int64_t starts[3], sizes[3];
+    } cases[] = {{{-1, 0, 0}, {1, 1, 1}},        {{0, 0, 0}, {1, 1, 1001}},
+                 {{5, 0, 0}, {1, 1, 1}},         {{6, 0, 0}, {0, 1, 1}},
+                 {{0, 0, 0}, {1, -1, 1}},        {{0, INT64_MAX, 0}, {1, 1, 1}},
+                 {{0, 1, 0}, {1, INT64_MAX, 1}}, {{0, INT64_MIN, 0}, {1, INT64_MIN, 1}}};
+    const int64_t starts[] = {5, 100, 1000}, sizes[] = {0, 0, 0}, one[] = {1, 1, 1};
+    int64_t word;
+
+    open_as("");
+    view(100000, 1000, 1, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(berth_tensor_read_slice(checkpoint, &tensor, cases[i].starts, cases[i].sizes,
+                                             &word, &error),
+                     BERTH_E_ARGUMENT, "case %zu", i);
+        cr_expect_not_null(strstr(error.message, "dimension"), "%s", error.message);
+    }
+    cr_expect_eq(berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, NULL, &error), 0);
+    cr_expect_eq(berth_tensor_read_slice(checkpoint, &tensor, one, one, NULL, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_read_slice(checkpoint, &tensor, NULL, one, &word, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_read_slice(checkpoint, NULL, one, one, &word, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_read_slice(NULL, &tensor, one, one, &word, &error), BERTH_E_ARGUMENT);
+}
+
+/* ---- berth_expect ---- */
+
+static void expect_different(const char *name, berth_dtype dtype, int32_t rank,
+                             const int64_t *expected, int status, const char *text)
+{
+    cr_expect_null(berth_expect(checkpoint, name, dtype, rank, expected, &error));
+    cr_expect_eq(error.code, status, "%s", error.message);
+    cr_expect_not_null(strstr(error.message, text), "%s", error.message);
+}
+
+Test(slice, of_what_is_expected_is_given_or_the_difference_is_told)
+{
+    const int64_t any[] = {-1}, right[] = {500000}, wrong[] = {500001}, two[] = {-1, 7};
+
+    open_as("");
+    const void *data = berth_expect(checkpoint, "t3", BERTH_INT64, 1, right, &error);
+    cr_assert_not_null(data, "%s", error.message);
+    cr_expect_eq(memcmp(data, elements[3], 4000000), 0);
+    cr_expect_eq(berth_expect(checkpoint, "t3", BERTH_INT64, 1, any, &error), data);
+    expect_different("t3", BERTH_INT64, 1, wrong, BERTH_E_ARGUMENT,
+                     "\"t3\" has the shape [500000], expected: [500001]");
+    expect_different("t3", BERTH_INT64, 2, two, BERTH_E_ARGUMENT, "expected: [any, 7]");
+    expect_different("t3", BERTH_INT64, 0, NULL, BERTH_E_ARGUMENT, "expected: []");
+    expect_different("t3", BERTH_FLOAT32, 1, right, BERTH_E_ARGUMENT,
+                     "elements of int64, expected: float32");
+    expect_different("t33", BERTH_INT64, 1, right, BERTH_E_NOT_FOUND, "t33");
+    expect_different("t3", BERTH_INT64, 1, NULL, BERTH_E_ARGUMENT, "needs a rank and a shape");
+    expect_different("t3", BERTH_INT64, -1, any, BERTH_E_ARGUMENT, "needs a rank and a shape");
+    expect_different("", BERTH_INT64, 1, any, BERTH_E_ARGUMENT, "is no tensor but");
+    cr_expect_null(berth_expect(NULL, "t3", BERTH_INT64, 1, any, &error));
+}
