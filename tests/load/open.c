@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * When an open calculates and when it asks the directory; what it says of files that are no
- * checkpoints. With PyTorch's own files of tests/data.
- */
+/* When offsets are calculated, and when the directory is read; files that are no checkpoints. */
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
 #include "tests/support/support.h"
