@@ -40,7 +40,6 @@ analysis_tidy() {
 gcc_excuses() {
     cat <<'END'
 config/options.c berth_config_patch 1 malloc-leak: the thread's value holds it until the patch ends
-format/names/names.c name_long_key 1 malloc-leak: kept in names->keys; what lay there was released before
 format/names/names.c naming_add_entry 2 malloc-leak: what naming_reserve() gives is what names->entries held, moved
 format/names/names.c naming_add_tensor 1 malloc-leak: what naming_reserve() gives is what names->tensors held, moved
 format/pickle/pickle_emit.c bth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
