@@ -39,7 +39,6 @@ analysis_tidy() {
 # that gcc tells no more, or more often, is a failure.
 gcc_excuses() {
     cat <<'END'
-format/names/names.c name_long_key 1 malloc-leak: kept in names->keys; what lay there was released before
 format/names/names.c naming_add_entry 2 malloc-leak: what naming_reserve() gives is what names->entries held, moved
 format/names/names.c naming_add_tensor 1 malloc-leak: what naming_reserve() gives is what names->tensors held, moved
 load/open/head_read.c head_take_archive 1 malloc-leak: kept in contents->archive, which bth_contents_free frees
