@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Names of tensors: DESIGN's `ls` names, look-up, and P3: each container is entered once. */
-#include "format/names/names.h"
-
-#include "config/error.h"
-#include "config/memory.h"
-#include "format/values/value.h"
-
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/names/names.h"
+#include "format/values/value.h"
 
 static berth_tree *tree;
 static bth_names *names;
@@ -32,8 +31,8 @@ TestSuite(names, .init = set_up, .fini = tear_down);
 
 static berth_value *vector(berth_dtype dtype, int64_t n)
 {
-    return berth_make_tensor(tree,
-                             &(berth_tensor){.dtype = dtype, .rank = 1, .shape = &n, .data = data});
+    berth_tensor tensor = {.dtype = dtype, .rank = 1, .shape = &n, .data = data};
+    return berth_make_tensor(tree, &tensor);
 }
 
 static berth_value *matrix(berth_dtype dtype, int64_t rows, int64_t columns)
