@@ -267,7 +267,7 @@ static int naming_walk(struct naming *naming)
         if (child)
             status = naming_visit(naming, child, walk->frames[walk->n_frames - 1].step);
         else
-            walk->n_frames--;
+            bth_walk_pop(walk);
     }
     return status;
 }

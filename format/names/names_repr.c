@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Keys of dicts as Python's repr shows them. */
+/* Text that grows, and keys of dicts as Python's repr shows them. */
 #include "format/names/names_inner.h"
 
+#include "config/memory.h"
 #include "format/values/value.h"
 
 #include <inttypes.h>
@@ -9,6 +10,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
+{
+    if (out->failed || out->cut)
+        return;
+    if (nbytes > out->limit - out->nbytes) {
+        out->cut = true;
+        return;
+    }
+    if (nbytes >= out->capacity - out->nbytes) {
+        size_t capacity = out->nbytes + nbytes + out->capacity / 2 + 96;
+        char *grown = bth_reallocate(out->text, capacity);
+        if (!grown) {
+            out->failed = true;
+            return;
+        }
+        out->text = grown;
+        out->capacity = capacity;
+    }
+    memcpy(out->text + out->nbytes, text, nbytes);
+    out->nbytes += nbytes;
+    out->text[out->nbytes] = '\0';
+}
+
+void bth_out_text(struct names_out *out, const char *text)
+{
+    bth_out_bytes(out, text, strlen(text));
+}
 
 /* ---- numbers ---- */
 

@@ -10,34 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
-{
-    if (out->failed || out->cut)
-        return;
-    if (nbytes > out->limit - out->nbytes) {
-        out->cut = true;
-        return;
-    }
-    if (nbytes >= out->capacity - out->nbytes) {
-        size_t capacity = out->nbytes + nbytes + out->capacity / 2 + 96;
-        char *grown = bth_reallocate(out->text, capacity);
-        if (!grown) {
-            out->failed = true;
-            return;
-        }
-        out->text = grown;
-        out->capacity = capacity;
-    }
-    memcpy(out->text + out->nbytes, text, nbytes);
-    out->nbytes += nbytes;
-    out->text[out->nbytes] = '\0';
-}
-
-void bth_out_text(struct names_out *out, const char *text)
-{
-    bth_out_bytes(out, text, strlen(text));
-}
-
 /* ---- steps ---- */
 
 const char *bth_part_name(const berth_value *value, uint32_t i)

@@ -73,7 +73,7 @@ static int value_walk_run(struct value_walk *state, const berth_value *root, ber
         }
         const berth_value *value = walk->frames[walk->n_frames - 1].value;
         code = value_walk_call(state, state->walker.leave, value, walk->n_frames - 1, error);
-        walk->n_frames--;
+        bth_walk_pop(walk);
     }
     return code;
 }

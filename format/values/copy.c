@@ -273,9 +273,9 @@ static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_TUPLE:
         return copy_make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
-        return bth_bytearray_from(tree, copy_made(copy, frame->items[0]));
+        return bth_bytearray_from(tree, copy_made(copy, copy->walk.items[0]));
     case BERTH_KIND_SIZE:
-        return bth_size_from(tree, copy_made(copy, frame->items[0]));
+        return bth_size_from(tree, copy_made(copy, copy->walk.items[0]));
     case BERTH_KIND_STORAGE:
         return copy_make_storage(copy, source);
     case BERTH_KIND_TENSOR:
@@ -284,13 +284,15 @@ static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_NESTED:
         return copy_make_parts(copy, source);
     case BERTH_KIND_PARAMETER:
-        return berth_make_parameter(tree, copy_made(copy, frame->items[0]),
+        return berth_make_parameter(tree, copy_made(copy, copy->walk.items[0]),
                                     source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_make_subclass(tree, copy_made(copy, frame->items[0]), berth_make_none(tree));
+        return berth_make_subclass(tree, copy_made(copy, copy->walk.items[0]),
+                                   berth_make_none(tree));
     case BERTH_KIND_CALL:
-        return bth_call_value(tree, copy_made(copy, frame->items[0]),
-                              copy_made(copy, frame->items[1]), bth_value_is_new_object(source));
+        return bth_call_value(tree, copy_made(copy, copy->walk.items[0]),
+                              copy_made(copy, copy->walk.items[1]),
+                              bth_value_is_new_object(source));
     default:
         return copy_make_scalar(copy, source);
     }
@@ -318,7 +320,7 @@ static int copy_step(copying *copy)
         return copy->tree->error.code;
     copy->made[bth_value_id(frame->value)] = made;
     copy->sources[copy->n_made++] = frame->value;
-    walk->n_frames--;
+    bth_walk_pop(walk);
     return 0;
 }
 

@@ -75,3 +75,20 @@ bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key, berth_v
         *item = found ? bth_value_item(dict, i) : NULL;
     return found != NULL;
 }
+
+/* tensor_can_wrap() bounds the depth. */
+const berth_value *bth_value_plain(const berth_value *value)
+{
+    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
+           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
+        value = ((const struct wrap_node *)value)->inner;
+    return value;
+}
+
+const berth_tensor *berth_as_tensor(const berth_value *value)
+{
+    const berth_value *plain = bth_value_plain(value);
+    return berth_value_kind(plain) == BERTH_KIND_TENSOR
+               ? &((const struct tensor_node *)plain)->tensor
+               : NULL;
+}

@@ -344,23 +344,6 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 
 /* ---- asking ---- */
 
-/* tensor_can_wrap() bounds the depth. */
-const berth_value *bth_value_plain(const berth_value *value)
-{
-    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
-           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        value = ((const struct wrap_node *)value)->inner;
-    return value;
-}
-
-const berth_tensor *berth_as_tensor(const berth_value *value)
-{
-    const berth_value *plain = bth_value_plain(value);
-    return berth_value_kind(plain) == BERTH_KIND_TENSOR
-               ? &((const struct tensor_node *)plain)->tensor
-               : NULL;
-}
-
 static bool state_is_dict_or_none(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_NONE || berth_value_kind(value) == BERTH_KIND_DICT;

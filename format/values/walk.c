@@ -5,18 +5,16 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-static void walk_set_items(bth_walk_frame *frame, berth_value *const *items, size_t n,
-                           uint32_t stride)
+static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, uint32_t stride)
 {
-    frame->items = items;
-    frame->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
-    frame->stride = stride;
+    walk->items = items;
+    walk->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
+    walk->stride = stride;
 }
 
 /* LIST, TUPLE, dicts, SET, and the arguments of a CALL. */
-static void walk_begin_members(bth_walk_frame *frame)
+static void walk_begin_members(bth_walk *walk, const berth_value *value)
 {
-    const berth_value *value = frame->value;
     berth_kind kind = bth_node_kind(value);
     size_t n;
     if (kind == BERTH_KIND_CALL)
@@ -24,41 +22,49 @@ static void walk_begin_members(bth_walk_frame *frame)
     if (bth_is_dict(value) || kind == BERTH_KIND_SET) {
         const struct table *table = ((const struct dict_node *)value)->table;
         if (table)
-            walk_set_items(frame, &table->entries->value, table->count,
+            walk_set_items(walk, &table->entries->value, table->count,
                            sizeof(*table->entries) / sizeof(value));
     } else if (bth_is_container(kind)) {
         berth_value *const *items = bth_node_items(value, &n);
-        walk_set_items(frame, items, n, 1);
+        walk_set_items(walk, items, n, 1);
     }
 }
 
-static void walk_begin_made_of(bth_walk_frame *frame)
+static void walk_begin_made_of(bth_walk *walk, const berth_value *value)
 {
-    const berth_value *value = frame->value;
     size_t n;
     switch (bth_node_kind(value)) {
     case BERTH_KIND_TUPLE: {
         berth_value *const *items = bth_node_items(value, &n);
-        walk_set_items(frame, items, n, 1);
+        walk_set_items(walk, items, n, 1);
         break;
     }
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        walk_set_items(frame, ((const struct parts_node *)value)->parts,
+        walk_set_items(walk, ((const struct parts_node *)value)->parts,
                        ((const struct parts_node *)value)->n_parts, 1);
         break;
     case BERTH_KIND_BYTEARRAY:
     case BERTH_KIND_SIZE:
     case BERTH_KIND_PARAMETER:
     case BERTH_KIND_SUBCLASS:
-        walk_set_items(frame, &((const struct wrap_node *)value)->inner, 1, 1);
+        walk_set_items(walk, &((const struct wrap_node *)value)->inner, 1, 1);
         break;
     case BERTH_KIND_CALL: /* what is called, and the tuple of arguments */
-        walk_set_items(frame, ((const struct call_node *)value)->made_of, 2, 1);
+        walk_set_items(walk, ((const struct call_node *)value)->made_of, 2, 1);
         break;
     default:
         break;
     }
+}
+
+static void walk_begin_items(bth_walk *walk, const berth_value *value)
+{
+    walk->n_items = 0;
+    if (walk->edges == BTH_WALK_MADE_OF)
+        walk_begin_made_of(walk, value);
+    else
+        walk_begin_members(walk, value);
 }
 
 int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error)
@@ -71,13 +77,15 @@ int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error)
         walk->frames = frames;
         walk->capacity = capacity;
     }
-    bth_walk_frame *frame = &walk->frames[walk->n_frames++];
-    *frame = (bth_walk_frame){.value = value, .step = BTH_STEP_NONE};
-    if (walk->edges == BTH_WALK_MADE_OF)
-        walk_begin_made_of(frame);
-    else
-        walk_begin_members(frame);
+    walk->frames[walk->n_frames++] = (bth_walk_frame){.value = value, .step = BTH_STEP_NONE};
+    walk_begin_items(walk, value);
     return 0;
+}
+
+void bth_walk_pop(bth_walk *walk)
+{
+    if (--walk->n_frames > 0)
+        walk_begin_items(walk, walk->frames[walk->n_frames - 1].value);
 }
 
 void bth_walk_free(bth_walk *walk)

@@ -28,17 +28,18 @@ typedef enum bth_walk_edges {
     BTH_WALK_MADE_OF  /* what a value was made of: it was there before, so these have no cycles */
 } bth_walk_edges;
 
+/* Small, because a value may be nested as deep as its pickle has bytes (P3). */
 typedef struct bth_walk_frame {
     const berth_value *value;
-    berth_value *const *items; /* every `stride`th is one */
-    uint32_t n_items;
-    uint32_t stride;
     uint32_t step; /* to the child that was given last */
     uint32_t note; /* the caller's; 0 at first */
 } bth_walk_frame;
 
 typedef struct bth_walk {
     bth_walk_edges edges;
+    uint32_t n_items; /* of the value on top: */
+    uint32_t stride;  /* every `stride`th of `items` is one */
+    berth_value *const *items;
     bth_walk_frame *frames;
     size_t n_frames;
     size_t capacity;
@@ -47,6 +48,8 @@ typedef struct bth_walk {
 
 /* Begins the children of a value. A walk begins as zeros and `edges`. */
 int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error);
+/* Ends the children of the value on top. */
+void bth_walk_pop(bth_walk *walk);
 void bth_walk_free(bth_walk *walk);
 
 /* The value of a step; NULL if there is none. */
@@ -67,10 +70,10 @@ static inline const berth_value *bth_walk_next(bth_walk *walk)
 {
     bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
     uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
-    if (step >= frame->n_items)
+    if (step >= walk->n_items)
         return bth_walk_next_part(walk, frame);
     frame->step = step;
-    return frame->items[(size_t)step * frame->stride];
+    return walk->items[(size_t)step * walk->stride];
 }
 
 static inline bool bth_is_tensor(berth_kind kind)

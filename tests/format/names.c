@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Names of tensors: DESIGN's `ls` names, look-up, and P3: each container is entered once. */
-#include "format/names/names.h"
-
-#include "config/error.h"
-#include "config/memory.h"
-#include "format/values/value.h"
-#include "tests/support/support.h"
-
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/names/names.h"
+#include "format/values/value.h"
+#include "tests/support/support.h"
 
 static berth_tree *tree;
 static bth_names *names;
