@@ -18,7 +18,7 @@
 /* So much of a file's head is enough to recognise its kind. */
 #define BTH_HEAD_MIN_NBYTES 512
 
-/* Where a small record lies. */
+/* Where a small record is. */
 typedef struct bth_small_record {
     bool present;
     uint64_t header_offset;

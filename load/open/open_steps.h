@@ -32,9 +32,9 @@ uint32_t bth_layout_alignment(const bth_contents *contents);
 int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error);
 /* Compares the small records' headers with the layout; the last one ends at `cursor`. */
 int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error);
-/* The same with the directory: for a file whose storages lie otherwise (FORMAT.md 6). */
+/* The same with the directory: for a file whose storages are elsewhere (FORMAT.md 6). */
 int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error);
-/* Compares the local header of the first storage, if it lies in the head. */
+/* Compares the local header of the first storage, if it is in the head. */
 int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_error *error);
 /*
  * Every storage has its record, stored and of exactly its size (T1, Z9). A record that is longer by
