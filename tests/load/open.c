@@ -5,7 +5,6 @@
  */
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
-#include "tests/support/support.h"
 
 /* ---- calculated or not ---- */
 
