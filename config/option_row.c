@@ -19,7 +19,7 @@
 
 /* clang-format off */
 /* Neither macro can use the other: bounds hold commas after their expansion. */
-#define BERTH_OPTION(section, option, type, value, bounds, unit_text, names, text)                 \
+#define BTH_OPTION(section, option, type, value, bounds, unit_text, names, text)                 \
     {.name = #section "." #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,          \
      .unit = (unit_text), .aliases = (names), .help = (text)},
 #define BTH_OPTION_TOP(option, type, value, bounds, unit_text, names, text)                        \
@@ -28,7 +28,7 @@
 static const bth_option_row rows[] = {
 #include "config/options.def"
 };
-#undef BERTH_OPTION
+#undef BTH_OPTION
 #undef BTH_OPTION_TOP
 /* clang-format on */
 

@@ -21,10 +21,10 @@ enum { BTH_MMAP_SHARED = 1, BTH_MMAP_POPULATE = 2, BTH_MMAP_HUGE = 4 };
 
 /* One int64_t for each row: bools 0 or 1, choices their position, numbers as they are. */
 struct berth_config {
-#define BERTH_OPTION(section, name, ...) int64_t section##_##name;
+#define BTH_OPTION(section, name, ...) int64_t section##_##name;
 #define BTH_OPTION_TOP(name, ...) int64_t name;
 #include "config/options.def"
-#undef BERTH_OPTION
+#undef BTH_OPTION
 #undef BTH_OPTION_TOP
 };
 

@@ -13,7 +13,7 @@
 #include "format/values/tensor.h"
 #include "format/zip/zip_write.h"
 #include "io/clock.h"
-#include "io/copy.h"
+#include "io/device_copy.h"
 #include "io/pages.h"
 #include "save/staging_slots.h"
 #include "save/storage_stats.h"

@@ -17,7 +17,7 @@ typedef struct load_bench {
     load_subject subject;
     bench_run run;
     double parse_seconds; /* of data.pkl alone, with --open; -1: not measured */
-    load_round loaded;
+    load_result loaded;
     char check[16], prefetch[16];
 } load_bench;
 
@@ -98,7 +98,7 @@ static int load_once(load_bench *bench)
     progress_end(&bar);
     for (int i = 0; run->phases[i]; i++)
         bench_run_add(run, i, bench->loaded.phases[i]);
-    load_round_end(&bench->loaded);
+    load_result_free(&bench->loaded);
     return code;
 }
 
@@ -141,9 +141,9 @@ static void remark_residency(const load_bench *bench)
 }
 
 /* Else the statistics of opening are all there is. */
-static bool has_fetched(const load_round *round)
+static bool has_fetched(const load_result *result)
 {
-    return round->fetch.n_storages > 0;
+    return result->fetch.n_storages > 0;
 }
 
 static const char *device_of(const load_bench *bench)
@@ -154,7 +154,7 @@ static const char *device_of(const load_bench *bench)
 /* One object, also with --stats. */
 static int print_report(const load_bench *bench)
 {
-    const load_round *loaded = &bench->loaded;
+    const load_result *loaded = &bench->loaded;
     json_t *report = bench_run_json(&bench->run);
 
     json_object_update_new(
@@ -182,7 +182,7 @@ static int print_report(const load_bench *bench)
 
 static int report_text(const load_bench *bench)
 {
-    const load_round *loaded = &bench->loaded;
+    const load_result *loaded = &bench->loaded;
     char size[32], peak[32];
 
     printf("%zu tensors, %s to %s; %s (%s), check %s, %s\n", bench->subject.n_tensors,

@@ -18,8 +18,8 @@ typedef struct load_subject {
 
 enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 
-/* One load: what is there until load_round_end, and what was measured. */
-typedef struct load_round {
+/* One load: what is there until load_result_free, and what was measured. */
+typedef struct load_result {
     berth_checkpoint *checkpoint;
     struct load_piece *pieces; /* each tensor's storage */
     size_t n_pieces;
@@ -28,7 +28,7 @@ typedef struct load_round {
     double phases[LOAD_N_PHASES];
     uint64_t touched_nbytes;
     uint64_t sum; /* of all bytes that were touched, so that no compiler leaves them out */
-} load_round;
+} load_result;
 
 /* Each returns 0, or an exit code after printing why. */
 
@@ -39,9 +39,9 @@ int load_look_at(load_subject *subject);
  * only_open: open, names, and the addresses of all tensors, if that needs no reading.
  */
 int load_run(const load_subject *subject, const berth_params *call, bool only_open,
-             load_round *round);
+             load_result *result);
 /* Frees what was loaded; the figures stay. */
-void load_round_end(load_round *round);
+void load_result_free(load_result *result);
 /* Seconds to open the file from memory, unchecked: almost only parsing. */
 int load_parse(const load_subject *subject, double *seconds);
 

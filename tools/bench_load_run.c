@@ -53,85 +53,85 @@ static int compare_pieces(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static int list_pieces(load_round *round, bool in_order)
+static int list_pieces(load_result *result, bool in_order)
 {
-    size_t n = berth_tensor_count(round->checkpoint);
+    size_t n = berth_tensor_count(result->checkpoint);
     berth_named_tensor named;
     berth_error error;
 
-    round->pieces = calloc(n + 1, sizeof *round->pieces);
-    if (!round->pieces)
+    result->pieces = calloc(n + 1, sizeof *result->pieces);
+    if (!result->pieces)
         return trouble("out of memory (%zu tensors)", n);
     for (size_t i = 0; i < n; i++) {
-        if (berth_tensor_at(round->checkpoint, i, &named, &error) < 0)
+        if (berth_tensor_at(result->checkpoint, i, &named, &error) < 0)
             return fail(&error);
         if (!named.tensor || !named.tensor->storage)
             continue; /* meta: it has no bytes */
-        load_piece *piece = &round->pieces[round->n_pieces++];
+        load_piece *piece = &result->pieces[result->n_pieces++];
         piece->storage = named.tensor->storage;
         piece->offset = named.offset;
         piece->nbytes = berth_storage_nbytes(named.tensor->storage);
     }
-    if (round->n_pieces && in_order)
-        qsort(round->pieces, round->n_pieces, sizeof *round->pieces, compare_pieces);
+    if (result->n_pieces && in_order)
+        qsort(result->pieces, result->n_pieces, sizeof *result->pieces, compare_pieces);
     return 0;
 }
 
 /* Gets a storage's address, and whether it is mapped; loads it if need be. */
-static int find_piece(load_round *round, load_piece *piece)
+static int find_piece(load_result *result, load_piece *piece)
 {
     berth_storage_stats stats;
     berth_error error;
 
-    piece->data = berth_storage_data(round->checkpoint, piece->storage, &error);
+    piece->data = berth_storage_data(result->checkpoint, piece->storage, &error);
     if (!piece->data ||
-        berth_storage_get_stats(round->checkpoint, piece->storage, &stats, &error) < 0)
+        berth_storage_get_stats(result->checkpoint, piece->storage, &stats, &error) < 0)
         return fail(&error);
     piece->is_mapped = !strcmp(stats.method, "map");
     return 0;
 }
 
-static int find_pieces(load_round *round)
+static int find_pieces(load_result *result)
 {
     int code = 0;
 
-    for (size_t i = 0; i < round->n_pieces && code == 0; i++)
-        code = find_piece(round, &round->pieces[i]);
+    for (size_t i = 0; i < result->n_pieces && code == 0; i++)
+        code = find_piece(result, &result->pieces[i]);
     return code;
 }
 
 /* Gets all addresses, and nothing else. */
-static int find_addresses(load_round *round)
+static int find_addresses(load_result *result)
 {
     berth_error error;
 
-    for (size_t i = 0; i < round->n_pieces; i++) {
-        load_piece *piece = &round->pieces[i];
-        piece->data = berth_storage_data(round->checkpoint, piece->storage, &error);
+    for (size_t i = 0; i < result->n_pieces; i++) {
+        load_piece *piece = &result->pieces[i];
+        piece->data = berth_storage_data(result->checkpoint, piece->storage, &error);
         if (!piece->data)
             return fail(&error);
     }
     return 0;
 }
 
-static int fetch_pieces(load_round *round, const berth_params *call)
+static int fetch_pieces(load_result *result, const berth_params *call)
 {
     berth_params own = *call;
     berth_error error;
 
-    own.stats = &round->fetch;
-    int code = berth_load(round->checkpoint, NULL, &own, &error) < 0 ? fail(&error) : 0;
-    round->method = round->fetch.method;
-    round->reason = round->fetch.reason;
+    own.stats = &result->fetch;
+    int code = berth_load(result->checkpoint, NULL, &own, &error) < 0 ? fail(&error) : 0;
+    result->method = result->fetch.method;
+    result->reason = result->fetch.reason;
     return code;
 }
 
-static int send_to(const load_round *round, const char *device)
+static int send_to(const load_result *result, const char *device)
 {
     const berth_placement_rule rule = {.place = device};
     berth_error error;
 
-    return berth_choose_places(round->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
+    return berth_choose_places(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Looks at every byte. Eight sums, so that memory is the limit, not addition. */
@@ -149,7 +149,7 @@ static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-static int touch_piece(load_round *round, const load_piece *piece, const berth_params *call,
+static int touch_piece(load_result *result, const load_piece *piece, const berth_params *call,
                        uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
@@ -157,9 +157,9 @@ static int touch_piece(load_round *round, const load_piece *piece, const berth_p
     for (uint64_t at = 0; at < piece->nbytes; at += AT_ONCE) {
         uint64_t left = piece->nbytes - at;
         size_t n = left < AT_ONCE ? (size_t)left : AT_ONCE;
-        round->sum += sum_of(piece->data + at, n);
-        round->touched_nbytes += n;
-        if (call->progress(call->progress_context, round->touched_nbytes, total))
+        result->sum += sum_of(piece->data + at, n);
+        result->touched_nbytes += n;
+        if (call->progress(call->progress_context, result->touched_nbytes, total))
             return EXIT_TROUBLE;
     }
     return 0;
@@ -167,20 +167,20 @@ static int touch_piece(load_round *round, const load_piece *piece, const berth_p
 
 /* Looks at each storage once, in the file's order. Asking for it here tells a prefetch
  * (load.prefetch) how far its consumer is. */
-static int touch_pieces(load_round *round, const berth_params *call, uint64_t total)
+static int touch_pieces(load_result *result, const berth_params *call, uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
 
-    for (size_t i = 0; i < round->n_pieces && code == 0; i++) {
-        load_piece *piece = &round->pieces[i];
+    for (size_t i = 0; i < result->n_pieces && code == 0; i++) {
+        load_piece *piece = &result->pieces[i];
         if (piece->storage == last)
             continue;
         last = piece->storage;
         if (!piece->data)
-            code = find_piece(round, piece);
+            code = find_piece(result, piece);
         if (code == 0 && piece->is_mapped)
-            code = touch_piece(round, piece, call, total);
+            code = touch_piece(result, piece, call, total);
     }
     return code;
 }
@@ -204,62 +204,62 @@ static bool has_prefetch(void)
 }
 
 /* Storages on a device have no address here. */
-static int transfer(load_round *round, const load_subject *subject, const berth_params *call)
+static int transfer(load_result *result, const load_subject *subject, const berth_params *call)
 {
     if (subject->device) {
-        int code = send_to(round, subject->device);
-        return code ? code : fetch_pieces(round, call);
+        int code = send_to(result, subject->device);
+        return code ? code : fetch_pieces(result, call);
     }
     if (has_prefetch())
         return 0;
-    int code = fetch_pieces(round, call);
-    return code ? code : find_pieces(round);
+    int code = fetch_pieces(result, call);
+    return code ? code : find_pieces(result);
 }
 
 /* The phases after the names. */
-static int run_later_phases(load_round *round, const load_subject *subject,
+static int run_later_phases(load_result *result, const load_subject *subject,
                             const berth_params *call, bool only_open, double *since)
 {
-    bool is_mapped = round->method && !strcmp(round->method, "map");
+    bool is_mapped = result->method && !strcmp(result->method, "map");
     int code = 0;
 
     if (only_open)
-        code = is_mapped ? find_addresses(round) : 0;
+        code = is_mapped ? find_addresses(result) : 0;
     else
-        code = transfer(round, subject, call);
-    round->phases[LOAD_TRANSFER] = lap(since);
+        code = transfer(result, subject, call);
+    result->phases[LOAD_TRANSFER] = lap(since);
     if (code == 0 && !only_open && !subject->device)
-        code = touch_pieces(round, call, subject->nbytes);
-    round->phases[LOAD_TOUCH] = lap(since);
+        code = touch_pieces(result, call, subject->nbytes);
+    result->phases[LOAD_TOUCH] = lap(since);
     return code;
 }
 
 int load_run(const load_subject *subject, const berth_params *call, bool only_open,
-             load_round *round)
+             load_result *result)
 {
     berth_params own = *call;
     double since = seconds_now();
     berth_error error;
 
-    *round = (load_round){0};
-    own.stats = &round->open;
-    int code = berth_open(subject->path, &own, &round->checkpoint, &error);
-    round->phases[LOAD_OPEN] = lap(&since);
-    round->method = round->open.method;
-    round->reason = round->open.reason;
+    *result = (load_result){0};
+    own.stats = &result->open;
+    int code = berth_open(subject->path, &own, &result->checkpoint, &error);
+    result->phases[LOAD_OPEN] = lap(&since);
+    result->method = result->open.method;
+    result->reason = result->open.reason;
     if (code < 0)
         return fail(&error);
-    code = list_pieces(round, !only_open);
-    round->phases[LOAD_NAMES] = lap(&since);
-    return code ? code : run_later_phases(round, subject, call, only_open, &since);
+    code = list_pieces(result, !only_open);
+    result->phases[LOAD_NAMES] = lap(&since);
+    return code ? code : run_later_phases(result, subject, call, only_open, &since);
 }
 
-void load_round_end(load_round *round)
+void load_result_free(load_result *result)
 {
-    free(round->pieces);
-    round->pieces = NULL;
-    berth_close(round->checkpoint);
-    round->checkpoint = NULL;
+    free(result->pieces);
+    result->pieces = NULL;
+    berth_close(result->checkpoint);
+    result->checkpoint = NULL;
 }
 
 static int open_memory(const void *bytes, size_t nbytes, double *seconds)

@@ -3,7 +3,7 @@
 # Sourced by tools/try and tools/check: finds or installs what they need.
 #
 #   BUILD           folder of all builds (default: build)
-#   BERTH_PYTHON    a Python that has PyTorch already: then none is installed
+#   BERTH_PYTHON    a Python that has PyTorch: none is installed
 #   BERTH_PIP_ARGS  more arguments for pip, e.g. "--index-url https://download.pytorch.org/whl/cpu"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
@@ -38,7 +38,7 @@ check_platform() {
     fi
 }
 
-# Installs the Debian packages that are missing, or says which they are.
+# Installs the Debian packages that are missing, or prints their names.
 need_packages() {
     local package missing=()
     if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -56,7 +56,7 @@ need_packages() {
     fi
     say "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    # Another apt may be at work, as on a machine that has just started: wait for it.
+    # Another apt may be running, as on a machine that has just started: wait for it.
     if ! { apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=300 -y -qq \
         --no-install-recommends --no-remove "${missing[@]}"; } </dev/null >"$BUILD/apt.log" 2>&1; then
         tail -n 20 "$BUILD/apt.log"
@@ -65,7 +65,7 @@ need_packages() {
 }
 
 # need_foreign MACHINE PACKAGE...: unpacks Debian's packages for another kind of machine into
-# $BUILD/MACHINE/root. By lists of its own: nothing foreign gets into this machine's.
+# $BUILD/MACHINE/root. It has package lists of its own, so that this machine's stay unchanged.
 need_foreign() {
     local machine=$1 there=$BUILD/$1 apt package
     shift
@@ -77,7 +77,7 @@ need_foreign() {
     apt=(apt-get -qq -o "APT::Architecture=$machine" -o "APT::Architectures=$machine"
         -o "APT::Sandbox::User=$(id -un)" -o "Dir::State=$there/apt" -o "Dir::Cache=$there/apt/cache"
         -o "Dir::State::status=$there/apt/status")
-    # Of sources that have nothing for such machines no list comes: what counts is the next line.
+    # Sources without packages for such machines fail here; the next line decides.
     "${apt[@]}" update || true
     (cd "$there/apt" && "${apt[@]}" download "$@") || return 1
     for package in "$there"/apt/*.deb; do
@@ -100,7 +100,7 @@ find_python() {
     return 1
 }
 
-# Leaves in BERTH_PYTHON a Python that has PyTorch and friends, made in $BUILD/venv if need be.
+# Sets BERTH_PYTHON to a Python with PyTorch and safetensors, made in $BUILD/venv if need be.
 need_torch() {
     local python venv=$BUILD/venv wanted="${torch_requirements[*]} ${lone_requirements[*]}"
     local pip_args=()
@@ -122,7 +122,7 @@ need_torch() {
         say "$wanted" >"$venv/berth-has"
 }
 
-# Says where the headers of CUDA's are that SConstruct finds; nothing if none are wanted.
+# Prints where the CUDA headers are that SConstruct finds; nothing if none are wanted.
 find_cuda_headers() {
     local place
     for place in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /opt/cuda \
@@ -135,8 +135,8 @@ find_cuda_headers() {
     return 1
 }
 
-# Leaves in $BUILD/cuda/include what SConstruct looks for, unless a toolkit is there. Without it the
-# build goes on, and leaves CUDA devices out; where CI=true, it must have them.
+# Puts the headers that SConstruct looks for into $BUILD/cuda/include, unless there is a toolkit.
+# Without them the build leaves CUDA devices out; with CI=true it fails.
 need_cuda_headers() {
     local python there=$BUILD/cuda pip_args=()
     find_cuda_headers >/dev/null && return 0

@@ -113,14 +113,15 @@ static int record_check_reach(const bth_zip_entry *entry, berth_error *error)
 int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
                         bth_zip_local *local, berth_error *error)
 {
-    const uint8_t *bytes;
+    const uint8_t *bytes = NULL;
+    int code =
+        input->get(input->context, header_offset, BTH_ZIP_LOCAL_NBYTES, ahead, &bytes, error);
 
-    if (input->get(input->context, header_offset, BTH_ZIP_LOCAL_NBYTES, ahead, &bytes, error) < 0)
-        return error->code;
+    if (code < 0)
+        return code;
     size_t nbytes = bth_zip_local_nbytes(bytes);
-    if (input->get(input->context, header_offset, nbytes, nbytes, &bytes, error) < 0)
-        return error->code;
-    return bth_zip_read_local(bytes, nbytes, header_offset, local, error);
+    code = input->get(input->context, header_offset, nbytes, nbytes, &bytes, error);
+    return code < 0 ? code : bth_zip_read_local(bytes, nbytes, header_offset, local, error);
 }
 
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,

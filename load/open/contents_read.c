@@ -61,7 +61,7 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
     for (size_t i = 0; i < 4 && i < nbytes; i++)
         (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", head[i]);
     return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                    "neither a zip archive nor a PyTorch stream: it begins with%s", begin);
+                    "neither a zip archive nor PyTorch's legacy format: it begins with%s", begin);
 }
 
 /* Refuses archives of PyTorch that are no checkpoints, which only their names show. */
@@ -292,11 +292,12 @@ static int listed_read(bth_opening *opening, const char *reason, berth_error *er
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
         archive_refuse(container, error) < 0 || headers_check(opening, error) < 0)
         return error->code;
-    bth_release(contents->archive);
-    contents->archive =
+    char *archive =
         bth_duplicate(container->directory.archive, container->directory.archive_nbytes);
-    if (!contents->archive)
+    if (!archive)
         return bth_fail_memory(error, container->directory.archive_nbytes);
+    bth_release(contents->archive);
+    contents->archive = archive;
     for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
         if (small_read(opening, which, error) < 0)
             return error->code;

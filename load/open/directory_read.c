@@ -9,9 +9,9 @@
 #include "format/layout.h"
 #include "format/zip/inflate.h"
 
-/* Headers that lie this near to each other are fetched by one read. */
+/* Headers that are this close to each other are read together. */
 #define RUN_NBYTES (UINT64_C(256) << 10)
-/* What a header's extra fields mostly stay below: alignment 64, zip64. More is fetched if there. */
+/* Mostly enough for a header's extra fields: alignment 64, zip64. If not, more is read. */
 #define EXTRA_NBYTES 128
 
 typedef unsigned long long ull;
@@ -112,28 +112,28 @@ static size_t entries_count(const bth_container *container)
     return container->directory.n_entries + container->directory.n_folders;
 }
 
-/* Entry i in the file's order; there must be that many. */
+/* Entry i in the file's order. */
 static bth_zip_entry *entry_by_offset(const bth_container *container, size_t i)
 {
     return &container->directory.entries[container->directory.by_offset[i]];
 }
 
-/* What a local header takes, mostly. */
+/* Mostly enough for a local header. */
 static uint64_t header_nbytes(const bth_zip_entry *entry)
 {
     return BTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
 }
 
-/* Whether one read shall fetch the headers of both, and of all between them. */
+/* Whether one read gets the headers of both, and of all between them. */
 static bool is_same_run(const bth_zip_entry *first, const bth_zip_entry *last)
 {
     return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
 }
 
 /*
- * The end of the headers that one read shall fetch, from that of entry i on; behind the last, that
- * of what lies before the directory. *last is the last of them, and where the search goes on for
- * the next i, which is no smaller.
+ * The end of the headers that one read gets, from entry i on; behind the last entry, the end of
+ * what lies before the directory. *last is the last of these entries; the search for the next i,
+ * which must not be smaller, goes on there.
  */
 static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
 {
@@ -212,7 +212,7 @@ static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint
 {
     const uint8_t *in;
 
-    /* Z9: only then is memory of the size that the entry claims asked for. */
+    /* Z9: memory of the size that the entry claims is allocated only after that. */
     if (bth_inflate_check(entry, error) < 0 ||
         bth_head_cache_get(cache, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
         return error->code;

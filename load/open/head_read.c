@@ -180,7 +180,7 @@ int bth_small_record_read(bth_contents *contents, int which, const uint8_t *byte
 /* ---- data.pkl ---- */
 
 /* The first record names the archive, which stays NULL if it is not "<archive>/data.pkl". */
-static int head_take_archive(bth_opening *opening, const bth_zip_local *local, berth_error *error)
+static int head_take_archive(bth_contents *contents, const bth_zip_local *local, berth_error *error)
 {
     static const char suffix[] = "/data.pkl";
     size_t n = local->name_nbytes, tail = sizeof suffix - 1;
@@ -188,8 +188,11 @@ static int head_take_archive(bth_opening *opening, const bth_zip_local *local, b
     if (n <= tail || memcmp(local->name + n - tail, suffix, tail) != 0 ||
         memchr(local->name, '/', n - tail) || memchr(local->name, 0, n))
         return 0;
-    opening->contents->archive = bth_duplicate(local->name, n - tail);
-    return opening->contents->archive ? 0 : bth_fail_memory(error, n);
+    char *archive = bth_duplicate(local->name, n - tail);
+    if (!archive)
+        return bth_fail_memory(error, n);
+    contents->archive = archive;
+    return 0;
 }
 
 /* The pickle's own end, with as much of the head as that takes. 0 bytes: it has none here. */
@@ -225,14 +228,14 @@ static int head_pickle_read(bth_opening *opening, uint64_t *next, const char **r
     size_t extent;
 
     if (head_record_begin(opening, 0, &record, error) < 0 ||
-        (record.is_good && head_take_archive(opening, &record.local, error) < 0))
+        (record.is_good && head_take_archive(opening->contents, &record.local, error) < 0))
         return error->code;
     if (!opening->contents->archive) {
         *reason = "the first record is not a stored data.pkl";
         return 0;
     }
     uint64_t at = record.local.data_offset;
-    *reason = "data.pkl does not tell its own end";
+    *reason = "data.pkl does not show its own end";
     if (head_find_extent(opening, at, &extent, error) < 0 || extent == 0)
         return error->code;
     uint32_t crc32 = bth_crc32(0, opening->cache.head + at, extent);
@@ -260,7 +263,7 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
         }
         /* It may be behind the storages (FORMAT.md 1), or nowhere: the directory knows. */
         if (which == BTH_BYTEORDER && !found)
-            *reason = "no byteorder lies before the storages";
+            *reason = "no byteorder precedes the storages";
     }
     return 0;
 }

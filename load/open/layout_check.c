@@ -72,7 +72,7 @@ static int storages_walk(layout_walk *walk, size_t first, size_t end, storage_fu
             capacity = nbytes;
             if (!record)
                 return bth_fail_memory(error, nbytes);
-            memcpy(record, "data/", 5);
+            memcpy(record, "data/", sizeof "data/");
         }
         memcpy(record + 5, storage->key, nbytes - 5);
         (void)function(walk, storage, record, nbytes - 1, error);
@@ -148,7 +148,7 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
     if (walk.place.next_offset != cursor)
         return bth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
                         "it ends here; the layout puts its end at byte %llu; "
-                        "load.calculate_storage_offsets=off asks the directory",
+                        "load.calculate_storage_offsets=off uses the directory",
                         (ull)walk.place.next_offset);
     return 0;
 }
@@ -192,13 +192,13 @@ static int storage_compare_head(layout_walk *walk, berth_storage *storage, const
     if (memcmp(cache->head + at, "PK\3\4", 4) != 0)
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
                         "the layout puts its header here, but there is none; "
-                        "load.calculate_storage_offsets=off asks the directory");
+                        "load.calculate_storage_offsets=off uses the directory");
     if (bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
         return error->code;
     if (!bth_local_has_name(&local, walk->contents->archive, record))
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
                         "the layout puts its header here, but here is %.*s; "
-                        "load.calculate_storage_offsets=off asks the directory",
+                        "load.calculate_storage_offsets=off uses the directory",
                         local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
     if (local.method != 0)
         return bth_fail(error, BERTH_E_UNSUPPORTED, record, at,
@@ -238,7 +238,7 @@ static int end_compare(const layout_walk *walk, uint64_t end, berth_error *error
         return 0;
     return bth_fail(error, BERTH_E_OFFSETS, entry->record, end,
                     "the layout has its end here; the directory has what follows it at byte "
-                    "%llu; load.calculate_storage_offsets=off asks its local header",
+                    "%llu; load.calculate_storage_offsets=off uses its local header",
                     (ull)entry->next_offset);
 }
 
@@ -415,8 +415,8 @@ static int storage_of_entry(layout_walk *walk, berth_storage *storage, const cha
 {
     const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
 
-    if (entry)
-        walk->storages[entry - walk->contents->container.directory.entries] = storage->index + 1;
+    assert(entry); /* bth_storages_check_entries */
+    walk->storages[entry - walk->contents->container.directory.entries] = storage->index + 1;
     return error->code;
 }
 

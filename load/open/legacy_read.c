@@ -40,8 +40,7 @@ static int legacy_place_storages(bth_opening *opening, const bth_stream *stream,
             return error->code;
     /* One reading: some readers would read a second object behind the first, and others not. */
     if (at != file_nbytes)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                        "%llu bytes follow the last storage of the stream",
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
                         (unsigned long long)(file_nbytes - at));
     return 0;
 }

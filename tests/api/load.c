@@ -258,12 +258,14 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     cr_expect_eq(test_archive_open_memory(bytes, 3, NULL, &archive, &error),
                  BERTH_E_NOT_CHECKPOINT);
     cr_expect_null(archive);
-    cr_expect_str_eq(error.message,
-                     "memory: neither a zip archive nor a PyTorch stream: it begins with 50 4b 03");
+    cr_expect_str_eq(
+        error.message,
+        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
     cr_expect_eq(berth_archive_open_source(&source, NULL, &archive, &error),
                  BERTH_E_NOT_CHECKPOINT);
-    cr_expect_str_eq(error.message,
-                     "shelf: neither a zip archive nor a PyTorch stream: it begins with 50 4b 03");
+    cr_expect_str_eq(
+        error.message,
+        "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
     cr_expect_eq(test_archive_open_fd(-1, NULL, &archive, &error), BERTH_E_SYSTEM);
     cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
     cr_expect_eq(berth_archive_open_source(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);

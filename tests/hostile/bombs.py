@@ -298,7 +298,7 @@ class Bombs(Case):
         long_name = (1, "the name of tensor 0 has more than 16777216 bytes")
         names = {"ls": long_name, "ls --json": long_name, "convert": long_name} if LONG else {}
         no_text = (2, "[0]: safetensors cannot hold str ('a'); --tensors-only leaves it out")
-        no_int = (2, "[((((((((((((((((...]: safetensors cannot hold int (1); --tensors-only leaves "
+        no_int = (2, "[" + "(" * 199 + "...: safetensors cannot hold int (1); --tensors-only leaves "
                      "it out")
         self.deep(b"]" * n + b"a" * (n - 1), n, False, {})
         self.deep(b")" + b"\x85" * n, n, False, {})

@@ -165,8 +165,8 @@ static void expect_no_archive(const void *bytes, size_t nbytes, const char *mess
 Test(archive, other_files_are_told)
 {
     expect_no_archive("", 0, "the file is empty");
-    expect_no_archive("text", 4,
-                      "neither a zip archive nor a PyTorch stream: it begins with 74 65 78 74");
+    expect_no_archive(
+        "text", 4, "neither a zip archive nor PyTorch's legacy format: it begins with 74 65 78 74");
     expect_no_archive("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15,
                       "a stream from before PyTorch 1.6: it has values, but no records");
 }

@@ -75,7 +75,7 @@ Test(lies, a_gap_before_the_first_storage_is_seen_in_the_head)
 
     expect_lie(&lie, "load.check=none", BERTH_E_OFFSETS,
                "memory: data/0 at byte 854: the layout puts its header here, but there is none; "
-               "load.calculate_storage_offsets=off asks the directory");
+               "load.calculate_storage_offsets=off uses the directory");
     expect_lie(
         &lie, DEBUG, BERTH_E_OFFSETS,
         "memory: data/0 at byte 854: the layout puts its header here, right after byteorder; the "
@@ -104,7 +104,7 @@ Test(lies, padding_of_another_length_in_the_last_storage)
     /* The directory knows where the next record begins. */
     expect_lie(&lie, "load.check=directory", BERTH_E_OFFSETS,
                "memory: data/2 at byte 1236: the layout has its end here; the directory has what "
-               "follows it at byte 1252; load.calculate_storage_offsets=off asks its local header");
+               "follows it at byte 1252; load.calculate_storage_offsets=off uses its local header");
     expect_unnoticed(&lie, OFF " load.check=directory");
     expect_lie(&lie, DEBUG, BERTH_E_OFFSETS,
                "memory: data/2 at byte 1216: the layout puts its data here, at the first multiple "
@@ -236,7 +236,7 @@ Test(lies, an_entry_inside_a_storage)
     cr_assert_arr_eq(file + MORE_AT, "PK\3\4", 4);
     expect_failure(file, nbytes, "load.check=directory", BERTH_E_OFFSETS,
                    "memory: data/0 at byte 1000: the layout has its end here; the directory has "
-                   "what follows it at byte 930; load.calculate_storage_offsets=off asks its local "
+                   "what follows it at byte 930; load.calculate_storage_offsets=off uses its local "
                    "header");
     free(file);
     free_archive(&archive);
@@ -292,7 +292,7 @@ Test(lies, another_storage_first_is_seen_in_the_head)
     swap_records(&archive, "data/0", "data/2");
     expect_built(&archive, "load.check=none", BERTH_E_OFFSETS,
                  "memory: data/0 at byte 854: the layout puts its header here, but here is "
-                 "sample/data/2; load.calculate_storage_offsets=off asks the directory");
+                 "sample/data/2; load.calculate_storage_offsets=off uses the directory");
     expect_built(&archive, OFF, 0, NULL);
     free_archive(&archive);
 }
@@ -309,7 +309,7 @@ Test(lies, a_record_before_the_storages)
     }
     expect_built(&archive, "load.check=none", BERTH_E_OFFSETS,
                  "memory: data/0 at byte 854: the layout puts its header here, but here is "
-                 "sample/notes.txt; load.calculate_storage_offsets=off asks the directory");
+                 "sample/notes.txt; load.calculate_storage_offsets=off uses the directory");
     expect_built(&archive, OFF, 0, NULL);
     free_archive(&archive);
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * When an open calculates and when it asks the directory; what it says of files that are no
- * checkpoints. With PyTorch's own files of tests/data.
- */
+/* When offsets are calculated, and when the directory is read; files that are no checkpoints. */
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
 
@@ -461,13 +458,14 @@ Test(open, other_files_are_told)
     expect_failure("", 0, "", BERTH_E_NOT_CHECKPOINT, "memory: the file is empty");
     expect_failure(
         "{\"a\": 1}", 8, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor a PyTorch stream: it begins with 7b 22 61 22");
+        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 7b 22 61 22");
     expect_failure("PK\5\6", 4, "", BERTH_E_NOT_CHECKPOINT,
                    "memory: a zip archive without any record");
     expect_failure("\x1f\x8b\x08", 3, "", BERTH_E_NOT_CHECKPOINT,
                    "memory: compressed by gzip: unpack it first");
-    expect_failure("\x1f\x8a\x08", 3, "", BERTH_E_NOT_CHECKPOINT,
-                   "memory: neither a zip archive nor a PyTorch stream: it begins with 1f 8a 08");
+    expect_failure(
+        "\x1f\x8a\x08", 3, "", BERTH_E_NOT_CHECKPOINT,
+        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 1f 8a 08");
     expect_failure("\x80\x04K\x01.", 5, "", BERTH_E_NOT_CHECKPOINT,
                    "memory: a bare pickle, not a PyTorch checkpoint");
     expect_failure(
@@ -478,12 +476,12 @@ Test(open, other_files_are_told)
                                          "\x01\0\0\0\0\0\0\0{}", "\x03\0\0\0\0\0\0\0{}"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         char says[] =
-            "memory: neither a zip archive nor a PyTorch stream: it begins with 0? 00 00 00";
+            "memory: neither a zip archive nor PyTorch's legacy format: it begins with 0? 00 00 00";
         *strchr(says, '?') = (char)('0' + others[i][0]);
         expect_failure(others[i], i == 0 ? 8 : 10, "", BERTH_E_NOT_CHECKPOINT, says);
     }
     expect_failure("P", 1, "", BERTH_E_NOT_CHECKPOINT,
-                   "memory: neither a zip archive nor a PyTorch stream: it begins with 50");
+                   "memory: neither a zip archive nor PyTorch's legacy format: it begins with 50");
 }
 
 /* The file is not read beyond its end, whatever lies there. */
@@ -497,11 +495,11 @@ Test(open, a_file_that_ends_before_what_tells_a_tar)
                    "(weights_only=False) and save it again");
     expect_failure(
         bytes, 261, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor a PyTorch stream: it begins with 00 00 00 00");
+        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 00 00 00 00");
     bytes[261] = 'R';
     expect_failure(
         bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor a PyTorch stream: it begins with 00 00 00 00");
+        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 00 00 00 00");
 }
 
 Test(open, a_zip_without_data_pkl)

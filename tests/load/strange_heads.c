@@ -138,7 +138,7 @@ Test(strange_heads, a_last_record_without_its_descriptor)
     for (size_t i = 0; i < 3; i++)
         expect_failure(file, nbytes, checks[i], BERTH_E_OFFSETS,
                        "memory: byteorder at byte 454: it ends here; the layout puts its end at "
-                       "byte 470; load.calculate_storage_offsets=off asks the directory");
+                       "byte 470; load.calculate_storage_offsets=off uses the directory");
     free(file);
 }
 
@@ -394,7 +394,7 @@ Test(strange_heads, a_longer_name_in_the_local_header_of_the_first_storage)
     put(name, 16, PADDING - 1 - 4, 2);
     expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
                    "memory: data/0 at byte 854: the layout puts its header here, but here is "
-                   "sample/data/00; load.calculate_storage_offsets=off asks the directory");
+                   "sample/data/00; load.calculate_storage_offsets=off uses the directory");
     free(file);
 }
 

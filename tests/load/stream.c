@@ -175,7 +175,7 @@ Test(stream, with_bytes_behind_it_is_refused)
 
     memcpy(longer, bytes, nbytes);
     expect_failure(longer, nbytes + 1, "", BERTH_E_ARCHIVE,
-                   "memory: at byte 1705: 1 bytes follow the last storage of the stream");
+                   "memory: at byte 1705: 1 bytes follow the last storage");
     free(longer);
     free(bytes);
 }

@@ -16,6 +16,10 @@ house_includes() {
     python3 tests/support/check_includes.py
 }
 
+house_graph() {
+    python3 tests/support/check_graph.py "$BUILD/release"
+}
+
 house_sizes() {
     python3 tests/support/check_sizes.py
 }

@@ -306,7 +306,7 @@ bool is_storage_part(const struct part *part)
 
 bool check_plain(const uint8_t *bytes, size_t nbytes, struct parts *parts, enum looked looked)
 {
-    size_t order[MOST_PARTS];
+    size_t order[MOST_PARTS] = {0}; /* gcc does not see that sort_parts fills it */
 
     if (!take_apart(bytes, nbytes, parts) || !parts->is_whole) {
         MUST(parts->is_beyond, "Z2, Z3: no entry %zu where the end record has the directory",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/copy.h"
+#include "io/device_copy.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Copies into buffers that a device reads next. */
-#ifndef BTH_IO_COPY_H
-#define BTH_IO_COPY_H
+#ifndef BTH_IO_DEVICE_COPY_H
+#define BTH_IO_DEVICE_COPY_H
 
 #include <stddef.h>
 
