@@ -71,61 +71,6 @@ size_t bth_storage_alignment(const berth_storage *storage)
     return bth_storage_is_untyped(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
 }
 
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
-                    "it is in the other byte order, and viewed as elements of different width: "
-                    "which bytes to swap is not known");
-}
-
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
-{
-    bth_placed placed = {0};
-
-    bth_checkpoint_lock(checkpoint);
-    if (checkpoint->storages.placed)
-        placed = checkpoint->storages.placed[root->index];
-    bth_checkpoint_unlock(checkpoint);
-    return placed;
-}
-
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "its place is %s, where the host cannot follow an address: "
-                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
-                    bth_device_name(device));
-}
-
-/* What the directory says of a sum. BERTH_CRC_ABSENT: a legacy file has none. */
-static berth_crc_verdict storage_judge(const berth_checkpoint *checkpoint,
-                                       const berth_storage *storage, uint32_t computed,
-                                       berth_error *error)
-{
-    const bth_zip_entry *entry;
-    bool present = false;
-
-    if (checkpoint->contents.is_stream)
-        return BERTH_CRC_ABSENT;
-    if (bth_storage_entry(&checkpoint->contents, storage, &entry, error) < 0 ||
-        entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */
-        return BERTH_CRC_UNCHECKED;
-    if (bth_zip_check_crc(entry, computed, &present, error) < 0)
-        return BERTH_CRC_BAD;
-    return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-}
-
-int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint32_t computed, berth_error *error)
-{
-    berth_crc_verdict verdict = storage_judge(checkpoint, storage, computed, error);
-
-    bth_checkpoint_lock(checkpoint);
-    storage_stored(checkpoint, storage)->crc32 = (uint8_t)verdict;
-    bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
 /* ---- with the lock held: choices ---- */
 
 /* T5: what cannot be used in place is read, whatever was chosen. */
@@ -601,13 +546,6 @@ static void load_finish(struct phase *first, struct phase *second, bool is_good)
     phase_finish(second, is_good);
     (void)pthread_cond_broadcast(&checkpoint->storages.settled);
     bth_checkpoint_unlock(checkpoint);
-}
-
-void bth_kept_region_free(bth_kept_region *kept)
-{
-    if (kept)
-        bth_region_free(&kept->region);
-    bth_release(kept);
 }
 
 /* ---- the whole ---- */

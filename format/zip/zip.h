@@ -209,14 +209,6 @@ bool bth_zip_is_unsigned(const bth_zip_entry *entry);
 int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                          berth_error *error);
 
-/* The old form of the record check, for load/ until it uses the one above. */
-int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error);
-int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
-                             bth_zip_entry *entry, berth_error *error);
-size_t bth_zip_before_descriptor(const bth_zip_entry *entry);
-int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
-                                    berth_error *error);
-
 /*
  * Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
  * known: disjoint, without gap, the first one at `at`, the last ending at the directory.

@@ -264,43 +264,6 @@ bth_zip_input bth_zip_input_over(bth_zip_part *part)
     return (bth_zip_input){.get = zip_part_get, .context = part};
 }
 
-/* ---- the old form: for load/, until it uses the record check ---- */
-
-int bth_zip_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
-{
-    return record_check_local(local, entry, error);
-}
-
-int bth_zip_check_descriptor(const uint8_t *bytes, size_t room, uint64_t next_offset,
-                             bth_zip_entry *entry, berth_error *error)
-{
-    bth_zip_entry copy = *entry;
-    bth_zip_part part = {.bytes = bytes, .offset = record_data_end(entry), .nbytes = room};
-    bth_zip_input input = bth_zip_input_over(&part);
-    uint64_t end;
-
-    copy.next_offset = next_offset;
-    if (bth_zip_find_entry_end(&copy, &end, error) < 0)
-        return error->code;
-    if (bth_zip_has_descriptor(entry->flags) &&
-        (input.get(&part, part.offset, end - part.offset, 0, &bytes, error) < 0 ||
-         record_check_descriptor_fields(bytes, (size_t)(end - part.offset), &copy, error) < 0))
-        return error->code;
-    entry->end_offset = end;
-    return BERTH_OK;
-}
-
-size_t bth_zip_before_descriptor(const bth_zip_entry *entry)
-{
-    return bth_zip_is_unsigned(entry) ? 4 : 0;
-}
-
-int bth_zip_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
-                                    berth_error *error)
-{
-    return record_check_before(before, entry, error);
-}
-
 /* ---- the CRC ---- */
 
 int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,

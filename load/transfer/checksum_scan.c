@@ -41,50 +41,31 @@ static bth_range record_range(const bth_scan_record *record)
 
 /* ---- headers and descriptors ---- */
 
-/* Z5: a header that is whole in [bytes, bytes + nbytes) and says what was computed. */
-static bool header_agrees(const bth_scan_record *record, const uint8_t *bytes, uint64_t nbytes)
-{
-    bth_zip_entry entry = *record->entry;
-    bth_zip_local local;
-    berth_error unasked;
-
-    bth_error_clear(&unasked);
-    return nbytes >= BTH_ZIP_LOCAL_NBYTES && bth_zip_local_nbytes(bytes) <= nbytes &&
-           bth_zip_read_local(bytes, nbytes, entry.header_offset, &local, &unasked) == 0 &&
-           bth_zip_check_local(&local, &entry, &unasked) == 0 &&
-           entry.data_offset == record->offset;
-}
-
-/* Z6 */
-static bool descriptor_agrees(const bth_scan_record *record, const uint8_t *bytes, uint64_t nbytes)
-{
-    bth_zip_entry entry = *record->entry;
-    berth_error unasked;
-
-    bth_error_clear(&unasked);
-    entry.data_offset = record->offset;
-    /* Without a signature the bytes before it matter, too: left to who reads them again. */
-    return bth_zip_before_descriptor(&entry) == 0 &&
-           bth_zip_check_descriptor(bytes, nbytes, entry.next_offset, &entry, &unasked) == 0;
-}
-
-/* Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is not whole there
- * is not seen. */
+/* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is not whole
+ * there is not seen. */
 static void scan_look(void *context, const bth_range *range, const uint8_t *bytes, uint64_t begin,
                       uint64_t end)
 {
     bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
-    uint64_t header = range->offset - range->before_nbytes;
-    uint64_t descriptor = record_end(record), behind = descriptor + range->after_nbytes;
+    uint64_t data_end = record_end(record);
+    bth_zip_part part = {.bytes = bytes, .offset = begin, .nbytes = end - begin};
+    bth_zip_input input = bth_zip_input_over(&part);
+    berth_error ignored;
 
     (void)context;
-    if (range->before_nbytes > 0 && header >= begin)
-        record->header_is_good =
-            header_agrees(record, bytes + (header - begin),
-                          (record->offset < end ? record->offset : end) - header);
-    if (record->wants_descriptor && descriptor >= begin && behind <= end)
+    if (range->before_nbytes > 0 && range->offset - range->before_nbytes >= begin) {
+        bth_zip_entry entry = *record->entry;
+        bth_error_clear(&ignored);
+        record->header_is_good = bth_zip_check_record_header(&input, 0, &entry, &ignored) == 0 &&
+                                 entry.data_offset == record->offset;
+    }
+    if (record->wants_descriptor && data_end >= begin && data_end + range->after_nbytes <= end) {
+        bth_zip_entry entry = *record->entry;
+        bth_error_clear(&ignored);
+        entry.data_offset = record->offset;
         record->descriptor_is_good =
-            descriptor_agrees(record, bytes + (descriptor - begin), behind - descriptor);
+            bth_zip_check_record_descriptor(&input, 0, &entry, &ignored) == 0;
+    }
 }
 
 /* ---- failures ---- */

@@ -2,7 +2,6 @@
 /* When offsets are calculated, and when the directory is read; files that are no checkpoints. */
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"
-#include "tests/support/support.h"
 
 /* ---- calculated or not ---- */
 
