@@ -2096,11 +2096,6 @@ BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placeme
  */
 BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                           uintptr_t *address, berth_error *error);
-/* Like berth_tensor_device_address, for a whole storage. */
-BERTH_API int berth_storage_device_address(berth_checkpoint *checkpoint,
-                                           const berth_storage *storage, uintptr_t *address,
-                                           berth_error *error);
-
 #ifdef __cplusplus
 }
 #endif

@@ -189,23 +189,6 @@ static int find_address(berth_checkpoint *checkpoint, const berth_storage *stora
     return 0;
 }
 
-int berth_storage_device_address(berth_checkpoint *checkpoint, const berth_storage *storage,
-                                 uintptr_t *address, berth_error *error)
-{
-    uintptr_t found = 0;
-
-    BTH_ERROR_BEGIN(error);
-    if (!address)
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no place for the address");
-    if (error->code == 0 && bth_checkpoint_check_storage(checkpoint, storage, error) == 0)
-        (void)find_address(checkpoint, storage, &found, error);
-    if (address)
-        *address = found;
-    return error->code < 0 && checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name)
-                                         : error->code;
-}
-
 int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 uintptr_t *address, berth_error *error)
 {

@@ -167,8 +167,6 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
                      "there is no place for the address");
     cr_expect_str_eq(told(berth_tensor_device_address(NULL, tensor_at(1), &address, &error)),
                      "there is no checkpoint, or no storage");
-    cr_expect_str_eq(told(berth_storage_device_address(checkpoint, NULL, &address, &error)),
-                     "there is no checkpoint, or no storage");
 }
 
 /* ---- bytes that are bad ---- */

@@ -200,7 +200,6 @@ DECLARATIONS = {
     "berth_device_memory_read": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
     "berth_choose_places": (INT, [P, P, SIZE, ERROR]),
     "berth_tensor_device_address": (INT, [P, c.POINTER(Tensor), c.POINTER(c.c_size_t), ERROR]),
-    "berth_storage_device_address": (INT, [P, P, c.POINTER(c.c_size_t), ERROR]),
     # loading
     "berth_open": (INT, [TEXT, P, c.POINTER(P), ERROR]), "berth_close": (None, [P]),
     "berth_root": (P, [P]), "berth_tensor_count": (SIZE, [P]),

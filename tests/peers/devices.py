@@ -98,7 +98,9 @@ class ToDevice(FromBerth):
 
     def digest_of(self, storage, nbytes):
         address, back = c.c_size_t(), c.create_string_buffer(nbytes)
-        b.check(b.berth_storage_device_address, self.checkpoint, storage, c.byref(address))
+        shape, stride = (c.c_int64 * 1)(nbytes), (c.c_int64 * 1)(1)
+        whole = b.Tensor(dtype=b.DTYPES["uint8"], rank=1, shape=shape, stride=stride, storage=storage)
+        b.check(b.berth_tensor_device_address, self.checkpoint, c.byref(whole), c.byref(address))
         b.check(b.berth_device_memory_read, self.place, address, back, nbytes)
         return digest(c.addressof(back), nbytes)
 
