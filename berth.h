@@ -366,19 +366,32 @@ BERTH_API uint64_t berth_tensor_nbytes(const berth_tensor *tensor);
 BERTH_API bool berth_tensor_is_contiguous(const berth_tensor *tensor);
 
 /*
- * A storage of nbytes bytes at `data`, which stay the caller's and must live,
- * unchanged, as long as the tree. `dtype`: what its elements are (decides the
- * storage class in the file); BERTH_DTYPE_NONE: untyped. `location`: "cpu",
- * "cuda:0", …; NULL: "cpu". NULL if out of memory, nbytes is no multiple of the
- * item, or the location is "meta", which has no bytes (berth_tree_error then tells).
+ * Makes a storage from memory of the host.
+ * Parameters: dtype: the type of the elements, which decides the storage class in the file;
+ * BERTH_DTYPE_NONE: untyped. nbytes: a multiple of the item's size. location: where the file says
+ * that the storage was: "cpu", "cuda:0", ...; NULL: "cpu".
+ * Lifetime: the bytes stay the caller's. They must live, unchanged, as long as the tree.
+ * Returns: the storage; NULL on failure, and berth_tree_error tells why.
+ * Errors: BERTH_E_ARGUMENT: nbytes is no multiple of the item's size, or the location is "meta",
+ * which has no bytes. BERTH_E_MEMORY.
  */
 BERTH_API berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
                                            uint64_t nbytes, const char *location);
 
-/* Facts of a storage. The key is that of the file, "" for a storage made by the caller. */
+/*
+ * The name of the storage's record, behind "data/". "": the caller made the storage.
+ * Lifetime: the tree's or the checkpoint's. The same for the location.
+ * Threads: any, for these four functions.
+ */
 BERTH_API const char *berth_storage_key(const berth_storage *storage);
+
+/* Where the storage was when it was saved: "cpu", "cuda:0", ... */
 BERTH_API const char *berth_storage_location(const berth_storage *storage);
+
+/* The type of its elements; BERTH_DTYPE_NONE: untyped. */
 BERTH_API berth_dtype berth_storage_dtype(const berth_storage *storage);
+
+/* Its size in bytes. */
 BERTH_API uint64_t berth_storage_nbytes(const berth_storage *storage);
 
 /* ===================================================================== */
@@ -386,14 +399,14 @@ BERTH_API uint64_t berth_storage_nbytes(const berth_storage *storage);
 /* ===================================================================== */
 
 /*
- * What a checkpoint holds: a tree of Python values. Identity is kept: a node
- * used in two places is written once and read back as one, and tensors that
- * share a storage share its `berth_storage`.
+ * The kind of a value. A checkpoint holds a tree of Python values. Berth keeps their identity: a
+ * value that is used in two places is written once and read back as one. Tensors that share a
+ * storage in PyTorch share a `berth_storage` here.
  */
 typedef enum berth_kind {
     BERTH_KIND_NONE = 0,
     BERTH_KIND_BOOL = 1,
-    BERTH_KIND_INT = 2,
+    BERTH_KIND_INT = 2, /* of any size */
     BERTH_KIND_FLOAT = 3,
     BERTH_KIND_COMPLEX = 4,
     BERTH_KIND_STR = 5,
@@ -402,24 +415,25 @@ typedef enum berth_kind {
     BERTH_KIND_LIST = 8,
     BERTH_KIND_TUPLE = 9,
     BERTH_KIND_DICT = 10,
-    BERTH_KIND_ORDERED_DICT = 11,
-    BERTH_KIND_COUNTER = 12,
+    BERTH_KIND_ORDERED_DICT = 11, /* collections.OrderedDict */
+    BERTH_KIND_COUNTER = 12,      /* collections.Counter */
     BERTH_KIND_SET = 13,
     BERTH_KIND_SIZE = 14,      /* torch.Size */
     BERTH_KIND_DEVICE = 15,    /* torch.device */
     BERTH_KIND_DTYPE = 16,     /* torch.dtype */
-    BERTH_KIND_QSCHEME = 17,   /* torch.per_tensor_affine, … */
+    BERTH_KIND_QSCHEME = 17,   /* torch.per_tensor_affine, ... */
     BERTH_KIND_LAYOUT = 18,    /* torch.layout */
-    BERTH_KIND_STORAGE = 19,   /* a bare storage */
+    BERTH_KIND_STORAGE = 19,   /* a storage without a tensor around it */
     BERTH_KIND_TENSOR = 20,    /* strided, quantized or meta */
     BERTH_KIND_SPARSE = 21,    /* COO, CSR, CSC, BSR, BSC */
     BERTH_KIND_NESTED = 22,    /* nested tensor */
     BERTH_KIND_PARAMETER = 23, /* torch.nn.Parameter around a tensor */
-    BERTH_KIND_SUBCLASS = 24,  /* a tensor that carries Python attributes */
-    BERTH_KIND_GLOBAL = 25,    /* a class or function named, never called */
-    BERTH_KIND_CALL = 26       /* inert: what an unknown global was asked to build */
+    BERTH_KIND_SUBCLASS = 24,  /* a tensor with Python attributes */
+    BERTH_KIND_GLOBAL = 25,    /* the name of a class or function, which is never called */
+    BERTH_KIND_CALL = 26       /* inert: what an unknown class or function should have made */
 } berth_kind;
 
+/* The memory layout of a tensor. Source: torch.layout. */
 typedef enum berth_layout_kind {
     BERTH_SPARSE_COO = 1,
     BERTH_SPARSE_CSR = 2,
@@ -431,153 +445,288 @@ typedef enum berth_layout_kind {
 } berth_layout_kind;
 
 /*
- * A new, empty tree. The tree owns every value and storage made in it, and
- * copies all text it is given (not the bytes of tensors). It remembers its
- * first failure (memory, or an argument): makers that fail return NULL, makers
- * given NULL return NULL, and berth_save of a value of that tree then fails
- * with that error, so that building needs no check on every line.
+ * Makes an empty tree. A tree owns all values and storages that are made in it. It copies the text
+ * that it is given, but not the bytes of tensors.
+ *
+ * A tree remembers its first failure. After that, every berth_make function of it returns NULL, and
+ * NULL as an argument gives NULL again. A save of a value of that tree then fails with the
+ * remembered error. So code that builds a tree need not check every line.
+ *
+ * Lifetime: the caller frees it with berth_tree_free.
+ * Returns: the tree; NULL: BERTH_E_MEMORY.
  */
 BERTH_API berth_tree *berth_tree_new(berth_error *error);
-BERTH_API void berth_tree_free(berth_tree *tree); /* NULL: nothing */
 
-/* 0, or the tree's first failure, copied to *error. */
+/* Frees a tree with all its values and storages. NULL: does nothing. */
+BERTH_API void berth_tree_free(berth_tree *tree);
+
+/*
+ * The first failure of a tree.
+ * Returns: 0: there was none; else its status, and *error is a copy of it.
+ */
 BERTH_API int berth_tree_error(const berth_tree *tree, berth_error *error);
 
-/* ---- making ---- */
+/* ---- making values ---- */
 
+/*
+ * Each berth_make function makes one value.
+ * Lifetime: the tree owns it. Text, numbers and shapes are copied.
+ * Returns: the value; NULL on failure: see berth_tree_new.
+ * Errors: BERTH_E_MEMORY. BERTH_E_ARGUMENT: an argument is out of range, or of another tree.
+ */
+
+/* None. */
 BERTH_API berth_value *berth_make_none(berth_tree *tree);
+
+/* True or False. */
 BERTH_API berth_value *berth_make_bool(berth_tree *tree, bool value);
+
+/* An int. */
 BERTH_API berth_value *berth_make_int(berth_tree *tree, int64_t value);
-/* An integer of any size: two's complement, little-endian, 1 to 255 bytes. */
+
+/* An int of any size. Parameters: bytes: two's complement, little-endian, 1 to 255 of them. */
 BERTH_API berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
+
+/* A float. */
 BERTH_API berth_value *berth_make_float(berth_tree *tree, double value);
+
+/* A complex. */
 BERTH_API berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary);
-/* UTF-8 text of nbytes bytes; surrogates may be encoded as Python's surrogatepass does. */
+
+/* A str. Parameters: text: UTF-8. It may hold surrogates, as Python's surrogatepass encodes them.
+ */
 BERTH_API berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes);
+
+/* A bytes. */
 BERTH_API berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
+
+/* A bytearray. */
 BERTH_API berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
+
+/* An empty list: berth_list_append fills it. */
 BERTH_API berth_value *berth_make_list(berth_tree *tree);
+
+/* A tuple of n_items values of the same tree. */
 BERTH_API berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items,
                                         size_t n_items);
+
+/* An empty dict: berth_dict_set fills it, and the next two. */
 BERTH_API berth_value *berth_make_dict(berth_tree *tree);
+
+/* An empty collections.OrderedDict, which a state_dict is. */
 BERTH_API berth_value *berth_make_ordered_dict(berth_tree *tree);
+
+/* An empty collections.Counter. */
 BERTH_API berth_value *berth_make_counter(berth_tree *tree);
+
+/* An empty set: berth_set_add fills it. */
 BERTH_API berth_value *berth_make_set(berth_tree *tree);
+
+/* A torch.Size. Shapes: shape: rank items. */
 BERTH_API berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank);
-/* torch.device(type) when index < 0, else torch.device(type, index). */
+
+/* torch.device(type, index); if index < 0, torch.device(type). */
 BERTH_API berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index);
-/* torch.float32 and its like. `kind` says what `number` is: DTYPE, QSCHEME or LAYOUT. */
+
+/*
+ * A constant of torch, such as torch.float32.
+ * Parameters: kind: BERTH_KIND_DTYPE, _QSCHEME or _LAYOUT. number: a value of berth_dtype,
+ * berth_qscheme or berth_layout_kind.
+ */
 BERTH_API berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number);
+
+/* A storage without a tensor around it. */
 BERTH_API berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage);
-/* Copies *tensor, its shape and stride. Checked at once: it must fit its storage. */
+
+/*
+ * A tensor. Copies *tensor with its shape and stride.
+ * Errors: BERTH_E_TENSOR: it does not fit its storage.
+ */
 BERTH_API berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *tensor);
+
+/* A torch.nn.Parameter around a tensor, or around a sparse one. */
 BERTH_API berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor,
                                             bool requires_grad);
+
 /*
- * A sparse tensor. COO: parts = {indices, values}; CSR and BSR: {crow_indices,
- * col_indices, values}; CSC and BSC: {ccol_indices, row_indices, values}, all tensors.
- * `is_coalesced` is for COO.
+ * A sparse tensor.
+ * Parameters: parts: tensors. COO: {indices, values}. CSR and BSR: {crow_indices, col_indices,
+ * values}. CSC and BSC: {ccol_indices, row_indices, values}. is_coalesced: for COO.
+ * Shapes: shape: rank items.
  */
 BERTH_API berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout,
                                          const int64_t *shape, int32_t rank,
                                          berth_value *const *parts, bool is_coalesced);
-/* A nested tensor: buffer, sizes, strides, storage offsets: all tensors. */
+
+/* A nested tensor. Parameters: parts: tensors: buffer, sizes, strides, storage offsets. */
 BERTH_API berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4]);
+
 /*
- * `tensor` (a tensor, sparse or Parameter) with Python attributes: `state` is a
- * dict, or what PyTorch pickles there. For a Parameter it is written as
- * _rebuild_parameter_with_state, else as _rebuild_from_type_v2. Saving refuses names
- * that are the tensor's own (`data`, `grad`, `shape`, `__class__`, …), where PyTorch
- * would set another thing than an attribute, and a Parameter around such a tensor.
+ * A tensor with Python attributes.
+ * Parameters: tensor: a tensor, a sparse one, or a Parameter. state: a dict of the attributes, or
+ * what PyTorch pickles in its place.
+ * Errors: a save fails with BERTH_E_UNSUPPORTED if an attribute has a name of the tensor's own
+ * (`data`, `grad`, `shape`, `__class__`, ...), because PyTorch would then set something else; and
+ * if a Parameter is around such a tensor.
+ * Source: it is written as _rebuild_parameter_with_state (Parameters) or _rebuild_from_type_v2.
  */
 BERTH_API berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor,
                                            berth_value *state);
 
-/* ---- filling: 0 or a negative status, also remembered by the tree ---- */
+/* ---- filling containers ---- */
 
+/*
+ * Each of these functions puts a value of the same tree into a container.
+ * Returns: 0, or a negative status, which the tree remembers too (berth_tree_error). The message
+ * names the key or the index.
+ * Errors: BERTH_E_ARGUMENT: the first argument is no such container, or the value is NULL or of
+ * another tree. BERTH_E_MEMORY.
+ */
+
+/* Appends an item to a LIST. */
 BERTH_API int berth_list_append(berth_value *list, berth_value *item);
+
+/* Adds an item to a SET. Errors: BERTH_E_UNSUPPORTED: the item is not hashable. */
 BERTH_API int berth_set_add(berth_value *set, berth_value *item);
-/* Sets dict[key]; `key` is NUL-terminated. A repeated key keeps its place, as in Python. */
+
+/* dict[key] = value. Parameters: key: ends with NUL. A key that exists keeps its position. */
 BERTH_API int berth_dict_set(berth_value *dict, const char *key, berth_value *value);
-/* The same with any hashable key node. */
+
+/* dict[key] = value, for any key. Errors: BERTH_E_UNSUPPORTED: the key is not hashable. */
 BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value);
-/* Attributes of an OrderedDict (`_metadata` of a state_dict): a dict. Tensors: berth_make_subclass.
+
+/*
+ * Sets the attributes of an OrderedDict: `_metadata` of a state_dict. For tensors there is
+ * berth_make_subclass.
+ * Parameters: state: a dict.
  */
 BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 
 /* ---- copying ---- */
 
-/* Flags of berth_value_copy. */
-#define BERTH_COPY_COMPACT 1u /* cut each storage to the bytes that the tensors use */
+/* A flag of berth_value_copy: cut each storage to the bytes that the tensors use. */
+#define BERTH_COPY_COMPACT 1u
 
 /*
  * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
  * set what changes, save.
  *
  *     berth_value *root = berth_make_dict(tree);
- *     berth_dict_set(root, "model", berth_value_copy(tree, berth_find(checkpoint, "model", &error),
- * 0)); berth_dict_set(root, "epoch", berth_make_int(tree, 7)); berth_save("model.pt", root, NULL,
- * &error);
+ *     const berth_value *old = berth_find(checkpoint, "model", &error);
+ *     berth_dict_set(root, "model", berth_value_copy(tree, old, 0));
+ *     berth_dict_set(root, "epoch", berth_make_int(tree, 7));
+ *     berth_save("model.pt", root, NULL, &error);
  *
- * value: a value of any tree or checkpoint, of `tree` too. It stays as it is.
- * flags: 0, or BERTH_COPY_COMPACT: each new storage then has only the range from the first to the
- *   last byte that a tensor of the copy uses, so that a save of a view writes no more. A storage
- *   that is itself a value (BERTH_KIND_STORAGE) stays whole.
- * Identity: what was one node, or shared a storage, in `value` does so in the copy. Two calls share
- *   nothing with each other: copy in one call what shares storages.
- * Lifetime: nodes are new, bytes are referred to, not copied. The tree or checkpoint of `value`
- * must outlive the copy's last use. Returns NULL if something failed; berth_tree_error says why.
- * Time and memory are in proportion to all of the value's tree. Threads: no other thread may change
- * either tree meanwhile.
+ * What was one value, or shared a storage, in `value` does so in the copy. Two calls share nothing
+ * with each other: copy in one call what shares storages.
+ * Parameters: value: of any tree or checkpoint, of `tree` too. It stays as it is. flags: 0; or
+ * BERTH_COPY_COMPACT: each new storage has only the range from the first to the last byte that a
+ * tensor of the copy uses, so that the save of a view writes no more. A storage that is itself a
+ * value (BERTH_KIND_STORAGE) stays whole.
+ * Lifetime: the values are new. The bytes are not copied: the tree or checkpoint of `value` must
+ * live until the copy is used no more.
+ * Returns: the copy; NULL on failure, and berth_tree_error tells why. Time and memory are in
+ * proportion to the whole tree of `value`.
+ * Threads: no other thread may change either tree meanwhile.
  */
 BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags);
 
-/* ---- reading: each is defined for the kinds named, else gives 0, NULL or false ---- */
+/* ---- reading values ---- */
 
-BERTH_API berth_kind berth_value_kind(const berth_value *value); /* NULL: BERTH_KIND_NONE */
-BERTH_API const char *berth_kind_name(berth_kind kind);
 /*
- * Returns true and sets what it points to if `value` is of that kind; else false, and 0. An INT
- * that does not fit is read by berth_as_bigint.
+ * The functions below read a value of a tree or a checkpoint. `value` may be NULL: then it is of no
+ * kind.
+ * Lifetime: what they return lives as long as the tree or checkpoint.
+ * Threads: any, as long as no thread changes the tree.
  */
+
+/* The kind of a value; BERTH_KIND_NONE for NULL. */
+BERTH_API berth_kind berth_value_kind(const berth_value *value);
+
+/* The name of a kind, for example "ordered_dict". Lifetime: static. */
+BERTH_API const char *berth_kind_name(berth_kind kind);
+
+/*
+ * The next functions return true and set *result if the value is of their kind. Else they return
+ * false and set it to 0 (false).
+ */
+
+/* A BOOL. */
 BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
+
+/* An INT that fits; berth_as_bigint reads one that does not. */
 BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
+
+/* A FLOAT. An INT is none: 1 and 1.0 are different in Python, too. */
 BERTH_API bool berth_as_float(const berth_value *value, double *result);
+
+/* A COMPLEX. */
 BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
-/* DTYPE, QSCHEME, LAYOUT, whichever `kind` says. The layout of a SPARSE is one, too. */
+
+/*
+ * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too.
+ * Parameters: number: becomes a berth_dtype, berth_qscheme or berth_layout_kind.
+ */
 BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);
-/* The two's complement bytes of an INT beyond int64; NULL for one that fits. */
+
+/*
+ * The next functions return a pointer; NULL if the value is of another kind. `nbytes`
+ * may be NULL.
+ */
+
+/* An INT beyond 64 bits: its bytes, in two's complement, little-endian. NULL for one that fits. */
 BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
-/* STR: its text. GLOBAL: "module name". DEVICE: "cuda:1". */
+
+/* The text of a STR, "module name" of a GLOBAL, "cuda:1" of a DEVICE. It ends with NUL. */
 BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
-/* BYTES, BYTEARRAY. */
+
+/* A BYTES or BYTEARRAY. */
 BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
-/* SIZE, SPARSE: the shape; *rank items. */
+
+/* A SIZE, or the shape of a SPARSE. Shapes: *rank items. */
 BERTH_API const int64_t *berth_as_size(const berth_value *value, int32_t *rank);
-BERTH_API berth_storage *berth_as_storage(const berth_value *value); /* STORAGE */
-/* TENSOR; also what a PARAMETER or SUBCLASS wraps when that is one. */
+
+/* A STORAGE. */
+BERTH_API berth_storage *berth_as_storage(const berth_value *value);
+
+/* A TENSOR, also the one inside a PARAMETER or SUBCLASS. */
 BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
 
-/* LIST, TUPLE, SET, SIZE, dicts: how many items; SPARSE, NESTED: parts; CALL: arguments. */
+/*
+ * The number of items of a LIST, TUPLE, SET, SIZE or dict; of parts of a SPARSE or NESTED; of
+ * arguments of a CALL. 0 for other kinds.
+ */
 BERTH_API size_t berth_value_count(const berth_value *value);
-/* Item i of anything that berth_value_count counts but dicts; NULL if there is none. */
+
+/* Item i of everything that has a count, except dicts; NULL if there is none. */
 BERTH_API berth_value *berth_list_at(const berth_value *list, size_t i);
-/* Key and item i of a dict, in the order of insertion; either pointer may be NULL. */
+
+/*
+ * Key and item i of a dict, in the order of insertion.
+ * Parameters: key, item: may be NULL.
+ * Returns: false: there is no item i; then both become NULL.
+ */
 BERTH_API bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key,
                              berth_value **item);
-/* The value under a text key, or NULL. */
+
+/* The item of a dict under a text key; NULL if there is none. */
 BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
 
 /* What a value has beside its items. */
 typedef enum berth_part {
     BERTH_PART_INNER = 0,      /* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called */
     BERTH_PART_STATE = 1,      /* attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL */
-    BERTH_PART_LIST_ITEMS = 2, /* CALL: the LIST of what Python would append to the object */
-    BERTH_PART_DICT_ITEMS = 3  /* CALL: the DICT of what it would set in it by key */
+    BERTH_PART_LIST_ITEMS = 2, /* CALL: a LIST of what Python would append to the object */
+    BERTH_PART_DICT_ITEMS = 3  /* CALL: a DICT of what Python would set in it by key */
 } berth_part;
-/* NULL if there is none. In names: "x.__dict__", "x.list_items.0", "x.dict_items.key". */
+
+/*
+ * A part of a value. In names it is "x.__dict__", "x.list_items.0", "x.dict_items.key".
+ * Returns: the part; NULL if there is none.
+ */
 BERTH_API berth_value *berth_value_part(const berth_value *value, berth_part part);
-/* BERTH_REQUIRES_GRAD: of a tensor or PARAMETER; BERTH_COALESCED: of a SPARSE. */
+
+/* BERTH_REQUIRES_GRAD of a tensor or PARAMETER, BERTH_COALESCED of a SPARSE; else 0. */
 BERTH_API uint32_t berth_value_flags(const berth_value *value);
 
 /* ---- walking ---- */
@@ -1278,30 +1427,43 @@ BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_sec
 /* ===================================================================== */
 
 /*
- * What torch.load(path, weights_only=True, mmap=True) does. Opens, parses and
- * checks as load.check says; tensors' bytes are mapped or read when asked for.
- * What each level sees:
- * - none: the head alone. Storages are where the layout puts them; what lies behind the last record
- *   of the head is not looked at.
- * - directory: the end records and all entries of the directory; that storages are where the layout
- *   puts them, and that every byte of the file belongs to an entry, so that no other reader finds
- *   records or another archive between; of what is no storage, local header and descriptor.
- * - headers: local headers and descriptors of storages, too.
- * - data: the CRC of every record, too.
+ * Opens a checkpoint, as torch.load(path, weights_only=True, mmap=True) does: reads its head,
+ * parses the pickle, and checks the file as load.check says. The bytes of tensors are mapped or
+ * read when they are needed.
  *
- * With load.check=data no byte is handed out before the CRC of its record was compared: by open,
- * where storages are mapped (call->progress is told how far it is, and may cancel); else when a
- * storage, or a range of it, is first asked for.
- * With load.prefetch=populate, advise or read, what berth_prefetch_begin does goes on behind, until
- * berth_close: asking for a tensor's bytes is the consumer's step, and waits for nothing.
- * Truncating a file while it is mapped makes the kernel kill the process
- * (SIGBUS) on the next touch: where that may happen, set load.mmap=off, and
- * bytes are read into memory instead. Replacing it by rename, as berth_save
- * does, is safe.
+ * What each level of load.check looks at:
+ * - none: only the head. Storages are where the layout puts them. What lies behind the last record
+ *   of the head is not checked.
+ * - directory: also the end records and all entries of the directory. Storages must be where the
+ *   layout puts them, and every byte of the file must belong to an entry, so that no other reader
+ *   finds other records or another archive in between. The local headers and descriptors of all
+ *   records that are no storages.
+ * - headers: also the local headers and descriptors of storages.
+ * - data: also the CRC of every record.
+ *
+ * With load.check=data no byte is handed out before the CRC of its record was compared. Where
+ * storages are mapped, berth_open does that (params->progress is called, and may cancel). Else it
+ * happens when a storage, or a range of it, is first read.
+ *
+ * With load.prefetch=populate, advise or read, a prefetch of all storages begins, as by
+ * berth_prefetch_begin, and ends with berth_close. Asking for a tensor's bytes is its consumer's
+ * step, and does not wait.
+ *
+ * If a mapped file is truncated, the kernel kills the process (SIGBUS) when it touches the lost
+ * part. Where that may happen, set load.mmap=off: then bytes are read into memory. Replacing a file
+ * by a rename is safe; berth_save does that.
+ *
+ * Parameters: params: may be NULL.
+ * Lifetime: *checkpoint is the caller's until berth_close; NULL on failure.
+ * Errors: BERTH_E_NOT_FOUND, BERTH_E_SYSTEM: the file cannot be read. BERTH_E_NOT_CHECKPOINT,
+ * BERTH_E_ARCHIVE, BERTH_E_PICKLE, BERTH_E_FORBIDDEN, BERTH_E_TENSOR, BERTH_E_OFFSETS,
+ * BERTH_E_CHECKSUM, BERTH_E_TRUNCATED, BERTH_E_UNSUPPORTED: what is wrong with it.
+ * Threads: any. One checkpoint may be used from several threads where a function's comment says so.
  */
-BERTH_API int berth_open(const char *path, const berth_params *call, berth_checkpoint **checkpoint,
-                         berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_open(const char *path, const berth_params *params,
+                                          berth_checkpoint **checkpoint, berth_error *error);
 
+/* What a berth_source is. */
 typedef enum berth_source_kind {
     BERTH_SOURCE_FUNCTION = 0,
     BERTH_SOURCE_PATH = 1,
@@ -1309,14 +1471,15 @@ typedef enum berth_source_kind {
     BERTH_SOURCE_MEMORY = 3
 } berth_source_kind;
 
-/* Where a load comes from. Made by berth_from_path, berth_from_fd, berth_from_memory or
- * berth_from_function. */
+/*
+ * Where a load comes from. The four functions below make one.
+ */
 typedef struct berth_source {
     berth_source_kind kind;
     int fd;
     const char *path;
     const void *bytes;
-    uint64_t nbytes;  /* size of the whole: memory and functions */
+    uint64_t nbytes;  /* size of the whole; for memory and functions */
     const char *name; /* of a function, for messages; NULL: "source" */
     /* Fills the buffer with bytes [offset, offset + nbytes) of the source. Returns 0 or an errno
        value. Called from several threads at once. */
@@ -1358,8 +1521,8 @@ static inline berth_source berth_from_function(int (*read)(void *context, void *
 }
 
 /*
- * Like berth_open, from any source.
- * Lifetime: *source is copied; the memory or context in it must live until berth_close.
+ * Opens a checkpoint from any source. All else is as for berth_open.
+ * Lifetime: *source is copied. The memory or context in it must live until berth_close.
  * Errors: BERTH_E_CALLBACK: the function of the source failed. BERTH_E_ARGUMENT: no source, or one
  * of an invalid kind.
  */
@@ -1367,91 +1530,124 @@ BERTH_API BERTH_MUST_CHECK int berth_open_source(const berth_source *source,
                                                  const berth_params *params,
                                                  berth_checkpoint **checkpoint, berth_error *error);
 
-/* Closes and frees everything handed out of the checkpoint. NULL: nothing. */
+/*
+ * Closes a checkpoint and frees everything that was returned from it. NULL: does nothing.
+ * Threads: no other thread may use the checkpoint any more.
+ */
 BERTH_API void berth_close(berth_checkpoint *checkpoint);
 
-/* The value that was saved. Lives as long as the checkpoint. Any thread may read it. */
+/*
+ * The value that was saved.
+ * Lifetime: the checkpoint's.  Threads: any.
+ */
 BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
 
 /*
- * The value under a name ("model.0.weight": dict keys and list indices joined
- * by dots), or under a path ("['model'][0]['a.b']"). BERTH_E_NOT_FOUND says what is
- * near; BERTH_E_AMBIGUOUS names both paths, or the step that two keys have: NaNs, and tuples
- * that are shown alike as they are long. A tensor goes before other values of its name; the empty
- * name is the root. Any thread may ask.
+ * Finds a value by its name or its path. A name is made of dict keys and list indices with dots
+ * between them: "model.0.weight". A path is unambiguous: "['model'][0]['a.b']". The empty name is
+ * the root. If a tensor and another value have the same name, the tensor is found.
+ * Lifetime: the checkpoint's.
+ * Returns: the value; NULL on failure.
+ * Errors: BERTH_E_NOT_FOUND: the message says what is near. BERTH_E_AMBIGUOUS: the message names
+ * both paths, or the step at which two keys look the same (NaNs, very long tuples).
+ * Threads: any.
  */
 BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                                         berth_error *error);
-/* Like berth_find, for tensors and Parameters; NULL if there is none, or no single one. Why not,
- * only berth_find says. */
+
+/*
+ * Finds a tensor or a Parameter by its name or path.
+ * Returns: the tensor; NULL: there is none, or more than one; berth_find says which.
+ * Lifetime: the checkpoint's.  Threads: any.
+ */
 BERTH_API const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint,
                                                 const char *name);
 
-/* One tensor of the list. Text lives until the next call on this checkpoint. */
+/*
+ * The elements of a tensor that a program knows: finds `name`, compares dtype and shape, and
+ * returns what berth_tensor_data returns.
+ * Shapes: shape: `rank` sizes; -1: any size. NULL if rank is 0.
+ * Lifetime: the checkpoint's.
+ * Returns: the elements, contiguous and row-major; NULL on failure.
+ * Errors: BERTH_E_NOT_FOUND, BERTH_E_AMBIGUOUS: as for berth_find. BERTH_E_ARGUMENT: it is no
+ * tensor, or a meta tensor, or has another dtype or shape. BERTH_E_UNSUPPORTED: it is not
+ * contiguous. Otherwise as for berth_tensor_data.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint, const char *name,
+                                                    berth_dtype dtype, int32_t rank,
+                                                    const int64_t *shape, berth_error *error);
+
+/*
+ * One tensor of the list of berth_tensor_at.
+ * Lifetime: the texts are valid until the next call of berth_tensor_at on this checkpoint; all else
+ * lives as long as the checkpoint.
+ */
 typedef struct berth_named_tensor {
-    const char *name; /* short, "a.0.b"; or the path where two tensors have that name, or where it
-                         is empty, begins as a path does, holds a NUL or what is no UTF-8 */
+    const char *name; /* "a.0.b". It is the path if two tensors have this name, or if the name is
+                         empty, looks like a path, holds a NUL or is not UTF-8 */
     const char *path; /* "['a'][0]['b']" */
     const berth_tensor *tensor;
-    const berth_value *value; /* the node met there: TENSOR, PARAMETER, SUBCLASS */
-    uint64_t offset;          /* first element's byte in the file; BERTH_NO_OFFSET: meta */
+    const berth_value *value; /* the value there: TENSOR, PARAMETER or SUBCLASS */
+    uint64_t offset;          /* of the first element in the file; BERTH_NO_OFFSET: meta */
     bool parameter;
     bool requires_grad;
 } berth_named_tensor;
 
 /*
- * All tensors in the order of a walk that enters each container once. The parts
- * of sparse tensors are listed as "name.indices", "name.values", ….
+ * The number of tensors in a checkpoint. A container that is used in two places counts once. The
+ * parts of sparse tensors count as "name.indices", "name.values", ...
+ * Threads: any.
  */
 BERTH_API size_t berth_tensor_count(const berth_checkpoint *checkpoint);
+
+/*
+ * Tensor i, in the order in which a walk meets them.
+ * Errors: BERTH_E_NOT_FOUND: there is no tensor i.
+ * Threads: any, but the texts belong to the last call.
+ */
 BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                               berth_error *error);
 
 /*
- * The first element of a tensor (its strides apply), in this machine's byte order,
- * aligned for its dtype. Lives as long as the checkpoint. Mapped copy-on-write
- * by default, so that casting const away and writing changes no file; with
- * load.mmap_flags=shared it is read-only. BERTH_E_ARGUMENT where its place is a device
- * (berth_choose_places). Thread-safe.
+ * The address of a tensor's first element. Its strides apply. The elements are in this machine's
+ * byte order and aligned for the dtype. By default they are mapped copy-on-write: a program may
+ * cast const away and write, which changes no file. With load.mmap_flags=shared they are read-only.
+ * Lifetime: the checkpoint's.
+ * Returns: the address; NULL on failure.
+ * Errors: BERTH_E_ARGUMENT: a meta tensor, or it is on a device (berth_choose_places).
+ * BERTH_E_TRUNCATED, BERTH_E_CHECKSUM, BERTH_E_MEMORY, BERTH_E_SYSTEM: it cannot be loaded.
+ * Threads: any.
  */
 BERTH_API const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                         berth_error *error);
-/*
- * The elements of a tensor that a program knows: finds `name`, compares dtype and shape, and
- * returns berth_tensor_data. `shape`: `rank` sizes; -1: any size. NULL if rank is 0. Returns the
- * elements: contiguous, row-major. NULL, and the error says what is different: BERTH_E_NOT_FOUND,
- * BERTH_E_AMBIGUOUS: as berth_find. BERTH_E_ARGUMENT: no tensor, a meta tensor, another dtype or
- * shape. BERTH_E_UNSUPPORTED: the tensor is not contiguous. Otherwise as berth_tensor_data.
- * Lifetime: as long as the checkpoint. Thread-safe.
- */
-BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint, const char *name,
-                                                    berth_dtype dtype, int32_t rank,
-                                                    const int64_t *shape, berth_error *error);
-/* Like berth_tensor_data, for a whole storage. */
+
+/* The address of a storage's first byte. All else is as for berth_tensor_data. */
 BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
                                          berth_error *error);
-/*
- * Copies elements [first, first + n) of the row-major order into `buffer`
- * (n x item size bytes), whatever the strides. For sub-byte quantized kinds only whole
- * contiguous tensors. Of a contiguous tensor no more is read than these; long ranges by io.threads
- * workers, from the map, or where it is not mapped as its method says: past the page cache through
- * buffers of io.memory_nbytes at most, or straight into `buffer`. From a device, if that is where
- * they are. Thread-safe.
- */
-BERTH_API int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                int64_t first, int64_t n, void *buffer, berth_error *error);
 
 /*
- * Copies a slice of a tensor: elements starts[d] ... starts[d] + lengths[d] - 1 of each dimension
- * d, in row-major order. Rows of the slice that lie apart in the file are separate requests, if
- * more than 32 KiB lie between them and a row has 512 bytes or more; else what lies between is
- * read, too.
- * `starts`, `lengths`: as many as the tensor has dimensions. `buffer`: has room for the product of
- * lengths, times the size of an element. NULL if that is 0. Sub-byte quantized kinds: only whole
- * contiguous tensors.
- * Returns 0 or an error; after an error the buffer holds any bytes. BERTH_E_ARGUMENT: the slice is
- * not within the tensor. Otherwise as berth_tensor_read.
- * Thread-safe.
+ * Copies elements [first, first + n) of the row-major order into `buffer`, whatever the strides.
+ * Of a contiguous tensor nothing else is read. Long ranges are read by io.threads workers: from the
+ * map; or, if the storage is not mapped, as its method says, past the page cache through buffers of
+ * at most io.memory_nbytes, or straight into `buffer`. A tensor on a device is copied from there.
+ * Parameters: buffer: room for n items.
+ * Errors: BERTH_E_ARGUMENT: the range is not inside the tensor. BERTH_E_UNSUPPORTED: a part of a
+ * tensor with several elements in an item, or one that is not contiguous. Otherwise as for
+ * berth_tensor_data.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_tensor_read(berth_checkpoint *checkpoint,
+                                                 const berth_tensor *tensor, int64_t first,
+                                                 int64_t n, void *buffer, berth_error *error);
+
+/*
+ * Copies a slice of a tensor, in row-major order: elements starts[d] to starts[d] + lengths[d] - 1
+ * of each dimension d. Rows of the slice are separate requests if they have 512 bytes or more and
+ * more than 32 KiB lie between them; else what lies between is read too.
+ * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
+ * 0. Shapes: starts, lengths: one number for each dimension of the tensor. Errors: as for
+ * berth_tensor_read. After an error the content of the buffer is undefined. Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
                                                        const berth_tensor *tensor,
@@ -1459,104 +1655,111 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
                                                        const int64_t *lengths, void *buffer,
                                                        berth_error *error);
 
-/* ---- storages: which, how, and what became of them ---- */
+/* ---- storages: which, how, and what happened to them ---- */
 
 /*
- * Which tensors of a checkpoint are meant. NULL or zeros: everything in it. Text and array are the
- * caller's, for the time of the call.
+ * A selection of tensors: those whose name fits the pattern, and those of the array. NULL or zeros:
+ * everything in the checkpoint.
+ * Lifetime: text and array are the caller's, until the function returns.
+ * Errors: BERTH_E_NOT_FOUND: no name fits the pattern.
  */
 typedef struct berth_selection {
-    const char *pattern;                /* glob over names as `berth ls` shows them: * ? [...], as
-                                           fnmatch(3), * also takes dots; NULL: none. One that fits
-                                           no tensor is BERTH_E_NOT_FOUND */
-    const berth_tensor *const *tensors; /* and these, of this checkpoint */
+    const char *pattern; /* glob over the names that `berth ls` shows: * ? [...] as in
+                            fnmatch(3); * also matches dots. NULL: none */
+    const berth_tensor *const *tensors; /* of this checkpoint */
     size_t n_tensors;
 } berth_selection;
 
-/* How a storage becomes memory: values of load.method. */
+/* How a storage becomes memory: the values of load.method. */
 typedef enum berth_load_method {
-    BERTH_LOAD_AUTO,
-    BERTH_LOAD_MAP,
-    BERTH_LOAD_READ,
-    BERTH_LOAD_DIRECT
+    BERTH_LOAD_AUTO = 0,
+    BERTH_LOAD_MAP = 1,
+    BERTH_LOAD_READ = 2,
+    BERTH_LOAD_DIRECT = 3
 } berth_load_method;
 
-/* A rule fits a storage that all of it fits; zeros fit any. */
+/* A rule for storages. It applies to a storage if all its conditions hold; zeros always hold. */
 typedef struct berth_method_rule {
-    const char *pattern;  /* glob: one of the names of the tensors that view it. NULL: any */
-    const char *location; /* glob over where it was, "cuda*". NULL: any */
-    uint64_t least_nbytes;
-    uint64_t most_nbytes; /* 0: no bound */
+    const char *pattern;   /* glob: a name of one of the tensors that view the storage */
+    const char *location;  /* glob: where it was when it was saved, "cuda*" */
+    uint64_t least_nbytes; /* its smallest size */
+    uint64_t most_nbytes;  /* its largest size; 0: no limit */
     berth_load_method method;
 } berth_method_rule;
 
 /*
- * Says for each storage how it becomes memory, in the place of load.method: by the first rule that
- * fits it; storages that none fits go by load.method again. Only for storages that are not memory
- * yet. Nothing is read. One load may mix methods: map what the processor keeps, read directly what
- * goes elsewhere. load.mmap=off still maps nothing, and what cannot be is read: berth_storage_stats
- * tells. BERTH_E_ARGUMENT: a method that there is not. Thread-safe.
+ * Sets how each storage becomes memory, in place of load.method: by the first rule that applies.
+ * Storages without a rule follow load.method again. Nothing is read, and storages that are memory
+ * already stay as they are. So one load can mix methods: map what the processor needs, and read
+ * directly what goes elsewhere. With load.mmap=off nothing is mapped; what a method cannot do is
+ * read, and berth_storage_get_stats says why.
+ * Errors: BERTH_E_ARGUMENT: invalid method.
+ * Threads: any.
  */
 BERTH_API int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *rules,
                                    size_t n_rules, berth_error *error);
-/* Says how one storage becomes memory. */
+
+/* Returns how one storage becomes memory. */
 typedef berth_load_method (*berth_method_function)(void *context, const berth_storage *storage);
 
-/* The same by a function, asked once a storage, on the caller's thread; views of another storage,
- * which only files from before 1.6 have, go with it. */
+/*
+ * The same by a function. It is called once for each storage, on the calling thread. In legacy
+ * files a storage can be a view of another one; then it follows that one.
+ */
 BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function choose,
                                       void *context, berth_error *error);
 
 /*
- * Brings all storages of the selected tensors into memory, so that berth_tensor_data and
- * berth_storage_data need not wait for it: io.threads workers read neighbours in the file together,
- * in pieces of io.chunk_nbytes, into aligned memory in large pages; what is mapped is made present.
- * With load.check=data CRCs of what is brought are compared on the way (a bad one is
- * BERTH_E_CHECKSUM). All or nothing: after a failure, or a cancel by call->progress, no storage is
- * memory that was not before, unless another call brought it, and it may be tried again. A progress
- * function must not ask for data of the same checkpoint.
+ * Loads all storages of the selected tensors, so that berth_tensor_data and berth_storage_data need
+ * not wait. io.threads workers read neighbours in the file together, in requests of
+ * io.chunk_nbytes, into aligned memory in large pages. Mapped storages are made present. With
+ * load.check=data the CRCs are compared on the way. Storages that berth_choose_places sends to a
+ * device are loaded there, and get no address on the host.
  *
- * How each becomes memory, that load.method or berth_choose_methods say. `auto`: a file that is in
- * memory already (samples tell) is mapped; a cold one on a disk, if 64 MiB or more are asked for
- * and memory is really free for them, is read past the page cache; where memory is short it is
- * mapped; else it is read. With load.mmap=off, and on file systems of networks and processes
- * (FUSE), where others may cut a mapped file short, it is read. BERTH_E_MEMORY, before anything is
- * read, names the first tensor that does not fit, and the bytes missing.
+ * load.method or berth_choose_methods say how each storage becomes memory. With `auto`, a file that
+ * is in the page cache (a sample decides) is mapped. A cold file on a disk is read past the page
+ * cache, if 64 MiB or more are wanted and there is free memory for them; if memory is short, it is
+ * mapped. Otherwise it is read. With load.mmap=off it is never mapped, nor on network file systems
+ * and FUSE, where others may truncate a mapped file.
  *
- * What berth_choose_places sends to devices is brought there, and no address of the host's is made.
- *
- * call->config NULL: the configuration that the checkpoint was opened with. Statistics:
- * asked_nbytes are those of the storages meant, moved_nbytes those read now: gaps up to 32 KiB
- * between neighbours are read along, and storages that were memory are not read again. Thread-safe,
- * beside everything else that is: a storage that another thread is bringing is waited for.
+ * A load is all or nothing: if it fails or is cancelled, no further storage is memory, unless
+ * another call loaded it, and the load may be repeated.
+ * Parameters: selection: NULL: everything. params->config: NULL: the configuration with which the
+ * checkpoint was opened. params->progress must not ask for data of the same checkpoint.
+ * params->stats: asked_nbytes are those of the selected storages; moved_nbytes those that were read
+ * now, with gaps of up to 32 KiB between neighbours.
+ * Errors: BERTH_E_MEMORY: before anything is read; the message names the first tensor that does not
+ * fit, and the missing bytes. BERTH_E_CHECKSUM. BERTH_E_CANCELLED. Otherwise as for
+ * berth_tensor_data.
+ * Threads: any. A storage that another thread is loading is waited for.
  */
 BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
-                         const berth_params *call, berth_error *error);
+                         const berth_params *params, berth_error *error);
 
-/* Where the bytes of one storage, or the elements of one tensor, go. Set one of the two. */
+/* One destination of berth_load_into. Set either storage or tensor. */
 typedef struct berth_destination {
     const berth_storage *storage; /* all of its bytes */
     const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides */
-    void *address;                /* memory of the host, of the caller */
-    uint64_t nbytes;              /* of that memory: at least what goes there */
+    void *address;                /* the caller's memory, on the host */
+    uint64_t nbytes;              /* size of that memory: at least what goes there */
     uint64_t reserved[2];         /* 0 */
 } berth_destination;
 
 /*
- * Reads storages and tensors into memory of the caller. Storages do not become memory of the
+ * Reads storages and tensors into the caller's memory. The storages do not become memory of the
  * checkpoint. io.threads workers read neighbours in the file together. With load.method=direct, or
- * `auto` for 64 MiB or more that are cold on a disk, reads go past the page cache: straight to the
- * caller's memory where address and file offset are equal modulo the block, or else through buffers
- * of io.memory_nbytes at most. Rules of berth_choose_methods do not matter here. Bytes are in this
- * machine's order.
- * `destinations`: `n` of them, each of destination_nbytes bytes: sizeof(berth_destination). Two of
- * them may mean the same bytes; their memory must not overlap. `params`: as for berth_load.
- * Lifetime: the caller's memory is used until this returns.
- * Returns 0 or an error; after an error the memory holds any bytes. BERTH_E_ARGUMENT: a destination
- * with neither or both of storage and tensor, of another checkpoint, or with too little memory;
- * then nothing was read. BERTH_E_CHECKSUM: with load.check=data, a wrong CRC. BERTH_E_CANCELLED: by
- * params->progress.
- * Thread-safe.
+ * with `auto` if 64 MiB or more are cold on a disk, reads go past the page cache: straight into the
+ * caller's memory where address and file offset are equal modulo the block size, else through
+ * buffers of at most io.memory_nbytes. Rules of berth_choose_methods do not apply. The bytes are in
+ * this machine's order.
+ * Parameters: destinations: n of them, each of destination_nbytes bytes: sizeof(berth_destination).
+ * Two may have the same source; their memory must not overlap. params: as for berth_load.
+ * Lifetime: the memory is the caller's. It is written until the function returns.
+ * Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of another
+ * checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
+ * load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress cancelled. After an
+ * error the content of the memory is undefined.
+ * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
                                                const berth_destination *destinations, size_t n,
@@ -1564,20 +1767,24 @@ BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
                                                const berth_params *params, berth_error *error);
 
 /*
- * What became of one storage; of a view, of its root. moved_nbytes: of its own bytes, those that
- * were read for it; none of what is mapped. Thread-safe.
+ * What happened to one storage; for a view, to the storage that it views. moved_nbytes are those of
+ * its own bytes that were read for it; 0 if it is mapped.
+ * Threads: any.
  */
 BERTH_API int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *storage,
                                       berth_storage_stats *stats, berth_error *error);
 
-/* What the file says of itself. Text lives as long as the checkpoint. */
+/*
+ * What the file says about itself.
+ * Lifetime: texts live as long as the checkpoint.
+ */
 typedef struct berth_info {
-    const char *archive;       /* top folder, "" for a stream from before 1.6 */
-    const char *container;     /* "zip" or "stream" */
+    const char *archive;       /* the folder in the archive; "" in the legacy format */
+    const char *container;     /* "zip", or "stream": the legacy format */
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     const char *byteorder;     /* "little" or "big" */
-    bool byteorder_recorded;   /* else assumed, load.endianness */
+    bool byteorder_recorded;   /* false: it is not recorded, load.endianness says it */
     uint64_t nbytes;           /* of the file */
     uint64_t storages_nbytes;
     size_t n_records;
@@ -1589,53 +1796,62 @@ typedef struct berth_info {
 } berth_info;
 
 /*
- * The storages of a checkpoint, one by one, in the order in which its values name them: the first
- * one after NULL, NULL after the last. Those that are views of another one, which only files from
- * before 1.6 have, are left out. Any thread may ask.
+ * Iterates over the storages of a checkpoint, in the order in which its values name them. Views of
+ * other storages, which only the legacy format has, are left out.
+ * Parameters: previous: NULL: start.
+ * Returns: the next storage; NULL after the last.
+ * Threads: any.
  */
 BERTH_API const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                                   const berth_storage *previous);
 
-/* Reads the directory, where load.check=none left it unread. */
+/*
+ * Fills *info. If load.check=none left the directory unread, it is read now.
+ * Errors: as for berth_open with load.check=directory.
+ * Threads: any.
+ */
 BERTH_API int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error);
 
 /* ---- verification ---- */
 
+/* What berth_verify found, in numbers. */
 typedef struct berth_verdict {
     size_t n_records;
     size_t n_storages;
     size_t n_verified;   /* records whose CRC was computed and matches */
-    size_t n_unverified; /* non-empty records without a CRC */
-    size_t n_bad;        /* records with which something is wrong */
+    size_t n_unverified; /* records with bytes but without a CRC */
+    size_t n_bad;        /* records with an error */
     uint64_t nbytes;     /* of all records */
 } berth_verdict;
 
-/* One record as it was found. All pointers are valid during the call only. */
+/*
+ * What berth_verify found in one record.
+ * Lifetime: everything is valid during the callback only.
+ */
 typedef struct berth_record_verdict {
-    const char *name; /* without the top folder; "" for a storage of a stream from before 1.6 */
+    const char *name; /* without the archive's folder; "" for a storage of the legacy format */
     uint64_t offset;  /* of its data */
     uint64_t nbytes;
     berth_crc_verdict crc32;
-    const berth_error *bad; /* NULL: nothing is wrong with it; its message does not name the file */
+    const berth_error *bad; /* NULL: it is good. The message does not name the file */
 } berth_record_verdict;
 
-/* Called for each record in the file's order, on the calling thread, when all bytes are read. */
+/* Called for each record in the file's order, on the calling thread, after all bytes were read. */
 typedef void (*berth_record_function)(void *context, const berth_record_verdict *record);
 
 /*
- * Reads the whole source and checks everything: archive, directory against local headers and
- * descriptors, computed offsets, pickle, the bounds of every tensor, every CRC. Every byte is read
- * once, by io.threads workers with buffers of at most io.memory_nbytes; data.pkl and the directory
- * twice.
- * `source`: NULL is BERTH_E_ARGUMENT. `params`: NULL: defaults. `report`: gets every record, good
- * or bad; NULL: nobody asks. `context` is its own. *verdict counts what was seen until the first
- * failure; NULL: not wanted.
- * A bad record does not keep others from being checked, unless it is not where the others say it
- * is: then it is the last one reported. A record that the disk cannot read (EIO, ENODATA, EILSEQ)
- * is bad, too, and has that system_errno; but not in the legacy format, nor where opening needs it.
- * A request that fails once and succeeds when it is repeated is an error.
- * Returns 0, or the first thing found bad: what keeps the source from being opened, or else the
- * first bad record in the file's order.
+ * Reads the whole source and checks everything: the archive, the directory against local headers
+ * and descriptors, computed offsets, the pickle, the bounds of every tensor, every CRC. io.threads
+ * workers read every byte once, with buffers of at most io.memory_nbytes; data.pkl and the
+ * directory are read twice.
+ *
+ * A bad record does not keep others from being checked, unless it is not where the others say: then
+ * it is the last one that is reported. A record that the disk cannot read (EIO, ENODATA, EILSEQ) is
+ * bad too, with that system_errno; but not in the legacy format, nor if opening needs it. A request
+ * that fails once and succeeds when it is repeated is an error.
+ * Parameters: report: gets every record; NULL: no report. verdict: counts what was checked until
+ * the first failure; NULL: not wanted. Returns: 0; or the first thing found bad: what keeps the
+ * source from being opened, else the first bad record in the file's order. Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_verify(const berth_source *source, const berth_params *params,
                                             berth_record_function report, void *context,
@@ -1644,32 +1860,57 @@ BERTH_API BERTH_MUST_CHECK int berth_verify(const berth_source *source, const be
 /* ---- records: the container level ---- */
 
 /*
- * Opens the records of any archive of this kind (TorchScript and torch.package
- * too) without looking into the pickle. Reads the directory, checks headers as
- * load.check says: directory reads none of them where every header is where the layout puts it.
+ * Opens the records of an archive, TorchScript and torch.package too, without looking into its
+ * pickle. Reads the directory, and checks headers as load.check says; with load.check=directory it
+ * reads no header, if all are where the layout puts them.
+ * Lifetime: *archive is the caller's until berth_archive_close; NULL on failure.
+ * Errors: as for berth_open.
+ * Threads: any. Several threads may use one archive.
  */
-BERTH_API int berth_archive_open(const char *path, const berth_params *call,
-                                 berth_archive **archive, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_archive_open(const char *path, const berth_params *params,
+                                                  berth_archive **archive, berth_error *error);
+
 /*
- * Like berth_archive_open, from any source.
- * Lifetime: *source is copied; the memory or context in it must live until berth_archive_close.
+ * Opens an archive from any source. All else is as for berth_archive_open.
+ * Lifetime: *source is copied. The memory or context in it must live until berth_archive_close.
  */
 BERTH_API BERTH_MUST_CHECK int berth_archive_open_source(const berth_source *source,
                                                          const berth_params *params,
                                                          berth_archive **archive,
                                                          berth_error *error);
-BERTH_API void berth_archive_close(berth_archive *archive);             /* NULL: nothing */
-BERTH_API const char *berth_archive_name(const berth_archive *archive); /* top folder */
+
+/* Closes an archive. NULL: does nothing. Threads: no other thread may use it any more. */
+BERTH_API void berth_archive_close(berth_archive *archive);
+
+/* The archive's top folder. */
+BERTH_API const char *berth_archive_name(const berth_archive *archive);
+
+/* The number of records. */
 BERTH_API size_t berth_archive_count(const berth_archive *archive);
-/* Record i in the directory's order. BERTH_E_NOT_FOUND: no such record. */
+
+/*
+ * Record i, in the directory's order.
+ * Errors: BERTH_E_NOT_FOUND: there is no record i.
+ */
 BERTH_API int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record);
-/* The record of a name without the top folder; BERTH_E_NOT_FOUND. */
+
+/*
+ * The record of a name.
+ * Parameters: name: without the archive's folder.
+ * Errors: BERTH_E_NOT_FOUND.
+ */
 BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
                                  berth_record *record, berth_error *error);
-/* Bytes [offset, offset + nbytes) of a record, inflated where it is deflated; long ranges by
- * workers, as berth_tensor_read does. Thread-safe. */
-BERTH_API int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
-                                 size_t nbytes, uint64_t offset, berth_error *error);
+
+/*
+ * Reads bytes [offset, offset + nbytes) of a record, inflated if it is deflated. Long ranges are
+ * read by io.threads workers.
+ * Errors: BERTH_E_ARGUMENT: the range is not inside the record. Otherwise as for berth_tensor_read.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_archive_read(berth_archive *archive,
+                                                  const berth_record *record, void *buffer,
+                                                  size_t nbytes, uint64_t offset,
+                                                  berth_error *error);
 
 /* ===================================================================== */
 /*  Prefetch                                                             */

@@ -117,16 +117,12 @@ class checkpoint
     template <typename Element>
     span<Element> expect(const std::string &name, const std::vector<std::int64_t> &shape)
     {
-        const berth_tensor *found = berth_find_tensor(handle.get(), name.c_str());
-        bool fits = found && found->dtype == dtype_of<Element> &&
-                    static_cast<std::size_t>(found->rank) == shape.size() &&
-                    berth_tensor_is_contiguous(found);
-        for (std::size_t i = 0; fits && i < shape.size(); i++)
-            fits = shape[i] == -1 || shape[i] == found->shape[i];
-        if (!fits)
-            throw error(BERTH_E_NOT_FOUND, name + ": no tensor of this type and shape");
-        return {static_cast<const Element *>(check(berth_tensor_data, handle.get(), found)),
-                static_cast<std::size_t>(berth_tensor_numel(found))};
+        const void *elements =
+            check(berth_expect, handle.get(), name.c_str(), dtype_of<Element>,
+                  static_cast<std::int32_t>(shape.size()), shape.data());
+        return {static_cast<const Element *>(elements),
+                static_cast<std::size_t>(
+                    berth_tensor_numel(berth_find_tensor(handle.get(), name.c_str())))};
     }
 
   private:

@@ -11,23 +11,20 @@
 
 enum { N_SAMPLES = 5, N_IN = 4, N_HIDDEN = 8, N_OUT = 3 };
 
-static const float *get_elements(berth_checkpoint *model, const char *name, int64_t n)
+/* A matrix of float32, or, with rows 0, a vector. */
+static const float *get_elements(berth_checkpoint *model, const char *name, int64_t rows,
+                                 int64_t columns)
 {
+    const int64_t shape[] = {rows, columns};
     berth_error error;
-    const berth_tensor *tensor = berth_find_tensor(model, name);
-    const float *elements = NULL;
+    const float *elements =
+        berth_expect(model, name, BERTH_FLOAT32, rows ? 2 : 1, rows ? shape : shape + 1, &error);
 
-    if (!tensor || tensor->dtype != BERTH_FLOAT32 || berth_tensor_numel(tensor) != n ||
-        !berth_tensor_is_contiguous(tensor)) {
-        fprintf(stderr, "%s: no contiguous float32 tensor of %lld elements\n", name, (long long)n);
-        exit(1);
-    }
-    elements = berth_tensor_data(model, tensor, &error); /* lives until berth_close */
     if (!elements) {
         fprintf(stderr, "%s\n", error.message);
         exit(1);
     }
-    return elements;
+    return elements; /* lives until berth_close */
 }
 
 /* out = in weight^T + bias, as torch.nn.Linear does. */
@@ -51,12 +48,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", error.message);
         return 1;
     }
-    const float *weight0 = get_elements(model, "model.0.weight", N_HIDDEN * N_IN);
-    const float *bias0 = get_elements(model, "model.0.bias", N_HIDDEN);
-    const float *weight2 = get_elements(model, "model.2.weight", N_OUT * N_HIDDEN);
-    const float *bias2 = get_elements(model, "model.2.bias", N_OUT);
-    const float *input = get_elements(model, "input", N_SAMPLES * N_IN);
-    const float *expected = get_elements(model, "output", N_SAMPLES * N_OUT);
+    const float *weight0 = get_elements(model, "model.0.weight", N_HIDDEN, N_IN);
+    const float *bias0 = get_elements(model, "model.0.bias", 0, N_HIDDEN);
+    const float *weight2 = get_elements(model, "model.2.weight", N_OUT, N_HIDDEN);
+    const float *bias2 = get_elements(model, "model.2.bias", 0, N_OUT);
+    const float *input = get_elements(model, "input", N_SAMPLES, N_IN);
+    const float *expected = get_elements(model, "output", N_SAMPLES, N_OUT);
 
     for (int sample = 0; sample < N_SAMPLES; sample++) {
         float hidden[N_HIDDEN], output[N_OUT];

@@ -159,8 +159,8 @@ static void check_records(struct liar liar, const berth_params *call)
         MUST(berth_archive_at(archive, i, &record) == 0, "%zu", i);
         MUST(record.offset <= liar.told_nbytes, "%s", record.name);
         size_t n = record.nbytes < sizeof piece ? (size_t)record.nbytes : sizeof piece;
-        (void)berth_archive_read(archive, &record, piece, n, record.nbytes - n, &error);
-        MUST(is_clean_text(error.message), "%s", error.message);
+        result = berth_archive_read(archive, &record, piece, n, record.nbytes - n, &error);
+        MUST(result <= 0 && is_clean_text(error.message), "%s", error.message);
     }
     berth_archive_close(archive);
 }
