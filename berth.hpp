@@ -117,9 +117,8 @@ class checkpoint
     template <typename Element>
     span<Element> expect(const std::string &name, const std::vector<std::int64_t> &shape)
     {
-        const void *elements =
-            check(berth_expect, handle.get(), name.c_str(), dtype_of<Element>,
-                  static_cast<std::int32_t>(shape.size()), shape.data());
+        const void *elements = check(berth_expect, handle.get(), name.c_str(), dtype_of<Element>,
+                                     static_cast<std::int32_t>(shape.size()), shape.data());
         return {static_cast<const Element *>(elements),
                 static_cast<std::size_t>(
                     berth_tensor_numel(berth_find_tensor(handle.get(), name.c_str())))};
