@@ -1615,7 +1615,7 @@ BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_name
  * cast const away and write, which changes no file. With load.mmap_flags=shared they are read-only.
  * Lifetime: the checkpoint's.
  * Returns: the address; NULL on failure.
- * Errors: BERTH_E_ARGUMENT: a meta tensor, or it is on a device (berth_choose_places).
+ * Errors: BERTH_E_ARGUMENT: a meta tensor, or it is on a device (berth_choose).
  * BERTH_E_TRUNCATED, BERTH_E_CHECKSUM, BERTH_E_MEMORY, BERTH_E_SYSTEM: it cannot be loaded.
  * Threads: any.
  */
@@ -1672,51 +1672,85 @@ typedef struct berth_selection {
 
 /* How a storage becomes memory: the values of load.method. */
 typedef enum berth_load_method {
-    BERTH_LOAD_AUTO = 0,
+    BERTH_LOAD_AUTO = 0, /* in a rule: load.method decides */
     BERTH_LOAD_MAP = 1,
     BERTH_LOAD_READ = 2,
     BERTH_LOAD_DIRECT = 3
 } berth_load_method;
 
-/* A rule for storages. It applies to a storage if all its conditions hold; zeros always hold. */
-typedef struct berth_method_rule {
-    const char *pattern;   /* glob: a name of one of the tensors that view the storage */
-    const char *location;  /* glob: where it was when it was saved, "cuda*" */
-    uint64_t least_nbytes; /* its smallest size */
-    uint64_t most_nbytes;  /* its largest size; 0: no limit */
+/* As a place: the device, or the host, where the storage was when it was saved. */
+#define BERTH_PLACE_SAVED "saved"
+
+/* How and where one storage is loaded. */
+typedef struct berth_storage_choice {
     berth_load_method method;
-} berth_method_rule;
+    const char *place; /* "cpu", "cuda:0", ... or BERTH_PLACE_SAVED */
+    uintptr_t address; /* memory of the caller's on that device; 0: berth_load allocates some, and
+                          berth_close frees it */
+    uint64_t nbytes;   /* of that memory: at least the storage's size */
+    void *ready;       /* an event of that device, recorded behind what else uses the memory; NULL:
+                          nothing does. Not used without an address */
+    uint64_t reserved[2];
+} berth_storage_choice;
 
 /*
- * Sets how each storage becomes memory, in place of load.method: by the first rule that applies.
- * Storages without a rule follow load.method again. Nothing is read, and storages that are memory
- * already stay as they are. So one load can mix methods: map what the processor needs, and read
- * directly what goes elsewhere. With load.mmap=off nothing is mapped; what a method cannot do is
- * read, and berth_storage_get_stats says why.
- * Errors: BERTH_E_ARGUMENT: invalid method.
+ * A rule for storages. It applies to a storage if all its conditions hold; zeros always hold.
+ *
+ * `choose`, if it is not NULL, is called once for each storage to which the rule applies. It gets
+ * the method and the place of the rule in *choice, and may change everything in it. It returns 0,
+ * or an errno value, which makes berth_choose fail. Texts in *choice must be valid until the next
+ * call. Threads: `choose` is called on the thread that calls berth_choose, without a lock.
+ */
+typedef struct berth_storage_rule {
+    const char *pattern;      /* glob: a name of one of the tensors that view the storage */
+    const char *location;     /* glob: where it was when it was saved, "cuda*" */
+    uint64_t min_nbytes;      /* its smallest size */
+    uint64_t max_nbytes;      /* its largest size; 0: no limit */
+    berth_load_method method; /* BERTH_LOAD_AUTO: load.method decides */
+    const char *place;        /* "cpu", "cuda:0", ... or BERTH_PLACE_SAVED; NULL: "cpu" */
+    int (*choose)(void *context, const berth_storage *storage, berth_storage_choice *choice);
+    void *context;
+    uint64_t reserved[2]; /* 0 */
+} berth_storage_rule;
+
+/*
+ * Chooses how and where each storage is loaded: by the first rule that applies. Storages without a
+ * rule follow load.method and go to the host. Nothing is read; devices are opened at once. Storages
+ * that are loaded already, or being loaded, stay as they are. In legacy files a storage can be a
+ * view of another one; then it follows that one.
+ *
+ * So one load can mix methods and places: map what the processor needs, read directly what goes
+ * elsewhere, and put what was on any GPU on this one:
+ *
+ *     const berth_storage_rule rule = {.location = "cuda*", .place = "cuda:0"};
+ *     berth_choose(model, &rule, 1, &error);
+ *     berth_load(model, NULL, NULL, &error);
+ *     berth_tensor_device_address(model, weight, &address, &error);
+ *
+ * With load.mmap=off nothing is mapped. What a method cannot do is read, and
+ * berth_storage_get_stats says why. On a device BERTH_LOAD_MAP works as BERTH_LOAD_READ.
+ * Parameters: rules: NULL if n_rules is 0.
+ * Lifetime: rules and their texts are the caller's, until the function returns. Memory at an
+ * `address` is the caller's to free, after failures too; it must be there until berth_close. The
+ * event `ready` must live, and not be recorded again, until the load of the storage
+ * (berth_load, berth_tensor_device_address) has returned 0, or until berth_close; after a failed
+ * load the next one waits for it again.
+ * Errors: BERTH_E_ARGUMENT: invalid method or place; or the memory at an address is too small, or
+ * not that device's. BERTH_E_DEVICE: a device cannot be opened. BERTH_E_CALLBACK: a function
+ * failed. After an error nothing has changed.
  * Threads: any.
  */
-BERTH_API int berth_choose_methods(berth_checkpoint *checkpoint, const berth_method_rule *rules,
-                                   size_t n_rules, berth_error *error);
-
-/* Returns how one storage becomes memory. */
-typedef berth_load_method (*berth_method_function)(void *context, const berth_storage *storage);
-
-/*
- * The same by a function. It is called once for each storage, on the calling thread. In legacy
- * files a storage can be a view of another one; then it follows that one.
- */
-BERTH_API int berth_choose_methods_by(berth_checkpoint *checkpoint, berth_method_function choose,
-                                      void *context, berth_error *error);
+BERTH_API int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
+                           size_t n_rules, berth_error *error);
 
 /*
  * Loads all storages of the selected tensors, so that berth_tensor_data and berth_storage_data need
  * not wait. io.threads workers read neighbours in the file together, in requests of
  * io.chunk_nbytes, into aligned memory in large pages. Mapped storages are made present. With
- * load.check=data the CRCs are compared on the way. Storages that berth_choose_places sends to a
+ * load.check=data the CRCs are compared on the way. Storages that berth_choose sends to a
  * device are loaded there, and get no address on the host.
  *
- * load.method or berth_choose_methods say how each storage becomes memory. With `auto`, a file that
+ * load.method or berth_choose say how each storage becomes memory. With `auto`, a file that
  * is in the page cache (a sample decides) is mapped. A cold file on a disk is read past the page
  * cache, if 64 MiB or more are wanted and there is free memory for them; if memory is short, it is
  * mapped. Otherwise it is read. With load.mmap=off it is never mapped, nor on network file systems
@@ -1750,7 +1784,7 @@ typedef struct berth_destination {
  * checkpoint. io.threads workers read neighbours in the file together. With load.method=direct, or
  * with `auto` if 64 MiB or more are cold on a disk, reads go past the page cache: straight into the
  * caller's memory where address and file offset are equal modulo the block size, else through
- * buffers of at most io.memory_nbytes. Rules of berth_choose_methods do not apply. The bytes are in
+ * buffers of at most io.memory_nbytes. Rules of berth_choose do not apply. The bytes are in
  * this machine's order.
  * Parameters: destinations: n of them, each of destination_nbytes bytes: sizeof(berth_destination).
  * Two may have the same source; their memory must not overlap. params: as for berth_load.
@@ -2257,86 +2291,37 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_read(const char *device, uint
 /* ---- loading to devices ---- */
 
 /*
- * Where storages go. By default, all go to the host, wherever they were when they were saved; with
+ * All storages go to the host, wherever they were when they were saved, unless berth_choose sends
+ * them elsewhere. A rule with `.place = BERTH_PLACE_SAVED` is PyTorch's default; `.location =
+ * "cuda*", .place = "cuda:0"` is its map_location={'cuda:1': 'cuda:0', ...}.
  *
- *     berth_placement_rule as_they_were = {.place = NULL};
- *     berth_choose_places(model, &as_they_were, 1, &error);
- *     berth_load(model, NULL, NULL, &error);
- *     berth_tensor_device_address(model, weight, &address, &error);
+ * berth_load reads such storages into pinned staging buffers, compares their CRCs
+ * (load.check=data), swaps bytes, and lets the device copy them while it reads on. Reads go past
+ * the page cache where that is best, or as the method says. When it returns, all copies are
+ * complete: any stream may use the bytes. A failed load leaves nothing of its own on devices, but
+ * may have written to memory of the caller.
  *
- * each goes to the device that it came from (PyTorch's default; {.location = "cuda*", .place =
- * "cuda:0"} is its map_location={'cuda:1': 'cuda:0', ...}). Devices are opened at once; nothing is
- * read. berth_load then brings them: through pinned staging buffers, whose copies by the device
- * overlap with reading, with CRCs compared (load.check=data) and bytes swapped on the way; past the
- * page cache where that is best, or load.method and berth_choose_methods say so ("map" is as
- * "read"; with load.check=data set load.mmap=off, too, or berth_open reads all of a file that it
- * could map, to sum it, before anything has a place). When it returns, all copies have been made:
- * any stream may use the bytes. Storages on the host, on one device and on another may mix in one
- * load. Failed fetches leave nothing on devices, but may have written to memory that the caller
- * gave.
+ * An event `ready` (CUevent, cudaEvent_t) is recorded behind the last kernel or copy that reads or
+ * writes the caller's memory, and not in the capture of a graph. The device waits for it before it
+ * copies; the host does not wait. Several storages may have the same event.
  *
- * A place counts for storages that nobody has asked for yet: what is memory, of the host or of a
- * device, stays there. Views of another storage, which only files from before 1.6 have, go with it.
- * Where a storage goes, berth_storage_get_stats tells.
+ * With load.check=data set load.mmap=off, too: otherwise berth_open reads the whole file that it
+ * could map, to compare its CRCs, before berth_choose can send anything to a device.
  */
 
-/* A rule fits a storage that all of it fits; zeros fit any. */
-typedef struct berth_placement_rule {
-    const char *pattern;  /* glob: one of the names of the tensors that view it. NULL: any */
-    const char *location; /* glob over where it was, "cuda*". NULL: any */
-    uint64_t least_nbytes;
-    uint64_t most_nbytes; /* 0: no bound */
-    const char *place;    /* "cpu", "cuda:0", …; NULL: where it was */
-} berth_placement_rule;
-
 /*
- * Says for each storage where it goes: by the first rule that fits it; those that none fits go to
- * the host. Errors are those of devices, or BERTH_E_ARGUMENT for what names none; then no place has
- * changed. Thread-safe.
- */
-BERTH_API int berth_choose_places(berth_checkpoint *checkpoint, const berth_placement_rule *rules,
-                                  size_t n_rules, berth_error *error);
-
-/* Where one storage goes. */
-typedef struct berth_placement {
-    const char *place; /* "cpu" when asked; read before the next storage is asked for */
-    uintptr_t address; /* memory of the caller's on that device, which stays so and must be there
-                          until berth_close; 0: berth_load makes some, berth_close frees it */
-    uint64_t nbytes;   /* of that memory: at least the storage's */
-    void *ready;       /* an event of that device, behind what else uses the memory; NULL: nothing
-                          does. Without an address of the caller's nobody looks at it */
-} berth_placement;
-
-/* Fills *placement: 0 or an errno value. */
-typedef int (*berth_placement_function)(void *context, const berth_storage *storage,
-                                        berth_placement *placement);
-
-/*
- * The same by a function, asked once a storage, on the caller's thread. BERTH_E_ARGUMENT also: the
- * memory given is too small, or not that device's; BERTH_E_CALLBACK: the function failed. Memory
- * that the function made is the caller's to free, after failures too.
- *
- * `ready`: an event (CUevent, cudaEvent_t), recorded behind the last kernel or copy that reads or
- * writes the memory, and in no capture of a graph. Its bytes are copied behind it: the device waits
- * and the host does not, but for free staging buffers; berth_load comes back when they have been
- * copied. Many storages may have the same event, or each its own. The event is the caller's and
- * must live, and not be recorded again, until whatever brings the storage (berth_load,
- * berth_tensor_device_address) has come back with 0, or berth_close: after a failure the next one
- * waits for it again.
- */
-BERTH_API int berth_choose_places_by(berth_checkpoint *checkpoint, berth_placement_function choose,
-                                     void *context, berth_error *error);
-
-/*
- * The address of a tensor's first element (its strides apply) on the device that is its place, in
- * the device's byte order; 0 if it is empty. Brings its storage if nobody has. Memory that is ours
- * begins at multiples of 512 bytes, of storages up to 64 KiB at multiples of 64, and lives until
- * berth_close. What is written to it, berth_tensor_read and saves of the checkpoint's values get,
- * these a piece after the other through ordinary memory: berth_device_storage_new over the address
- * saves faster. BERTH_E_ARGUMENT: its place is the host. Thread-safe.
+ * The address of a tensor's first element on its device, in the device's byte order. Its strides
+ * apply. Loads the storage if that has not been done. Memory that Berth allocates begins at
+ * multiples of 512 bytes; for storages of up to 64 KiB at multiples of 64. Saves of the
+ * checkpoint's values and berth_tensor_read see what a program writes there. Such saves copy
+ * through ordinary memory; a storage that is made by berth_device_storage_new over the address is
+ * saved faster. Lifetime: the memory is there until berth_close, or it is the caller's. Returns:
+ * *address; 0 if the tensor is empty. Errors: BERTH_E_ARGUMENT: its place is the host. Otherwise as
+ * for berth_load. Threads: any.
  */
 BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                           uintptr_t *address, berth_error *error);
+
 #ifdef __cplusplus
 }
 #endif

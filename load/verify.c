@@ -183,6 +183,8 @@ static void tell_record(verification *v, const bth_scan_record *record, berth_cr
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
+    const berth_storage *storage =
+        entry && v->container && v->checkpoint ? storage_of(v, entry) : NULL;
 
     v->verdict->n_records++;
     v->verdict->nbytes += nbytes;
@@ -191,8 +193,8 @@ static void tell_record(verification *v, const bth_scan_record *record, berth_cr
     v->verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
     if (bad->code < 0 && v->first.code == 0)
         v->first = *bad;
-    if (entry && nbytes > 0 && v->checkpoint && storage_of(v, entry))
-        v->checkpoint->storages.stored[storage_of(v, entry)->index].crc32 = (uint8_t)crc32;
+    if (storage && nbytes > 0)
+        v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
     if (v->asked->tell)
         v->asked->tell(v->asked->context,
                        &(berth_record_verdict){.name = entry ? entry->record : "",

@@ -128,10 +128,10 @@ static int fetch_pieces(load_result *result, const berth_params *call)
 
 static int send_to(const load_result *result, const char *device)
 {
-    const berth_placement_rule rule = {.place = device};
+    const berth_storage_rule rule = {.place = device};
     berth_error error;
 
-    return berth_choose_places(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
+    return berth_choose(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Looks at every byte. Eight sums, so that memory is the limit, not addition. */

@@ -316,7 +316,7 @@ static void save(void)
     berth_tree_free(tree);
 }
 
-static int give(void *context, const berth_storage *storage, berth_placement *placement)
+static int give(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {
     placement->place = "cuda:1";
     placement->address = is_given ? 0xD000 : 0;
@@ -328,7 +328,8 @@ static int give(void *context, const berth_storage *storage, berth_placement *pl
 static int open_and_place(void *ready)
 {
     expect_good(test_open_memory(file, file_nbytes, NULL, &checkpoint, &error));
-    return berth_choose_places_by(checkpoint, give, ready, &error);
+    return berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = ready}, 1,
+                        &error);
 }
 
 static int address_of_all(uintptr_t *address)
@@ -363,7 +364,8 @@ static void load_again(void)
 {
     uintptr_t address;
 
-    expect_good(berth_choose_places_by(checkpoint, give, NULL, &error));
+    expect_good(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1,
+                             &error));
     expect_good(berth_load(checkpoint, NULL, NULL, &error));
     expect_good(address_of_all(&address));
     cr_expect_eq(address, 0xD000);

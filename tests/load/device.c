@@ -72,17 +72,17 @@ Test(device, of_any_number_of_workers_and_buffers_each_byte_comes)
 
 Test(device, the_first_rule_that_fits_says_where)
 {
-    static const berth_placement_rule rules[] = {
+    static const berth_storage_rule rules[] = {
         {.pattern = "part[13]", .place = "simulated:1"},
-        {.location = "simulated:*", .most_nbytes = 4, .place = "cpu"},
-        {.location = "cpu", .least_nbytes = 5000, .place = "simulated:0"},
-        {.location = "simulated:1", .place = NULL}};
+        {.location = "simulated:*", .max_nbytes = 4, .place = "cpu"},
+        {.location = "cpu", .min_nbytes = 5000, .place = "simulated:0"},
+        {.location = "simulated:1", .place = BERTH_PLACE_SAVED}};
     static const char *const expected[N_PARTS] = {"cpu",         "simulated:1", "cpu",
                                                   "simulated:1", "simulated:1", "cpu",
                                                   "simulated:0", "simulated:1", "cpu"};
 
     open_as("");
-    cr_assert_eq(berth_choose_places(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, rules, 4, &error), 0, "%s", error.message);
     (void)fetched(NULL);
     for (size_t i = 0; i < N_PARTS; i++)
         expect_part(i, expected[i]);
@@ -153,7 +153,7 @@ Test(device, what_is_memory_of_the_host_stays_there)
     expect_part(0, "simulated:0");
 
     /* And what is on a device stays there, too. */
-    static const berth_placement_rule another = {.place = "simulated:1"};
+    static const berth_storage_rule another = {.place = "simulated:1"};
     place_all(&another);
     expect_part(0, "simulated:0");
 }
@@ -265,7 +265,7 @@ Test(device, direct_reads_come_straight_into_pinned_memory)
 }
 
 /* No host's among them. */
-static const berth_placement_rule elsewhere = {.place = "simulated:1"};
+static const berth_storage_rule elsewhere = {.place = "simulated:1"};
 
 static const char *way_to_device(const char *options)
 {
@@ -407,7 +407,7 @@ Test(device, small_neighbours_are_copied_together)
 }
 
 /* As far from each other as in the file: what lies between is not ours. */
-static int give_small(void *context, const berth_storage *storage, berth_placement *placement)
+static int give_small(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {
     const uintptr_t *address = context;
 
@@ -430,8 +430,10 @@ Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
     cr_assert_eq(berth_device_memory_write("simulated:0", address, before, sizeof before, &error),
                  0);
     open_as("");
-    cr_assert_eq(berth_choose_places_by(checkpoint, give_small, &address, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_choose(checkpoint,
+                              &(berth_storage_rule){.choose = give_small, .context = &address}, 1,
+                              &error),
+                 0, "%s", error.message);
     (void)fetched(NULL);
     for (size_t i = 0; i < 10; i++) {
         expect_small(i);
@@ -450,7 +452,7 @@ struct giver {
     size_t n_asked;
 };
 
-static int give(void *context, const berth_storage *storage, berth_placement *placement)
+static int give(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {
     struct giver *giver = context;
 
@@ -458,7 +460,7 @@ static int give(void *context, const berth_storage *storage, berth_placement *pl
     cr_expect_eq(placement->address, 0);
     giver->n_asked++;
     if (berth_storage_nbytes(storage) == 4 * 500000)
-        *placement = (berth_placement){
+        *placement = (berth_storage_choice){
             .place = "simulated:1", .address = giver->address + 64, .nbytes = 4 * 500000};
     else if (berth_storage_nbytes(storage) == 4 * 700)
         placement->place = "simulated:0";
@@ -472,7 +474,9 @@ Test(device, a_function_says_where_and_gives_memory)
 
     cr_assert_eq(bth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
     open_as("load.check=data");
-    cr_assert_eq(berth_choose_places_by(checkpoint, give, &giver, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = &giver},
+                              1, &error),
+                 0, "%s", error.message);
     cr_expect_eq(giver.n_asked, N_PARTS);
     (void)fetched(NULL);
     cr_expect_eq(address_at(1), giver.address + 64);

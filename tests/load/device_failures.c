@@ -37,10 +37,10 @@ static void expect_nothing(void)
 
 static int place_at(const char *place)
 {
-    const berth_placement_rule rules[] = {{.pattern = "part0", .place = "simulated:0"},
-                                          {.pattern = "part1", .place = place}};
+    const berth_storage_rule rules[] = {{.pattern = "part0", .place = "simulated:0"},
+                                        {.pattern = "part1", .place = place}};
 
-    return berth_choose_places(checkpoint, rules, 2, &error);
+    return berth_choose(checkpoint, rules, 2, &error);
 }
 
 Test(device_failures, places_that_there_are_not_change_none)
@@ -54,12 +54,10 @@ Test(device_failures, places_that_there_are_not_change_none)
         "data/1: mps:0: not the name of a device; devices are cuda:0, cuda:1 and so on");
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(stats_at(0).place, "cpu");
-    cr_expect_str_eq(told(berth_choose_places(NULL, NULL, 0, &error)),
-                     "berth_choose_places needs a checkpoint and rules");
-    cr_expect_str_eq(told(berth_choose_places(checkpoint, NULL, 1, &error)),
-                     "berth_choose_places needs a checkpoint and rules");
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, NULL, NULL, &error)),
-                     "berth_choose_places_by needs a checkpoint and a function");
+    cr_expect_str_eq(told(berth_choose(NULL, NULL, 0, &error)),
+                     "berth_choose needs a checkpoint and rules");
+    cr_expect_str_eq(told(berth_choose(checkpoint, NULL, 1, &error)),
+                     "berth_choose needs a checkpoint and rules");
 }
 
 Test(device_failures, a_machine_without_devices_says_so)
@@ -77,9 +75,9 @@ Test(device_failures, a_machine_without_devices_says_so)
                      "(SIMULATED_FAILED)");
 }
 
-static int say(void *context, const berth_storage *storage, berth_placement *placement)
+static int say(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {
-    const berth_placement *said = context;
+    const berth_storage_choice *said = context;
 
     if (berth_storage_nbytes(storage) != 4 * 700)
         return 0;
@@ -92,7 +90,8 @@ static int say(void *context, const berth_storage *storage, berth_placement *pla
 Test(device_failures, memory_that_cannot_be_it_is_refused)
 {
     bth_device_handle *device = device_named("simulated:1");
-    berth_placement said = {.place = "simulated:1", .address = (uintptr_t)&said, .nbytes = 2800};
+    berth_storage_choice said = {
+        .place = "simulated:1", .address = (uintptr_t)&said, .nbytes = 2800};
     char text[200];
 
     open_as("");
@@ -100,32 +99,49 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
                    "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
                    "any more",
                    (size_t)said.address);
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)), text);
+    cr_expect_str_eq(
+        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
+                          &error)),
+        text);
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     said.place = "cpu";
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
-                     "data/3: memory can be given on devices only, not on \"cpu\"");
+    cr_expect_str_eq(
+        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
+                          &error)),
+        "data/3: an address must be on a device, not on \"cpu\": berth_load_into fills memory of "
+        "the host");
     said.place = NULL;
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
-                     "data/3: there is no place");
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, NULL, &error)),
-                     "data/3: the caller's function gives it no place: Input/output error");
+    cr_expect_str_eq(
+        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
+                          &error)),
+        "data/3: the caller's function set no place");
+    cr_expect_str_eq(
+        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = NULL}, 1,
+                          &error)),
+        "data/3: the caller's function chooses nothing: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
-    said = (berth_placement){.place = "simulated:1", .address = said.address, .nbytes = 2799};
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)),
-                     "data/3: simulated:1: memory of 2799 bytes is given for 2800");
-    said = (berth_placement){.place = "simulated:0", .address = said.address, .nbytes = 2800};
+    said = (berth_storage_choice){.place = "simulated:1", .address = said.address, .nbytes = 2799};
+    cr_expect_str_eq(
+        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
+                          &error)),
+        "data/3: simulated:1: the memory at the address has 2799 bytes, but 2800 are needed");
+    said = (berth_storage_choice){.place = "simulated:0", .address = said.address, .nbytes = 2800};
     (void)snprintf(text, sizeof text,
                    "data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
                    "simulated:1",
                    (size_t)said.address);
-    cr_expect_str_eq(told(berth_choose_places_by(checkpoint, say, &said, &error)), text);
+    cr_expect_str_eq(
+        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
+                          &error)),
+        text);
 
     /* Freed before the bytes come, and after. */
     said.place = "simulated:1";
-    cr_assert_eq(berth_choose_places_by(checkpoint, say, &said, &error), 0, "%s", error.message);
+    cr_assert_eq(
+        berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
+        0, "%s", error.message);
     bth_device_release(device, said.address);
     (void)snprintf(text, sizeof text,
                    "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
@@ -134,7 +150,9 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
-    cr_assert_eq(berth_choose_places_by(checkpoint, say, &said, &error), 0, "%s", error.message);
+    cr_assert_eq(
+        berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
+        0, "%s", error.message);
     (void)fetched(NULL);
     bth_device_release(device, said.address);
     (void)snprintf(text, sizeof text,
@@ -226,7 +244,7 @@ Test(device_failures, bytes_that_changed_since_open_are_found_in_the_ring)
 
 Test(device_failures, a_file_that_became_shorter_is_an_error)
 {
-    static const berth_placement_rule all = {.place = "simulated:1"};
+    static const berth_storage_rule all = {.place = "simulated:1"};
 
     open_as("io.chunk_nbytes=65536 io.threads=1");
     place_all(&all);

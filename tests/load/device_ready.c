@@ -83,16 +83,17 @@ static void tear_down_kernels(void)
 
 TestSuite(device_ready, .init = set_up_kernels, .fini = tear_down_kernels, .timeout = 60);
 
-static int give(void *context, const berth_storage *storage, berth_placement *placement)
+static int give(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {
     (void)context;
     for (size_t i = 0; i < N_KERNELS; i++) {
         const struct kernel *kernel = &kernels[i];
         if (berth_storage_nbytes(storage) == 4 * parts[kernel->part].n_words)
-            *placement = (berth_placement){.place = kernel->device,
-                                           .address = kernel->address,
-                                           .nbytes = MOST_NBYTES,
-                                           .ready = kernel->is_told ? kernel->event.native : NULL};
+            *placement =
+                (berth_storage_choice){.place = kernel->device,
+                                       .address = kernel->address,
+                                       .nbytes = MOST_NBYTES,
+                                       .ready = kernel->is_told ? kernel->event.native : NULL};
     }
     return 0;
 }
@@ -100,7 +101,9 @@ static int give(void *context, const berth_storage *storage, berth_placement *pl
 static void open_for_kernels(const char *options)
 {
     open_as(options);
-    cr_assert_eq(berth_choose_places_by(checkpoint, give, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(
+        berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error),
+        0, "%s", error.message);
 }
 
 static void expect_all_loaded(const char *what)
@@ -200,7 +203,9 @@ static void open_source(struct watched *seen, int (*read)(void *, void *, size_t
     cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=65536", &error), 0);
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(&error), 0);
-    cr_assert_eq(berth_choose_places_by(checkpoint, give, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(
+        berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error),
+        0, "%s", error.message);
     hold_all();
     seen->n_reads = 0;
 }

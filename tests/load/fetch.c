@@ -190,13 +190,13 @@ Test(fetch, directly_fails_where_the_disk_does)
 
 Test(fetch, mixes_methods_in_one_checkpoint)
 {
-    const berth_method_rule rules[] = {
+    const berth_storage_rule rules[] = {
         {.pattern = "t[01]", .method = BERTH_LOAD_READ},
-        {.least_nbytes = 3000000, .method = BERTH_LOAD_MAP},
-        {.location = "cpu", .most_nbytes = 2000000, .method = BERTH_LOAD_DIRECT}};
+        {.min_nbytes = 3000000, .method = BERTH_LOAD_MAP},
+        {.location = "cpu", .max_nbytes = 2000000, .method = BERTH_LOAD_DIRECT}};
 
     open_as("load.method=read");
-    cr_assert_eq(berth_choose_methods(checkpoint, rules, 3, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, rules, 3, &error), 0, "%s", error.message);
     berth_stats stats = fetched(NULL);
     cr_expect_str_eq(stats.method, "mixed");
     cr_expect_str_eq(stats_at(0).method, "read");
@@ -205,9 +205,9 @@ Test(fetch, mixes_methods_in_one_checkpoint)
     if (direct_reads_work())
         cr_expect_str_eq(stats_at(7).method, "direct");
     expect_elements();
-    cr_expect_eq(berth_choose_methods(checkpoint, rules, 3, &error), 0);
-    const berth_method_rule wrong = {.method = (berth_load_method)4};
-    cr_expect_eq(berth_choose_methods(checkpoint, &wrong, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_choose(checkpoint, rules, 3, &error), 0);
+    const berth_storage_rule wrong = {.method = (berth_load_method)4};
+    cr_expect_eq(berth_choose(checkpoint, &wrong, 1, &error), BERTH_E_ARGUMENT);
 }
 
 /* ---- sources that are no files ---- */

@@ -254,81 +254,83 @@ static const char *way_of(const char *name)
 
 Test(chosen, by_rules_the_first_that_fits_counts)
 {
-    const berth_method_rule rules[] = {
-        {.pattern = "b*", .most_nbytes = 23, .method = BERTH_LOAD_MAP},
-        {.pattern = "b*", .location = "c?u", .least_nbytes = 24, .method = BERTH_LOAD_READ},
+    const berth_storage_rule rules[] = {
+        {.pattern = "b*", .max_nbytes = 23, .method = BERTH_LOAD_MAP},
+        {.pattern = "b*", .location = "c?u", .min_nbytes = 24, .method = BERTH_LOAD_READ},
         {.location = "cuda*", .method = BERTH_LOAD_READ},
-        {.most_nbytes = 4, .method = BERTH_LOAD_AUTO},
+        {.max_nbytes = 4, .method = BERTH_LOAD_AUTO},
     };
 
     open_as("load.method=map");
-    cr_assert_eq(berth_choose_methods(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, rules, 4, &error), 0, "%s", error.message);
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
     cr_expect_str_eq(way_of("weight"), "map: load.method=map");
-    cr_expect_str_eq(way_of("words"), "map: the source is a file");
+    cr_expect_str_eq(way_of("words"), "map: load.method=map");
     /* A later choice does not count for what is memory already. */
-    cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0);
+    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
 }
 
 /* Rules with a pattern are looked at by the tensor, the others by the storage: the order counts. */
 Test(chosen, by_rules_one_without_a_pattern_goes_before_those_behind_it)
 {
-    const berth_method_rule rules[] = {{.least_nbytes = 1, .method = BERTH_LOAD_READ},
-                                       {.pattern = "b*", .method = BERTH_LOAD_MAP}};
+    const berth_storage_rule rules[] = {{.min_nbytes = 1, .method = BERTH_LOAD_READ},
+                                        {.pattern = "b*", .method = BERTH_LOAD_MAP}};
 
     open_as("");
-    cr_assert_eq(berth_choose_methods(checkpoint, rules, 2, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, rules, 2, &error), 0, "%s", error.message);
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
 }
 
 Test(chosen, by_no_rules_load_method_counts_again)
 {
-    const berth_method_rule all = {.method = BERTH_LOAD_READ};
+    const berth_storage_rule all = {.method = BERTH_LOAD_READ};
 
     open_as("");
-    cr_assert_eq(berth_choose_methods(checkpoint, &all, 1, &error), 0);
-    cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0);
+    cr_assert_eq(berth_choose(checkpoint, &all, 1, &error), 0);
+    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0);
     cr_expect_str_eq(way_of("bias"), "map: the source is a file");
 }
 
 Test(chosen, by_rules_that_are_none)
 {
-    const berth_method_rule rules[] = {{.method = BERTH_LOAD_READ},
-                                       {.method = (berth_load_method)4}};
+    const berth_storage_rule rules[] = {{.method = BERTH_LOAD_READ},
+                                        {.method = (berth_load_method)4}};
     char expected[300];
 
     open_as("");
-    cr_expect_eq(berth_choose_methods(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
-    (void)snprintf(expected, sizeof expected, "%s: there is no method 4", path);
+    cr_expect_eq(berth_choose(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
+    (void)snprintf(expected, sizeof expected, "%s: invalid method 4", path);
     cr_expect_str_eq(error.message, expected);
     cr_expect_str_eq(way_of("bias"), "map: the source is a file", "none of them was taken");
-    cr_expect_eq(berth_choose_methods(NULL, rules, 1, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_choose_methods(checkpoint, NULL, 1, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_choose_methods_by(checkpoint, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_choose(NULL, rules, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_choose(checkpoint, NULL, 1, &error), BERTH_E_ARGUMENT);
 }
 
 /* load.mmap=off is a promise: no rule maps. */
 Test(chosen, maps_are_never_made_with_load_mmap_off)
 {
-    const berth_method_rule all = {.method = BERTH_LOAD_MAP};
+    const berth_storage_rule all = {.method = BERTH_LOAD_MAP};
 
     open_as("load.mmap=off");
-    cr_assert_eq(berth_choose_methods(checkpoint, &all, 1, &error), 0);
+    cr_assert_eq(berth_choose(checkpoint, &all, 1, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
     cr_expect_null(checkpoint->source.access.map.base);
 }
 
-static berth_load_method small_ones_are_read(void *context, const berth_storage *storage)
+static int small_ones_are_read(void *context, const berth_storage *storage,
+                               berth_storage_choice *choice)
 {
     ++*(int *)context;
-    return berth_storage_nbytes(storage) < 24 ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+    choice->method = berth_storage_nbytes(storage) < 24 ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+    return 0;
 }
 
-static berth_load_method nonsense(void *context, const berth_storage *storage)
+static int nonsense(void *context, const berth_storage *storage, berth_storage_choice *choice)
 {
     (void)context, (void)storage;
-    return (berth_load_method)-1;
+    choice->method = (berth_load_method)-1;
+    return 0;
 }
 
 Test(chosen, by_a_function_asked_once_a_storage)
@@ -336,11 +338,17 @@ Test(chosen, by_a_function_asked_once_a_storage)
     int n = 0;
 
     open_as("");
-    cr_assert_eq(berth_choose_methods_by(checkpoint, small_ones_are_read, &n, &error), 0);
+    cr_assert_eq(berth_choose(checkpoint,
+                              &(berth_storage_rule){.choose = small_ones_are_read, .context = &n},
+                              1, &error),
+                 0);
     cr_expect_eq(n, 3);
     cr_expect_str_eq(way_of("words"), "read: the caller's function asks for it");
     cr_expect_str_eq(way_of("bias"), "map: the caller's function asks for it");
-    cr_expect_eq(berth_choose_methods_by(checkpoint, nonsense, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_choose(checkpoint,
+                              &(berth_storage_rule){.choose = nonsense, .context = NULL}, 1,
+                              &error),
+                 BERTH_E_ARGUMENT);
     cr_expect_str_eq(way_of("weight"), "map: the caller's function asks for it");
 }
 

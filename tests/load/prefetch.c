@@ -300,11 +300,11 @@ Test(prefetch, of_what_is_not_mapped_reads_into_the_page_cache)
 
 Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
 {
-    const berth_method_rule rules[] = {{.pattern = "t1?", .method = BERTH_LOAD_DIRECT},
-                                       {.pattern = "t2?", .method = BERTH_LOAD_READ}};
+    const berth_storage_rule rules[] = {{.pattern = "t1?", .method = BERTH_LOAD_DIRECT},
+                                        {.pattern = "t2?", .method = BERTH_LOAD_READ}};
 
     open_file("");
-    if (berth_choose_methods(checkpoint, rules, 2, &error) < 0)
+    if (berth_choose(checkpoint, rules, 2, &error) < 0)
         cr_assert_fail("%s", error.message);
     begin_prefetch("");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
@@ -340,20 +340,20 @@ static void expect_none(const char *reason)
 /* load.method=auto would map what nobody has asked for yet: what it has become counts. */
 Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
 {
-    const berth_method_rule read = {.method = BERTH_LOAD_READ},
-                            direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
+    const berth_storage_rule read = {.method = BERTH_LOAD_READ},
+                             direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
 
     open_file("");
-    cr_assert_eq(berth_choose_methods(checkpoint, &read, 1, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, &read, 1, &error), 0, "%s", error.message);
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose_methods(checkpoint, NULL, 0, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0, "%s", error.message);
     evict_file();
     expect_none("it is memory of its own already");
     cr_expect_eq(cached_nbytes(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
     open_file("load.method=map");
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose_methods(checkpoint, &direct, 1, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, &direct, 1, &error), 0, "%s", error.message);
     begin_prefetch("");
     wait_for_all();
     cr_expect_geq(stats.asked_nbytes, N_TENSORS * TENSOR_NBYTES);

@@ -91,12 +91,12 @@ Test(range, of_direct_reads_goes_past_the_page_cache_through_buffers)
 
 Test(range, goes_by_the_method_that_was_chosen_for_its_storage)
 {
-    const berth_method_rule rule = {.pattern = "t3", .method = BERTH_LOAD_DIRECT};
+    const berth_storage_rule rule = {.pattern = "t3", .method = BERTH_LOAD_DIRECT};
 
     open_as("debug=off load.method=read io.threads=4 io.chunk_nbytes=65536");
     if (!direct_reads_work())
         cr_skip("no direct reads here");
-    cr_assert_eq(berth_choose_methods(checkpoint, &rule, 1, &error), 0);
+    cr_assert_eq(berth_choose(checkpoint, &rule, 1, &error), 0);
     expect_long("by a rule");
     cr_expect_eq(n_odd, 0);
 }

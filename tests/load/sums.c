@@ -176,13 +176,13 @@ Test(sums, mapped_storages_are_summed_by_open)
 /* Whoever changes the method later changes nothing of what is checked. */
 Test(sums, a_method_that_is_chosen_later_checks_too)
 {
-    const berth_method_rule rule = {.method = BERTH_LOAD_MAP};
+    const berth_storage_rule rule = {.method = BERTH_LOAD_MAP};
     berth_checkpoint *checkpoint;
     berth_error error;
 
     file[places[4]] ^= 1;
     cr_assert_eq(open_as("load.method=read", true, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose_methods(checkpoint, &rule, 1, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, &rule, 1, &error), 0, "%s", error.message);
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(checkpoint, 3), &error));
     cr_expect_eq(verdict_at(checkpoint, 3), BERTH_CRC_GOOD);
     cr_expect_null(berth_tensor_data(checkpoint, tensor_at(checkpoint, 4), &error));

@@ -198,7 +198,7 @@ DECLARATIONS = {
     "berth_device_memory_free": (None, [TEXT, c.c_size_t]),
     "berth_device_memory_write": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
     "berth_device_memory_read": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
-    "berth_choose_places": (INT, [P, P, SIZE, ERROR]),
+    "berth_choose": (INT, [P, P, SIZE, ERROR]),
     "berth_tensor_device_address": (INT, [P, c.POINTER(Tensor), c.POINTER(c.c_size_t), ERROR]),
     # loading
     "berth_open": (INT, [TEXT, P, c.POINTER(P), ERROR]), "berth_close": (None, [P]),

@@ -21,7 +21,7 @@ from describe import FromBerth, FromTorch, difference, digest
 from files import expect, same_file
 
 SIMULATED = "simulated:0"
-Rule = b.structure("berth_placement_rule")
+Rule = b.structure("berth_storage_rule")
 
 
 class Recorded(Tree):
@@ -93,7 +93,7 @@ class ToDevice(FromBerth):
         super().__init__(path)
         self.place = place.encode()
         rule = Rule(place=self.place)
-        b.check(b.berth_choose_places, self.checkpoint, c.byref(rule), 1)
+        b.check(b.berth_choose, self.checkpoint, c.byref(rule), 1)
         b.check(b.berth_load, self.checkpoint, None, None)
 
     def digest_of(self, storage, nbytes):

@@ -37,11 +37,11 @@ static void save(void)
 /* Even ones go to one device, odd ones to the other, t5 stays. */
 static int place(berth_checkpoint *checkpoint, berth_error *error)
 {
-    const berth_placement_rule rules[] = {{.pattern = "t5", .place = "cpu"},
-                                          {.pattern = "t*[02468]", .place = names[0]},
-                                          {.place = names[1]}};
+    const berth_storage_rule rules[] = {{.pattern = "t5", .place = "cpu"},
+                                        {.pattern = "t*[02468]", .place = names[0]},
+                                        {.place = names[1]}};
 
-    return berth_choose_places(checkpoint, rules, 3, error);
+    return berth_choose(checkpoint, rules, 3, error);
 }
 
 static void expect_elements(berth_checkpoint *checkpoint, int i)

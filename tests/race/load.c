@@ -71,8 +71,8 @@ static void *fetch(void *context)
 {
     static _Atomic int next;
     static const char *const patterns[] = {NULL, "t1*", "t[0-7]"};
-    static const berth_method_rule rules[] = {{.pattern = "t2*", .method = BERTH_LOAD_READ},
-                                              {.pattern = "t1?", .method = BERTH_LOAD_DIRECT}};
+    static const berth_storage_rule rules[] = {{.pattern = "t2*", .method = BERTH_LOAD_READ},
+                                               {.pattern = "t1?", .method = BERTH_LOAD_DIRECT}};
     berth_checkpoint *checkpoint = context;
     berth_selection selection = {.pattern = patterns[next++ % 3]};
     berth_storage_stats told;
@@ -80,7 +80,7 @@ static void *fetch(void *context)
     berth_params call = {.stats = &stats};
     berth_error error;
 
-    expect(berth_choose_methods(checkpoint, rules, 2, &error) == 0, error.message);
+    expect(berth_choose(checkpoint, rules, 2, &error) == 0, error.message);
     expect(berth_load(checkpoint, &selection, &call, &error) == 0, error.message);
     const berth_tensor *tensor = berth_find_tensor(checkpoint, "t1");
     expect(berth_storage_get_stats(checkpoint, tensor->storage, &told, &error) == 0, error.message);

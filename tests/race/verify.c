@@ -83,10 +83,11 @@ static void *ask_storages(void *checkpoint)
     return NULL;
 }
 
-static berth_load_method choose(void *context, const berth_storage *storage)
+static int choose(void *context, const berth_storage *storage, berth_storage_choice *choice)
 {
     (void)context;
-    return berth_storage_key(storage)[0] % 2 ? BERTH_LOAD_READ : BERTH_LOAD_AUTO;
+    choice->method = berth_storage_key(storage)[0] % 2 ? BERTH_LOAD_READ : BERTH_LOAD_AUTO;
+    return 0;
 }
 
 static void *choose_methods(void *checkpoint)
@@ -94,7 +95,9 @@ static void *choose_methods(void *checkpoint)
     berth_error error;
 
     for (int i = 0; i < 10; i++)
-        expect(berth_choose_methods_by(checkpoint, choose, NULL, &error) == 0, error.message);
+        expect(berth_choose(checkpoint, &(berth_storage_rule){.choose = choose, .context = NULL}, 1,
+                            &error) == 0,
+               error.message);
     return NULL;
 }
 

@@ -25,7 +25,7 @@ except ImportError:  # PyTorch before 2.7
     config = None
 
 MOST_BLOCK_NBYTES = 256 * MIB  # of the copy loops: more than caches hold
-Rule = b.structure("berth_placement_rule")
+Rule = b.structure("berth_storage_rule")
 
 
 class Tree(contestants.Tree):
@@ -78,7 +78,7 @@ class Placed(loaders.Checkpoint):
         super().__init__(path)
         self.place = place.encode()
         rule = Rule(place=self.place)
-        b.check(b.berth_choose_places, self.pointer, c.byref(rule), 1)
+        b.check(b.berth_choose, self.pointer, c.byref(rule), 1)
 
     def tensors(self):
         """{name: bytes of a tensor, copied back}: for those that are contiguous."""

@@ -73,9 +73,9 @@ void end_devices(void)
     end_scene();
 }
 
-void place_all(const berth_placement_rule *rule)
+void place_all(const berth_storage_rule *rule)
 {
-    cr_assert_eq(berth_choose_places(checkpoint, rule, 1, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_choose(checkpoint, rule, 1, &error), 0, "%s", error.message);
 }
 
 bth_device_handle *device_named(const char *name)

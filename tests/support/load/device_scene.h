@@ -30,7 +30,7 @@ extern const struct part *parts; /* these; or a test's own, fewer ones, before b
 extern size_t n_parts;
 extern uint32_t *words[N_PARTS];
 
-static const berth_placement_rule as_they_were = {.place = NULL};
+static const berth_storage_rule as_they_were = {.place = BERTH_PLACE_SAVED};
 
 int64_t numel_of(size_t i);
 void save_parts(const char *options);
@@ -39,7 +39,7 @@ void begin_devices(void);
 /* A device that was lost does not free its memory: whoever loses one sets the machine up anew. */
 void close_all(void);
 void end_devices(void);
-void place_all(const berth_placement_rule *rule);
+void place_all(const berth_storage_rule *rule);
 bth_device_handle *device_named(const char *name);
 uintptr_t address_at(size_t i);
 

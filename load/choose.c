@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How and where each storage is loaded: by the caller's rules. */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "config/options.h"
+#include "io/device.h"
+#include "load/selection.h"
+
+/* What one storage gets. */
+struct chosen {
+    berth_load_method method;
+    const char *chosen_by; /* NULL: load.method decides */
+    bth_placed placed;
+};
+
+/* By the index of a storage. */
+struct choosing {
+    berth_checkpoint *checkpoint;
+    const berth_storage_rule *rules;
+    size_t n_rules;
+    size_t *first; /* its rule; n_rules: none applies */
+    struct chosen *chosen;
+};
+
+/* ---- which rule applies ---- */
+
+/* All conditions but the pattern. */
+static bool rule_fits_storage(const berth_storage_rule *rule, const berth_storage *root)
+{
+    return root->nbytes >= rule->min_nbytes &&
+           (rule->max_nbytes == 0 || root->nbytes <= rule->max_nbytes) &&
+           (!rule->location || bth_name_fits(rule->location, root->location));
+}
+
+static void choosing_fit_storages(const struct choosing *choosing)
+{
+    for (size_t i = 0; i < choosing->checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(choosing->checkpoint->contents.tree, i);
+        size_t *first = &choosing->first[i];
+        for (*first = 0; *first < choosing->n_rules; ++*first) {
+            const berth_storage_rule *rule = &choosing->rules[*first];
+            if (!rule->pattern && rule_fits_storage(rule, storage))
+                break;
+        }
+    }
+}
+
+/* Rules with a pattern, if they come before the one that the storage has. */
+static int choosing_fit_name(const struct choosing *choosing, const bth_names *names, size_t i,
+                             berth_error *error)
+{
+    const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
+    char *name, *path;
+
+    if (!tensor || !tensor->storage)
+        return 0;
+    const berth_storage *storage = tensor->storage;
+    const berth_storage *root = storage->root ? storage->root : storage;
+    size_t *first = &choosing->first[root->index];
+    if (bth_names_text(names, i, &name, &path, error) < 0)
+        return error->code;
+    for (size_t r = 0; r < *first; r++) {
+        const berth_storage_rule *rule = &choosing->rules[r];
+        if (rule->pattern && rule_fits_storage(rule, root) && bth_name_fits(rule->pattern, name))
+            *first = r;
+    }
+    bth_release(name);
+    bth_release(path);
+    return 0;
+}
+
+static int choosing_fit(const struct choosing *choosing, berth_error *error)
+{
+    bool any_pattern = false;
+
+    choosing_fit_storages(choosing);
+    for (size_t r = 0; r < choosing->n_rules; r++)
+        any_pattern = any_pattern || choosing->rules[r].pattern;
+    if (!any_pattern)
+        return 0;
+    const bth_names *names = bth_checkpoint_names(choosing->checkpoint, error);
+    for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++)
+        (void)choosing_fit_name(choosing, names, i, error);
+    return error->code;
+}
+
+/* ---- what it says ---- */
+
+static int choice_check_method(berth_load_method method, berth_error *error)
+{
+    if ((unsigned)method <= BERTH_LOAD_DIRECT)
+        return 0;
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid method %d",
+                    (int)method);
+}
+
+/* The caller's memory on a device. */
+static int choice_take_memory(const berth_storage_choice *choice, const berth_storage *storage,
+                              bth_placed *placed, berth_error *error)
+{
+    if (!placed->device)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "an address must be on a device, not on \"cpu\": berth_load_into fills "
+                        "memory of the host");
+    if (choice->nbytes < storage->nbytes)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "%s: the memory at the address has %llu bytes, but %llu are needed",
+                        bth_device_name(placed->device), (unsigned long long)choice->nbytes,
+                        (unsigned long long)storage->nbytes);
+    placed->address = choice->address;
+    placed->life = bth_device_life(placed->device);
+    placed->ready = choice->ready;
+    return bth_device_check(placed->device, choice->address, (size_t)storage->nbytes, error);
+}
+
+static int choice_take_place(const berth_storage_choice *choice, const berth_storage *storage,
+                             bth_placed *placed, berth_error *error)
+{
+    const char *place = choice->place;
+
+    if (!place)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "the caller's function set no place");
+    if (strcmp(place, BERTH_PLACE_SAVED) == 0)
+        place = storage->location;
+    if (strcmp(place, "cpu") != 0 && bth_device_open(place, &placed->device, error) < 0)
+        return error->code;
+    return choice->address ? choice_take_memory(choice, storage, placed, error) : 0;
+}
+
+static int rule_call(const berth_storage_rule *rule, const berth_storage *storage,
+                     berth_storage_choice *choice, berth_error *error)
+{
+    int result = rule->choose(rule->context, storage, choice);
+    const char *text = result > 0 ? strerrordesc_np(result) : NULL;
+
+    if (result == 0)
+        return 0;
+    error->system_errno = text ? result : 0;
+    return bth_fail(error, BERTH_E_CALLBACK, NULL, BERTH_NO_OFFSET,
+                    "the caller's function chooses nothing: %s", text ? text : "it failed");
+}
+
+static int choosing_apply(const berth_storage_rule *rule, const berth_storage *storage,
+                          struct chosen *chosen, berth_error *error)
+{
+    berth_storage_choice choice = {.method = rule->method,
+                                   .place = rule->place ? rule->place : "cpu"};
+
+    if (rule->choose && rule_call(rule, storage, &choice, error) < 0)
+        return error->code;
+    chosen->method = choice.method;
+    if (choice.method != BERTH_LOAD_AUTO)
+        chosen->chosen_by =
+            rule->choose ? "the caller's function asks for it" : "a rule asks for it";
+    if (choice_check_method(choice.method, error) < 0)
+        return error->code;
+    return choice_take_place(&choice, storage, &chosen->placed, error);
+}
+
+/* Without the lock: it calls the caller's functions. */
+static int choosing_apply_all(const struct choosing *choosing, berth_error *error)
+{
+    for (size_t i = 0; i < choosing->checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(choosing->checkpoint->contents.tree, i);
+        size_t first = choosing->first[i];
+        if (!storage->root && first < choosing->n_rules &&
+            choosing_apply(&choosing->rules[first], storage, &choosing->chosen[i], error) < 0)
+            return bth_error_in_storage(choosing->checkpoint, storage, error);
+    }
+    return 0;
+}
+
+/* ---- when all have a choice ---- */
+
+/* There is no list of places as long as all storages go to the host. */
+static int choosing_need_places(const struct choosing *choosing, berth_error *error)
+{
+    bth_storages *storages = &choosing->checkpoint->storages;
+    size_t nbytes = (storages->n + 1) * sizeof *storages->placed;
+    bool any_device = false;
+
+    for (size_t i = 0; i < storages->n; i++)
+        any_device = any_device || choosing->chosen[i].placed.device;
+    if (storages->placed || !any_device)
+        return 0;
+    storages->placed = bth_allocate_zeroed(nbytes);
+    return storages->placed ? 0 : bth_fail_memory(error, nbytes);
+}
+
+/* A storage that is loaded, or being loaded, stays where it is. */
+static int choosing_publish(const struct choosing *choosing, berth_error *error)
+{
+    bth_storages *storages = &choosing->checkpoint->storages;
+
+    bth_checkpoint_lock(choosing->checkpoint);
+    (void)choosing_need_places(choosing, error);
+    for (size_t i = 0; i < storages->n && error->code == 0; i++) {
+        bth_stored *stored = &storages->stored[i];
+        stored->chosen = choosing->chosen[i].method;
+        stored->chosen_by = choosing->chosen[i].chosen_by;
+        if (storages->placed && !storages->placed[i].is_there && !stored->is_coming &&
+            !atomic_load(&stored->memory))
+            storages->placed[i] = choosing->chosen[i].placed;
+    }
+    bth_checkpoint_unlock(choosing->checkpoint);
+    return error->code;
+}
+
+static int choosing_check_rules(const struct choosing *choosing, berth_error *error)
+{
+    for (size_t r = 0; r < choosing->n_rules; r++)
+        if (BTH_CHECK_RESERVED(berth_storage_rule, &choosing->rules[r], error) < 0 ||
+            choice_check_method(choosing->rules[r].method, error) < 0)
+            return error->code;
+    return 0;
+}
+
+static int choosing_run(struct choosing *choosing, berth_error *error)
+{
+    size_t n = choosing->checkpoint->storages.n + 1;
+
+    choosing->first = bth_allocate_zeroed(n * sizeof *choosing->first);
+    choosing->chosen = bth_allocate_zeroed(n * sizeof *choosing->chosen);
+    if (!choosing->first || !choosing->chosen)
+        (void)bth_fail_memory(error, n * sizeof *choosing->chosen);
+    else if (choosing_check_rules(choosing, error) == 0 && choosing_fit(choosing, error) == 0 &&
+             choosing_apply_all(choosing, error) == 0)
+        (void)choosing_publish(choosing, error);
+    bth_release(choosing->first);
+    bth_release(choosing->chosen);
+    return error->code;
+}
+
+int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rule *rules, size_t n_rules,
+                 berth_error *error)
+{
+    struct choosing choosing = {.checkpoint = checkpoint, .rules = rules, .n_rules = n_rules};
+
+    BTH_ERROR_BEGIN(error);
+    if (!checkpoint || (!rules && n_rules > 0))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_choose needs a checkpoint and rules");
+    if (choosing_run(&choosing, error) < 0)
+        (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    return error->code;
+}
