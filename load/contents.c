@@ -96,10 +96,11 @@ static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t t
 
     (void)snprintf(text, text_nbytes, "[");
     for (int32_t d = 0; d < rank && n + 32 < text_nbytes; d++) {
-        const char *form = d + 1 == rank ? "%lld" : "%lld, ";
-        n += (size_t)snprintf(text + n, text_nbytes - n, shape[d] < 0 ? "any" : form,
-                              (long long)shape[d]);
-        if (shape[d] < 0 && d + 1 < rank)
+        if (shape[d] < 0)
+            n += (size_t)snprintf(text + n, text_nbytes - n, "any");
+        else
+            n += (size_t)snprintf(text + n, text_nbytes - n, "%lld", (long long)shape[d]);
+        if (d + 1 < rank)
             n += (size_t)snprintf(text + n, text_nbytes - n, ", ");
         if (d + 1 < rank && n + 32 >= text_nbytes)
             n += (size_t)snprintf(text + n, text_nbytes - n, "...");

@@ -308,7 +308,7 @@ static void repr_scalar(struct names_out *out, const berth_value *key)
         break;
     case BERTH_KIND_DTYPE:
         bth_out_text(out, "torch.");
-        bth_out_text(out, berth_dtype_name((berth_dtype)bth_value_constant(key, BERTH_KIND_DTYPE)));
+        bth_out_text(out, berth_dtype_name(bth_value_dtype(key)));
         break;
     default: /* P4: nothing else is a key */
         repr_inert(out, key);

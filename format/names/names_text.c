@@ -26,7 +26,7 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
         return nested[i];
-    switch (bth_value_constant(plain, BERTH_KIND_LAYOUT)) {
+    switch (bth_value_layout(plain)) {
     case BERTH_SPARSE_COO:
         return coo[i];
     case BERTH_SPARSE_CSR:

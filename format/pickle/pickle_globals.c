@@ -164,10 +164,9 @@ static berth_value *global_make_known(bth_unpickler *unpickler, int number)
     bth_known room;
     const bth_known *known = global_by_number(number, &room);
     if (known->what == BTH_IS_DTYPE)
-        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, (berth_dtype)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, (int)known->number);
     if (known->what == BTH_IS_QSCHEME)
-        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME,
-                                   (berth_qscheme)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME, (int)known->number);
     berth_value *node = bth_global(unpickler->tree, known->module, strlen(known->module),
                                    known->name, strlen(known->name));
     if (node)

@@ -97,7 +97,7 @@ BTH_BUILDER(tensor_v2)
 
 BTH_BUILDER(tensor_v3)
 {
-    berth_tensor tensor = {.dtype = bth_value_constant(items[6], BERTH_KIND_DTYPE),
+    berth_tensor tensor = {.dtype = bth_value_dtype(items[6]),
                            .flags = argument_grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants an UntypedStorage as argument 1",
@@ -112,7 +112,7 @@ BTH_BUILDER(tensor_v3)
 BTH_BUILDER(meta)
 {
     (void)known, (void)n;
-    berth_tensor tensor = {.dtype = bth_value_constant(items[0], BERTH_KIND_DTYPE),
+    berth_tensor tensor = {.dtype = bth_value_dtype(items[0]),
                            .flags = BERTH_META | argument_grad_flag(items[3])};
     if (!tensor_read_shape(unpickler, &tensor, items[1], items[2]))
         return NULL;
@@ -136,7 +136,7 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
     size_t n = bth_unpickle_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
-    tensor->qscheme = bth_value_constant(items[0], BERTH_KIND_QSCHEME);
+    tensor->qscheme = bth_value_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
         return n == 3 && quantizer_is_number(items[1], &tensor->scale) &&
@@ -178,7 +178,7 @@ BTH_BUILDER(sparse)
     const int64_t *shape;
     int32_t rank;
     (void)n;
-    berth_layout_kind layout = bth_value_constant(items[0], BERTH_KIND_LAYOUT);
+    berth_layout_kind layout = bth_value_layout(items[0]);
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;

@@ -129,8 +129,7 @@ BTH_BUILDER(layout)
     const char *name = berth_as_text(items[0], NULL);
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
         if (strcmp(name, bth_layout_names[layout]) == 0)
-            return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT,
-                                       (berth_layout_kind)layout);
+            return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT, layout);
     }
     bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
                       known->name);

@@ -462,14 +462,13 @@ static bool emit_object(bth_emitter *emitter, const berth_value *value, uint32_t
         emit_device(emitter, value, slot);
         return true;
     case BERTH_KIND_DTYPE:
-        bth_emit_global(emitter, "torch",
-                        berth_dtype_name(bth_value_constant(value, BERTH_KIND_DTYPE)));
+        bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_dtype(value)));
         return true;
     case BERTH_KIND_QSCHEME:
-        bth_emit_qscheme(emitter, bth_value_constant(value, BERTH_KIND_QSCHEME));
+        bth_emit_qscheme(emitter, bth_value_qscheme(value));
         return true;
     case BERTH_KIND_LAYOUT:
-        bth_emit_layout(emitter, bth_value_constant(value, BERTH_KIND_LAYOUT));
+        bth_emit_layout(emitter, bth_value_layout(value));
         return true;
     case BERTH_KIND_STORAGE: {
         const berth_storage *storage = berth_as_storage(value);

@@ -215,7 +215,7 @@ static const berth_value *next_of_dense(bth_emitter *emitter, bth_frame *frame)
 static const berth_value *next_of_sparse(bth_emitter *emitter, const bth_frame *frame)
 {
     if (frame->at == 0) {
-        bth_emit_layout(emitter, bth_value_constant(frame->inner, BERTH_KIND_LAYOUT));
+        bth_emit_layout(emitter, bth_value_layout(frame->inner));
         bth_emit_op(emitter, BTH_OP_MARK);
     }
     if (frame->at < berth_value_count(frame->inner))
@@ -223,7 +223,7 @@ static const berth_value *next_of_sparse(bth_emitter *emitter, const bth_frame *
     int32_t rank;
     const int64_t *shape = berth_as_size(frame->inner, &rank);
     bth_emit_size(emitter, shape, rank, NULL);
-    if (bth_value_constant(frame->inner, BERTH_KIND_LAYOUT) == BERTH_SPARSE_COO)
+    if (bth_value_layout(frame->inner) == BERTH_SPARSE_COO)
         bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_COALESCED));
     bth_emit_tuple(emitter, 4, NULL);
     bth_emit_tuple(emitter, 2, NULL);

@@ -137,6 +137,21 @@ double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
 double bth_value_imaginary(const berth_value *value);
 int bth_value_constant(const berth_value *value, berth_kind kind);
 
+static inline berth_dtype bth_value_dtype(const berth_value *value)
+{
+    return (berth_dtype)bth_value_constant(value, BERTH_KIND_DTYPE);
+}
+
+static inline berth_qscheme bth_value_qscheme(const berth_value *value)
+{
+    return (berth_qscheme)bth_value_constant(value, BERTH_KIND_QSCHEME);
+}
+
+static inline berth_layout_kind bth_value_layout(const berth_value *value)
+{
+    return (berth_layout_kind)bth_value_constant(value, BERTH_KIND_LAYOUT);
+}
+
 /* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer);

@@ -204,7 +204,7 @@ Test(bad_arguments, facts_that_are_none_are_refused)
 {
     REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT,
             "no torch.dtype has the number 0");
-    REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, (berth_dtype)-1), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_constant(tree, BERTH_KIND_DTYPE, -1), BERTH_E_ARGUMENT,
             "no torch.dtype has the number -1");
     REFUSED(berth_make_constant(tree, BERTH_KIND_QSCHEME, BERTH_NOT_QUANTIZED), BERTH_E_ARGUMENT,
             "no torch.qscheme has the number 0");

@@ -288,8 +288,7 @@ Test(pickle_reduce, complex_numbers_and_layouts)
                   "torch.serialization _get_layout 'torch.sparse_bsc' TUPLE1 REDUCE TUPLE2 STOP");
     cr_expect_eq(bth_value_real(bth_value_item(read.root, 0)), 1.5);
     cr_expect_eq(bth_value_imaginary(bth_value_item(read.root, 0)), -2);
-    cr_expect_eq(bth_value_constant(bth_value_item(read.root, 1), BERTH_KIND_LAYOUT),
-                 BERTH_SPARSE_BSC);
+    cr_expect_eq(bth_value_layout(bth_value_item(read.root, 1)), BERTH_SPARSE_BSC);
     free_reading(&read);
     refuses("GLOBAL torch.serialization _get_layout 'torch.load' TUPLE1 !REDUCE STOP",
             BERTH_E_PICKLE, "torch.serialization _get_layout of an unknown layout");

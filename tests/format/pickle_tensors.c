@@ -364,7 +364,7 @@ Test(pickle_tensors, sparse_tensors_of_every_layout)
             "v", "2") "GLOBAL torch Size 9 TUPLE1 TUPLE1 REDUCE NEWTRUE TUPLE TUPLE2 REDUCE STOP");
     int32_t rank;
     cr_assert_eq(berth_value_kind(coo.root), BERTH_KIND_SPARSE);
-    cr_expect_eq(bth_value_constant(coo.root, BERTH_KIND_LAYOUT), BERTH_SPARSE_COO);
+    cr_expect_eq(bth_value_layout(coo.root), BERTH_SPARSE_COO);
     cr_expect((berth_value_flags(coo.root) & BERTH_COALESCED));
     cr_expect_eq(berth_as_size(coo.root, &rank)[0], 9);
     cr_expect_eq(berth_value_count(coo.root), 2);
@@ -376,7 +376,7 @@ Test(pickle_tensors, sparse_tensors_of_every_layout)
     free_reading(&old);
     ACCEPTS(csr, SPARSE LAYOUT("sparse_csr") "MARK " LONGS("a", "3") LONGS("b", "2")
                      DOUBLES("v", "2") "2 2 TUPLE2 TUPLE TUPLE2 REDUCE STOP");
-    cr_expect_eq(bth_value_constant(csr.root, BERTH_KIND_LAYOUT), BERTH_SPARSE_CSR);
+    cr_expect_eq(bth_value_layout(csr.root), BERTH_SPARSE_CSR);
     cr_expect_eq(berth_value_count(csr.root), 3);
     free_reading(&csr);
 }

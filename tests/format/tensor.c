@@ -426,7 +426,7 @@ Test(tensor, sparse_parts_agree)
             continue;
         }
         int32_t rank;
-        cr_assert_eq(bth_value_constant(sparse, BERTH_KIND_LAYOUT), rows[i].layout);
+        cr_assert_eq(bth_value_layout(sparse), rows[i].layout);
         cr_assert_arr_eq(berth_as_size(sparse, &rank), rows[i].shape, (size_t)rows[i].rank * 8);
         cr_assert_eq(rank, rows[i].rank);
         cr_assert_eq(berth_value_count(sparse), rows[i].layout == BERTH_SPARSE_COO ? 2 : 3);
