@@ -756,12 +756,12 @@ typedef int (*berth_walk_function)(void *context, const berth_walk *walk, const 
 #define BERTH_WALK_ITEMS 1u /* only items of containers: no attributes, no parts of tensors */
 
 typedef struct berth_walker {
-    size_t struct_size; /* sizeof(berth_walker), or 0: the struct of version 0.2 */
     uint32_t flags;
     berth_walk_function enter; /* a value is met for the first time; what is inside follows */
     berth_walk_function leave; /* all that is inside has been walked; not after BERTH_WALK_SKIP */
     berth_walk_function alias; /* a value is met again; it is not entered again */
     void *context;             /* for the functions, of which each may be NULL */
+    uint64_t reserved[2];      /* 0 */
 } berth_walker;
 
 /*

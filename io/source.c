@@ -8,6 +8,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 
@@ -100,6 +101,8 @@ const char *bth_source_name(const berth_source *source)
 
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
 {
+    if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
+        return error->code;
     switch (source->kind) {
     case BERTH_SOURCE_PATH:
         return bth_reader_open_path(source->path, reader, error);

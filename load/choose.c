@@ -137,7 +137,7 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
     const char *text = result > 0 ? strerrordesc_np(result) : NULL;
 
     if (result == 0)
-        return 0;
+        return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);
     error->system_errno = text ? result : 0;
     return bth_fail(error, BERTH_E_CALLBACK, NULL, BERTH_NO_OFFSET,
                     "the caller's function chooses nothing: %s", text ? text : "it failed");

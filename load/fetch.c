@@ -78,6 +78,8 @@ static int fetch(berth_checkpoint *checkpoint, const berth_selection *selection,
     const berth_storage **roots = NULL;
     size_t n = 0;
 
+    if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
+        return error->code;
     if (call && call->config && bth_config_resolve(call, &config, error) < 0)
         return error->code;
     bth_load_request request = {.config = &config,

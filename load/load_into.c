@@ -54,6 +54,8 @@ static int destination_check(const struct load_into *into, size_t i, berth_error
 {
     const berth_destination *destination = destination_at(into, i);
 
+    if (BTH_CHECK_RESERVED(berth_destination, destination, error) < 0)
+        return error->code;
     if (!destination->storage == !destination->tensor)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "destination %zu has %s", i,
                         destination->storage ? "a storage and a tensor"
@@ -271,7 +273,8 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_load_into needs a checkpoint, destinations, and the size of one");
     into.config = checkpoint->config;
-    if ((params && params->config && bth_config_resolve(params, &into.config, error) < 0) ||
+    if ((params && BTH_CHECK_RESERVED(berth_params, params, error) < 0) ||
+        (params && params->config && bth_config_resolve(params, &into.config, error) < 0) ||
         load_into(&into, error) < 0)
         return bth_error_prefix(error, checkpoint->source.reader.name);
     return 0;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_value_walk: the walk over values with the caller's functions, and paths as berth_find's. */
-#include <string.h>
-
 #include "config/error.h"
 #include "config/memory.h"
+#include "config/options.h"
 #include "format/names/names_inner.h"
 
 struct value_walk {
@@ -88,8 +87,9 @@ int berth_value_walk(const berth_value *value, const berth_walker *walker, berth
     if (!value || !walker)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s is NULL",
                         value ? "walker" : "value");
-    size_t nbytes = walker->struct_size ? walker->struct_size : sizeof *walker;
-    memcpy(&state.walker, walker, nbytes < sizeof *walker ? nbytes : sizeof *walker);
+    if (BTH_CHECK_RESERVED(berth_walker, walker, error) < 0)
+        return error->code;
+    state.walker = *walker;
     if (state.walker.flags & ~BERTH_WALK_ITEMS)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "unknown flags 0x%x of a walk", (unsigned)state.walker.flags);

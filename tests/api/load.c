@@ -59,6 +59,24 @@ Test(load, a_reserved_member_that_is_not_0_is_refused)
     cr_assert_eq(berth_open(path, &params, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_assert_null(checkpoint);
     cr_assert(strstr(error.message, "berth_params: reserved[5] is not 0"), "%s", error.message);
+    berth_source source = berth_from_path(path);
+    source.reserved[1] = 1;
+    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "berth_source: reserved[1] is not 0"), "%s", error.message);
+    checkpoint = opened();
+    cr_expect_eq(berth_load(checkpoint, NULL, &params, &error), BERTH_E_ARGUMENT);
+    uint8_t bytes[sizeof weight];
+    berth_destination to = {.tensor = berth_find_tensor(checkpoint, "model.bias"),
+                            .address = bytes,
+                            .nbytes = sizeof bytes};
+    cr_expect_eq(berth_load_into(checkpoint, &to, 1, sizeof to, &params, &error), BERTH_E_ARGUMENT);
+    to.reserved[0] = 1;
+    cr_expect_eq(berth_load_into(checkpoint, &to, 1, sizeof to, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "berth_destination: reserved[0] is not 0"), "%s",
+              error.message);
+    const berth_storage_rule rule = {.reserved = {0, 1}};
+    cr_expect_eq(berth_choose(checkpoint, &rule, 1, &error), BERTH_E_ARGUMENT);
+    berth_close(checkpoint);
 }
 
 Test(load, what_was_saved_is_found_by_name_and_by_path)

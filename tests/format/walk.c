@@ -79,12 +79,8 @@ static int alias(void *context, const berth_walk *walk, const berth_value *value
 
 static int walk_value(const berth_value *value, uint32_t flags, events *seen)
 {
-    const berth_walker walker = {.struct_size = sizeof walker,
-                                 .flags = flags,
-                                 .enter = enter,
-                                 .leave = leave,
-                                 .alias = alias,
-                                 .context = seen};
+    const berth_walker walker = {
+        .flags = flags, .enter = enter, .leave = leave, .alias = alias, .context = seen};
     berth_error error;
 
     seen->root = value;
@@ -212,7 +208,7 @@ Test(walk, a_path_beyond_16_mib_is_not_written_out)
 
 Test(walk, bad_arguments_are_refused)
 {
-    const berth_walker none = {.struct_size = 0}, unknown = {.flags = 2};
+    const berth_walker none = {.flags = 0}, unknown = {.flags = 2}, newer = {.reserved = {0, 1}};
     const berth_value *value = berth_make_none(tree);
     berth_error error;
 
@@ -222,6 +218,8 @@ Test(walk, bad_arguments_are_refused)
     cr_expect_str_eq(error.message, "the walker is NULL");
     cr_expect_eq(berth_value_walk(value, &unknown, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "unknown flags 0x2 of a walk");
+    cr_expect_eq(berth_value_walk(value, &newer, &error), BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "berth_walker: reserved[1] is not 0"), "%s", error.message);
     cr_expect_eq(berth_value_walk(sample(), &none, NULL), 0, "no function, no error");
 }
 
