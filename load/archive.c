@@ -5,8 +5,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "format/pickle/stream_read.h"
-#include "format/zip/small_records.h"
+#include "format/pickle/pickle.h"
+#include "format/zip/zip.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
 #include "load/transfer/read_into.h"
@@ -33,9 +33,10 @@ static int recognise(berth_archive *archive, bth_head_cache *cache, berth_error 
 {
     if (bth_head_cache_grow(cache, head_nbytes(archive), error) < 0)
         return error->code;
-    if (bth_stream_is(cache->head, cache->head_nbytes))
-        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                        "a stream from before PyTorch 1.6: it has values, but no records");
+    if (bth_is_legacy(cache->head, cache->head_nbytes))
+        return bth_fail(
+            error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+            "a file in the legacy format, from before PyTorch 1.6, has values but no records");
     if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
         return bth_refuse_kind(cache, error);
     return 0;

@@ -141,8 +141,8 @@ typedef struct bth_verifying {
 
 /*
  * Reads all records and compares their CRCs, and the headers and descriptors that were not compared
- * before; of a stream, reads all storages. The first bad one in the file's order is the error, all
- * are told. The directory was read. Not thread-safe.
+ * before; of the legacy format, all storages. The first bad one in the file's order is the error,
+ * all are told. The directory was read. Not thread-safe.
  */
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error);
 /* Like bth_verify_data, for an archive that is no checkpoint; its local headers were read. */

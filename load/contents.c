@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "load/checkpoint.h"
 
 /* ---- names ---- */
@@ -82,7 +82,7 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
 {
     char record[sizeof error->record];
 
-    (void)snprintf(record, sizeof record, checkpoint->contents.is_stream ? "storage %s" : "data/%s",
+    (void)snprintf(record, sizeof record, checkpoint->contents.is_legacy ? "storage %s" : "data/%s",
                    storage->key);
     return bth_error_in(error, record);
 }

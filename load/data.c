@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "load/storages_load.h"
 #include "load/transfer/read_into.h"
 

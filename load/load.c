@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
 
@@ -281,7 +281,7 @@ static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
         info->n_storages++;
         info->storages_nbytes += storage->nbytes;
     }
-    if (checkpoint->contents.is_stream)
+    if (checkpoint->contents.is_legacy)
         info->n_records = info->n_storages;
 }
 
@@ -300,7 +300,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     if (error->code < 0)
         return bth_error_prefix(error, checkpoint->source.reader.name);
     *info = (berth_info){.archive = checkpoint->contents.archive,
-                         .container = checkpoint->contents.is_stream ? "stream" : "zip",
+                         .container = checkpoint->contents.is_legacy ? "stream" : "zip",
                          .format_version = checkpoint->contents.format_version,
                          .storage_alignment = checkpoint->contents.storage_alignment,
                          .byteorder = checkpoint->contents.is_big ? "big" : "little",

@@ -6,7 +6,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/clock.h"
 #include "load/storages_load.h"
 #include "load/transfer/read_into.h"

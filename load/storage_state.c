@@ -38,7 +38,7 @@ static berth_crc_verdict storage_judge(const berth_checkpoint *checkpoint,
     const bth_zip_entry *entry;
     bool present = false;
 
-    if (checkpoint->contents.is_stream)
+    if (checkpoint->contents.is_legacy)
         return BERTH_CRC_ABSENT;
     if (bth_storage_entry(&checkpoint->contents, storage, &entry, error) < 0 ||
         entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */

@@ -7,7 +7,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/clock.h"
 #include "io/file.h"
 #include "load/storages_load.h"
@@ -69,7 +69,7 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 static int storage_set_verdict(berth_checkpoint *checkpoint, const berth_storage *root,
                                const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
 {
-    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* a stream has none */
+    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* the legacy format has none */
     bool present = false;
 
     if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
@@ -94,7 +94,7 @@ int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, 
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
         verdict == BERTH_CRC_ABSENT)
         return error->code;
-    if (checkpoint->contents.is_stream)
+    if (checkpoint->contents.is_legacy)
         return storage_set_verdict(checkpoint, root, NULL, 0, error);
     if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
         return error->code;

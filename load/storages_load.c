@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/clock.h"
 #include "io/free_memory.h"
 

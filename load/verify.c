@@ -9,14 +9,14 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "load/storages_load.h"
 #include "load/transfer/checksum_scan.h"
 
 typedef struct verification {
     bth_reader *reader;
     const struct berth_config *config;
-    bth_container *container;     /* NULL: a stream */
+    bth_container *container;     /* NULL: the legacy format */
     berth_checkpoint *checkpoint; /* NULL: an archive */
     bth_verifying *asked;
     berth_verdict *verdict; /* in there */
@@ -374,8 +374,8 @@ int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_er
     verification v = {.reader = &checkpoint->source.reader,
                       .config = &checkpoint->config,
                       .container =
-                          checkpoint->contents.is_stream ? NULL : &checkpoint->contents.container,
-                      .n_records = checkpoint->contents.is_stream
+                          checkpoint->contents.is_legacy ? NULL : &checkpoint->contents.container,
+                      .n_records = checkpoint->contents.is_legacy
                                        ? checkpoint->storages.n
                                        : n_all_records(&checkpoint->contents.container),
                       .checkpoint = checkpoint,

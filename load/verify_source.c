@@ -52,7 +52,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
         add_stats(params, &first);
         return error->code;
     }
-    asked.scan.goes_on = !checkpoint->contents.is_stream;
+    asked.scan.goes_on = !checkpoint->contents.is_legacy;
     if (bth_verify_data(checkpoint, &asked, error) < 0)
         (void)bth_error_prefix(error, checkpoint->source.reader.name);
     if (verdict)

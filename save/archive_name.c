@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 #include "save/failure.h"
 
 /*

@@ -6,7 +6,6 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "io/device.h"
 #include "save/failure.h"

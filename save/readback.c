@@ -5,8 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/zip/zip_read.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 
 /* Allocates and reads a range of what was written. NULL on failure. */
 static uint8_t *read_range(const bth_output *output, uint64_t offset, uint64_t nbytes,

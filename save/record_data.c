@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "save/image.h"
 

@@ -21,7 +21,7 @@ typedef struct bth_pickle_survey {
 
 typedef struct bth_pickle_rules {
     bool inert;                      /* load.unknown_globals = inert */
-    bool stream;                     /* from before 1.6: persistent ids have a sixth item */
+    bool legacy;                     /* from before 1.6: persistent ids have a sixth item */
     bool one_by_one;                 /* opcode by opcode, for comparison */
     const char *record;              /* for errors: "data.pkl" */
     uint64_t base_offset;            /* of bytes[0] in the file, for errors */
@@ -66,9 +66,9 @@ extern const char *const bth_layout_names[];
 /* ---- files from before PyTorch 1.6 ---- */
 
 /* Whether a file that begins with these bytes (14 are enough) is in the legacy format. */
-bool bth_stream_is(const uint8_t *bytes, size_t nbytes);
+bool bth_is_legacy(const uint8_t *bytes, size_t nbytes);
 
-typedef struct bth_stream {
+typedef struct bth_legacy {
     berth_value *root;
     /*
      * The byte order of the machine that wrote the file, as recorded. Counts and elements are
@@ -78,22 +78,22 @@ typedef struct bth_stream {
     const char **keys; /* storages in the file's order: the key list; memory of the tree */
     size_t n_keys;
     uint64_t payload_offset; /* of the first storage's count */
-} bth_stream;
+} bth_legacy;
 
 /*
  * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
- * unchanged). `inert` as in bth_pickle_rules. Then call bth_stream_place for each storage.
+ * unchanged). `inert` as in bth_pickle_rules. Then call bth_legacy_extent for each storage.
  */
-int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
-                    bth_stream *stream, berth_error *error);
+int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                    bth_legacy *legacy, berth_error *error);
 
 /*
  * Places storage i, whose 8-byte element count was read at `count_offset`. Checks the count against
  * the storage's bytes, sets its offset (with the last one also those of views) and *next_offset,
  * where the next count is; after the last one that is the file's end.
  */
-int bth_stream_place(const bth_stream *stream, berth_tree *tree, size_t i, const uint8_t count[8],
-                     uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
-                     berth_error *error);
+int bth_legacy_extent(const bth_legacy *legacy, berth_tree *tree, size_t i, const uint8_t count[8],
+                      uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
+                      berth_error *error);
 
 #endif

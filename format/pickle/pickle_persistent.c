@@ -133,7 +133,7 @@ static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *r
 berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
 {
     berth_value *const *items = NULL;
-    size_t wanted = unpickler->rules->stream ? N_ITEMS : N_ITEMS - 1;
+    size_t wanted = unpickler->rules->legacy ? N_ITEMS : N_ITEMS - 1;
     if (bth_node_kind(id) != BERTH_KIND_TUPLE) {
         bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id that is %s, not a tuple",
                           bth_kind_phrase(bth_node_kind(id)));

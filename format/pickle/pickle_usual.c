@@ -221,7 +221,7 @@ static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *
 size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
 {
     bth_usual usual;
-    size_t used = unpickler->rules->stream ? 0 : bth_scan_usual(bytes, &usual);
+    size_t used = unpickler->rules->legacy ? 0 : bth_scan_usual(bytes, &usual);
     if (!used || usual.rank != usual.stride_rank || !usual_keeps_nothing(unpickler, &usual) ||
         !usual_calls(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
         !usual_calls(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))

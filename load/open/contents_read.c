@@ -10,7 +10,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/layout.h"
-#include "format/pickle/stream_read.h"
+#include "format/pickle/pickle.h"
 #include "io/pages.h"
 #include "load/open/open_steps.h"
 
@@ -344,8 +344,8 @@ static int any_read(bth_opening *opening, berth_error *error)
         return error->code;
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
         return zip_read(opening, error);
-    if (bth_stream_is(cache->head, cache->head_nbytes))
-        return bth_legacy_read(opening, error);
+    if (bth_is_legacy(cache->head, cache->head_nbytes))
+        return bth_legacy_open(opening, error);
     return bth_refuse_kind(cache, error);
 }
 
@@ -370,7 +370,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 {
     bth_head_cache cache;
 
-    if (contents->is_stream || contents->container.known)
+    if (contents->is_legacy || contents->container.known)
         return 0;
     bth_head_cache_begin(&cache, reader);
     (void)bth_container_read(&contents->container, &cache, tail_nbytes(contents, reader->nbytes),

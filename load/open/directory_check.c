@@ -11,8 +11,7 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 #include "load/open/open_steps.h"
 
 /* A directory with longer full names, which PyTorch does not write, is parsed. */

@@ -7,7 +7,7 @@
 #include "config/memory.h"
 #include "format/checksum.h"
 #include "format/layout.h"
-#include "format/zip/inflate.h"
+#include "format/zip/zip.h"
 
 /* Headers that are this close to each other are read together. */
 #define RUN_NBYTES (UINT64_C(256) << 10)

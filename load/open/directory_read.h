@@ -3,7 +3,7 @@
 #ifndef BTH_LOAD_OPEN_DIRECTORY_READ_H
 #define BTH_LOAD_OPEN_DIRECTORY_READ_H
 
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 #include "load/open/head_cache.h"
 
 typedef struct bth_container {

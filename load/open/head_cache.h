@@ -6,7 +6,7 @@
 #ifndef BTH_LOAD_OPEN_HEAD_CACHE_H
 #define BTH_LOAD_OPEN_HEAD_CACHE_H
 
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 #include "io/region.h"
 #include "io/source.h"
 

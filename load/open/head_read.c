@@ -12,7 +12,7 @@
 #include "format/bytes.h"
 #include "format/checksum.h"
 #include "format/layout.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "load/open/open_steps.h"
 
 /* Enough for the small records and the first storage's header, where the head ends among them. */

@@ -10,7 +10,7 @@
 #include "format/names/names.h"
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
-#include "format/zip/small_records.h"
+#include "format/zip/zip.h"
 #include "load/open/directory_read.h"
 
 /* The alignment of a file that has .format_version but no .storage_alignment: PyTorch's own. */
@@ -39,7 +39,7 @@ typedef struct bth_record_counts {
 /* What is in the file, and where. Constant once the checkpoint is open, except for the last part.
  */
 typedef struct bth_contents {
-    bool is_stream;
+    bool is_legacy;
     char *archive;            /* top folder; "" for the legacy format */
     bth_pickle_survey survey; /* of data.pkl in the head */
     bth_region values;        /* memory of the tree */

@@ -58,6 +58,6 @@ bth_record_counts bth_directory_count(const bth_contents *contents);
 
 /* ---- legacy_read.c: files from before PyTorch 1.6 ---- */
 
-int bth_legacy_read(bth_opening *opening, berth_error *error);
+int bth_legacy_open(bth_opening *opening, berth_error *error);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/free_memory.h"
 #include "io/readahead.h"
 #include "io/syscalls.h"

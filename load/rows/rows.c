@@ -7,7 +7,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/workers.h"
 
 /* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */

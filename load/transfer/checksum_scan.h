@@ -7,7 +7,7 @@
 #define BTH_LOAD_TRANSFER_CHECKSUM_SCAN_H
 
 #include "config/options.h"
-#include "format/zip/zip_read.h"
+#include "format/zip/zip.h"
 #include "io/source.h"
 
 /* One record. The array is in the order of the file, and no two overlap. */

@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/checksum.h"
-#include "format/values/tensor.h"
+#include "format/values/value.h"
 #include "io/clock.h"
 #include "io/pool.h"
 #include "io/workers.h"

@@ -318,7 +318,7 @@ Test(no_memory, every_pickle_fails_cleanly_wherever_a_chunk_ends, .timeout = 120
 /* The same for a stream, whose list of keys is memory of the tree, too. */
 static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bool for_ever)
 {
-    bth_stream stream;
+    bth_legacy stream;
     berth_error error;
 
     test_memory_watch();
@@ -327,7 +327,7 @@ static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bo
     uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
     bth_error_clear(&error);
-    int code = bth_stream_read(file->bytes, file->nbytes, false, tree, &stream, &error);
+    int code = bth_legacy_read(file->bytes, file->nbytes, false, tree, &stream, &error);
     bool refused = test_memory_seen().n_allocations >= before + nth;
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "stream with %zu bytes: %s", left,
                  error.message);

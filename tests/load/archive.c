@@ -167,8 +167,9 @@ Test(archive, other_files_are_told)
     expect_no_archive("", 0, "the file is empty");
     expect_no_archive(
         "text", 4, "neither a zip archive nor PyTorch's legacy format: it begins with 74 65 78 74");
-    expect_no_archive("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15,
-                      "a stream from before PyTorch 1.6: it has values, but no records");
+    expect_no_archive(
+        "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15,
+        "a file in the legacy format, from before PyTorch 1.6, has values but no records");
 }
 
 Test(archive, is_checked_as_load_check_says)

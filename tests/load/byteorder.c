@@ -3,7 +3,6 @@
  * Files of the other byte order are swapped by what their elements are, untyped ones too, or
  * refused (T5); and any range of a storage can be read, for saving it again.
  */
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/sources.h"

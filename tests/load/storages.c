@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "io/syscalls.h"

@@ -76,7 +76,7 @@ portable_i386() {
 s390x_tests() {
     local source
     for source in tests/config/*.c tests/format/*.c tests/api/*.c \
-        tests/load/{byteorder,storages,stream,prefetch,rows,sums,selection,requests,slice,load_into}.c \
+        tests/load/{byteorder,storages,legacy,prefetch,rows,sums,selection,requests,slice,load_into}.c \
         tests/save/{blocks,commit,device,readback}.c; do
         [ "$source" = tests/format/pickle_bombs.c ] && [ "$BERTH_LONG" = 0 ] ||
             printf '%s\n' "$source"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/format/composed.h"
 #include "format/checksum.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 #include "tests/support/support.h"
 #include <stdio.h>
 #include <stdlib.h>

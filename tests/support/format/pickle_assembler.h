@@ -61,7 +61,7 @@ void refuses(const char *source, int code, const char *sentence);
 #define ACCEPTS(name, source) ACCEPTS_BY(name, NO_RULES, source)
 
 #define INERT ((bth_pickle_rules){.inert = true})
-#define STREAM ((bth_pickle_rules){.stream = true})
+#define STREAM ((bth_pickle_rules){.legacy = true})
 
 /* ---- words that many tests use ---- */
 

@@ -15,10 +15,7 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
-#include "format/zip/inflate.h"
-#include "format/zip/zip_fields.h"
-#include "format/zip/zip_read.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 
 #define TEST_ZIP_MAX_RECORDS 12
 

@@ -4,7 +4,7 @@
 #define TESTS_SUPPORT_RECIPE_VALUES_H
 
 #include "format/bytes.h"
-#include "format/zip/zip_fields.h"
+#include "format/zip/zip.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/support.h"
 

@@ -15,7 +15,7 @@
 #include "format/checksum.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 #include "tests/support/format/composed.h"
 #include "tests/support/support.h"
 

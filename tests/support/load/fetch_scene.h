@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "format/values/tensor.h"
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"

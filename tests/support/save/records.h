@@ -16,7 +16,7 @@
 #include "config/fnv.h"
 #include "config/options.h"
 #include "format/checksum.h"
-#include "format/zip/zip_write.h"
+#include "format/zip/zip.h"
 #include "save/temporary.h"
 #include "tests/support/format/composed.h"
 #include "tests/support/support.h"

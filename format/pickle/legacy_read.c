@@ -23,7 +23,7 @@ static const char *const names[N_PICKLES] = {"magic number", "protocol version",
 static const uint8_t magic_number[10] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9,
                                          0x20, 0x6a, 0xa8, 0x50, 0x19};
 
-bool bth_stream_is(const uint8_t *bytes, size_t nbytes)
+bool bth_is_legacy(const uint8_t *bytes, size_t nbytes)
 {
     static const uint8_t head[4] = {0x80, 0x02, 0x8a, 0x0a};
     if (nbytes < sizeof head + sizeof magic_number)
@@ -32,38 +32,38 @@ bool bth_stream_is(const uint8_t *bytes, size_t nbytes)
            memcmp(bytes + sizeof head, magic_number, sizeof magic_number) == 0;
 }
 
-static int stream_fail(berth_error *error, int pickle, const char *problem)
+static int legacy_fail(berth_error *error, int pickle, const char *problem)
 {
     return bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, "%s", problem);
 }
 
 /* ---- the five pickles ---- */
 
-static int stream_check_header(berth_value *const *values, bth_stream *stream, berth_error *error)
+static int legacy_check_header(berth_value *const *values, bth_legacy *legacy, berth_error *error)
 {
     size_t nbytes;
     int64_t version;
     const uint8_t *magic = berth_as_bigint(values[MAGIC], &nbytes);
     if (!magic || nbytes != sizeof magic_number || memcmp(magic, magic_number, nbytes) != 0)
-        return stream_fail(error, MAGIC, "not that of a PyTorch stream");
+        return legacy_fail(error, MAGIC, "not that of PyTorch's legacy format");
     if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
-        return stream_fail(error, PROTOCOL, "not 1001");
+        return legacy_fail(error, PROTOCOL, "not 1001");
     if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
-        return stream_fail(error, SYSTEM, "not a dict");
+        return legacy_fail(error, SYSTEM, "not a dict");
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
-        return stream_fail(error, SYSTEM, "little_endian is missing or no bool");
-    stream->recorded_little_endian = bth_value_bool(little);
+        return legacy_fail(error, SYSTEM, "little_endian is missing or no bool");
+    legacy->recorded_little_endian = bth_value_bool(little);
     return 0;
 }
 
 /* One key of the list: a storage of the object, not a view, not named before. */
-static int stream_read_key(berth_tree *tree, const berth_value *value, bool *named,
+static int legacy_read_key(berth_tree *tree, const berth_value *value, bool *named,
                            const char **key, berth_error *error)
 {
     size_t nbytes;
     if (berth_value_kind(value) != BERTH_KIND_STR)
-        return stream_fail(error, KEYS, "a key is no str");
+        return legacy_fail(error, KEYS, "a key is no str");
     *key = berth_as_text(value, &nbytes);
     const berth_storage *storage = bth_tree_find_storage(tree, *key, nbytes);
     if (!storage)
@@ -77,7 +77,7 @@ static int stream_read_key(berth_tree *tree, const berth_value *value, bool *nam
 }
 
 /* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
-static int stream_check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
+static int legacy_check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         const berth_storage *storage = bth_tree_storage(tree, i);
@@ -88,30 +88,30 @@ static int stream_check_all_named(const berth_tree *tree, const bool *named, ber
     return 0;
 }
 
-static int stream_read_keys(const berth_value *list, berth_tree *tree, bth_stream *stream,
+static int legacy_read_keys(const berth_value *list, berth_tree *tree, bth_legacy *legacy,
                             berth_error *error)
 {
     if (berth_value_kind(list) != BERTH_KIND_LIST)
-        return stream_fail(error, KEYS, "not a list");
+        return legacy_fail(error, KEYS, "not a list");
     size_t n_keys = berth_value_count(list);
     size_t n_storages = bth_tree_n_storages(tree);
     bool *named = bth_allocate_zeroed(n_storages + 1);
     const char **keys = bth_tree_allocate(tree, (n_keys + 1) * sizeof *keys);
     int code = named && keys ? 0 : bth_fail_memory(error, n_keys * sizeof *keys);
     for (size_t i = 0; i < n_keys && code == 0; i++)
-        code = stream_read_key(tree, bth_value_item(list, i), named, &keys[i], error);
+        code = legacy_read_key(tree, bth_value_item(list, i), named, &keys[i], error);
     if (code == 0)
-        code = stream_check_all_named(tree, named, error);
+        code = legacy_check_all_named(tree, named, error);
     bth_release(named);
-    stream->keys = keys;
-    stream->n_keys = n_keys;
+    legacy->keys = keys;
+    legacy->n_keys = n_keys;
     return code;
 }
 
 /*
  * Finds the end of each pickle before anything is built, so that the caller can provide more bytes.
  */
-static int stream_find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
+static int legacy_find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
                                berth_error *error)
 {
     size_t at = 0;
@@ -126,34 +126,34 @@ static int stream_find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[
     return 0;
 }
 
-int bth_stream_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
-                    bth_stream *stream, berth_error *error)
+int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                    bth_legacy *legacy, berth_error *error)
 {
     size_t ends[N_PICKLES] = {0};
     berth_value *values[N_PICKLES];
-    *stream = (bth_stream){0};
-    if (stream_find_extents(bytes, nbytes, ends, error) < 0)
+    *legacy = (bth_legacy){0};
+    if (legacy_find_extents(bytes, nbytes, ends, error) < 0)
         return error->code;
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
         bth_pickle_rules rules = {
-            .inert = inert && i == OBJECT, .stream = true, .record = names[i], .base_offset = at};
+            .inert = inert && i == OBJECT, .legacy = true, .record = names[i], .base_offset = at};
         int code = bth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
         if (code == 0 && i == SYSTEM)
-            code = stream_check_header(values, stream, error);
+            code = legacy_check_header(values, legacy, error);
         if (code < 0)
             return code;
         at = ends[i];
     }
-    stream->root = values[OBJECT];
-    stream->payload_offset = at;
-    return stream_read_keys(values[KEYS], tree, stream, error);
+    legacy->root = values[OBJECT];
+    legacy->payload_offset = at;
+    return legacy_read_keys(values[KEYS], tree, legacy, error);
 }
 
 /* ---- the payload ---- */
 
 /* Views have no bytes of their own: they are parts of their root. */
-static void stream_set_views(berth_tree *tree)
+static void legacy_set_views(berth_tree *tree)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         berth_storage *storage = bth_tree_storage(tree, i);
@@ -162,11 +162,11 @@ static void stream_set_views(berth_tree *tree)
     }
 }
 
-int bth_stream_place(const bth_stream *stream, berth_tree *tree, size_t i, const uint8_t count[8],
-                     uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
-                     berth_error *error)
+int bth_legacy_extent(const bth_legacy *legacy, berth_tree *tree, size_t i, const uint8_t count[8],
+                      uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
+                      berth_error *error)
 {
-    const char *key = stream->keys[i];
+    const char *key = legacy->keys[i];
     berth_storage *storage = bth_tree_find_storage(tree, key, strlen(key));
     uint64_t numel = 0, nbytes;
     for (int byte = COUNT_NBYTES - 1; byte >= 0; byte--)
@@ -182,7 +182,7 @@ int bth_stream_place(const bth_stream *stream, berth_tree *tree, size_t i, const
                         "the file ends within this storage's %" PRIu64 " bytes", nbytes);
     storage->offset = count_offset + COUNT_NBYTES;
     *next_offset = storage->offset + nbytes;
-    if (i + 1 == stream->n_keys)
-        stream_set_views(tree);
+    if (i + 1 == legacy->n_keys)
+        legacy_set_views(tree);
     return 0;
 }

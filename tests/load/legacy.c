@@ -28,7 +28,7 @@ static void expect_views(berth_checkpoint *checkpoint)
     expect_floats(checkpoint, "parameter", base, 4);
 }
 
-Test(stream, values_are_read_by_every_method)
+Test(legacy, values_are_read_by_every_method)
 {
     static const char *const options[] = {"",
                                           "load.check=none",
@@ -51,7 +51,7 @@ Test(stream, values_are_read_by_every_method)
     free(bytes);
 }
 
-Test(stream, storages_and_their_views_come_together)
+Test(legacy, storages_and_their_views_come_together)
 {
     static const char *const options[] = {"load.method=read", "load.method=direct io.threads=3",
                                           "load.method=map load.check=data", "load.mmap=off"};
@@ -79,7 +79,7 @@ Test(stream, storages_and_their_views_come_together)
     }
 }
 
-Test(stream, payloads_are_not_aligned_but_memory_is)
+Test(legacy, payloads_are_not_aligned_but_memory_is)
 {
     berth_checkpoint *checkpoint;
     bool any_odd = false;
@@ -100,7 +100,7 @@ Test(stream, payloads_are_not_aligned_but_memory_is)
     berth_close(checkpoint);
 }
 
-Test(stream, views_lie_in_the_memory_of_their_root)
+Test(legacy, views_lie_in_the_memory_of_their_root)
 {
     berth_checkpoint *checkpoint;
 
@@ -111,7 +111,7 @@ Test(stream, views_lie_in_the_memory_of_their_root)
     berth_close(checkpoint);
 }
 
-Test(stream, tells_what_it_is)
+Test(legacy, tells_what_it_is)
 {
     berth_checkpoint *checkpoint;
     berth_info info;
@@ -137,7 +137,7 @@ Test(stream, tells_what_it_is)
     cr_expect_eq(verdict.nbytes, 4 * 3 * 91);
 }
 
-Test(stream, a_pickled_module_is_refused)
+Test(legacy, a_pickled_module_is_refused)
 {
     size_t nbytes;
     uint8_t *bytes = stream("module", &nbytes);
@@ -149,7 +149,7 @@ Test(stream, a_pickled_module_is_refused)
     free(bytes);
 }
 
-Test(stream, cut_at_any_byte_is_refused)
+Test(legacy, cut_at_any_byte_is_refused)
 {
     size_t nbytes;
     uint8_t *bytes = stream("views", &nbytes);
@@ -167,7 +167,7 @@ Test(stream, cut_at_any_byte_is_refused)
     free(bytes);
 }
 
-Test(stream, with_bytes_behind_it_is_refused)
+Test(legacy, with_bytes_behind_it_is_refused)
 {
     size_t nbytes;
     uint8_t *bytes = stream("views", &nbytes);
@@ -181,7 +181,7 @@ Test(stream, with_bytes_behind_it_is_refused)
 }
 
 /* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */
-Test(stream, a_flipped_bit_does_no_harm)
+Test(legacy, a_flipped_bit_does_no_harm)
 {
     size_t nbytes;
     uint8_t *bytes = stream("views", &nbytes);
@@ -209,7 +209,7 @@ Test(stream, a_flipped_bit_does_no_harm)
     free(bytes);
 }
 
-Test(stream, its_storages_can_be_read_for_saving_again)
+Test(legacy, its_storages_can_be_read_for_saving_again)
 {
     berth_checkpoint *checkpoint, *again;
     void *saved;

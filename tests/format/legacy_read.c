@@ -22,7 +22,7 @@
 struct streamed {
     struct pickle file;
     berth_tree *tree;
-    bth_stream stream;
+    bth_legacy legacy;
     berth_error error;
     int code;
 };
@@ -32,7 +32,7 @@ static struct streamed read_stream_by(const char *words, bool inert)
     struct streamed read = {.tree = berth_tree_new(NULL)};
     assemble(&read.file, words);
     bth_error_clear(&read.error);
-    read.code = bth_stream_read(read.file.bytes, read.file.nbytes, inert, read.tree, &read.stream,
+    read.code = bth_legacy_read(read.file.bytes, read.file.nbytes, inert, read.tree, &read.legacy,
                                 &read.error);
     return read;
 }
@@ -59,13 +59,13 @@ static void expect_refused(const char *words, int code, const char *message)
 /* Places all storages; the offsets of counts follow each other. */
 static int place_all(struct streamed *read)
 {
-    uint64_t at = read->stream.payload_offset;
-    for (size_t i = 0; i < read->stream.n_keys && read->code == 0; i++) {
+    uint64_t at = read->legacy.payload_offset;
+    for (size_t i = 0; i < read->legacy.n_keys && read->code == 0; i++) {
         uint8_t count[8] = {0};
         if (at + 8 <= read->file.nbytes)
             memcpy(count, read->file.bytes + at, 8);
-        read->code = bth_stream_place(&read->stream, read->tree, i, count, at, read->file.nbytes,
-                                      &at, &read->error);
+        read->code = bth_legacy_extent(&read->legacy, read->tree, i, count, at, read->file.nbytes,
+                                       &at, &read->error);
     }
     if (read->code == 0)
         cr_expect_eq(at, read->file.nbytes, "the last storage ends the file");
@@ -79,29 +79,29 @@ static uint64_t offset_of(const struct streamed *read, const char *key)
 
 /* ---- what is read ---- */
 
-Test(stream_read, a_stream_is_told_by_its_magic_number)
+Test(legacy_read, a_stream_is_told_by_its_magic_number)
 {
     struct pickle pickle = {0};
     assemble(&pickle, MAGIC);
-    cr_expect(bth_stream_is(pickle.bytes, pickle.nbytes));
-    cr_expect(bth_stream_is(pickle.bytes, 14));
-    cr_expect_not(bth_stream_is(pickle.bytes, 13));
+    cr_expect(bth_is_legacy(pickle.bytes, pickle.nbytes));
+    cr_expect(bth_is_legacy(pickle.bytes, 14));
+    cr_expect_not(bth_is_legacy(pickle.bytes, 13));
     for (size_t i = 0; i < 14; i++) {
         pickle.bytes[i] ^= 1;
-        cr_expect_not(bth_stream_is(pickle.bytes, pickle.nbytes), "byte %zu", i);
+        cr_expect_not(bth_is_legacy(pickle.bytes, pickle.nbytes), "byte %zu", i);
         pickle.bytes[i] ^= 1;
     }
     free(pickle.bytes);
 }
 
-Test(stream_read, storages_follow_the_key_list_and_views_lie_in_their_roots)
+Test(legacy_read, storages_follow_the_key_list_and_views_lie_in_their_roots)
 {
     struct streamed read = read_stream(MAGIC PROTOCOL SYSTEM OBJECT KEYS);
     cr_assert_eq(read.code, 0, "%s", read.error.message);
-    cr_expect_eq(read.stream.payload_offset, read.file.nbytes);
-    cr_expect(read.stream.recorded_little_endian);
-    cr_assert_eq(read.stream.n_keys, 2);
-    cr_expect_str_eq(read.stream.keys[0], "a");
+    cr_expect_eq(read.legacy.payload_offset, read.file.nbytes);
+    cr_expect(read.legacy.recorded_little_endian);
+    cr_assert_eq(read.legacy.n_keys, 2);
+    cr_expect_str_eq(read.legacy.keys[0], "a");
     uint64_t payload = read.file.nbytes;
     put_little(&read.file, 2, 8);
     put(&read.file, "aaaabbbb", 8);
@@ -114,37 +114,37 @@ Test(stream_read, storages_follow_the_key_list_and_views_lie_in_their_roots)
     free_streamed(&read);
 }
 
-Test(stream_read, a_stream_without_storages)
+Test(legacy_read, a_stream_without_storages)
 {
     struct streamed read =
         read_stream(MAGIC PROTOCOL SYSTEM "PROTO 2 NONE STOP PROTO 2 EMPTY_LIST STOP");
     cr_expect_eq(read.code, 0, "%s", read.error.message);
-    cr_expect_eq(read.stream.n_keys, 0);
+    cr_expect_eq(read.legacy.n_keys, 0);
     free_streamed(&read);
 }
 
 /* Elements are little-endian whatever the machine says of itself: PyTorch does not look either. */
-Test(stream_read, the_word_of_the_machine_is_only_kept)
+Test(legacy_read, the_word_of_the_machine_is_only_kept)
 {
     struct streamed read =
         read_stream(MAGIC PROTOCOL "EMPTY_DICT 'little_endian' NEWFALSE SETITEM STOP " OBJECT KEYS);
     cr_expect_eq(read.code, 0, "%s", read.error.message);
-    cr_expect_not(read.stream.recorded_little_endian);
+    cr_expect_not(read.legacy.recorded_little_endian);
     free_streamed(&read);
 }
 
 /* ---- what is refused ---- */
 
-Test(stream_read, heads_that_are_not_a_streams)
+Test(legacy_read, heads_that_are_not_a_streams)
 {
     expect_refused("LONG1 0x6cfc9c46f9206aa85018 STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
-                   "magic number: not that of a PyTorch stream");
+                   "magic number: not that of PyTorch's legacy format");
     expect_refused("NONE STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
-                   "magic number: not that of a PyTorch stream");
+                   "magic number: not that of PyTorch's legacy format");
     expect_refused("LONG1 0x6cfc9c46f9206aa8501901 STOP " PROTOCOL SYSTEM OBJECT KEYS,
-                   BERTH_E_PICKLE, "magic number: not that of a PyTorch stream");
+                   BERTH_E_PICKLE, "magic number: not that of PyTorch's legacy format");
     expect_refused("LONG1 0x6cfc9c46f9206aa850 STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
-                   "magic number: not that of a PyTorch stream");
+                   "magic number: not that of PyTorch's legacy format");
     expect_refused(MAGIC "NONE STOP " SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
                    "protocol version: not 1001");
     expect_refused(MAGIC "BININT2 1000 STOP " SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
@@ -157,7 +157,7 @@ Test(stream_read, heads_that_are_not_a_streams)
                    "storage keys: not a list");
 }
 
-Test(stream_read, the_object_goes_through_the_same_door)
+Test(legacy_read, the_object_goes_through_the_same_door)
 {
     expect_refused(MAGIC PROTOCOL SYSTEM "GLOBAL os system STOP " KEYS, BERTH_E_FORBIDDEN,
                    "object at byte 70: global os system is not allowed in a checkpoint "
@@ -171,12 +171,12 @@ Test(stream_read, the_object_goes_through_the_same_door)
 }
 
 /* On request, and of the object alone. */
-Test(stream_read, unknown_globals_of_the_object_become_inert)
+Test(legacy_read, unknown_globals_of_the_object_become_inert)
 {
     struct streamed read =
         read_stream_by(MAGIC PROTOCOL SYSTEM "GLOBAL os system STOP EMPTY_LIST STOP", true);
     cr_assert_eq(read.code, 0, "%s", read.error.message);
-    cr_expect_eq(berth_value_kind(read.stream.root), BERTH_KIND_GLOBAL);
+    cr_expect_eq(berth_value_kind(read.legacy.root), BERTH_KIND_GLOBAL);
     free_streamed(&read);
     read = read_stream_by(MAGIC PROTOCOL "GLOBAL os system STOP " OBJECT KEYS, true);
     cr_expect_eq(read.code, BERTH_E_FORBIDDEN);
@@ -186,7 +186,7 @@ Test(stream_read, unknown_globals_of_the_object_become_inert)
     free_streamed(&read);
 }
 
-Test(stream_read, key_lists_that_do_not_fit_the_object)
+Test(legacy_read, key_lists_that_do_not_fit_the_object)
 {
 #define WITH_KEYS(keys) MAGIC PROTOCOL SYSTEM OBJECT "EMPTY_LIST MARK " keys " APPENDS STOP"
     expect_refused(WITH_KEYS("'a' 'b' 'c'"), BERTH_E_PICKLE,
@@ -200,16 +200,16 @@ Test(stream_read, key_lists_that_do_not_fit_the_object)
     expect_refused(WITH_KEYS("'a' 5"), BERTH_E_PICKLE, "storage keys: a key is no str");
 }
 
-Test(stream_read, more_bytes_are_asked_for_before_anything_is_built)
+Test(legacy_read, more_bytes_are_asked_for_before_anything_is_built)
 {
     struct pickle pickle = {0};
     assemble(&pickle, MAGIC PROTOCOL SYSTEM OBJECT KEYS);
     berth_tree *tree = berth_tree_new(NULL);
     for (size_t cut = 0; cut < pickle.nbytes; cut++) {
-        bth_stream stream;
+        bth_legacy legacy;
         berth_error error;
         bth_error_clear(&error);
-        int code = bth_stream_read(pickle.bytes, cut, false, tree, &stream, &error);
+        int code = bth_legacy_read(pickle.bytes, cut, false, tree, &legacy, &error);
         cr_expect_eq(code, BERTH_E_TRUNCATED, "cut at %zu: %s", cut, error.message);
         cr_expect_eq(bth_tree_n_ids(tree), 0);
     }
@@ -217,15 +217,15 @@ Test(stream_read, more_bytes_are_asked_for_before_anything_is_built)
     free(pickle.bytes);
 }
 
-Test(stream_read, counts_that_differ_and_files_that_end_are_refused)
+Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
 {
     struct streamed read = read_stream(MAGIC PROTOCOL SYSTEM OBJECT KEYS);
     cr_assert_eq(read.code, 0, "%s", read.error.message);
-    uint64_t next, at = read.stream.payload_offset;
+    uint64_t next, at = read.legacy.payload_offset;
     char message[100];
     uint8_t count[8] = {3};
     cr_expect_eq(
-        bth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
+        bth_legacy_extent(&read.legacy, read.tree, 0, count, at, at + 100, &next, &read.error),
         BERTH_E_TENSOR);
     snprintf(message, sizeof message,
              "a at byte %llu: 3 elements of float32, but 8 bytes in the object",
@@ -234,17 +234,17 @@ Test(stream_read, counts_that_differ_and_files_that_end_are_refused)
     bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\100", 8); /* x 4 wraps to 8 (T1) */
     cr_expect_eq(
-        bth_stream_place(&read.stream, read.tree, 0, count, at, at + 100, &next, &read.error),
+        bth_legacy_extent(&read.legacy, read.tree, 0, count, at, at + 100, &next, &read.error),
         BERTH_E_TENSOR);
     bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\0", 8);
     cr_expect_eq(
-        bth_stream_place(&read.stream, read.tree, 0, count, at, at + 16, &next, &read.error), 0);
+        bth_legacy_extent(&read.legacy, read.tree, 0, count, at, at + 16, &next, &read.error), 0);
     cr_expect_eq(next, at + 16);
     for (uint64_t file_nbytes = at - 1; file_nbytes < at + 16; file_nbytes++) {
         bth_error_clear(&read.error);
-        cr_expect_eq(bth_stream_place(&read.stream, read.tree, 0, count, at, file_nbytes, &next,
-                                      &read.error),
+        cr_expect_eq(bth_legacy_extent(&read.legacy, read.tree, 0, count, at, file_nbytes, &next,
+                                       &read.error),
                      BERTH_E_TRUNCATED);
     }
     snprintf(message, sizeof message, "a at byte %llu: the file ends within this storage's 8 bytes",
@@ -262,12 +262,12 @@ static void read_file(struct streamed *read, const char *name)
     read->file.bytes = test_read_file(path, &read->file.nbytes);
     free(path);
     bth_error_clear(&read->error);
-    cr_assert(bth_stream_is(read->file.bytes, read->file.nbytes));
-    read->code = bth_stream_read(read->file.bytes, read->file.nbytes, false, read->tree,
-                                 &read->stream, &read->error);
+    cr_assert(bth_is_legacy(read->file.bytes, read->file.nbytes));
+    read->code = bth_legacy_read(read->file.bytes, read->file.nbytes, false, read->tree,
+                                 &read->legacy, &read->error);
 }
 
-Test(stream_read, files_of_pytorch_are_read_to_their_last_byte)
+Test(legacy_read, files_of_pytorch_are_read_to_their_last_byte)
 {
     static const struct {
         const char *name;
@@ -280,20 +280,20 @@ Test(stream_read, files_of_pytorch_are_read_to_their_last_byte)
         struct streamed read;
         read_file(&read, files[i].name);
         cr_expect_eq(read.code, 0, "%s: %s", files[i].name, read.error.message);
-        cr_expect_eq(read.stream.n_keys, files[i].n_keys, "%s: %zu", files[i].name,
-                     read.stream.n_keys);
+        cr_expect_eq(read.legacy.n_keys, files[i].n_keys, "%s: %zu", files[i].name,
+                     read.legacy.n_keys);
         cr_expect_eq(place_all(&read), 0, "%s: %s", files[i].name, read.error.message);
         free_streamed(&read);
     }
 }
 
-Test(stream_read, views_of_one_storage_share_it)
+Test(legacy_read, views_of_one_storage_share_it)
 {
     struct streamed read;
     read_file(&read, "views-1.13-stream.pth");
     cr_assert_eq(place_all(&read), 0, "%s", read.error.message);
-    const berth_tensor *base = berth_as_tensor(berth_dict_get(read.stream.root, "base"));
-    const berth_tensor *column = berth_as_tensor(berth_dict_get(read.stream.root, "column"));
+    const berth_tensor *base = berth_as_tensor(berth_dict_get(read.legacy.root, "base"));
+    const berth_tensor *column = berth_as_tensor(berth_dict_get(read.legacy.root, "column"));
     cr_assert(base && column);
     cr_expect_eq(base->storage, column->storage);
     cr_expect_eq(column->storage_offset, 2);
@@ -302,7 +302,7 @@ Test(stream_read, views_of_one_storage_share_it)
     free_streamed(&read);
 }
 
-Test(stream_read, a_pickled_module_is_refused)
+Test(legacy_read, a_pickled_module_is_refused)
 {
     struct streamed read;
     read_file(&read, "module-1.13-stream.pth");

@@ -1,2 +1,0 @@
-/* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/zip.h" /* until load/, save/ and tests/ include it */
