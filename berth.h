@@ -379,20 +379,22 @@ BERTH_API berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, 
                                            uint64_t nbytes, const char *location);
 
 /*
- * The name of the storage's record, behind "data/". "": the caller made the storage.
- * Lifetime: the tree's or the checkpoint's. The same for the location.
- * Threads: any, for these four functions.
+ * Facts of a storage.
+ * Lifetime: the struct and its texts live as long as the tree or checkpoint.
  */
-BERTH_API const char *berth_storage_key(const berth_storage *storage);
+typedef struct berth_storage_info {
+    const char *key;      /* of its record "data/<key>"; "": the caller made the storage */
+    const char *location; /* where it was when it was saved: "cpu", "cuda:0", ... */
+    berth_dtype dtype;    /* of its elements; BERTH_DTYPE_NONE: untyped */
+    uint64_t nbytes;
+} berth_storage_info;
 
-/* Where the storage was when it was saved: "cpu", "cuda:0", ... */
-BERTH_API const char *berth_storage_location(const berth_storage *storage);
-
-/* The type of its elements; BERTH_DTYPE_NONE: untyped. */
-BERTH_API berth_dtype berth_storage_dtype(const berth_storage *storage);
-
-/* Its size in bytes. */
-BERTH_API uint64_t berth_storage_nbytes(const berth_storage *storage);
+/*
+ * The facts of a storage.
+ * Returns: NULL for NULL.
+ * Threads: any.
+ */
+BERTH_API const berth_storage_info *berth_storage_get_info(const berth_storage *storage);
 
 /* ===================================================================== */
 /*  Values                                                               */
@@ -1557,11 +1559,13 @@ BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, cons
 
 /*
  * Finds a tensor or a Parameter by its name or path.
- * Returns: the tensor; NULL: there is none, or more than one; berth_find says which.
- * Lifetime: the checkpoint's.  Threads: any.
+ * Lifetime: the checkpoint's.
+ * Returns: the tensor; NULL on failure.
+ * Errors: BERTH_E_ARGUMENT: the value of that name is no tensor. Otherwise as for berth_find.
+ * Threads: any.
  */
 BERTH_API const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint,
-                                                const char *name);
+                                                const char *name, berth_error *error);
 
 /*
  * The elements of a tensor that a program knows: finds `name`, compares dtype and shape, and
@@ -2066,7 +2070,8 @@ BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_
  *
  *     berth_rows_limits limits = {.cache_nbytes = 1 << 30};
  *     berth_rows_new(&limits, NULL, &rows, &error);
- *     berth_rows_add(rows, model, berth_find_tensor(model, "embedding.weight"), &table, &error);
+ *     berth_rows_add(rows, model, berth_find_tensor(model, "embedding.weight", &error), &table,
+ *                    &error);
  *     berth_rows_prefetch(rows, table, ids, n, &ticket, &error);
  *     ...                                                        // the batch before this one
  *     berth_rows_wait(rows, ticket, pointers, &error);

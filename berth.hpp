@@ -121,7 +121,7 @@ class checkpoint
                                      static_cast<std::int32_t>(shape.size()), shape.data());
         return {static_cast<const Element *>(elements),
                 static_cast<std::size_t>(
-                    berth_tensor_numel(berth_find_tensor(handle.get(), name.c_str())))};
+                    berth_tensor_numel(berth_find_tensor(handle.get(), name.c_str(), NULL)))};
     }
 
   private:

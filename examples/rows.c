@@ -78,7 +78,8 @@ int main(int argc, char **argv)
     make_table(path);
     if (berth_open(path, NULL, &model, &error) < 0 ||
         berth_rows_new(&limits, NULL, &rows, &error) < 0 ||
-        berth_rows_add(rows, model, berth_find_tensor(model, "embedding"), &table, &error) < 0)
+        berth_rows_add(rows, model, berth_find_tensor(model, "embedding", NULL), &table, &error) <
+            0)
         die(&error);
     berth_ticket next = request(rows, table, 0);
     for (int batch = 0; batch < N_BATCHES; batch++) {

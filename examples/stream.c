@@ -72,7 +72,8 @@ static int load(buffer *b, berth_error *error)
     int code = berth_open_source(&source, NULL, &model, error);
     if (code < 0)
         return code;
-    code = berth_tensor_read(model, berth_find_tensor(model, "weight"), 0, 4, elements, error);
+    code =
+        berth_tensor_read(model, berth_find_tensor(model, "weight", NULL), 0, 4, elements, error);
     if (code == 0)
         printf("%lu bytes, the last element is %g\n", (unsigned long)b->nbytes,
                (double)elements[3]);

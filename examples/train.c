@@ -108,8 +108,9 @@ static void resume(const char *path, training *t)
         check(error.system_errno == ENOENT, error.message);
         return;
     }
-    const berth_tensor *line = berth_find_tensor(model, "model.line");
-    const berth_tensor *momentum = berth_find_tensor(model, "optimizer.state.0.momentum_buffer");
+    const berth_tensor *line = berth_find_tensor(model, "model.line", NULL);
+    const berth_tensor *momentum =
+        berth_find_tensor(model, "optimizer.state.0.momentum_buffer", NULL);
     check(line && line->dtype == BERTH_FLOAT32 && momentum && momentum->dtype == BERTH_FLOAT32,
           "the file has no float32 tensors model.line and momentum_buffer");
     check(berth_tensor_read(model, line, 0, 2, t->line, &error) == 0 &&

@@ -178,9 +178,19 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
     return value;
 }
 
-const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const char *name)
+const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const char *name,
+                                      berth_error *error)
 {
-    return berth_as_tensor(berth_find(checkpoint, name, NULL));
+    BTH_ERROR_BEGIN(error);
+    const berth_value *value = berth_find(checkpoint, name, error);
+    const berth_tensor *tensor = berth_as_tensor(value);
+
+    if (!value || tensor)
+        return tensor;
+    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "\"%.100s\" is no tensor but %s",
+                   name, berth_kind_name(berth_value_kind(value)));
+    (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    return NULL;
 }
 
 size_t berth_tensor_count(const berth_checkpoint *checkpoint)

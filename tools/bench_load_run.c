@@ -70,7 +70,7 @@ static int list_pieces(load_result *result, bool in_order)
         load_piece *piece = &result->pieces[result->n_pieces++];
         piece->storage = named.tensor->storage;
         piece->offset = named.offset;
-        piece->nbytes = berth_storage_nbytes(named.tensor->storage);
+        piece->nbytes = berth_storage_get_info(named.tensor->storage)->nbytes;
     }
     if (result->n_pieces && in_order)
         qsort(result->pieces, result->n_pieces, sizeof *result->pieces, compare_pieces);

@@ -53,7 +53,7 @@ static bool is_there(const char *path)
 
 static bool holds(berth_checkpoint *model, const char *name, size_t n, const float *elements)
 {
-    const berth_tensor *tensor = berth_find_tensor(model, name);
+    const berth_tensor *tensor = berth_find_tensor(model, name, NULL);
 
     if (!tensor || tensor->dtype != BERTH_FLOAT32 || berth_tensor_numel(tensor) != (int64_t)n)
         return false;
@@ -136,7 +136,7 @@ static int compare(berth_checkpoint *model, const float *weights)
 {
     const int64_t numel = (int64_t)WIDTH * WIDTH;
     berth_error error;
-    const berth_tensor *tied = berth_find_tensor(model, "model.head.weight");
+    const berth_tensor *tied = berth_find_tensor(model, "model.head.weight", NULL);
     const float *data = berth_tensor_data(model, tied, &error);
 
     if (!data)

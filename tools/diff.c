@@ -220,7 +220,7 @@ static int same_storage(comparison *c, const berth_storage *a, const berth_stora
 {
     berth_error error;
 
-    if (berth_storage_nbytes(a) != berth_storage_nbytes(b))
+    if (berth_storage_get_info(a)->nbytes != berth_storage_get_info(b)->nbytes)
         return 0;
     const void *ours = berth_storage_data(c->left.checkpoint, a, &error);
     const void *theirs = ours ? berth_storage_data(c->right.checkpoint, b, &error) : NULL;
@@ -228,8 +228,8 @@ static int same_storage(comparison *c, const berth_storage *a, const berth_stora
         fail(&error);
         return -1;
     }
-    count(c, berth_storage_nbytes(a));
-    return !memcmp(ours, theirs, berth_storage_nbytes(a));
+    count(c, berth_storage_get_info(a)->nbytes);
+    return !memcmp(ours, theirs, berth_storage_get_info(a)->nbytes);
 }
 
 static int compare_values(comparison *c, const pair_walk *walk, const berth_value *a,
@@ -239,7 +239,8 @@ static int compare_values(comparison *c, const pair_walk *walk, const berth_valu
 
     if (!compare_text(a, b))
         return 0;
-    if (ours && theirs && berth_storage_nbytes(ours) == berth_storage_nbytes(theirs)) {
+    if (ours && theirs &&
+        berth_storage_get_info(ours)->nbytes == berth_storage_get_info(theirs)->nbytes) {
         int same = same_storage(c, ours, theirs);
         if (same != 0)
             return same < 0 ? EXIT_TROUBLE : 0;

@@ -50,9 +50,9 @@ static int list_places(const berth_checkpoint *checkpoint, size_t n_storages, pl
     if (!*places)
         return trouble("out of memory (%zu storages)", n_storages);
     while (*n < n_storages && (storage = berth_storage_next(checkpoint, storage)) != NULL)
-        (*places)[(*n)++] = (place){.device = berth_storage_location(storage),
+        (*places)[(*n)++] = (place){.device = berth_storage_get_info(storage)->location,
                                     .n_storages = 1,
-                                    .nbytes = berth_storage_nbytes(storage)};
+                                    .nbytes = berth_storage_get_info(storage)->nbytes};
     *n = join_places(*places, *n);
     return 0;
 }

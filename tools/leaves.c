@@ -255,7 +255,7 @@ static bool print_shaped(FILE *out, const berth_value *value)
         fprintf(out, "<layout %d>", number);
         return true;
     case BERTH_KIND_STORAGE:
-        fprintf(out, "<storage of %" PRIu64 " bytes>", berth_storage_nbytes(storage));
+        fprintf(out, "<storage of %" PRIu64 " bytes>", berth_storage_get_info(storage)->nbytes);
         return true;
     default:
         return false;

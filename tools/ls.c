@@ -33,7 +33,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 static const char *device_of(const berth_tensor *tensor)
 {
-    return tensor->storage ? berth_storage_location(tensor->storage) : "meta";
+    return tensor->storage ? berth_storage_get_info(tensor->storage)->location : "meta";
 }
 
 static json_t *json_ints(const int64_t *numbers, int32_t n)
@@ -54,7 +54,7 @@ static json_t *tensor_json(const berth_named_tensor *named)
         "{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:I,s:o,s:b,s:b}", "name", json_text(named->name), "dtype",
         berth_dtype_name(tensor->dtype), "shape", json_ints(tensor->shape, tensor->rank), "stride",
         json_ints(tensor->stride, tensor->rank), "storage",
-        tensor->storage ? json_text(berth_storage_key(tensor->storage)) : json_null(),
+        tensor->storage ? json_text(berth_storage_get_info(tensor->storage)->key) : json_null(),
         "storage_offset", (json_int_t)tensor->storage_offset, "offset",
         meta ? json_null() : json_integer((json_int_t)named->offset), "nbytes",
         (json_int_t)berth_tensor_nbytes(tensor), "device", json_text(device_of(tensor)),

@@ -124,7 +124,7 @@ static void note_tensors(berth_checkpoint *checkpoint, bad_record **storages, si
             return;
         if (!named.tensor->storage)
             continue;
-        bad_record **bad = bsearch(berth_storage_key(named.tensor->storage), storages, n,
+        bad_record **bad = bsearch(berth_storage_get_info(named.tensor->storage)->key, storages, n,
                                    sizeof *storages, compare_key);
         if (bad)
             note_tensor(*bad, named.name);

@@ -306,22 +306,7 @@ const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *
     return storage;
 }
 
-const char *berth_storage_key(const berth_storage *storage)
+const berth_storage_info *berth_storage_get_info(const berth_storage *storage)
 {
-    return storage ? storage->key : NULL;
-}
-
-const char *berth_storage_location(const berth_storage *storage)
-{
-    return storage ? storage->location : NULL;
-}
-
-berth_dtype berth_storage_dtype(const berth_storage *storage)
-{
-    return storage ? storage->dtype : BERTH_DTYPE_NONE;
-}
-
-uint64_t berth_storage_nbytes(const berth_storage *storage)
-{
-    return storage ? storage->nbytes : 0;
+    return storage ? &storage->info : NULL;
 }

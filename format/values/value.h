@@ -15,12 +15,17 @@
  */
 struct berth_storage {
     berth_tree *tree;
-    const char *key;      /* of the file; "" when made by the caller */
-    const char *location; /* "cpu", "cuda:0", … */
-    berth_dtype dtype;    /* of the storage class; BERTH_DTYPE_NONE: untyped */
-    uint64_t nbytes;      /* as the pickle claims: numel x item, overflow-checked */
-    size_t index;         /* position in tree's storages: the order of first meeting */
-    const void *data;     /* the bytes, or NULL: ask read */
+    union {
+        berth_storage_info info;
+        struct { /* the same members */
+            const char *key;
+            const char *location;
+            berth_dtype dtype; /* of the storage class */
+            uint64_t nbytes;   /* as the pickle claims: numel x item, overflow-checked */
+        };
+    };
+    size_t index;     /* position in tree's storages: the order of first meeting */
+    const void *data; /* the bytes, or NULL: ask read */
     /* Fills buffer from the storage's bytes, in this machine's byte order for `dtype`. */
     int (*read)(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                 berth_error *error);

@@ -108,8 +108,8 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
     berth_device_memory_free("simulated:1", address);
     berth_tree_free(tree);
     expect_good(test_open_memory(file, nbytes, NULL, &checkpoint, &error));
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight");
-    cr_expect_str_eq(berth_storage_location(tensor->storage), "simulated:1");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight", NULL);
+    cr_expect_str_eq(berth_storage_get_info(tensor->storage)->location, "simulated:1");
     cr_expect_arr_eq(berth_tensor_data(checkpoint, tensor, &error), weight, sizeof weight);
     berth_close(checkpoint);
     berth_free(file);

@@ -88,7 +88,7 @@ Test(inert, are_listed_with_what_they_hold)
     berth_error error;
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const berth_tensor *tensor = berth_find_tensor(checkpoint, names[i]);
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, names[i], NULL);
         const float *data = berth_tensor_data(checkpoint, tensor, NULL);
         cr_expect_not_null(data, "%s", names[i]);
     }

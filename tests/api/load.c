@@ -82,8 +82,8 @@ Test(load, a_reserved_member_that_is_not_0_is_refused)
 Test(load, what_was_saved_is_found_by_name_and_by_path)
 {
     berth_checkpoint *checkpoint = opened();
-    const berth_tensor *by_name = berth_find_tensor(checkpoint, "model.layer.weight");
-    const berth_tensor *by_path = berth_find_tensor(checkpoint, "['model']['layer.weight']");
+    const berth_tensor *by_name = berth_find_tensor(checkpoint, "model.layer.weight", NULL);
+    const berth_tensor *by_path = berth_find_tensor(checkpoint, "['model']['layer.weight']", NULL);
     int64_t one = 0;
 
     cr_assert_not_null(by_name);
@@ -102,13 +102,13 @@ Test(load, what_was_saved_is_found_by_name_and_by_path)
 Test(load, views_share_a_storage_and_its_memory)
 {
     berth_checkpoint *checkpoint = opened();
-    const berth_tensor *whole = berth_find_tensor(checkpoint, "model.layer.weight");
-    const berth_tensor *row = berth_find_tensor(checkpoint, "model.bias");
+    const berth_tensor *whole = berth_find_tensor(checkpoint, "model.layer.weight", NULL);
+    const berth_tensor *row = berth_find_tensor(checkpoint, "model.bias", NULL);
 
     cr_expect_eq(whole->storage, row->storage);
-    cr_expect_eq(row, berth_find_tensor(checkpoint, "steps.1") ? row : NULL);
-    cr_expect_str_eq(berth_storage_location(row->storage), "cuda:1");
-    cr_expect_str_eq(berth_storage_key(row->storage), "0");
+    cr_expect_eq(row, berth_find_tensor(checkpoint, "steps.1", NULL) ? row : NULL);
+    cr_expect_str_eq(berth_storage_get_info(row->storage)->location, "cuda:1");
+    cr_expect_str_eq(berth_storage_get_info(row->storage)->key, "0");
     const float *data = berth_storage_data(checkpoint, row->storage, NULL);
     cr_expect_eq(berth_tensor_data(checkpoint, row, NULL), data + 3);
     berth_close(checkpoint);
@@ -120,7 +120,7 @@ Test(load, storages_are_listed_one_by_one)
     const berth_storage *only = berth_storage_next(checkpoint, NULL);
 
     cr_assert_not_null(only);
-    cr_expect_eq(only, berth_find_tensor(checkpoint, "model.bias")->storage);
+    cr_expect_eq(only, berth_find_tensor(checkpoint, "model.bias", NULL)->storage);
     cr_expect_null(berth_storage_next(checkpoint, only));
     cr_expect_null(berth_storage_next(other, only));
     cr_expect_null(berth_storage_next(NULL, NULL));
@@ -137,9 +137,11 @@ Test(load, a_name_that_is_not_there_says_what_is_near)
     cr_expect_eq(error.code, BERTH_E_NOT_FOUND);
     cr_expect_not_null(strstr(error.message, "model.layer.weight"), "%s", error.message);
     cr_expect_eq(strncmp(error.message, path, strlen(path)), 0, "%s", error.message);
-    cr_expect_null(berth_find_tensor(checkpoint, "steps.0"), "an int is no tensor");
-    cr_expect_null(berth_find_tensor(NULL, "steps.0"));
-    cr_expect_null(berth_find_tensor(checkpoint, NULL));
+    cr_expect_null(berth_find_tensor(checkpoint, "steps.0", &error));
+    cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "\"steps.0\" is no tensor but int"), "%s", error.message);
+    cr_expect_null(berth_find_tensor(NULL, "steps.0", NULL));
+    cr_expect_null(berth_find_tensor(checkpoint, NULL, NULL));
     berth_close(checkpoint);
 }
 
@@ -205,9 +207,10 @@ static int read_from(void *context, void *buffer, size_t nbytes, uint64_t offset
 
 static void expect_weight(berth_checkpoint *checkpoint)
 {
-    cr_expect_arr_eq(
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "model.layer.weight"), NULL),
-        weight, sizeof weight);
+    cr_expect_arr_eq(berth_tensor_data(checkpoint,
+                                       berth_find_tensor(checkpoint, "model.layer.weight", NULL),
+                                       NULL),
+                     weight, sizeof weight);
     berth_close(checkpoint);
 }
 
@@ -437,8 +440,8 @@ Test(load, an_open_that_sums_everything_tells_how_far_it_is_and_can_be_cancelled
 Test(load, saving_over_what_is_mapped_leaves_it_whole)
 {
     berth_checkpoint *checkpoint = opened();
-    const float *data =
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "model.layer.weight"), NULL);
+    const float *data = berth_tensor_data(
+        checkpoint, berth_find_tensor(checkpoint, "model.layer.weight", NULL), NULL);
     berth_tree *tree = berth_tree_new(NULL);
 
     cr_assert_eq(berth_save(path, berth_make_int(tree, 1), NULL, NULL), 0);

@@ -64,7 +64,7 @@ static void read_all(berth_checkpoint *checkpoint)
     uint8_t copy[100];
     berth_error error;
 
-    const berth_tensor *bias = berth_find_tensor(checkpoint, "bias");
+    const berth_tensor *bias = berth_find_tensor(checkpoint, "bias", NULL);
     expect(bias && berth_tensor_data(checkpoint, bias, &error), "data", &error);
     expect(berth_tensor_read(checkpoint, bias, 0, 100, copy, &error) == 0, "a copy", &error);
     expect(memcmp(copy, bytes, 100) == 0, "other bytes", &error);

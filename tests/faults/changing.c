@@ -91,7 +91,7 @@ static int read_by(bool at_once, berth_error *error)
         (void)berth_load(checkpoint, NULL, NULL, error);
     for (int i = 0; i < 2 && error->code == 0; i++) {
         const float *data =
-            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i]), error);
+            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i], NULL), error);
         if (data && i == 0)
             first = *data;
         for (int j = 0; data && j < N_FLOATS; j++)
@@ -262,7 +262,7 @@ Test(changing, a_file_that_is_saved_over_itself_is_whole)
             cr_assert_eq(berth_save(path, berth_root(checkpoint), NULL, &error), 0, "%s",
                          error.message);
         const float *data =
-            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "b"), &error);
+            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "b", NULL), &error);
         cr_assert(data && *data >= 1 && *data <= 1);
         berth_close(checkpoint);
         cr_assert_eq(read_all(&error), 0, "%s", error.message);

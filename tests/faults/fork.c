@@ -152,7 +152,7 @@ static void save_to(const char *to)
 static void check_tensor(berth_checkpoint *checkpoint, int i, bool is_copied)
 {
     size_t nbytes = (size_t)shapes[i][0] * N_COLUMNS * sizeof *elements;
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, names[i]);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, names[i], NULL);
     berth_error error;
 
     expect(tensor, names[i], NULL);
@@ -274,7 +274,7 @@ static void check_refused(void)
     berth_prefetch_stats prefetch_stats;
     berth_error error;
 
-    const berth_tensor *tensor = berth_find_tensor(shared, names[0]);
+    const berth_tensor *tensor = berth_find_tensor(shared, names[0], NULL);
     expect_refused(berth_job_wait(job, BERTH_JOB_DONE, &error), &error, REFUSED("job"));
     expect_refused(berth_job_wait(job, BERTH_JOB_STAGED, &error), &error, REFUSED("job"));
     expect(berth_job_is(job, BERTH_JOB_DONE) && berth_job_is(job, BERTH_JOB_STAGED) &&
@@ -340,7 +340,7 @@ static void prefetch_anew(void)
 
 static void cache_anew(void)
 {
-    const berth_tensor *tensor = berth_find_tensor(shared, names[0]);
+    const berth_tensor *tensor = berth_find_tensor(shared, names[0], NULL);
     const berth_rows_limits limits = {.cache_nbytes = 1 << 16};
     const void *pointers[2];
     const int64_t ids[2] = {3, 1};
@@ -461,8 +461,8 @@ static void begin_rows(berth_checkpoint *table_of)
     size_t table;
 
     expect(berth_rows_new(&limits, NULL, &rows, &error) == 0, "rows", &error);
-    expect(berth_rows_add(rows, table_of, berth_find_tensor(table_of, names[0]), &table, &error) ==
-               0,
+    expect(berth_rows_add(rows, table_of, berth_find_tensor(table_of, names[0], NULL), &table,
+                          &error) == 0,
            "a table", &error);
     expect(berth_rows_prefetch(rows, 0, ids, 2, &kept_ticket, &error) == 0, "a ticket", &error);
 }

@@ -64,7 +64,7 @@ static bool save_and_read(int closed)
                 berth_open(to, NULL, &checkpoint, &error) == 0;
     if (!good)
         return false;
-    const berth_tensor *bias = berth_find_tensor(checkpoint, "bias");
+    const berth_tensor *bias = berth_find_tensor(checkpoint, "bias", NULL);
     const void *data = berth_tensor_data(checkpoint, bias, &error);
     good = data && memcmp(data, bytes, 100) == 0 &&
            berth_tensor_read(checkpoint, bias, 0, 100, copy, &error) == 0 &&

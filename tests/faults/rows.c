@@ -69,7 +69,7 @@ static void open_table(void)
     berth_error error;
 
     cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
-    tensor = berth_find_tensor(checkpoint, "table");
+    tensor = berth_find_tensor(checkpoint, "table", NULL);
     cr_assert(tensor);
 }
 

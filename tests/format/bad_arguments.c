@@ -82,9 +82,7 @@ Test(bad_arguments, of_nothing_nothing_is_made)
     cr_expect_null(berth_make_parameter(NULL, foreign_text, true));
     cr_expect_null(berth_make_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
     cr_expect_null(berth_make_storage(NULL, NULL));
-    cr_expect_null(berth_storage_key(NULL));
-    cr_expect_null(berth_storage_location(NULL));
-    cr_expect_eq(berth_storage_nbytes(NULL), 0);
+    cr_expect_null(berth_storage_get_info(NULL));
     cr_expect_null(berth_dict_get(foreign_dict, NULL));
     cr_expect_eq(berth_tensor_numel(NULL), 0);
     cr_expect_eq(berth_list_append(NULL, NULL), BERTH_E_ARGUMENT);

@@ -17,10 +17,10 @@ Test(pickle_tensors, a_storage_has_its_class_key_location_and_bytes)
             "MARK 'storage' GLOBAL torch.cuda HalfStorage 'a/7' 'cuda:1' 5 TUPLE BINPERSID STOP");
     const berth_storage *storage = berth_as_storage(read.root);
     cr_assert(storage);
-    cr_expect_str_eq(berth_storage_key(storage), "a/7");
-    cr_expect_str_eq(berth_storage_location(storage), "cuda:1");
-    cr_expect_eq(berth_storage_dtype(storage), BERTH_FLOAT16);
-    cr_expect_eq(berth_storage_nbytes(storage), 10);
+    cr_expect_str_eq(berth_storage_get_info(storage)->key, "a/7");
+    cr_expect_str_eq(berth_storage_get_info(storage)->location, "cuda:1");
+    cr_expect_eq(berth_storage_get_info(storage)->dtype, BERTH_FLOAT16);
+    cr_expect_eq(berth_storage_get_info(storage)->nbytes, 10);
     free_reading(&read);
 }
 
@@ -122,8 +122,8 @@ Test(pickle_tensors, streams_have_views_of_storages)
     ACCEPTS_BY(read, STREAM, VIEW("part", "2", "3") VIEW("part", "2", "3") "TUPLE2 STOP");
     const berth_storage *part = berth_as_storage(bth_value_item(read.root, 0));
     cr_assert(part->root);
-    cr_expect_str_eq(berth_storage_key(part), "part");
-    cr_expect_str_eq(berth_storage_key(part->root), "root");
+    cr_expect_str_eq(berth_storage_get_info(part)->key, "part");
+    cr_expect_str_eq(berth_storage_get_info(part->root)->key, "root");
     cr_expect_eq(part->root_offset, 8);
     cr_expect_eq(part->nbytes, 12);
     cr_expect_eq(part->root->nbytes, 24);

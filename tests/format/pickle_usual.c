@@ -119,8 +119,8 @@ Test(pickle_usual, a_tensor_like_the_one_before_is_made_at_once)
     cr_expect_arr_eq(tensor->shape, ((const int64_t[]){3, 4}), 16);
     cr_expect_arr_eq(tensor->stride, ((const int64_t[]){4, 1}), 16);
     cr_expect_eq(tensor->flags, 0);
-    cr_expect_str_eq(berth_storage_key(tensor->storage), "1");
-    cr_expect_eq(berth_storage_nbytes(tensor->storage), 48);
+    cr_expect_str_eq(berth_storage_get_info(tensor->storage)->key, "1");
+    cr_expect_eq(berth_storage_get_info(tensor->storage)->nbytes, 48);
     free_reading(&read);
 }
 

@@ -306,10 +306,10 @@ Test(tensor, values_copy_shape_and_make_stride_and_storage)
     shape[0] = 9;
     cr_assert_eq(made->shape[0], 2);
     cr_assert_arr_eq(made->stride, ((int64_t[]){3, 3, 1}), 24);
-    cr_assert_eq(berth_storage_nbytes(made->storage), 0);
+    cr_assert_eq(berth_storage_get_info(made->storage)->nbytes, 0);
     cr_assert_null(made->data);
     /* uint16 has no storage class of its own (FORMAT.md 6). */
-    cr_assert_eq(berth_storage_dtype(made->storage), BERTH_DTYPE_NONE);
+    cr_assert_eq(berth_storage_get_info(made->storage)->dtype, BERTH_DTYPE_NONE);
     cr_assert_eq(made->storage->element, BERTH_UINT16);
     int64_t two[1] = {2}, stride[1] = {5};
     value = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
@@ -319,7 +319,7 @@ Test(tensor, values_copy_shape_and_make_stride_and_storage)
                                                     .storage_offset = 1,
                                                     .data = data});
     made = berth_as_tensor(value);
-    cr_assert_eq(berth_storage_nbytes(made->storage), 28);
+    cr_assert_eq(berth_storage_get_info(made->storage)->nbytes, 28);
     cr_assert_eq(made->storage->data, data);
     cr_assert_str_eq(made->storage->location, "cpu");
     cr_assert_eq(berth_tensor_numel(made), 2);

@@ -385,10 +385,10 @@ Test(tree, storages_are_met_by_key_in_order)
         cr_assert_eq(meet(tree, key, BERTH_FLOAT32, 4), storage);
         cr_assert_eq(bth_tree_storage(tree, (size_t)i), storage);
         cr_assert_eq(bth_tree_find_storage(tree, key, strlen(key)), storage);
-        cr_assert_str_eq(berth_storage_key(storage), key);
-        cr_assert_str_eq(berth_storage_location(storage), "cuda:0");
-        cr_assert_eq(berth_storage_nbytes(storage), 4);
-        cr_assert_eq(berth_storage_dtype(storage), BERTH_FLOAT32);
+        cr_assert_str_eq(berth_storage_get_info(storage)->key, key);
+        cr_assert_str_eq(berth_storage_get_info(storage)->location, "cuda:0");
+        cr_assert_eq(berth_storage_get_info(storage)->nbytes, 4);
+        cr_assert_eq(berth_storage_get_info(storage)->dtype, BERTH_FLOAT32);
     }
     cr_assert_eq(bth_tree_n_storages(tree), 1000);
     cr_assert_null(bth_tree_storage(tree, 1000));

@@ -59,7 +59,7 @@ static void make_tables(void)
         .name = "tables", .nbytes = tables.nbytes, .read = read_tables, .context = &tables};
     MUST(berth_open_source(&source, NULL, &tables.checkpoint, &error) == 0, "%s", error.message);
     /* Names are looked up by an index that the first who asks makes. */
-    MUST(berth_find_tensor(tables.checkpoint, "a"), "no table");
+    MUST(berth_find_tensor(tables.checkpoint, "a", NULL), "no table");
 }
 
 /* ---- what is asked, by the bytes of an input ---- */
@@ -116,8 +116,9 @@ static void add_table(struct scene *scene, struct asked *asked)
 
     if (scene->n_tables == 3)
         return;
-    int result = berth_rows_add(scene->rows, tables.checkpoint,
-                                berth_find_tensor(tables.checkpoint, names[which]), &table, &error);
+    int result =
+        berth_rows_add(scene->rows, tables.checkpoint,
+                       berth_find_tensor(tables.checkpoint, names[which], NULL), &table, &error);
     check_sentence(result, &error);
     if (result == 0) {
         MUST(table == scene->n_tables, "table %zu", table);

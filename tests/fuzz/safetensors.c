@@ -71,7 +71,7 @@ static void check_views(const berth_value *dict, const uint8_t *bytes, size_t nb
         MUST(tensor, "no tensor");
         uint64_t n = berth_tensor_nbytes(tensor);
         const uint8_t *data = tensor->storage->data;
-        MUST(n <= nbytes && n == berth_storage_nbytes(tensor->storage) &&
+        MUST(n <= nbytes && n == berth_storage_get_info(tensor->storage)->nbytes &&
                  data >= bytes + 8 + header && n <= (uint64_t)(bytes + nbytes - data),
              "%llu bytes at %td", (unsigned long long)n, data - bytes);
         sum += n;

@@ -110,7 +110,7 @@ static void ask(berth_checkpoint *checkpoint)
     (void)berth_get_info(checkpoint, &info, &error);
     for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0 || !named.tensor->storage ||
-            berth_storage_nbytes(named.tensor->storage) > MOST_STORAGE_NBYTES)
+            berth_storage_get_info(named.tensor->storage)->nbytes > MOST_STORAGE_NBYTES)
             continue;
         if (!is_subbyte(named.tensor) && berth_tensor_numel(named.tensor) > 0) {
             int result = berth_tensor_read(checkpoint, named.tensor, 0, 1, element, &error);

@@ -320,7 +320,7 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
 {
     placement->place = "cuda:1";
     placement->address = is_given ? 0xD000 : 0;
-    placement->nbytes = berth_storage_nbytes(storage);
+    placement->nbytes = berth_storage_get_info(storage)->nbytes;
     placement->ready = context;
     return 0;
 }

@@ -152,8 +152,8 @@ Test(bad_input, a_file_that_was_cut_since_it_was_opened)
                               error.offset < 1220,
                           "cut at %zu: %s", cut, error.message);
             if (cut >= 984) /* the end of data/0 */
-                cr_expect_not_null(
-                    berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "weight"), &error));
+                cr_expect_not_null(berth_tensor_data(
+                    checkpoint, berth_find_tensor(checkpoint, "weight", NULL), &error));
             berth_close(checkpoint);
         }
 }
@@ -300,7 +300,7 @@ Test(bad_input, ranges_outside)
     float few[8];
 
     cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0);
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight", NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cr_expect_eq(berth_tensor_read(checkpoint, tensor, bad[i][0], bad[i][1], few, &error),
                      BERTH_E_ARGUMENT, "%lld, %lld", (long long)bad[i][0], (long long)bad[i][1]);
@@ -336,7 +336,7 @@ Test(bad_input, tensors_that_do_not_fit_their_storage)
     float few[12];
 
     cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0);
-    const berth_tensor *whole = berth_find_tensor(checkpoint, "weight");
+    const berth_tensor *whole = berth_find_tensor(checkpoint, "weight", NULL);
     berth_tensor longer = *whole, behind = *whole, overflows = *whole, negative = *whole;
     longer.shape = shape;
     longer.stride = NULL;

@@ -93,7 +93,7 @@ Test(byteorder, without_byteorder_load_endianness_decides)
  */
 static void expect_ranges(berth_checkpoint *checkpoint, const char *name, const void *expected)
 {
-    const berth_storage *storage = berth_find_tensor(checkpoint, name)->storage;
+    const berth_storage *storage = berth_find_tensor(checkpoint, name, NULL)->storage;
     uint8_t buffer[32];
     berth_error error = {0};
 
@@ -156,7 +156,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     cr_assert_eq(
         open_with(bytes, nbytes, "io.chunk_nbytes=65536 io.threads=3", NULL, &checkpoint, &error),
         0, "%s", error.message);
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, "words");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "words", NULL);
     static uint16_t got[N];
     cr_expect_eq(tensor->storage->read(tensor->storage, got, sizeof got - 1, 1, &error), 0);
     cr_expect_arr_eq(got, (const uint8_t *)elements + 1, sizeof got - 1);
@@ -236,7 +236,8 @@ Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
     add_record(&archive, "data/0", eight, 8);
     uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
     cr_assert_eq(open_with(bytes, nbytes, "", NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), &error));
+    cr_expect_null(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words", NULL), &error));
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message,
                      "memory: data/0 at byte 704: it is in the other byte order, and viewed as "

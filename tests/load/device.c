@@ -459,10 +459,10 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
     cr_expect_str_eq(placement->place, "cpu");
     cr_expect_eq(placement->address, 0);
     giver->n_asked++;
-    if (berth_storage_nbytes(storage) == 4 * 500000)
+    if (berth_storage_get_info(storage)->nbytes == 4 * 500000)
         *placement = (berth_storage_choice){
             .place = "simulated:1", .address = giver->address + 64, .nbytes = 4 * 500000};
-    else if (berth_storage_nbytes(storage) == 4 * 700)
+    else if (berth_storage_get_info(storage)->nbytes == 4 * 700)
         placement->place = "simulated:0";
     return 0;
 }

@@ -79,7 +79,7 @@ static int say(void *context, const berth_storage *storage, berth_storage_choice
 {
     const berth_storage_choice *said = context;
 
-    if (berth_storage_nbytes(storage) != 4 * 700)
+    if (berth_storage_get_info(storage)->nbytes != 4 * 700)
         return 0;
     if (!said)
         return 5; /* EIO */

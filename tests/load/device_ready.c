@@ -88,7 +88,7 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
     (void)context;
     for (size_t i = 0; i < N_KERNELS; i++) {
         const struct kernel *kernel = &kernels[i];
-        if (berth_storage_nbytes(storage) == 4 * parts[kernel->part].n_words)
+        if (berth_storage_get_info(storage)->nbytes == 4 * parts[kernel->part].n_words)
             *placement =
                 (berth_storage_choice){.place = kernel->device,
                                        .address = kernel->address,

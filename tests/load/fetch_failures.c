@@ -319,8 +319,8 @@ Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missin
     bth_system.open = open_fake;
     bth_system.pread = failing_pread;
     n_reads_left = 2; /* those of meminfo and nothing else */
-    const berth_storage *first = berth_find_tensor(checkpoint, "first")->storage;
-    const berth_storage *second = berth_find_tensor(checkpoint, "second")->storage;
+    const berth_storage *first = berth_find_tensor(checkpoint, "first", NULL)->storage;
+    const berth_storage *second = berth_find_tensor(checkpoint, "second", NULL)->storage;
     uint64_t needed = second->offset + second->nbytes - first->offset + first->offset % 64;
     cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_MEMORY);
     (void)snprintf(expected, sizeof expected,

@@ -45,7 +45,7 @@ static const uint8_t *data_of(int i)
 {
     berth_error error;
     const uint8_t *data =
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i]), &error);
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i], NULL), &error);
 
     if (!data)
         (void)fprintf(stderr, "%s\n", error.message);

@@ -105,8 +105,10 @@ Test(legacy, views_lie_in_the_memory_of_their_root)
     berth_checkpoint *checkpoint;
 
     cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
-    const float *base = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base"), NULL);
-    const float *row = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row"), NULL);
+    const float *base =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base", NULL), NULL);
+    const float *row =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row", NULL), NULL);
     cr_expect_eq(row, base + 6);
     berth_close(checkpoint);
 }

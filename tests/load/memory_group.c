@@ -133,7 +133,7 @@ static void load(void)
     findings->code = berth_open(path, NULL, &checkpoint, &findings->error);
     if (findings->code < 0)
         return;
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight", NULL);
     const uint8_t *data = berth_tensor_data(checkpoint, tensor, &findings->error);
     findings->code = findings->error.code;
     findings->has_elements = data && data[0] == 7 && data[TENSOR_NBYTES - 1] == 7;

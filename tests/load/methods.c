@@ -243,7 +243,7 @@ static void open_as(const char *options)
 static const char *way_of(const char *name)
 {
     static char text[100];
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name, NULL);
     berth_storage_stats stats;
 
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor, &error), "%s", error.message);
@@ -322,7 +322,8 @@ static int small_ones_are_read(void *context, const berth_storage *storage,
                                berth_storage_choice *choice)
 {
     ++*(int *)context;
-    choice->method = berth_storage_nbytes(storage) < 24 ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+    choice->method =
+        berth_storage_get_info(storage)->nbytes < 24 ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
     return 0;
 }
 
@@ -432,7 +433,7 @@ Test(chosen, statistics_of_what_is_not_the_checkpoint_s_are_refused)
 
     open_as("");
     cr_assert_eq(berth_open(path, NULL, &other, NULL), 0);
-    const berth_storage *storage = berth_find_tensor(other, "bias")->storage;
+    const berth_storage *storage = berth_find_tensor(other, "bias", NULL)->storage;
     cr_expect_eq(berth_storage_get_stats(checkpoint, storage, &stats, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(stats.method, "none");
     cr_expect_eq(berth_storage_get_stats(checkpoint, NULL, &stats, &error), BERTH_E_ARGUMENT);

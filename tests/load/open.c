@@ -199,14 +199,17 @@ static void expect_small(berth_checkpoint *checkpoint)
     expect_floats(checkpoint, "row", base + 4, 4);
     expect_floats(checkpoint, "weight", base, 4);
     expect_floats(checkpoint, "empty", base, 0);
-    cr_expect_eq(berth_find_tensor(checkpoint, "base")->storage,
-                 berth_find_tensor(checkpoint, "row")->storage);
-    cr_expect_arr_eq(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "integers"), NULL),
-                     integers, sizeof integers);
-    cr_expect_arr_eq(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), NULL),
-                     words, sizeof words);
-    cr_expect_arr_eq(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "complex"), NULL),
-                     complex_numbers, sizeof complex_numbers);
+    cr_expect_eq(berth_find_tensor(checkpoint, "base", NULL)->storage,
+                 berth_find_tensor(checkpoint, "row", NULL)->storage);
+    cr_expect_arr_eq(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "integers", NULL), NULL),
+        integers, sizeof integers);
+    cr_expect_arr_eq(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words", NULL), NULL), words,
+        sizeof words);
+    cr_expect_arr_eq(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "complex", NULL), NULL),
+        complex_numbers, sizeof complex_numbers);
 }
 
 Test(open, files_of_pytorch_are_read_at_every_level)
@@ -281,7 +284,7 @@ Test(open, a_record_longer_than_its_elements_is_read_through_the_directory)
         berth_info info;
         expect_floats(checkpoint, "after", after, 4);
         const uint8_t *odd =
-            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "odd"), NULL);
+            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "odd", NULL), NULL);
         cr_assert_not_null(odd);
         cr_expect_arr_eq(odd, ((const uint8_t[]){0, 1, 2, 3}), 4);
         cr_assert_eq(berth_get_info(checkpoint, &info, NULL), 0);

@@ -175,7 +175,7 @@ static uint64_t requests_of_path(const char *path, const char *options)
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
     cr_assert_eq(berth_open(path, &call, &checkpoint, &error), 0, "%s", error.message);
-    cr_expect_not_null(berth_find_tensor(checkpoint, "model.layers.0.weight"));
+    cr_expect_not_null(berth_find_tensor(checkpoint, "model.layers.0.weight", NULL));
     berth_close(checkpoint);
     berth_config_free(config);
     return stats.n_requests;

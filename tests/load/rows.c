@@ -102,10 +102,12 @@ Test(rows, several_tables_of_several_checkpoints_share_one_cache)
     make_source(&third.source, 10, 3, "");
     third.checkpoint = open_source(&third.source);
     cr_assert_eq(berth_rows_add(scene->rows, other.checkpoint,
-                                berth_find_tensor(other.checkpoint, "table"), &other.table, NULL),
+                                berth_find_tensor(other.checkpoint, "table", NULL), &other.table,
+                                NULL),
                  0);
     cr_assert_eq(berth_rows_add(scene->rows, third.checkpoint,
-                                berth_find_tensor(third.checkpoint, "table"), &third.table, NULL),
+                                berth_find_tensor(third.checkpoint, "table", NULL), &third.table,
+                                NULL),
                  0);
     cr_expect_eq(scene->table, 0);
     cr_expect_eq(other.table, 1);
@@ -130,7 +132,7 @@ Test(rows, of_a_storage_that_is_memory_come_from_there)
 {
     static const int64_t id = 3;
     struct scene *scene = begin_rows(4, 1, "io.threads=1");
-    const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table");
+    const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table", NULL);
     const void *pointer;
 
     float *data = (float *)(uintptr_t)berth_tensor_data(scene->checkpoint, tensor, NULL);

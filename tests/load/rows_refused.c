@@ -93,7 +93,7 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL, &error), BERTH_E_CALLBACK);
     char expected[200];
-    uint64_t offset = berth_find_tensor(scene->checkpoint, "table")->storage->offset + 64;
+    uint64_t offset = berth_find_tensor(scene->checkpoint, "table", NULL)->storage->offset + 64;
     (void)snprintf(expected, sizeof expected,
                    "counted: data/0 at byte %llu: the source did not read 64 bytes: Input/output "
                    "error",
@@ -145,7 +145,7 @@ Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
     make_source(&scene.source, 1000, 16, "");
     test_write_file(path, scene.source.bytes, scene.source.nbytes);
     cr_assert_eq(berth_open(path, NULL, &scene.checkpoint, NULL), 0);
-    const berth_tensor *tensor = berth_find_tensor(scene.checkpoint, "table");
+    const berth_tensor *tensor = berth_find_tensor(scene.checkpoint, "table", NULL);
     uint64_t last_at = tensor->storage->offset + 999 * 64;
     cr_assert_eq(berth_rows_new(&limits, NULL, &scene.rows, NULL), 0);
     cr_assert_eq(berth_rows_add(scene.rows, scene.checkpoint, tensor, &scene.table, NULL), 0);
@@ -224,7 +224,7 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
         {{.cache_nbytes = 336, .scratch_nbytes = 68, .ways = 4}, NULL},
     };
     struct scene *scene = begin_rows(4, 2, "io.threads=1");
-    const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table");
+    const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table", NULL);
 
     for (size_t k = 0; k < 4; k++) {
         berth_rows *rows;
@@ -249,7 +249,7 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
 
     make_source(&other.source, 10, 17, "");
     other.checkpoint = open_source(&other.source);
-    const berth_tensor *tensor = berth_find_tensor(other.checkpoint, "table");
+    const berth_tensor *tensor = berth_find_tensor(other.checkpoint, "table", NULL);
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error),
                  BERTH_E_BUSY);
@@ -269,7 +269,7 @@ Test(rows_refused, of_what_has_none_are_refused)
 {
     static const int64_t flat[] = {160}, two[] = {10, 16}, transposed[] = {1, 10}, none[] = {10, 0};
     struct scene *scene = begin_rows(4, 2, "io.threads=1");
-    const berth_tensor *table = berth_find_tensor(scene->checkpoint, "table");
+    const berth_tensor *table = berth_find_tensor(scene->checkpoint, "table", NULL);
     berth_tree *tree = berth_tree_new(NULL);
     berth_error error;
     size_t number;
@@ -312,7 +312,7 @@ Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
     struct scene *scene =
         begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000, .scratch_nbytes = 1000}, 100,
                         16, "", "io.threads=1");
-    berth_tensor part = *berth_find_tensor(scene->checkpoint, "table");
+    berth_tensor part = *berth_find_tensor(scene->checkpoint, "table", NULL);
     static const int64_t stride[] = {32, 1};
     const void *pointers[2];
     berth_ticket ticket;

@@ -73,9 +73,9 @@ Test(selection, that_fits_nothing_is_told)
 
 Test(selection, by_list_goes_with_the_pattern_and_counts_each_storage_once)
 {
-    const berth_tensor *tensors[] = {berth_find_tensor(checkpoint, "words"),
-                                     berth_find_tensor(checkpoint, "weight"),
-                                     berth_find_tensor(checkpoint, "words")};
+    const berth_tensor *tensors[] = {berth_find_tensor(checkpoint, "words", NULL),
+                                     berth_find_tensor(checkpoint, "weight", NULL),
+                                     berth_find_tensor(checkpoint, "words", NULL)};
     berth_selection selection = {.tensors = tensors, .n_tensors = 3};
 
     cr_expect_str_eq(keys_of(&selection), "0 2 ");
@@ -89,7 +89,7 @@ Test(selection, by_list_goes_with_the_pattern_and_counts_each_storage_once)
 /* T2 */
 Test(selection, of_tensors_that_are_not_the_checkpoint_s_is_refused)
 {
-    berth_tensor mine = *berth_find_tensor(checkpoint, "weight");
+    berth_tensor mine = *berth_find_tensor(checkpoint, "weight", NULL);
     const berth_tensor *tensors[] = {&mine};
     const berth_selection selection = {.tensors = tensors, .n_tensors = 1};
 

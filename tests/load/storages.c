@@ -66,7 +66,7 @@ static berth_checkpoint *open_file(const struct file *file, const char *options,
 
 static const void *weight_of(berth_checkpoint *checkpoint, berth_error *error)
 {
-    return berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "weight"), error);
+    return berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "weight", NULL), error);
 }
 
 Test(storages, every_method_gives_the_same_values_and_tells_itself)
@@ -149,7 +149,7 @@ Test(storages, what_the_caller_wrote_is_what_a_storage_holds)
 {
     struct file file = sample_file();
     berth_checkpoint *checkpoint = open_file(&file, "", NULL);
-    const berth_tensor *weight = berth_find_tensor(checkpoint, "weight");
+    const berth_tensor *weight = berth_find_tensor(checkpoint, "weight", NULL);
     float first;
 
     ((float *)(uintptr_t)weight_of(checkpoint, NULL))[0] = 7;
@@ -166,11 +166,14 @@ Test(storages, views_of_one_storage_have_one_memory)
     berth_checkpoint *checkpoint;
 
     cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
-    const float *base = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base"), NULL);
-    const float *row = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row"), NULL);
+    const float *base =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base", NULL), NULL);
+    const float *row =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row", NULL), NULL);
     cr_expect_eq(row, base + 4);
     cr_expect_eq(
-        berth_storage_data(checkpoint, berth_find_tensor(checkpoint, "row")->storage, NULL), base);
+        berth_storage_data(checkpoint, berth_find_tensor(checkpoint, "row", NULL)->storage, NULL),
+        base);
     berth_close(checkpoint);
     free(bytes);
 }
@@ -187,7 +190,7 @@ Test(storages, memory_is_aligned_whatever_the_file_is)
         berth_checkpoint *checkpoint;
         cr_assert_eq(berth_open("tests/data/torch/unaligned.pt", &call, &checkpoint, NULL), 0);
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-            const berth_tensor *tensor = berth_find_tensor(checkpoint, names[n]);
+            const berth_tensor *tensor = berth_find_tensor(checkpoint, names[n], NULL);
             uintptr_t address = (uintptr_t)berth_tensor_data(checkpoint, tensor, NULL);
             cr_expect_neq(address, 0);
             cr_expect_eq(address % bth_dtype_swap_nbytes(tensor->dtype), 0, "%s", names[n]);
@@ -202,7 +205,7 @@ Test(storages, an_empty_one_has_an_address)
     berth_checkpoint *checkpoint;
 
     cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &checkpoint, NULL), 0);
-    const berth_tensor *empty = berth_find_tensor(checkpoint, "empty");
+    const berth_tensor *empty = berth_find_tensor(checkpoint, "empty", NULL);
     cr_expect_not_null(berth_tensor_data(checkpoint, empty, NULL));
     cr_expect_not_null(berth_storage_data(checkpoint, empty->storage, NULL));
     cr_expect_eq(berth_tensor_read(checkpoint, empty, 0, 0, NULL, NULL), 0);
@@ -222,8 +225,8 @@ Test(storages, elements_are_read_in_row_major_order_from_anywhere)
         berth_checkpoint *checkpoint;
         float got[12];
         cr_assert_eq(berth_open("tests/data/torch/small.pt", &call, &checkpoint, NULL), 0);
-        const berth_tensor *transposed = berth_find_tensor(checkpoint, "transposed");
-        const berth_tensor *row = berth_find_tensor(checkpoint, "row");
+        const berth_tensor *transposed = berth_find_tensor(checkpoint, "transposed", NULL);
+        const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
         for (int64_t first = 0; first <= 12; first++)
             for (int64_t n = 0; n <= 12 - first; n++) {
                 cr_expect_eq(berth_tensor_read(checkpoint, transposed, first, n, got, NULL), 0);
@@ -244,7 +247,7 @@ Test(storages, questions_that_do_not_fit_are_refused)
 
     cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &checkpoint, NULL), 0);
     cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &other, NULL), 0);
-    const berth_tensor *row = berth_find_tensor(checkpoint, "row");
+    const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
     cr_expect_eq(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message,
                      "tests/data/torch/small.pt: 2 elements from 3 on are asked for, "
@@ -258,7 +261,8 @@ Test(storages, questions_that_do_not_fit_are_refused)
                      "tests/data/torch/small.pt: the storage is of another "
                      "checkpoint or tree",
                      "%s", error.message);
-    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "meta"), &error));
+    cr_expect_null(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "meta", NULL), &error));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_null(berth_tensor_data(checkpoint, NULL, &error));
     cr_expect_null(berth_storage_data(checkpoint, NULL, &error));
@@ -302,8 +306,9 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the source is a function");
     uint64_t before = counted.moved_nbytes;
-    cr_expect_eq(
-        berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "weight"), 3, 3, row, NULL), 0);
+    cr_expect_eq(berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "weight", NULL), 3, 3,
+                                   row, NULL),
+                 0);
     cr_expect_arr_eq(row, ((const float[]){3, 4, 5}), sizeof row);
     cr_expect_eq(counted.moved_nbytes - before, 12);
     expect_sample_values(checkpoint);
@@ -391,7 +396,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
                  error.message);
     cr_assert_eq(test_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
                  error.message);
-    const berth_tensor *words = berth_find_tensor(checkpoint, "words");
+    const berth_tensor *words = berth_find_tensor(checkpoint, "words", NULL);
     cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);
     /* As a stream's view of a storage could lie: one byte further. */
     berth_storage *moved = (berth_storage *)(uintptr_t)words->storage;
@@ -445,7 +450,8 @@ Test(storages, a_file_that_got_shorter_after_its_first_storage_was_mapped)
     cr_assert_not_null(weight_of(checkpoint, &error));
     cr_assert_eq(truncate(file.path, 500), 0);
     wait_for_next_tick();
-    cr_expect_null(berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "bias"), &error));
+    cr_expect_null(
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "bias", NULL), &error));
     cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
     berth_close(checkpoint);
     remove_file(&file);
@@ -468,7 +474,7 @@ Test(storages, the_size_is_looked_at_once_in_a_tick)
     bth_system.fstat = counting_fstat;
     for (int i = 0; i < 10000 && !was_one_tick; i++) {
         berth_checkpoint *checkpoint = open_file(&file, "", NULL);
-        const berth_tensor *bias = berth_find_tensor(checkpoint, "bias");
+        const berth_tensor *bias = berth_find_tensor(checkpoint, "bias", NULL);
         uint64_t tick = bth_tick();
         cr_assert_not_null(weight_of(checkpoint, NULL));
         n_fstats = 0;
@@ -479,7 +485,7 @@ Test(storages, the_size_is_looked_at_once_in_a_tick)
         wait_for_next_tick();
         n_fstats = 0;
         cr_assert_not_null(
-            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words"), NULL));
+            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words", NULL), NULL));
         cr_expect_eq(n_fstats, 1);
         berth_close(checkpoint);
     }
@@ -538,7 +544,7 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     berth_close(checkpoint);
     checkpoint = open_file(&file, "load.method=map", NULL);
     cr_expect_not_null(weight_of(checkpoint, &error));
-    const berth_storage *storage = berth_find_tensor(checkpoint, "weight")->storage;
+    const berth_storage *storage = berth_find_tensor(checkpoint, "weight", NULL)->storage;
     cr_assert_eq(berth_storage_get_stats(checkpoint, storage, &stats, NULL), 0);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the file cannot be mapped");

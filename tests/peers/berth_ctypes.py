@@ -121,6 +121,7 @@ def structure(name):
 
 Stats, Call = structure("berth_stats"), structure("berth_params")
 PrefetchStats = structure("berth_prefetch_stats")
+StorageInfo = structure("berth_storage_info")
 
 WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
 
@@ -183,8 +184,8 @@ DECLARATIONS = {
     "berth_dict_at": (BOOL, [P, SIZE, c.POINTER(P), c.POINTER(P)]),
     "berth_as_storage": (P, [P]), "berth_as_tensor": (c.POINTER(Tensor), [P]),
     "berth_as_size": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_flags": (c.c_uint32, [P]),
-    "berth_value_part": (P, [P, INT]), "berth_storage_nbytes": (U64, [P]),
-    "berth_storage_dtype": (INT, [P]), "berth_storage_location": (TEXT, [P]),
+    "berth_value_part": (P, [P, INT]),
+    "berth_storage_get_info": (c.POINTER(StorageInfo), [P]),
     # config
     "berth_config_patch": (INT, [TEXT, ERROR]), "berth_config_unpatch": (INT, [ERROR]),
     # saving

@@ -309,7 +309,7 @@ class FromBerth:
 
     def storage(self, node):
         storage = b.berth_as_storage(node)
-        dtype = b.DTYPE_NAMES.get(b.berth_storage_dtype(storage), "uint8")
+        dtype = b.DTYPE_NAMES.get(b.berth_storage_get_info(storage)[0].dtype, "uint8")
         return ("storage", f"torch.{dtype}", self.storage_of(storage))
 
     def storage_of(self, storage):
@@ -317,7 +317,7 @@ class FromBerth:
         if number is not None:
             return number
         number = len(self.storages.numbers) - 1
-        nbytes = b.berth_storage_nbytes(storage)
+        nbytes = b.berth_storage_get_info(storage)[0].nbytes
         if not self.data:
             return (number, nbytes)
         return (number, nbytes, self.digest_of(storage, nbytes))

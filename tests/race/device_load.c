@@ -51,7 +51,7 @@ static void expect_elements(berth_checkpoint *checkpoint, int i)
     berth_error error;
 
     (void)snprintf(name, sizeof name, "t%d", i);
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name, NULL);
     int status = berth_tensor_read(checkpoint, tensor, 0, N_ELEMENTS, got, &error);
     expect(status == 0 || is_lost, error.message);
     expect(status < 0 || memcmp(got, elements[i], sizeof got) == 0, "elements differ");
@@ -84,7 +84,7 @@ static void *ask(void *context)
     for (int n = 0; n < N_TENSORS; n++) {
         uintptr_t address;
         (void)snprintf(name, sizeof name, "t%d", (first + n) % N_TENSORS);
-        const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, name, NULL);
         int status = berth_tensor_device_address(checkpoint, tensor, &address, &error);
         expect((status < 0) == (address == 0), "an address, or an error");
         expect(status == 0 || is_lost || strcmp(name, "t5") == 0, error.message);

@@ -41,7 +41,7 @@ static void *ask(void *context)
     for (int n = 0; n < N_TENSORS; n++) {
         int i = (first + n) % N_TENSORS;
         (void)snprintf(name, sizeof name, "t%d", i);
-        const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, name, NULL);
         expect(tensor != NULL, name);
         expect(berth_tensor_read(checkpoint, tensor, 100, 100, got, &error) == 0, error.message);
         expect(memcmp(got, elements[i] + 100, sizeof got) == 0, "elements read");
@@ -82,7 +82,7 @@ static void *fetch(void *context)
 
     expect(berth_choose(checkpoint, rules, 2, &error) == 0, error.message);
     expect(berth_load(checkpoint, &selection, &call, &error) == 0, error.message);
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, "t1");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "t1", NULL);
     expect(berth_storage_get_stats(checkpoint, tensor->storage, &told, &error) == 0, error.message);
     expect(strcmp(told.method, "none") != 0, "what was fetched has a method");
     return ask(context);
@@ -169,7 +169,8 @@ static void fail_and_share(const uint8_t *bytes, size_t nbytes, int n_steps)
                "no thread");
     for (int i = 0; i < 3; i++)
         (void)pthread_join(threads[i], NULL);
-    const float *data = berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "t5"), &error);
+    const float *data =
+        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "t5", NULL), &error);
     expect(data && memcmp(data, elements[5], sizeof elements[5]) == 0, "elements fetched");
     berth_close(checkpoint);
 }

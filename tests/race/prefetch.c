@@ -51,7 +51,7 @@ static void *consume(void *context)
 
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, name, NULL);
         int status = i % 2 ? berth_prefetch_advance(player->prefetch, tensor, 0, -1, &error)
                            : berth_prefetch_advance(player->prefetch, tensor, 5000,
                                                     N_ELEMENTS - 5000, &error);

@@ -164,7 +164,7 @@ static void add_tables(berth_checkpoint *checkpoint)
 
     for (size_t t = 0; t < 2; t++) {
         size_t table;
-        const berth_tensor *tensor = berth_find_tensor(checkpoint, t ? "1" : "0");
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, t ? "1" : "0", NULL);
         expect(berth_rows_add(rows, checkpoint, tensor, &table, &error) == 0, error.message);
         expect(table == t, "another table");
     }

@@ -86,7 +86,8 @@ static void *ask_storages(void *checkpoint)
 static int choose(void *context, const berth_storage *storage, berth_storage_choice *choice)
 {
     (void)context;
-    choice->method = berth_storage_key(storage)[0] % 2 ? BERTH_LOAD_READ : BERTH_LOAD_AUTO;
+    choice->method =
+        berth_storage_get_info(storage)->key[0] % 2 ? BERTH_LOAD_READ : BERTH_LOAD_AUTO;
     return 0;
 }
 

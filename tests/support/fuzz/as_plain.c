@@ -56,18 +56,18 @@ static const struct part *check_plain_place(const struct plain *plain,
                                             const berth_named_tensor *named)
 {
     const berth_storage *storage = named->tensor->storage;
-    uint64_t nbytes = berth_storage_nbytes(storage), at = storage_at(named);
+    uint64_t nbytes = berth_storage_get_info(storage)->nbytes, at = storage_at(named);
     bool is_calculated = plain->info.calculated_offsets;
     char record[MOST_NAME_NBYTES];
 
-    if ((size_t)snprintf(record, sizeof record, "data/%s", berth_storage_key(storage)) >=
+    if ((size_t)snprintf(record, sizeof record, "data/%s", berth_storage_get_info(storage)->key) >=
         sizeof record)
         return NULL;
     const struct part *part = find_part(&plain->parts, record);
     MUST(part && part->method == 0, "Z9: %s: no stored %s", named->path, record);
     MUST(part->nbytes == nbytes ||
              (!is_calculated && part->nbytes > nbytes &&
-              part->nbytes - nbytes < berth_dtype_nbytes(berth_storage_dtype(storage))),
+              part->nbytes - nbytes < berth_dtype_nbytes(berth_storage_get_info(storage)->dtype)),
          "T1: %s: %u bytes", record, (unsigned)part->nbytes);
     if (plain->looked >= AT_HEADERS || !is_calculated)
         MUST(at == part->at, "Z5: %s: at byte %llu, not %zu", record, (unsigned long long)at,
@@ -89,8 +89,8 @@ static void check_plain_count(berth_checkpoint *checkpoint, const struct plain *
         ;
     if (!storage)
         return;
-    uint64_t item = berth_dtype_nbytes(berth_storage_dtype(storage));
-    MUST(at >= 8 && u64_at(plain->bytes + at - 8) * item == berth_storage_nbytes(storage),
+    uint64_t item = berth_dtype_nbytes(berth_storage_get_info(storage)->dtype);
+    MUST(at >= 8 && u64_at(plain->bytes + at - 8) * item == berth_storage_get_info(storage)->nbytes,
          "%s: no count before byte %llu", named->path, (unsigned long long)at);
 }
 
@@ -107,8 +107,8 @@ static void check_plain_last(berth_checkpoint *checkpoint, const struct plain *p
             is_seen = berth_tensor_at(checkpoint, i, &named, NULL) == 0 &&
                       named.tensor->storage == storage && !is_subbyte(named.tensor) &&
                       berth_tensor_numel(named.tensor) > 0;
-            if (is_seen && storage_at(&named) + berth_storage_nbytes(storage) > end)
-                end = storage_at(&named) + berth_storage_nbytes(storage);
+            if (is_seen && storage_at(&named) + berth_storage_get_info(storage)->nbytes > end)
+                end = storage_at(&named) + berth_storage_get_info(storage)->nbytes;
         }
         if (!is_seen)
             return;
@@ -158,7 +158,7 @@ static void check_plain_tensor(berth_checkpoint *checkpoint, const struct plain 
     else
         check_plain_count(checkpoint, plain, named);
     if (!berth_tensor_is_contiguous(tensor) ||
-        (!is_little && berth_storage_dtype(tensor->storage) != tensor->dtype))
+        (!is_little && berth_storage_get_info(tensor->storage)->dtype != tensor->dtype))
         return;
     if (check_plain_elements(checkpoint, plain, named, 0, n) && part && plain->looked == AT_DATA)
         MUST(is_whole_crc(part), "Z10: %s: its CRC", named->path);
@@ -166,7 +166,7 @@ static void check_plain_tensor(berth_checkpoint *checkpoint, const struct plain 
     const void *data = is_little ? berth_storage_data(checkpoint, tensor->storage, NULL) : NULL;
     if (data)
         MUST(memcmp(data, plain->bytes + storage_at(named),
-                    berth_storage_nbytes(tensor->storage)) == 0,
+                    berth_storage_get_info(tensor->storage)->nbytes) == 0,
              "%s: its storage has other bytes than the file", named->path);
 }
 

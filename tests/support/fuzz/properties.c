@@ -144,9 +144,10 @@ static void check_last_element(const berth_named_tensor *named, int64_t numel, s
     if (numel == 0 || is_subbyte(tensor))
         return;
     MUST(!__builtin_mul_overflow((uint64_t)tensor->storage_offset + last + 1, item, &end) &&
-             end <= berth_storage_nbytes(tensor->storage),
+             end <= berth_storage_get_info(tensor->storage)->nbytes,
          "%s: its last element ends at byte %llu of a storage of %llu", named->path,
-         (unsigned long long)end, (unsigned long long)berth_storage_nbytes(tensor->storage));
+         (unsigned long long)end,
+         (unsigned long long)berth_storage_get_info(tensor->storage)->nbytes);
     MUST((last + 1) * item <= nbytes - named->offset,
          "%s: its last element ends behind the file's %zu bytes", named->path, nbytes);
 }
@@ -167,18 +168,18 @@ static void check_tensor(berth_checkpoint *checkpoint, const berth_named_tensor 
         MUST(!data && named->offset == BERTH_NO_OFFSET, "%s: a meta tensor's bytes", named->path);
         return;
     }
-    MUST(named->offset <= nbytes && berth_storage_nbytes(tensor->storage) <= nbytes,
+    MUST(named->offset <= nbytes && berth_storage_get_info(tensor->storage)->nbytes <= nbytes,
          "%s: at byte %llu of %zu", named->path, (unsigned long long)named->offset, nbytes);
     if (!is_subbyte(tensor) && numel > 0)
         MUST(storage_at(named) <= nbytes &&
-                 berth_storage_nbytes(tensor->storage) <= nbytes - storage_at(named),
+                 berth_storage_get_info(tensor->storage)->nbytes <= nbytes - storage_at(named),
              "T2: %s: its storage ends behind the file", named->path);
     check_last_element(named, numel, nbytes);
     if (!data || is_subbyte(tensor))
         return;
     size_t item = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *storage = berth_storage_data(checkpoint, tensor->storage, &error);
-    uint64_t storage_nbytes = berth_storage_nbytes(tensor->storage);
+    uint64_t storage_nbytes = berth_storage_get_info(tensor->storage)->nbytes;
     (void)storage, (void)item;
     MUST(berth_tensor_read(checkpoint, tensor, 0, n, buffer, &error) == 0, "%s", error.message);
     check_bytes(named, data, buffer, n);

@@ -72,12 +72,13 @@ static bool check_same_storages(berth_checkpoint *a, berth_checkpoint *b)
         MUST(berth_tensor_at(b, i, &theirs, &error) == 0, "%s", error.message);
         const void *our = berth_storage_data(a, ours.tensor->storage, &error);
         const void *their = berth_storage_data(b, theirs.tensor->storage, &error);
-        uint64_t nbytes = berth_storage_nbytes(theirs.tensor->storage);
-        uint64_t left = berth_storage_nbytes(ours.tensor->storage) - nbytes;
+        uint64_t nbytes = berth_storage_get_info(theirs.tensor->storage)->nbytes;
+        uint64_t left = berth_storage_get_info(ours.tensor->storage)->nbytes - nbytes;
         is_same = is_same && left == 0;
         if (!our)
             continue;
-        MUST(their && left < berth_dtype_nbytes(berth_storage_dtype(theirs.tensor->storage)) &&
+        MUST(their &&
+                 left < berth_dtype_nbytes(berth_storage_get_info(theirs.tensor->storage)->dtype) &&
                  memcmp(our, their, nbytes) == 0,
              "%s: its storage has other bytes", ours.path);
     }

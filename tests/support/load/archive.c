@@ -214,7 +214,7 @@ void expect_failure(const void *bytes, size_t nbytes, const char *options, int c
 
 void expect_floats(berth_checkpoint *checkpoint, const char *name, const float *expected, int64_t n)
 {
-    const berth_tensor *tensor = berth_find_tensor(checkpoint, name);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name, NULL);
     float elements[64];
     berth_error error;
 

@@ -96,7 +96,7 @@ struct scene *begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, i
     cr_assert_eq(berth_rows_new(limits, NULL, &scene->rows, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint,
-                                berth_find_tensor(scene->checkpoint, "table"), &scene->table,
+                                berth_find_tensor(scene->checkpoint, "table", NULL), &scene->table,
                                 &error),
                  0, "%s", error.message);
     scene->source.n_reads = 0;
