@@ -12,19 +12,19 @@ bool bth_name_fits(const char *pattern, const char *name)
     return fnmatch(pattern, name, 0) == 0;
 }
 
-static bool has_bytes(const berth_tensor *tensor)
+static bool tensor_has_bytes(const berth_tensor *tensor)
 {
     return tensor && tensor->storage && !(tensor->flags & BERTH_META);
 }
 
-static bool is_everything(const berth_selection *selection)
+static bool selection_is_everything(const berth_selection *selection)
 {
     return !selection || (!selection->pattern && selection->n_tensors == 0);
 }
 
-/* Entry i of the list, if it fits: the pattern, or any if that is NULL. */
-static int visit_named(const bth_names *names, size_t i, const char *pattern, bool *fits,
-                       bth_visit visit, void *context, berth_error *error)
+/* Visits entry i of the names if it fits the pattern; NULL fits any. */
+static int selection_visit_one(const bth_names *names, size_t i, const char *pattern, bool *fits,
+                               bth_visit visit, void *context, berth_error *error)
 {
     const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
     char *name, *path;
@@ -37,11 +37,11 @@ static int visit_named(const bth_names *names, size_t i, const char *pattern, bo
         bth_release(name);
         bth_release(path);
     }
-    return *fits && has_bytes(tensor) ? visit(context, tensor, error) : 0;
+    return *fits && tensor_has_bytes(tensor) ? visit(context, tensor, error) : 0;
 }
 
-static int visit_list(berth_checkpoint *checkpoint, const char *pattern, bth_visit visit,
-                      void *context, berth_error *error)
+static int selection_visit_names(berth_checkpoint *checkpoint, const char *pattern, bth_visit visit,
+                                 void *context, berth_error *error)
 {
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     bool any = !pattern;
@@ -50,7 +50,7 @@ static int visit_list(berth_checkpoint *checkpoint, const char *pattern, bth_vis
         return error->code;
     for (size_t i = 0; i < bth_names_count(names); i++) {
         bool fits;
-        if (visit_named(names, i, pattern, &fits, visit, context, error) < 0)
+        if (selection_visit_one(names, i, pattern, &fits, visit, context, error) < 0)
             return error->code;
         any = any || fits;
     }
@@ -63,9 +63,10 @@ static int visit_list(berth_checkpoint *checkpoint, const char *pattern, bth_vis
 int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
                         bth_visit visit, void *context, berth_error *error)
 {
-    if (is_everything(selection))
-        return visit_list(checkpoint, NULL, visit, context, error);
-    if (selection->pattern && visit_list(checkpoint, selection->pattern, visit, context, error) < 0)
+    if (selection_is_everything(selection))
+        return selection_visit_names(checkpoint, NULL, visit, context, error);
+    if (selection->pattern &&
+        selection_visit_names(checkpoint, selection->pattern, visit, context, error) < 0)
         return error->code;
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -80,21 +81,21 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
 
 /* ---- storages ---- */
 
-struct marking {
-    bool *is_meant; /* by index */
+struct selection_marks {
+    bool *is_selected; /* by index */
 };
 
-static int mark(void *context, const berth_tensor *tensor, berth_error *error)
+static int selection_mark(void *context, const berth_tensor *tensor, berth_error *error)
 {
-    struct marking *marking = context;
+    struct selection_marks *selection_marks = context;
     const berth_storage *storage = tensor->storage;
 
     (void)error;
-    marking->is_meant[storage->root ? storage->root->index : storage->index] = true;
+    selection_marks->is_selected[storage->root ? storage->root->index : storage->index] = true;
     return 0;
 }
 
-static int compare_offsets(const void *a, const void *b)
+static int storage_compare_offsets(const void *a, const void *b)
 {
     const berth_storage *first = *(const berth_storage *const *)a;
     const berth_storage *second = *(const berth_storage *const *)b;
@@ -104,18 +105,18 @@ static int compare_offsets(const void *a, const void *b)
     return first->index < second->index ? -1 : first->index > second->index;
 }
 
-/* Those marked; of everything, all that are no views. */
-static size_t collect(const berth_checkpoint *checkpoint, const bool *is_meant,
-                      const berth_storage **storages)
+/* The marked storages; if everything is selected, all that are no views. */
+static size_t selection_collect(const berth_checkpoint *checkpoint, const bool *is_selected,
+                                const berth_storage **storages)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (is_meant ? is_meant[i] : !storage->root)
+        if (is_selected ? is_selected[i] : !storage->root)
             storages[n++] = storage;
     }
-    qsort(storages, n, sizeof(berth_storage *), compare_offsets);
+    qsort(storages, n, sizeof(berth_storage *), storage_compare_offsets);
     return n;
 }
 
@@ -123,24 +124,24 @@ int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *
                            const berth_storage ***storages, size_t *n, berth_error *error)
 {
     size_t n_all = checkpoint->storages.n;
-    struct marking marking = {0};
+    struct selection_marks selection_marks = {0};
 
     *storages = NULL;
     *n = 0;
-    /* Without storages there is still a pattern that may fit nothing. */
-    if (!is_everything(selection)) {
-        marking.is_meant = bth_allocate_zeroed(n_all + 1);
-        if (!marking.is_meant)
+    /* Also without storages: a pattern may still fit nothing. */
+    if (!selection_is_everything(selection)) {
+        selection_marks.is_selected = bth_allocate_zeroed(n_all + 1);
+        if (!selection_marks.is_selected)
             return bth_fail_memory(error, n_all + 1);
-        if (bth_selection_visit(checkpoint, selection, mark, &marking, error) < 0)
+        if (bth_selection_visit(checkpoint, selection, selection_mark, &selection_marks, error) < 0)
             goto cleanup;
     }
     *storages = bth_allocate((n_all + 1) * sizeof **storages);
     if (!*storages)
         (void)bth_fail_memory(error, (n_all + 1) * sizeof **storages);
     else
-        *n = collect(checkpoint, marking.is_meant, *storages);
+        *n = selection_collect(checkpoint, selection_marks.is_selected, *storages);
 cleanup:
-    bth_release(marking.is_meant);
+    bth_release(selection_marks.is_selected);
     return error->code;
 }

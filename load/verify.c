@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Every byte of every record, and what is said of it. One sweep over the file sums the data and
- * looks at the headers and descriptors between; what it could not see, or what did not agree, is
- * then read again by those who make the exact sentence.
+ * Verification. One checksum scan reads every byte of the file: it sums the data, and checks the
+ * headers and descriptors in between. What it could not see, or what did not agree, is then read
+ * again by the functions that make the exact message.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +19,15 @@ typedef struct verification {
     bth_container *container;     /* NULL: the legacy format */
     berth_checkpoint *checkpoint; /* NULL: an archive */
     bth_verifying *asked;
-    berth_verdict *verdict; /* in there */
+    berth_verdict *verdict; /* part of asked */
     bth_head_cache cache;
-    size_t *storages;         /* by the index of the entry: 1 + the storage's; 0: of none */
-    bth_scan_record *records; /* of a zip: in directory.by_offset's order, folders too */
+    size_t *storages;         /* by the index of an entry: 1 + its storage's; 0: it is no storage */
+    bth_scan_record *records; /* of a zip: in the order of directory.by_offset, with folders */
     size_t n_records;
-    berth_error first; /* what is told of the first bad record */
+    berth_error first; /* of the first bad record */
 } verification;
 
-static bth_zip_entry *entry_at(const verification *v, size_t i)
+static bth_zip_entry *verify_entry(const verification *v, size_t i)
 {
     return &v->container->directory.entries[v->container->directory.by_offset[i]];
 }
@@ -39,34 +39,33 @@ bool bth_verify_is_verdict(const berth_error *error)
            error->code == BERTH_E_TRUNCATED;
 }
 
-/* Whether it is about one record, and the others are looked at all the same. */
-static bool is_of_record(const verification *v, const berth_error *error)
+/* Whether the error is about one record, and the others can still be checked. */
+static bool verify_goes_on(const verification *v, const berth_error *error)
 {
     return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->asked->scan, error);
 }
 
-/* ---- what is swept ---- */
+/* ---- what is scanned ---- */
 
-/* Z7: a computed place is within what the directory leaves for the entry. */
-static bool fits(const bth_zip_entry *entry, uint64_t offset)
+/* Z7: a computed offset lies within the range that the directory leaves for the entry. */
+static bool verify_offset_fits(const bth_zip_entry *entry, uint64_t offset)
 {
     return offset >= entry->header_offset && offset <= entry->next_offset &&
            entry->nbytes <= entry->next_offset - offset;
 }
 
 /* The storage of an entry, or NULL. */
-static const berth_storage *storage_of(const verification *v, const bth_zip_entry *entry)
+static const berth_storage *verify_storage(const verification *v, const bth_zip_entry *entry)
 {
     size_t number = v->storages[entry - v->container->directory.entries];
 
     return number > 0 ? bth_tree_storage(v->checkpoint->contents.tree, number - 1) : NULL;
 }
 
-/* Where the layout has an entry's data; 0: it does not say, or that is not how this file is read.
- */
-static uint64_t computed_offset(const verification *v, const bth_zip_entry *entry)
+/* The offset of an entry's data by the layout; 0: the layout does not have it, or is not used. */
+static uint64_t verify_computed_offset(const verification *v, const bth_zip_entry *entry)
 {
-    const berth_storage *storage = storage_of(v, entry);
+    const berth_storage *storage = verify_storage(v, entry);
 
     if (!v->checkpoint || !v->checkpoint->contents.calculated_offsets)
         return 0;
@@ -79,8 +78,8 @@ static uint64_t computed_offset(const verification *v, const bth_zip_entry *entr
     return 0;
 }
 
-/* Whether its bytes are read when they are asked for, and summed then. */
-static bool comes_later(const verification *v, const berth_storage *storage)
+/* Whether its bytes are read, and summed, only when they are needed. */
+static bool verify_is_later(const verification *v, const berth_storage *storage)
 {
     berth_checkpoint *checkpoint = v->checkpoint;
     bth_conditions conditions = {0};
@@ -95,46 +94,47 @@ static bool comes_later(const verification *v, const berth_storage *storage)
 }
 
 /*
- * What is known of one entry. Stored ones are swept where they are known to be, or are computed to
- * be; of others the header is read first.
+ * Sets the offset of an entry's data. A stored entry is scanned at its known or computed offset; of
+ * any other entry the header is read first.
  */
-static int prepare_place(verification *v, size_t i, berth_error *error)
+static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
 {
-    bth_zip_entry *entry = entry_at(v, i);
+    bth_zip_entry *entry = verify_entry(v, i);
     bth_scan_record *record = &v->records[i];
-    uint64_t computed = computed_offset(v, entry);
+    uint64_t computed = verify_computed_offset(v, entry);
 
     record->wants_descriptor = entry->end_offset == 0;
-    if (entry->method == 0 && entry->data_offset == 0 && computed != 0 && fits(entry, computed)) {
+    if (entry->method == 0 && entry->data_offset == 0 && computed != 0 &&
+        verify_offset_fits(entry, computed)) {
         record->wants_header = true;
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
         (void)bth_container_check_entry(v->container, &v->cache, i, error);
-        if (error->code < 0 && !is_of_record(v, error))
+        if (error->code < 0 && !verify_goes_on(v, error))
             return error->code;
         if (error->code < 0 && !bth_verify_is_verdict(error))
             v->asked->scan.unread = *error;
         bth_error_clear(error);
         record->offset = entry->data_offset;
-        record->is_left_out = entry->end_offset == 0; /* not as it should be */
+        record->is_left_out = entry->end_offset == 0; /* its header or descriptor is bad */
     }
     return 0;
 }
 
-/* T1: a record that is longer than its storage is summed as a whole, now. */
-static int prepare(verification *v, size_t i, berth_error *error)
+/* T1: a record that is longer than its storage is summed as a whole, in this scan. */
+static int verify_prepare(verification *v, size_t i, berth_error *error)
 {
-    const bth_zip_entry *entry = entry_at(v, i);
-    const berth_storage *storage = storage_of(v, entry);
+    const bth_zip_entry *entry = verify_entry(v, i);
+    const berth_storage *storage = verify_storage(v, entry);
     bth_scan_record *record = &v->records[i];
 
     *record =
         (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
-    if (prepare_place(v, i, error) < 0)
+    if (verify_prepare_offset(v, i, error) < 0)
         return error->code;
     if (entry->method != 0 ||
-        (storage && storage->nbytes == entry->nbytes && comes_later(v, storage)))
+        (storage && storage->nbytes == entry->nbytes && verify_is_later(v, storage)))
         record->is_left_out = true;
     if (record->is_left_out) {
         record->offset = entry->header_offset;
@@ -143,7 +143,7 @@ static int prepare(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-static int prepare_zip(verification *v, berth_error *error)
+static int verify_prepare_zip(verification *v, berth_error *error)
 {
     v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
     if (!v->storages)
@@ -151,40 +151,40 @@ static int prepare_zip(verification *v, berth_error *error)
     if (v->checkpoint && bth_storages_of_entries(&v->checkpoint->contents, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
-        (void)prepare(v, i, error);
+        (void)verify_prepare(v, i, error);
     return error->code;
 }
 
-static int compare_offsets(const void *a, const void *b)
+static int scan_record_compare(const void *a, const void *b)
 {
     const bth_scan_record *first = a, *second = b;
 
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-/* A stream has no CRCs; what can be shown is that all its bytes can be read. */
-static void prepare_stream(verification *v)
+/* The legacy format has no CRCs: the scan shows that all its bytes can be read. */
+static void verify_prepare_legacy(verification *v)
 {
     v->n_records = 0;
     for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
-        if (!storage->root && !comes_later(v, storage))
+        if (!storage->root && !verify_is_later(v, storage))
             v->records[v->n_records++] =
                 (bth_scan_record){.offset = storage->offset, .nbytes = storage->nbytes};
     }
-    qsort(v->records, v->n_records, sizeof *v->records, compare_offsets);
+    qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
 }
 
-/* ---- verdicts ---- */
+/* ---- results ---- */
 
-/* Counts and tells one record; what is bad about the first one is kept. */
-static void tell_record(verification *v, const bth_scan_record *record, berth_crc_verdict crc32,
-                        const berth_error *bad)
+/* Counts and reports one record. Keeps the error of the first bad one. */
+static void verify_report(verification *v, const bth_scan_record *record, berth_crc_verdict crc32,
+                          const berth_error *bad)
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
     const berth_storage *storage =
-        entry && v->container && v->checkpoint ? storage_of(v, entry) : NULL;
+        entry && v->container && v->checkpoint ? verify_storage(v, entry) : NULL;
 
     v->verdict->n_records++;
     v->verdict->nbytes += nbytes;
@@ -204,10 +204,10 @@ static void tell_record(verification *v, const bth_scan_record *record, berth_cr
                                                .bad = bad->code < 0 ? bad : NULL});
 }
 
-/* Header and descriptor of one entry (Z5, Z6): seen on the way, or else now. */
-static int settle(verification *v, size_t i, berth_error *bad)
+/* Header and descriptor of one entry (Z5, Z6): the scan checked them, or this does. */
+static int verify_check_headers(verification *v, size_t i, berth_error *bad)
 {
-    bth_zip_entry *entry = entry_at(v, i);
+    bth_zip_entry *entry = verify_entry(v, i);
     const bth_scan_record *record = &v->records[i];
 
     if (entry->end_offset != 0)
@@ -221,8 +221,8 @@ static int settle(verification *v, size_t i, berth_error *bad)
     return 0;
 }
 
-/* What a request failed for that was for others, too, or for another part: read alone. */
-static int read_again(const verification *v, bth_scan_record *record, berth_error *bad)
+/* A failed request may have been for other records too: reads this record alone. */
+static int verify_read_again(const verification *v, bth_scan_record *record, berth_error *bad)
 {
     bth_scan alone = {0};
     bth_scan_record again = {
@@ -235,34 +235,35 @@ static int read_again(const verification *v, bth_scan_record *record, berth_erro
     return bad->code;
 }
 
-/* Z10. *present: the file says a CRC. */
-static int compare_sum(verification *v, size_t i, bool *present, berth_error *bad)
+/* Z10. *present: the file records a CRC. */
+static int verify_check_crc32(verification *v, size_t i, bool *present, berth_error *bad)
 {
-    const bth_zip_entry *entry = entry_at(v, i);
+    const bth_zip_entry *entry = verify_entry(v, i);
     const uint8_t *bytes;
     uint8_t *owned;
 
     if (entry->method == 0)
         return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
-    /* Deflated ones are few and small: one after the other. */
+    /* Deflated records are few and small: they are read one after the other. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     (void)bth_container_bytes(entry, &v->cache, &bytes, &owned, bad);
     bth_release(owned);
     return bad->code;
 }
 
-/* It is not where the layout has it, nor is what follows: sums would be of other bytes. */
-static int conclude_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
+/* Neither this record nor those behind it are where the layout has them: the sums are of other
+ * bytes. */
+static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
     if (bth_layout_check(&v->checkpoint->contents, error) == 0)
         (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
-                       "its data are not where they were computed to be");
-    tell_record(v, record, BERTH_CRC_UNCHECKED, error);
+                       "its data are not at the computed offset");
+    verify_report(v, record, BERTH_CRC_UNCHECKED, error);
     return error->code;
 }
 
-/* One entry after the sweep. Fails only where nothing can be said, or about nothing more. */
-static int conclude(verification *v, size_t i, berth_error *error)
+/* One entry, after the scan. Fails only if no further record can be checked. */
+static int verify_finish(verification *v, size_t i, berth_error *error)
 {
     const bth_scan_record *record = &v->records[i];
     const bth_zip_entry *entry = record->entry;
@@ -272,32 +273,33 @@ static int conclude(verification *v, size_t i, berth_error *error)
     berth_error bad;
 
     bth_error_clear(&bad);
-    if (settle(v, i, &bad) == 0) {
+    if (verify_check_headers(v, i, &bad) == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
-            return conclude_misplaced(v, record, error);
+            return verify_fail_misplaced(v, record, error);
         if (record->is_left_out && entry->method == 0)
-            return 0; /* comes later */
-        if (read_again(v, &v->records[i], &bad) == 0 && compare_sum(v, i, &present, &bad) == 0)
+            return 0; /* its bytes are summed later */
+        if (verify_read_again(v, &v->records[i], &bad) == 0 &&
+            verify_check_crc32(v, i, &present, &bad) == 0)
             crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
         else if (bad.code == BERTH_E_CHECKSUM)
             crc32 = BERTH_CRC_BAD;
     }
-    if (bad.code < 0 && !is_of_record(v, &bad)) {
+    if (bad.code < 0 && !verify_goes_on(v, &bad)) {
         *error = bad;
         return error->code;
     }
-    if (!bth_verify_is_verdict(&bad)) /* they name their record */
+    if (!bth_verify_is_verdict(&bad)) /* verdicts name their record already */
         (void)bth_error_in(&bad, entry->record);
     if (!is_folder || bad.code < 0)
-        tell_record(v, record, crc32, &bad);
+        verify_report(v, record, crc32, &bad);
     return 0;
 }
 
-/* Of a whole whose parts are good: that there are no others (Z7), and where they are. */
-static int conclude_zip(verification *v, berth_error *error)
+/* If all records are good: their places, and that there are no others (Z7). */
+static int verify_finish_zip(verification *v, berth_error *error)
 {
     for (size_t i = 0; i < v->n_records; i++)
-        if (conclude(v, i, error) < 0)
+        if (verify_finish(v, i, error) < 0)
             return error->code;
     if (v->first.code < 0)
         return 0;
@@ -307,43 +309,44 @@ static int conclude_zip(verification *v, berth_error *error)
     return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
 
-static void conclude_stream(verification *v)
+static void verify_finish_legacy(verification *v)
 {
     berth_error none;
 
     bth_error_clear(&none);
     for (size_t i = 0; i < v->n_records; i++)
-        tell_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
+        verify_report(v, &v->records[i], BERTH_CRC_ABSENT, &none);
 }
 
 /* ---- the whole ---- */
 
-static int verify_all(verification *v, berth_error *error)
+static int verify_everything(verification *v, berth_error *error)
 {
-    if (v->container && prepare_zip(v, error) < 0)
+    if (v->container && verify_prepare_zip(v, error) < 0)
         return error->code;
     if (!v->container)
-        prepare_stream(v);
+        verify_prepare_legacy(v);
     if (bth_scan_records(v->reader, v->config, &v->asked->scan, v->records, v->n_records, error) <
         0)
         return error->code;
     if (v->container)
-        return conclude_zip(v, error);
-    conclude_stream(v);
+        return verify_finish_zip(v, error);
+    verify_finish_legacy(v);
     return 0;
 }
 
-static int verify(verification *v, berth_error *error)
+static int verify_run(verification *v, berth_error *error)
 {
     v->records = bth_allocate((v->n_records + 1) * sizeof *v->records);
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
     bth_head_cache_begin(&v->cache, v->reader);
-    /* What is bad about an earlier record goes before what ends a verification. */
-    if ((verify_all(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0)
+    /* A bad record comes before the error that ended the verification. */
+    if ((verify_everything(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0)
         *error = v->first;
-    else if (error->code == 0) /* read at the second time: a disk that does so is not well */
+    else if (error->code ==
+             0) /* it could be read the second time, but a disk that does this is failing */
         *error = v->asked->scan.unread;
     bth_head_cache_free(&v->cache);
     bth_release(v->storages);
@@ -351,7 +354,7 @@ static int verify(verification *v, berth_error *error)
     return error->code;
 }
 
-static size_t n_all_records(const bth_container *container)
+static size_t container_count(const bth_container *container)
 {
     return container->directory.n_entries + container->directory.n_folders;
 }
@@ -362,11 +365,11 @@ int bth_verify_container(bth_reader *reader, const struct berth_config *config,
     verification v = {.reader = reader,
                       .config = config,
                       .container = container,
-                      .n_records = n_all_records(container),
+                      .n_records = container_count(container),
                       .asked = asked,
                       .verdict = &asked->verdict};
 
-    return verify(&v, error);
+    return verify_run(&v, error);
 }
 
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error)
@@ -377,11 +380,11 @@ int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_er
                           checkpoint->contents.is_legacy ? NULL : &checkpoint->contents.container,
                       .n_records = checkpoint->contents.is_legacy
                                        ? checkpoint->storages.n
-                                       : n_all_records(&checkpoint->contents.container),
+                                       : container_count(&checkpoint->contents.container),
                       .checkpoint = checkpoint,
                       .asked = asked,
                       .verdict = &asked->verdict};
 
     asked->verdict.n_storages = checkpoint->storages.n;
-    return verify(&v, error);
+    return verify_run(&v, error);
 }
