@@ -66,7 +66,7 @@ Test(load, a_reserved_member_that_is_not_0_is_refused)
     checkpoint = opened();
     cr_expect_eq(berth_load(checkpoint, NULL, &params, &error), BERTH_E_ARGUMENT);
     uint8_t bytes[sizeof weight];
-    berth_destination to = {.tensor = berth_find_tensor(checkpoint, "model.bias"),
+    berth_destination to = {.tensor = berth_find_tensor(checkpoint, "model.bias", NULL),
                             .address = bytes,
                             .nbytes = sizeof bytes};
     cr_expect_eq(berth_load_into(checkpoint, &to, 1, sizeof to, &params, &error), BERTH_E_ARGUMENT);
