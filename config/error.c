@@ -42,6 +42,7 @@ static const struct {
     ROW(E_UNSUPPORTED, "valid, but cannot be expressed here"),
     ROW(E_DEVICE, "a device failed, or does not exist"),
     ROW(E_BUSY, "live tickets hold the row cache"),
+    ROW(E_TIMEOUT, "not done within the given time"),
 #undef ROW
 };
 #define N_STATUSES (sizeof statuses / sizeof *statuses)

@@ -373,19 +373,9 @@ static int option_describe(const bth_option_row *row, berth_option *option, bert
     return 0;
 }
 
-size_t berth_config_count(void)
+const char *berth_config_name(size_t i)
 {
-    return BTH_N_OPTIONS;
-}
-
-int berth_config_at(size_t i, berth_option *option, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    if (i >= BTH_N_OPTIONS)
-        return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                        "option index %zu is out of range: there are %zu options", i,
-                        BTH_N_OPTIONS);
-    return option_describe(bth_option_at(i), option, error);
+    return i < BTH_N_OPTIONS ? bth_option_at(i)->name : NULL;
 }
 
 int berth_config_describe(const char *name, berth_option *option, berth_error *error)

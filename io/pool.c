@@ -32,13 +32,6 @@ static int fail_cancelled(berth_error *error)
     return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
 }
 
-static struct timespec time_of(double seconds)
-{
-    time_t whole = (time_t)seconds;
-
-    return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
-}
-
 /* For a task that failed without setting an error. */
 static int fail_with_status(berth_error *error, int status)
 {
@@ -145,7 +138,7 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
 /* Calls the watch ten times a second, on the caller's thread, until all workers have finished. */
 static void pool_wait(struct pool *pool, bth_pool_watch watch)
 {
-    struct timespec next_watch = time_of(bth_seconds() + WATCH_SECONDS);
+    struct timespec next_watch = bth_time_after(WATCH_SECONDS);
 
     pthread_mutex_lock(&pool->lock);
     while (pool->n_running > 0) {
@@ -161,7 +154,7 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
             bth_error_clear(&error);
             pool_stop(pool, fail_cancelled(&error), &error);
         }
-        next_watch = time_of(bth_seconds() + WATCH_SECONDS);
+        next_watch = bth_time_after(WATCH_SECONDS);
         pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
@@ -169,14 +162,8 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
 
 static void pool_prepare(struct pool *pool)
 {
-    pthread_condattr_t attributes;
-
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes,
-                              CLOCK_MONOTONIC); /* does not change when the clock is set */
-    pthread_cond_init(&pool->finished, &attributes);
-    pthread_condattr_destroy(&attributes);
+    bth_condition_begin(&pool->finished);
 }
 
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,

@@ -3,6 +3,7 @@
 #include "config/error.h"
 #include "config/lock.h"
 #include "config/memory.h"
+#include "io/clock.h"
 #include "io/file_limit.h"
 #include "io/thread.h"
 #include "save/failure.h"
@@ -92,7 +93,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     if (!made)
         return bth_fail_memory(error, sizeof *made);
     bth_lock_begin(&made->lock);
-    pthread_cond_init(&made->changed, NULL);
+    bth_condition_begin(&made->changed);
     made->staged = snapshot;
     if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) < 0 ||
         job_start(made, error) < 0) {
@@ -127,30 +128,35 @@ static bool job_has(const berth_job *job, berth_job_event event)
     return job->done || (event == BERTH_JOB_STAGED && job->staged);
 }
 
-int berth_job_wait(berth_job *job, berth_job_event event, berth_error *error)
+/* Under the lock. Returns whether the event is there. seconds < 0: waits without a limit. */
+static bool job_await(berth_job *job, berth_job_event event, double seconds)
+{
+    struct timespec end;
+    int result = 0;
+
+    if (seconds >= 0)
+        end = bth_time_after(seconds);
+    while (!job_has(job, event) && result == 0)
+        result = seconds < 0 ? pthread_cond_wait(&job->changed, &job->lock.mutex)
+                             : pthread_cond_timedwait(&job->changed, &job->lock.mutex, &end);
+    return job_has(job, event);
+}
+
+int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (job_check(job, event, error) < 0)
         return error->code;
     (void)bth_lock_take(&job->lock);
-    while (!job_has(job, event))
-        pthread_cond_wait(&job->changed, &job->lock.mutex);
-    if (event == BERTH_JOB_DONE || !job->staged)
+    if (!job_await(job, event, seconds))
+        (void)bth_fail(error, BERTH_E_TIMEOUT, NULL, BERTH_NO_OFFSET,
+                       "the job was not %s within %g seconds",
+                       event == BERTH_JOB_DONE ? "done" : "staged", seconds);
+    else if (event == BERTH_JOB_DONE || !job->staged)
         *error = job->error;
-    job->waited_for |= event == BERTH_JOB_DONE;
+    job->waited_for |= event == BERTH_JOB_DONE && error->code != BERTH_E_TIMEOUT;
     bth_lock_give(&job->lock);
     return error->code;
-}
-
-bool berth_job_is(berth_job *job, berth_job_event event)
-{
-    BTH_HOLD_CANCEL(true);
-    if (!job || job_is_lost(job))
-        return job != NULL;
-    (void)bth_lock_take(&job->lock);
-    bool has = job_has(job, event);
-    bth_lock_give(&job->lock);
-    return has;
 }
 
 void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes)
