@@ -71,7 +71,7 @@ Test(tensor, names_the_storage_of_a_file)
 {
     berth_tensor tensor = {.dtype = BERTH_INT64,
                            .storage =
-                               bth_tree_meet_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
+                               bth_tree_register_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
     expect_bad(&tensor, "a tensor of int64, shape [], stride [] and storage offset 0 ends at byte "
                         "8 of storage 17, which has 0");
 }
