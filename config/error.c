@@ -226,7 +226,7 @@ int bth_error_prefix(berth_error *error, const char *name)
     return error->code;
 }
 
-int bth_error_in(berth_error *error, const char *record)
+int bth_error_add_record(berth_error *error, const char *record)
 {
     static const char at[] = "at byte ";
 

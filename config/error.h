@@ -45,7 +45,7 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
 int bth_error_prefix(berth_error *error, const char *name);
 
 /* Adds the record if an error is set and has none. Returns its code. */
-int bth_error_in(berth_error *error, const char *record);
+int bth_error_add_record(berth_error *error, const char *record);
 
 /* BERTH_E_MEMORY; the message names the size. */
 int bth_fail_memory(berth_error *error, uint64_t nbytes);

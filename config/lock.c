@@ -105,7 +105,7 @@ static void lock_begin_again(bth_lock *lock, uint64_t wanted)
     }
 }
 
-bth_lock_state bth_lock_take(bth_lock *lock)
+bth_lock_state bth_lock_acquire(bth_lock *lock)
 {
     uint64_t wanted = made_in(bth_process());
 
@@ -117,7 +117,7 @@ bth_lock_state bth_lock_take(bth_lock *lock)
     return state;
 }
 
-void bth_lock_give(bth_lock *lock)
+void bth_lock_release(bth_lock *lock)
 {
     (void)pthread_mutex_unlock(&lock->mutex);
 }

@@ -39,7 +39,7 @@ static const bth_layer *program_layer(void)
 /* Takes the lock and returns a copy to be changed. */
 static bth_layer *program_change_begin(void)
 {
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
     *copy = *program_layer();
     return copy;
@@ -48,7 +48,7 @@ static bth_layer *program_change_begin(void)
 static void program_change_end(void)
 {
     atomic_store(&process.current, 1 - atomic_load(&process.current));
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
 }
 
 /* The caller holds the lock. */
@@ -66,9 +66,9 @@ static int need_environment(berth_error *error)
 
 void bth_config_reread_environment(void)
 {
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     atomic_store(&process.environment_is_read, false);
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
 }
 
 /* ---- patches of the thread ---- */
@@ -172,11 +172,11 @@ static int rows_in_force(const bth_option_row *row, size_t n, int64_t *values, c
 {
     const patch *inner = innermost_patch();
 
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     if (need_environment(error) == BERTH_OK)
         for (size_t i = 0; i < n; i++)
             values[i] = value_in_force(row + i, inner, source);
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
     return error->code;
 }
 
@@ -198,12 +198,12 @@ int bth_config_in_force(struct berth_config *config, berth_error *error)
 static int with_forced(const struct berth_config *own, struct berth_config *config,
                        berth_error *error)
 {
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     if (need_environment(error) == BERTH_OK) {
         *config = *own;
         bth_layer_apply(&process.environment.force, config);
     }
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
     return error->code;
 }
 

@@ -287,7 +287,7 @@ static int cuda_open(bth_device_handle *device)
 }
 
 /* X18: after cuDevicePrimaryCtxReset the context is inactive, until it is retained again. */
-static int cuda_look(const bth_device_handle *device, bool closely)
+static int cuda_check(const bth_device_handle *device, bool thoroughly)
 {
     CUcontext context = (CUcontext)atomic_load(&device->native);
     CUdevice number;
@@ -301,7 +301,7 @@ static int cuda_look(const bth_device_handle *device, bool closely)
         return (int)result;
     if (!is_active || cuda_context_id(context) != atomic_load(&device->native_id))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return closely ? (int)cuda_try_context(context) : 0;
+    return thoroughly ? (int)cuda_try_context(context) : 0;
 }
 
 /* ---- memory ---- */
@@ -358,14 +358,14 @@ static int cuda_unpin(bth_device_handle *device, void *bytes)
     RETURN_IN_CONTEXT(device, cuda.MemFreeHost(bytes));
 }
 
-static int cuda_enlist(bth_device_handle *device, void *bytes, size_t nbytes)
+static int cuda_register_pinned(bth_device_handle *device, void *bytes, size_t nbytes)
 {
     if (!cuda.MemHostRegister || !cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
     RETURN_IN_CONTEXT(device, cuda.MemHostRegister(bytes, nbytes, CU_MEMHOSTREGISTER_PORTABLE));
 }
 
-static int cuda_delist(bth_device_handle *device, void *bytes)
+static int cuda_unregister_pinned(bth_device_handle *device, void *bytes)
 {
     if (!cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -451,14 +451,14 @@ const bth_device_driver bth_cuda_driver = {
     .describe = cuda_describe,
     .count = cuda_count,
     .open = cuda_open,
-    .look = cuda_look,
+    .check = cuda_check,
     .allocate = cuda_allocate,
     .release = cuda_release,
     .find = cuda_find,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
-    .enlist = cuda_enlist,
-    .delist = cuda_delist,
+    .register_pinned = cuda_register_pinned,
+    .unregister_pinned = cuda_unregister_pinned,
     .open_stream = cuda_open_stream,
     .close_stream = cuda_close_stream,
     .copy_to_host = cuda_copy_to_host,

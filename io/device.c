@@ -104,7 +104,7 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                         "%s: there is no such device, the driver has %u", device->name, n);
     if (device->is_open &&
-        device->driver->look(device, atomic_exchange(&device->is_doubted, false)) == 0)
+        device->driver->check(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
     if (device_report(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
@@ -125,7 +125,7 @@ static int device_fail_forked(const bth_device_handle *device, berth_error *erro
 static int device_open_once(const bth_device_handle *wanted, bth_device_handle *device,
                             berth_error *error)
 {
-    if (bth_lock_take(&opened.lock) == BTH_LOCK_TORN)
+    if (bth_lock_acquire(&opened.lock) == BTH_LOCK_TORN)
         opened.is_lost = true;
     if (opened.is_lost || (opened.n > 0 && !bth_device_is_usable(wanted)))
         (void)device_fail_forked(wanted, error);
@@ -137,7 +137,7 @@ static int device_open_once(const bth_device_handle *wanted, bth_device_handle *
         if (opened.n == 0)
             atomic_store(&opened.process, 0);
     }
-    bth_lock_give(&opened.lock);
+    bth_lock_release(&opened.lock);
     return error->code;
 }
 
@@ -176,7 +176,7 @@ const char *bth_device_name(const bth_device_handle *device)
     return device->name;
 }
 
-bool bth_device_is_akin(const bth_device_handle *a, const bth_device_handle *b)
+bool bth_device_is_same_kind(const bth_device_handle *a, const bth_device_handle *b)
 {
     return a->driver == b->driver;
 }
@@ -204,7 +204,7 @@ unsigned bth_device_life(const bth_device_handle *device)
 bool bth_device_is_gone(const bth_device_handle *device, unsigned life)
 {
     return !bth_device_is_usable(device) || life != bth_device_life(device) ||
-           device->driver->look(device, false) != 0;
+           device->driver->check(device, false) != 0;
 }
 
 int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error *error)
@@ -215,7 +215,7 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
         return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
                         "%s: its context died and was opened again: what was in it is lost",
                         device->name);
-    return device_report(device, device->driver->look(device, false), error, "its context died");
+    return device_report(device, device->driver->check(device, false), error, "its context died");
 }
 
 /* ---- memory ---- */
@@ -299,14 +299,14 @@ int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, b
 {
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
-    return device_report(device, device->driver->enlist(device, bytes, nbytes), error,
+    return device_report(device, device->driver->register_pinned(device, bytes, nbytes), error,
                          "%zu bytes cannot be pinned", nbytes);
 }
 
 void bth_pinned_unregister(bth_device_handle *device, void *bytes)
 {
     if (bth_device_is_usable(device))
-        (void)device->driver->delist(device, bytes);
+        (void)device->driver->unregister_pinned(device, bytes);
 }
 
 /* ---- streams ---- */

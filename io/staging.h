@@ -13,12 +13,12 @@
 #include "io/device.h"
 #include "io/region.h"
 
-#define BTH_STAGING_MOST_BUFFERS 1024
+#define BTH_MAX_STAGING_BUFFERS 1024
 
 typedef struct bth_staging_need {
     size_t buffer_nbytes; /* of each; rounded up to BTH_LARGE_PAGE_NBYTES */
-    unsigned n_buffers;   /* 1 to BTH_STAGING_MOST_BUFFERS; there may be fewer in the end */
-    uint64_t most_nbytes; /* limit of all together, from io.memory_nbytes; 0: none */
+    unsigned n_buffers;   /* 1 to BTH_MAX_STAGING_BUFFERS; there may be fewer in the end */
+    uint64_t max_nbytes;  /* limit of all together, from io.memory_nbytes; 0: none */
     bool is_pinned;       /* false: pageable; copies are slower, and not asynchronous */
 } bth_staging_need;
 

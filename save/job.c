@@ -25,19 +25,19 @@ static void job_set_staged(void *context)
 {
     berth_job *job = context;
 
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     job->staged = true;
     pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
 }
 
 static void job_set_done(berth_job *job, const berth_error *error)
 {
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     job->error = *error;
     job->done = true;
     pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
 }
 
 static void *job_run(void *argument)
@@ -132,13 +132,13 @@ int berth_job_wait(berth_job *job, berth_job_event event, berth_error *error)
     BTH_ERROR_BEGIN(error);
     if (job_check(job, event, error) < 0)
         return error->code;
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     while (!job_has(job, event))
         pthread_cond_wait(&job->changed, &job->lock.mutex);
     if (event == BERTH_JOB_DONE || !job->staged)
         *error = job->error;
     job->waited_for |= event == BERTH_JOB_DONE;
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
     return error->code;
 }
 
@@ -147,9 +147,9 @@ bool berth_job_is(berth_job *job, berth_job_event event)
     BTH_HOLD_CANCEL(true);
     if (!job || job_is_lost(job))
         return job != NULL;
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     bool has = job_has(job, event);
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
     return has;
 }
 

@@ -13,7 +13,7 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *rec
         return 0;
     extra->id = bth_cursor_u16(cursor);
     extra->nbytes = bth_cursor_u16(cursor);
-    extra->bytes = bth_cursor_take(cursor, extra->nbytes);
+    extra->bytes = bth_cursor_bytes(cursor, extra->nbytes);
     if (!cursor->good)
         return bth_fail(error, BERTH_E_ARCHIVE, record, at,
                         "a malformed extra field, %zu bytes before the end of the extra fields",

@@ -98,8 +98,8 @@ int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offs
     read.field_nbytes = bth_cursor_u32(&cursor);
     read.name_nbytes = bth_cursor_u16(&cursor);
     uint16_t extra_nbytes = bth_cursor_u16(&cursor);
-    read.name = (const char *)bth_cursor_take(&cursor, read.name_nbytes);
-    const uint8_t *extras = bth_cursor_take(&cursor, extra_nbytes);
+    read.name = (const char *)bth_cursor_bytes(&cursor, read.name_nbytes);
+    const uint8_t *extras = bth_cursor_bytes(&cursor, extra_nbytes);
     if (!cursor.good)
         return local_fail_truncated(header_offset, nbytes, error);
     if (local_read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)

@@ -276,7 +276,7 @@ static void prefetch_register(berth_prefetch *prefetch)
     bth_prefetches_lock(all);
     prefetch->next = all->first;
     all->first = prefetch;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 static void prefetch_unregister(berth_prefetch *prefetch)
@@ -289,7 +289,7 @@ static void prefetch_unregister(berth_prefetch *prefetch)
         at = &(*at)->next;
     if (*at)
         *at = prefetch->next;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 void bth_prefetch_release(berth_prefetch *prefetch)
