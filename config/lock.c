@@ -144,9 +144,8 @@ void bth_lock_end(bth_lock *lock)
 
 int bth_fail_forked(berth_error *error, const char *what)
 {
-    return bth_fail(
-        error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-        "this %s belongs to the parent process, whose threads do not exist here: make a "
-        "new one in this process",
-        what);
+    return BTH_FAIL_ARGUMENT(error,
+                             "this %s belongs to the parent process, whose threads do not exist "
+                             "here: make a new one in this process",
+                             what);
 }

@@ -121,8 +121,7 @@ int berth_config_patch(const char *assignments, berth_error *error)
     *inner = (patch){.outer = outer, .layer = layer};
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                        "out of memory for thread-local values");
+        return BTH_FAIL(error, BERTH_E_MEMORY, "out of memory for thread-local values");
     }
     return 0;
 }
@@ -133,8 +132,7 @@ int berth_config_unpatch(berth_error *error)
     patch *inner = innermost_patch();
 
     if (!inner)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "this thread has no patch to undo");
+        return BTH_FAIL_ARGUMENT(error, "this thread has no patch to undo");
     (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
     bth_release(inner);
     return 0;
@@ -211,10 +209,10 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
 {
     for (size_t i = 0; i < n; i++)
         if (reserved[i] != 0)
-            return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                            "%s: reserved[%zu] is not 0: a newer library may know its meaning, "
-                            "%s does not",
-                            name, i, BERTH_VERSION_STRING);
+            return BTH_FAIL_ARGUMENT(
+                error,
+                "%s: reserved[%zu] is not 0: a newer library may know its meaning, %s does not",
+                name, i, BERTH_VERSION_STRING);
     return 0;
 }
 
@@ -237,8 +235,7 @@ static const bth_option_row *option_find(const char *name, berth_error *error)
     const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
     if (!row)
-        (void)bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%.100s: no such option",
-                       name ? name : "(null)");
+        (void)BTH_FAIL(error, BERTH_E_OPTION, "%.100s: no such option", name ? name : "(null)");
     return row;
 }
 
@@ -260,7 +257,7 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
     if (!row)
         return error->code;
     if (!text)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s: no value", row->name);
+        return BTH_FAIL_ARGUMENT(error, "%s: no value", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
     program_set(row, value);
@@ -290,8 +287,8 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%s: its value needs %zu bytes", row->name, strlen(printed) + 1);
+        return BTH_FAIL_ARGUMENT(error, "%s: its value needs %zu bytes", row->name,
+                                 strlen(printed) + 1);
     memcpy(text, printed, strlen(printed) + 1);
     return 0;
 }
@@ -382,7 +379,7 @@ int berth_config_at(size_t i, berth_option *option, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (i >= BTH_N_OPTIONS)
-        return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
+        return BTH_FAIL(error, BERTH_E_NOT_FOUND,
                         "option index %zu is out of range: there are %zu options", i,
                         BTH_N_OPTIONS);
     return option_describe(bth_option_at(i), option, error);
@@ -425,7 +422,7 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
     bth_layer layer = {0};
 
     if (!config)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no configuration");
+        return BTH_FAIL_ARGUMENT(error, "no configuration");
     if (bth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
         return error->code;
     bth_layer_apply(&layer, config);

@@ -12,8 +12,7 @@
 #include "io/device.h"
 
 typedef struct bth_driver_result {
-    const char *name; /* the driver's name of the error, or NULL */
-    const char *text; /* one line; static */
+    char text[160]; /* one line: the driver's text and its name for the error */
     berth_status code;
     bool is_final; /* the driver works again only in a new process */
 } bth_driver_result;

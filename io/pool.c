@@ -29,7 +29,7 @@ struct worker {
 
 static int fail_cancelled(berth_error *error)
 {
-    return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    return BTH_FAIL(error, BERTH_E_CANCELLED, "cancelled");
 }
 
 static struct timespec time_of(double seconds)
@@ -42,7 +42,7 @@ static struct timespec time_of(double seconds)
 /* For a task that failed without setting an error. */
 static int fail_with_status(berth_error *error, int status)
 {
-    return bth_fail(error, status, NULL, BERTH_NO_OFFSET, "%s", berth_status_text(status));
+    return BTH_FAIL(error, status, "%s", berth_status_text(status));
 }
 
 /* ---- one worker: the caller's own thread ---- */
@@ -132,8 +132,8 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
     if (failure != 0) {
         berth_error error;
         bth_error_clear(&error);
-        (void)bth_fail_errno(&error, failure, NULL, BERTH_NO_OFFSET,
-                             "worker thread %u of %u cannot be started", n + 1, n_workers);
+        (void)BTH_FAIL_ERRNO(&error, failure, "worker thread %u of %u cannot be started", n + 1,
+                             n_workers);
         pool_stop(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
         pool->n_running -= n_workers - n;

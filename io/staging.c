@@ -156,13 +156,12 @@ static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_e
 
     if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
         need->n_buffers == 0 || need->n_buffers > BTH_MAX_STAGING_BUFFERS)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%u staging buffers of %zu bytes are not possible", need->n_buffers,
-                        need->buffer_nbytes);
+        return BTH_FAIL_ARGUMENT(error, "%u staging buffers of %zu bytes are not possible",
+                                 need->n_buffers, need->buffer_nbytes);
     ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
     uint64_t max = need->max_nbytes ? need->max_nbytes / ring->buffer_nbytes : UINT64_MAX;
     if (max == 0)
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+        return BTH_FAIL(error, BERTH_E_MEMORY,
                         "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
                         "bytes missing)",
                         ring->buffer_nbytes, (unsigned long long)need->max_nbytes,

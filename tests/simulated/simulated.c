@@ -2,6 +2,7 @@
 /* The simulated machine: its state, its faults, its table of functions. */
 #include "tests/simulated/simulated.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/simulated/simulated_inner.h"
@@ -109,7 +110,7 @@ static int load(berth_error *error)
 }
 
 #define KNOWN(result, its_text, its_code)                                                          \
-    [SIMULATED_##result] = {.name = "SIMULATED_" #result, .text = (its_text), .code = (its_code)}
+    [SIMULATED_##result] = {.text = its_text " (SIMULATED_" #result ")", .code = (its_code)}
 
 static void describe(int result, bth_driver_result *told)
 {
@@ -122,9 +123,11 @@ static void describe(int result, bth_driver_result *told)
         KNOWN(ILLEGAL_ADDRESS, "an illegal memory access was encountered", BERTH_E_DEVICE),
         KNOWN(CONTEXT_IS_DESTROYED, "context is destroyed", BERTH_E_DEVICE)};
 
-    *told = (bth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
+    *told = (bth_driver_result){.code = BERTH_E_DEVICE};
     if (result > 0 && result < SIMULATED_N_RESULTS)
         *told = known[result];
+    else
+        (void)snprintf(told->text, sizeof told->text, "simulated error %d", result);
 }
 
 static int count(unsigned *n)
