@@ -1,13 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pool.h"
 
+#include <signal.h>
+
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/syscalls.h"
-#include "io/thread.h"
 
 #define WATCH_SECONDS 0.1
+
+int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
+{
+    static const int raised_by_the_thread[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof raised_by_the_thread / sizeof *raised_by_the_thread; i++)
+        sigdelset(&blocked, raised_by_the_thread[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    int failure = bth_system.pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
 
 struct pool {
     bth_pool_function function;

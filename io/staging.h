@@ -44,6 +44,12 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
 /* No copy may be under way. Does nothing to zeros. */
 void bth_staging_close(bth_staging *ring);
 
+/*
+ * memcpy for bytes that no processor reads again. It writes past the processor's caches if it can,
+ * so that the processor need not fetch the target's lines first.
+ */
+void bth_copy_for_device(void *to, const void *from, size_t nbytes);
+
 /* For tests: the size of all kept buffers; frees them. */
 uint64_t bth_staging_kept_nbytes(void);
 void bth_staging_trim(void);

@@ -5,8 +5,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "io/pages.h"
 #include "io/pool.h"
+#include "io/region.h"
 #include "save/image.h"
 #include "save/run.h"
 #include "save/staging_slots.h"

@@ -9,8 +9,8 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/page_cache.h"
+#include "io/pool.h"
 #include "io/syscalls.h"
-#include "io/thread.h"
 #include "load/prefetch/prefetch_state.h"
 
 /* Linux 5.14; headers may be older. */

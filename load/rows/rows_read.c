@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "io/clock.h"
-#include "io/thread.h"
+#include "io/pool.h"
 #include "load/rows/rows.h"
 
 /* Rows of one task: enough to be worth the lock, few enough to be shared among threads. Fewer while

@@ -4,8 +4,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "io/pages.h"
 #include "io/pool.h"
+#include "io/region.h"
 #include "io/staging.h"
 #include "io/workers.h"
 
