@@ -178,12 +178,6 @@ static int rows_in_force(const bth_option_row *row, size_t n, int64_t *values, c
     return error->code;
 }
 
-static int row_in_force(const bth_option_row *row, int64_t *value, const char **source,
-                        berth_error *error)
-{
-    return rows_in_force(row, 1, value, source, error);
-}
-
 int bth_config_in_force(struct berth_config *config, berth_error *error)
 {
     const bth_option_row *first = bth_option_at(0);
@@ -283,7 +277,7 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
     const char *source;
     int64_t value;
 
-    if (!row || row_in_force(row, &value, &source, error) != BERTH_OK)
+    if (!row || rows_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
@@ -299,7 +293,7 @@ int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
     const bth_option_row *row = option_find(name, error);
     const char *source;
 
-    return row ? row_in_force(row, value, &source, error) : error->code;
+    return row ? rows_in_force(row, 1, value, &source, error) : error->code;
 }
 
 int berth_config_reset(const char *name, berth_error *error)
@@ -355,7 +349,7 @@ static int option_describe(const bth_option_row *row, berth_option *option, bert
     const char *source;
     int64_t value;
 
-    if (row_in_force(row, &value, &source, error) != BERTH_OK)
+    if (rows_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
     (void)pthread_once(&row_texts_once, make_row_texts);
     *option = (berth_option){.name = row->name,
