@@ -6,8 +6,7 @@
 static int device_open_named(const char *device, bth_device_handle **handle, berth_error *error)
 {
     if (!device)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the name of the device is NULL");
+        return BTH_FAIL_ARGUMENT(error, "the name of the device is NULL");
     return bth_device_open(device, handle, error);
 }
 

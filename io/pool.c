@@ -1,13 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pool.h"
 
+#include <signal.h>
+
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/syscalls.h"
-#include "io/thread.h"
 
 #define WATCH_SECONDS 0.1
+
+int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
+{
+    static const int raised_by_the_thread[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof raised_by_the_thread / sizeof *raised_by_the_thread; i++)
+        sigdelset(&blocked, raised_by_the_thread[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    int failure = bth_system.pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
 
 struct pool {
     bth_pool_function function;
@@ -29,13 +44,13 @@ struct worker {
 
 static int fail_cancelled(berth_error *error)
 {
-    return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    return BTH_FAIL(error, BERTH_E_CANCELLED, "cancelled");
 }
 
 /* For a task that failed without setting an error. */
 static int fail_with_status(berth_error *error, int status)
 {
-    return bth_fail(error, status, NULL, BERTH_NO_OFFSET, "%s", berth_status_text(status));
+    return BTH_FAIL(error, status, "%s", berth_status_text(status));
 }
 
 /* ---- one worker: the caller's own thread ---- */
@@ -125,8 +140,8 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
     if (failure != 0) {
         berth_error error;
         bth_error_clear(&error);
-        (void)bth_fail_errno(&error, failure, NULL, BERTH_NO_OFFSET,
-                             "worker thread %u of %u cannot be started", n + 1, n_workers);
+        (void)BTH_FAIL_ERRNO(&error, failure, "worker thread %u of %u cannot be started", n + 1,
+                             n_workers);
         pool_stop(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
         pool->n_running -= n_workers - n;

@@ -77,7 +77,7 @@ static uint32_t read_number(berth_archive *archive, bth_head_cache *cache, const
 static bool place_records(berth_archive *archive, bth_head_cache *cache)
 {
     const bth_zip_directory *directory = &archive->container.directory;
-    bth_place place = {0};
+    bth_layout_entry place = {0};
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
@@ -90,8 +90,8 @@ static bool place_records(berth_archive *archive, bth_head_cache *cache)
     for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         /* What cannot be placed leaves the place of the record before, which ends elsewhere. */
-        (void)bth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
-                               &place);
+        (void)bth_layout_entry_compute(place.next_offset, entry->name_nbytes, entry->nbytes,
+                                       alignment, &place);
         if (entry->method != 0 || place.next_offset != entry->next_offset)
             return false;
         entry->data_offset = place.data_offset;
@@ -304,6 +304,6 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);
     if (error->code == 0)
         return 0;
-    (void)bth_error_in(error, record->name);
+    (void)bth_error_add_record(error, record->name);
     return bth_error_prefix(error, archive->reader.name);
 }

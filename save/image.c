@@ -13,8 +13,8 @@
 #include "format/values/value.h"
 #include "format/zip/zip.h"
 #include "io/clock.h"
-#include "io/device_copy.h"
-#include "io/pages.h"
+#include "io/region.h"
+#include "io/staging.h"
 #include "save/staging_slots.h"
 #include "save/storage_stats.h"
 

@@ -27,7 +27,7 @@ typedef struct bth_output_constraints {
     uint32_t memory_alignment;   /* a power of two, at most block_nbytes */
     size_t min_zero_copy_nbytes; /* shorter ranges are copied; 0: all are */
     bool large_pages_only;       /* memory in other pages is copied */
-    int pages;                   /* to find that out (io/pages.h) */
+    int pages;                   /* to find that out (io/region.h) */
 } bth_output_constraints;
 
 typedef struct bth_storage_stats bth_storage_stats; /* save/storage_stats.h */

@@ -5,7 +5,7 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/file_limit.h"
-#include "io/thread.h"
+#include "io/pool.h"
 #include "save/failure.h"
 #include "save/operation.h"
 
@@ -26,19 +26,19 @@ static void job_set_staged(void *context)
 {
     berth_job *job = context;
 
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     job->staged = true;
     pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
 }
 
 static void job_set_done(berth_job *job, const berth_error *error)
 {
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     job->error = *error;
     job->done = true;
     pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
 }
 
 static void *job_run(void *argument)
@@ -147,7 +147,7 @@ int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_
     BTH_ERROR_BEGIN(error);
     if (job_check(job, event, error) < 0)
         return error->code;
-    (void)bth_lock_take(&job->lock);
+    (void)bth_lock_acquire(&job->lock);
     if (!job_await(job, event, seconds))
         (void)bth_fail(error, BERTH_E_TIMEOUT, NULL, BERTH_NO_OFFSET,
                        "the job was not %s within %g seconds",
@@ -155,7 +155,7 @@ int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_
     else if (event == BERTH_JOB_DONE || !job->staged)
         *error = job->error;
     job->waited_for |= event == BERTH_JOB_DONE && error->code != BERTH_E_TIMEOUT;
-    bth_lock_give(&job->lock);
+    bth_lock_release(&job->lock);
     return error->code;
 }
 

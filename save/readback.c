@@ -78,7 +78,7 @@ static int check_entry(const bth_image *image, size_t i, const bth_zip_entry *en
                        berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    const bth_place *place = &plan->records[i].layout;
+    const bth_layout_entry *place = &plan->records[i].layout;
     const char *name = bth_plan_name(plan, i);
     uint32_t crc32 = bth_image_crc32(image, i);
 
@@ -110,7 +110,7 @@ static int readback_load(struct readback *readback, uint64_t offset, berth_error
 {
     const berth_plan *plan = readback->image->plan;
     size_t i = readback->record;
-    const bth_place *place = &plan->records[i].layout;
+    const bth_layout_entry *place = &plan->records[i].layout;
     bth_zip_part part = {readback->bytes, place->data_offset + place->nbytes,
                          place->descriptor_nbytes};
 

@@ -11,7 +11,7 @@
 #include "config/memory.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
-#include "io/pages.h"
+#include "io/region.h"
 #include "load/open/open_steps.h"
 
 /* Room for entries that are not storages, in the guess of the directory's size. */

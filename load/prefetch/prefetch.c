@@ -52,7 +52,7 @@ void berth_prefetch_cancel(berth_prefetch *prefetch)
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     bth_prefetches_lock(all);
     bth_prefetch_cancel(prefetch);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 /* ---- the consumer's progress ---- */
@@ -104,7 +104,7 @@ static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error 
     bth_prefetches_lock(all);
     prefetch_consume(prefetch, position);
     (void)prefetch_wait_for(prefetch, position, error);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return error->code;
 }
 
@@ -179,7 +179,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
     stats->method = prefetch_method(prefetch);
     stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     stats->n_passes = plan->n_passes;
     stats->pass_nbytes = plan->pass_nbytes;
     stats->window_nbytes = plan->window_nbytes;
@@ -225,7 +225,7 @@ static void prefetch_pass(berth_prefetch *own, uint64_t end)
         return;
     bth_prefetches_lock(all);
     prefetch_consume(own, prefetch_position(own, end));
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,

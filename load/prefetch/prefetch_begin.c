@@ -6,7 +6,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/free_memory.h"
-#include "io/readahead.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
 #include "load/prefetch/prefetch_state.h"
@@ -276,7 +276,7 @@ static void prefetch_register(berth_prefetch *prefetch)
     bth_prefetches_lock(all);
     prefetch->next = all->first;
     all->first = prefetch;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 static void prefetch_unregister(berth_prefetch *prefetch)
@@ -289,7 +289,7 @@ static void prefetch_unregister(berth_prefetch *prefetch)
         at = &(*at)->next;
     if (*at)
         *at = prefetch->next;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 void bth_prefetch_release(berth_prefetch *prefetch)

@@ -9,8 +9,8 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/page_cache.h"
+#include "io/pool.h"
 #include "io/syscalls.h"
-#include "io/thread.h"
 #include "load/prefetch/prefetch_state.h"
 
 /* Linux 5.14; headers may be older. */
@@ -23,7 +23,7 @@ typedef unsigned long long ull;
 
 void bth_prefetches_lock(bth_prefetches *prefetches)
 {
-    if (bth_lock_take(&prefetches->lock) == BTH_LOCK_OURS)
+    if (bth_lock_acquire(&prefetches->lock) == BTH_LOCK_OURS)
         return;
     (void)pthread_cond_init(&prefetches->changed, NULL);
     prefetches->first = NULL;
@@ -335,14 +335,14 @@ static void *helper_run(void *argument)
     bth_prefetches_lock(all);
     while (helper_claim(helper)) {
         uint64_t n_requests = 0;
-        bth_lock_give(&all->lock);
+        bth_lock_release(&all->lock);
         if (window_check_size(prefetch->checkpoint, &helper->window, &error) == 0)
             (void)window_load(helper, &n_requests, &error);
         bth_prefetches_lock(all);
         helper_finish(helper, n_requests, &error);
     }
     (void)pthread_cond_broadcast(&all->changed);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return NULL;
 }
 
@@ -360,7 +360,7 @@ void bth_prefetch_stop(berth_prefetch *prefetch)
 
     bth_prefetches_lock(all);
     bth_prefetch_cancel(prefetch);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     for (unsigned i = 0; i < prefetch->n_helpers; i++)
         (void)pthread_join(prefetch->helpers[i].thread, NULL);
 }
@@ -386,6 +386,6 @@ int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error
         else
             prefetch->n_helpers = i + 1;
     }
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return error->code;
 }

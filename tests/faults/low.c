@@ -173,13 +173,13 @@ Test(low, descriptors_that_a_child_inherits_are_given_back)
     pid_t child = fork();
     if (child == 0) {
         close_low(7);
-        (void)bth_low_take();
+        (void)bth_low_fds_fill();
         pid_t grandchild = fork();
         if (grandchild == 0)
             _exit(save_and_read(0) && fcntl(0, F_GETFD) < 0 && fcntl(2, F_GETFD) < 0 ? 0 : 1);
         bool is_good =
             waitpid(grandchild, &status, 0) == grandchild && status == 0 && fcntl(1, F_GETFD) >= 0;
-        bth_low_give_back();
+        bth_low_fds_release();
         _exit(is_good && fcntl(1, F_GETFD) < 0 ? 0 : 2);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);

@@ -520,8 +520,8 @@ Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
     cr_expect_not(cursor.good);
     cr_expect_eq(bth_cursor_u16(&cursor), 0);
     cr_expect_eq(bth_cursor_u64(&cursor), 0);
-    cr_expect_null(bth_cursor_take(&cursor, 1));
-    cr_expect_null(bth_cursor_take(&cursor, 0));
+    cr_expect_null(bth_cursor_bytes(&cursor, 1));
+    cr_expect_null(bth_cursor_bytes(&cursor, 0));
     cr_expect_eq(bth_cursor_left(&cursor), 3);
 }
 

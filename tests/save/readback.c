@@ -70,7 +70,7 @@ static bool is_data(const berth_plan *plan, uint64_t at)
 
     if (i == plan->n_records)
         return false;
-    const bth_place *place = &plan->records[i].layout;
+    const bth_layout_entry *place = &plan->records[i].layout;
     return at >= place->data_offset && at < place->data_offset + place->nbytes;
 }
 
