@@ -89,21 +89,6 @@ static bth_range deferred_range(const bth_image *image, const bth_tile *tile, si
     return (bth_range){.offset = begin, .nbytes = (last < end ? last : end) - begin};
 }
 
-/* Under the lock. */
-static bth_deferred_block *deferred_take_free(bth_deferred *deferred, size_t record)
-{
-    bth_deferred_block *block = deferred_find(deferred, BTH_NO_RECORD);
-
-    if (!block)
-        return NULL;
-    block->record = record;
-    deferred->n_deferred++;
-    deferred->n_used++;
-    if (deferred->n_used > deferred->n_used_max)
-        deferred->n_used_max = deferred->n_used;
-    return block;
-}
-
 int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *tile, uint64_t end,
                      bth_range *range, berth_error *error)
 {
@@ -117,9 +102,11 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
     pthread_mutex_lock(&deferred->lock);
     bool is_complete = bth_image_is_complete(image, i);
     if (!is_complete)
-        block = deferred_take_free(deferred, i);
-    if (block)
+        block = deferred_find(deferred, BTH_NO_RECORD);
+    if (block) {
+        block->record = i;
         deferred_copy(block, tile, *range);
+    }
     pthread_mutex_unlock(&deferred->lock);
     if (block)
         return 0;
@@ -149,7 +136,6 @@ void bth_deferred_free(bth_deferred *deferred, bth_deferred_block *block)
     pthread_mutex_lock(&deferred->lock);
     block->record = BTH_NO_RECORD;
     block->is_claimed = false;
-    deferred->n_used--;
     pthread_mutex_unlock(&deferred->lock);
 }
 

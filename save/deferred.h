@@ -33,8 +33,6 @@ typedef struct bth_deferred {
     pthread_mutex_t lock;
     bth_deferred_block *blocks;
     size_t n_blocks;
-    size_t n_used, n_used_max;
-    uint64_t n_deferred; /* in all */
     bth_deferred_block tail;
 } bth_deferred;
 

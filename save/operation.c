@@ -115,8 +115,8 @@ static int operation_open_memory(bth_operation *operation, berth_error *error)
     uint64_t nbytes = operation->nbytes;
     void *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
 
-    operation->memory = (bth_output_memory){.bytes = bytes, .nbytes = nbytes};
-    operation->output = bth_output_of_memory(&operation->memory);
+    operation->memory = bytes;
+    operation->output = bth_output_of_memory(bytes);
     return bytes ? 0 : bth_fail_memory(error, nbytes);
 }
 
@@ -241,31 +241,20 @@ static void operation_set_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void operation_set_stats(bth_operation *operation, const bth_run_stats *run)
+static const char *stats_find_limit(const berth_stats *stats)
 {
-    berth_stats *stats = &operation->stats;
-
-    stats->moved_nbytes = run->moved_nbytes;
-    stats->n_requests = run->n_requests;
-    stats->memory_nbytes = run->memory_nbytes;
-    stats->device_seconds = run->device_seconds;
-    stats->render_seconds = run->render_seconds;
-    stats->crc32_seconds = run->crc32_seconds;
-    stats->disk_seconds = run->write_seconds;
-    if (run->moved_nbytes == 0)
-        return;
-    stats->limited_by = "processor";
-    if (run->device_seconds > run->render_seconds)
-        stats->limited_by = "device";
-    if (run->write_seconds > run->render_seconds && run->write_seconds > run->device_seconds)
-        stats->limited_by = "disk";
+    if (stats->moved_nbytes == 0)
+        return NULL;
+    if (stats->disk_seconds > stats->render_seconds && stats->disk_seconds > stats->device_seconds)
+        return "disk";
+    return stats->device_seconds > stats->render_seconds ? "device" : "processor";
 }
 
 int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     bth_run_settings settings =
         bth_run_settings_of(&operation->config, operation->plan, &operation->output);
-    bth_run_stats stats;
+    berth_stats *stats = &operation->stats;
     double begin = bth_seconds();
 
     settings.storage_stats = operation->storage_stats;
@@ -274,11 +263,11 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     settings.cancelled = &operation->cancelled;
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
-    operation->stats.reason = operation->output.reason;
-    bth_run(operation->plan, &operation->output, &settings, &stats, error);
+    stats->reason = operation->output.reason;
+    bth_run(operation->plan, &operation->output, &settings, stats, error);
     operation_set_method(operation);
-    operation->stats.transfer_seconds = bth_seconds() - begin;
-    operation_set_stats(operation, &stats);
+    stats->transfer_seconds = bth_seconds() - begin;
+    stats->limited_by = stats_find_limit(stats);
     return error->code;
 }
 
@@ -319,10 +308,10 @@ static void operation_end_memory(bth_operation *operation, const berth_error *er
     const berth_target *target = &operation->target;
 
     if (target->kind == BERTH_TARGET_MEMORY && error->code == BERTH_OK) {
-        *target->bytes = operation->memory.bytes;
-        *target->nbytes = (size_t)operation->memory.nbytes;
+        *target->bytes = operation->memory;
+        *target->nbytes = (size_t)operation->nbytes;
     } else
-        bth_release(operation->memory.bytes);
+        bth_release(operation->memory);
 }
 
 int bth_operation_end(bth_operation *operation, berth_error *error)

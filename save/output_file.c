@@ -71,8 +71,8 @@ static int output_file_write_buffered(bth_output_file *file, struct iovec *piece
  * A refused direct request is repeated as a whole through the page cache, and later ones go there
  * at once. Writes of both kinds never share a block.
  */
-static int output_file_write_pieces(void *context, struct iovec *pieces, size_t n_pieces,
-                                    uint64_t offset, berth_error *error)
+static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                             berth_error *error)
 {
     bth_output_file *file = context;
     struct iovec copy[BTH_MAX_PIECES];
@@ -92,14 +92,6 @@ static int output_file_write_pieces(void *context, struct iovec *pieces, size_t 
         bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
                 (unsigned long long)offset);
     return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
-}
-
-static int output_file_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                             berth_error *error)
-{
-    struct iovec piece = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = nbytes};
-
-    return output_file_write_pieces(context, &piece, 1, offset, error);
 }
 
 static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
@@ -137,7 +129,6 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
 {
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
     bth_output output = {.write = output_file_write,
-                         .write_pieces = output_file_write_pieces,
                          .read = output_file_read,
                          .room = output_file_get_room,
                          .context = file,

@@ -334,7 +334,7 @@ static int run_write_all(bth_run_state *run, berth_error *error)
 }
 
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_stats *stats, berth_error *error)
+            berth_stats *stats, berth_error *error)
 {
     bth_run_state run = {.output = output,
                          .settings = settings,
@@ -343,17 +343,13 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
                          .pages = -1,
                          .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
 
-    *stats = (bth_run_stats){0};
     if (run_begin(&run, plan, error) == 0)
         run_write_all(&run, error);
     stats->moved_nbytes = atomic_load(&run.done_nbytes);
     stats->n_requests = atomic_load(&run.n_requests);
-    stats->zero_copy_nbytes = atomic_load(&run.zero_copy_nbytes);
-    stats->n_deferred = run.deferred.n_deferred;
-    stats->n_deferred_max = run.deferred.n_used_max;
     stats->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
     stats->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
-    stats->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
+    stats->disk_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     run_close_slots(&run);
     bth_deferred_end(&run.deferred);
     bth_file_close(run.pages);

@@ -31,9 +31,9 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 /*
  * Writes the whole image to the output, the last block padded where the output has blocks. Ends
  * with a call of progress with done = total, which may still cancel. An error names the record and
- * the byte. Fills *stats, on failure too.
+ * the byte. Fills its part of *stats, which is of zeros, on failure too.
  */
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_stats *stats, berth_error *error);
+            berth_stats *stats, berth_error *error);
 
 #endif
