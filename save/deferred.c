@@ -55,7 +55,7 @@ void bth_deferred_end(bth_deferred *deferred)
 static bth_deferred_block *deferred_find(const bth_deferred *deferred, size_t record)
 {
     for (size_t i = 0; i < deferred->n_blocks; i++)
-        if (deferred->blocks[i].record == record && !deferred->blocks[i].is_claimed)
+        if (deferred->blocks[i].record == record)
             return &deferred->blocks[i];
     return NULL;
 }
@@ -123,7 +123,7 @@ bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *
     pthread_mutex_lock(&deferred->lock);
     bth_deferred_block *block = deferred_find(deferred, i);
     if (block)
-        block->is_claimed = true;
+        block->record = image->plan->n_records;
     pthread_mutex_unlock(&deferred->lock);
     if (block)
         deferred_put_descriptors(block, image);
@@ -132,10 +132,8 @@ bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *
 
 void bth_deferred_free(bth_deferred *deferred, bth_deferred_block *block)
 {
-    assert(block->is_claimed);
     pthread_mutex_lock(&deferred->lock);
     block->record = BTH_NO_RECORD;
-    block->is_claimed = false;
     pthread_mutex_unlock(&deferred->lock);
 }
 

@@ -23,10 +23,9 @@
 #define BTH_DEFERRED_PER_WORKER 2
 
 typedef struct bth_deferred_block {
-    size_t record; /* BTH_NO_RECORD: free */
+    size_t record; /* BTH_NO_RECORD: free; plan->n_records: claimed, to be written */
     bth_range range;
     uint8_t *bytes;
-    bool is_claimed; /* by the worker that completed the CRC and writes them */
 } bth_deferred_block;
 
 typedef struct bth_deferred {

@@ -30,9 +30,7 @@
 int bth_image_begin(bth_image *image, const berth_plan *plan,
                     const bth_output_constraints *constraints, berth_error *error)
 {
-    *image = (bth_image){.plan = plan, .constraints.block_nbytes = 1};
-    if (constraints)
-        image->constraints = *constraints;
+    *image = (bth_image){.plan = plan, .constraints = *constraints};
     if (!plan->compute_crc32)
         return 0;
     image->sums = bth_allocate(plan->n_records * sizeof *image->sums);

@@ -40,7 +40,7 @@ typedef struct bth_image {
     char id[BTH_ID_NBYTES];           /* set by bth_image_compute_id */
 } bth_image;
 
-/* `constraints` NULL: nothing is zero-copy, and any range will do. */
+/* Without CRCs an image needs only its plan and constraints. */
 int bth_image_begin(bth_image *image, const berth_plan *plan,
                     const bth_output_constraints *constraints, berth_error *error);
 void bth_image_end(bth_image *image); /* of zeros: nothing */

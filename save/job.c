@@ -10,7 +10,6 @@
 
 struct berth_job {
     bth_operation operation;
-    uint64_t total_nbytes;
     pthread_t thread;
     bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
@@ -69,7 +68,6 @@ static void job_release(berth_job *job)
 
 static int job_start(berth_job *job, berth_error *error)
 {
-    job->total_nbytes = job->operation.plan->nbytes;
     int failure = bth_thread_start(&job->thread, job_run, job);
     if (failure != 0)
         return bth_fail_system(error, failure, "the job's thread cannot be started");
@@ -158,7 +156,7 @@ void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_n
     if (done_nbytes)
         *done_nbytes = job ? atomic_load(&job->operation.done_nbytes) : 0;
     if (total_nbytes)
-        *total_nbytes = job ? job->total_nbytes : 0;
+        *total_nbytes = job ? job->operation.nbytes : 0;
 }
 
 bool berth_job_cancel(berth_job *job)

@@ -93,20 +93,15 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     return 0;
 }
 
-/* `any_size`: written in pieces of any size, which have no blocks to be written directly. */
 static int operation_open_file(bth_operation *operation, bool any_size, berth_error *error)
 {
     const struct berth_config *config = &operation->config;
-    bth_output_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
-                                .reason = "it is written in pieces of any size"};
 
     if (bth_commit_begin(&operation->commit, operation->path, operation->nbytes,
                          config->save_durability, error) < 0)
         return error->code;
-    int fd = operation->commit.fd;
-    if (!any_size)
-        method = bth_output_method_choose(config, fd, operation->nbytes);
-    operation->output = bth_output_file_begin(&operation->file, fd, operation->nbytes, &method);
+    operation->output = bth_output_file_begin(&operation->file, operation->commit.fd,
+                                              operation->nbytes, config, any_size);
     return 0;
 }
 
@@ -148,6 +143,16 @@ static int operation_take_snapshot(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
+static int operation_add_storage_stats(bth_operation *operation, berth_error *error)
+{
+    size_t nbytes = operation->plan->n_records * sizeof *operation->storage_stats;
+
+    if (!operation->params.storage_stats || operation->params.n_storage_stats == 0)
+        return 0;
+    operation->storage_stats = bth_allocate_zeroed(nbytes);
+    return operation->storage_stats ? 0 : bth_fail_memory(error, nbytes);
+}
+
 static void operation_init(bth_operation *operation, const berth_params *params)
 {
     *operation = (bth_operation){.begin_seconds = bth_seconds(),
@@ -176,11 +181,8 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
         bth_config_resolve(params, &operation->config, error) < 0 ||
         operation_make_plan(operation, target, content, error) < 0)
         return error->code;
-    if (operation->params.storage_stats && operation->params.n_storage_stats > 0) {
-        operation->storage_stats = bth_storage_stats_new(operation->plan, error);
-        if (!operation->storage_stats)
-            return error->code;
-    }
+    if (operation_add_storage_stats(operation, error) < 0)
+        return error->code;
     if (snapshot &&
         bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;

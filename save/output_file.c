@@ -9,6 +9,7 @@
 #include "io/syscalls.h"
 #include "save/failure.h"
 #include "save/image.h"
+#include "save/output_method.h"
 
 uint64_t bth_output_file_room(int fd)
 {
@@ -125,24 +126,29 @@ static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 }
 
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
-                                 const bth_output_method *method)
+                                 const struct berth_config *config, bool any_size)
 {
-    *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
+    bool is_direct = false;
+    const char *reason = "it is written in pieces of any size";
+
+    if (!any_size)
+        reason = bth_output_method_choose(config, fd, nbytes, &is_direct);
+    *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
     bth_output output = {.write = output_file_write,
                          .read = output_file_read,
                          .room = output_file_get_room,
                          .context = file,
                          .takes_any_memory = true};
 
-    if (method->is_direct && output_file_begin_direct(file, nbytes)) {
+    if (is_direct && output_file_begin_direct(file, nbytes)) {
         file->began_direct = true;
-        file->reason = method->reason;
+        file->reason = reason;
         output.wants_large_pages = true;
         output.block_nbytes = file->direct.block_nbytes;
         output.memory_alignment = file->direct.memory_alignment;
     }
     atomic_init(&file->is_direct, file->began_direct);
-    atomic_init(&file->is_early, method->is_durable);
+    atomic_init(&file->is_early, config->save_durability != BTH_DURABILITY_NONE);
     output.reason = file->reason;
     return output;
 }

@@ -10,6 +10,6 @@
  * Reads what was written as strictly as any other file, and compares every entry with the plan, and
  * its CRC with the computed one. A difference is BERTH_E_OFFSETS, or the reader's error.
  */
-int bth_readback(const bth_image *image, const bth_output *output, berth_error *error);
+int bth_readback(bth_image *image, const bth_output *output, berth_error *error);
 
 #endif

@@ -12,8 +12,6 @@ struct bth_storage_stats {
     _Atomic(const char *) why_copied;  /* static; of the last large range that was copied */
 };
 
-/* One a record, zeroed. NULL on failure. */
-bth_storage_stats *bth_storage_stats_new(const berth_plan *plan, berth_error *error);
 /* Adds a tile that is written. */
 void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
                                 const bth_tile *tile);
