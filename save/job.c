@@ -14,44 +14,39 @@ struct berth_job {
     bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
     bool staged, done;
-    bool waited_for; /* somebody knows the error */
-    berth_error error;
+    bool waited_for;   /* somebody knows the error */
+    berth_error error; /* the thread's, until it is done */
 };
 
 /* ---- on the job's thread ---- */
+
+static void job_set(berth_job *job, bool *event)
+{
+    (void)bth_lock_take(&job->lock);
+    *event = true;
+    pthread_cond_broadcast(&job->changed);
+    bth_lock_give(&job->lock);
+}
 
 static void job_set_staged(void *context)
 {
     berth_job *job = context;
 
-    (void)bth_lock_take(&job->lock);
-    job->staged = true;
-    pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
-}
-
-static void job_set_done(berth_job *job, const berth_error *error)
-{
-    (void)bth_lock_take(&job->lock);
-    job->error = *error;
-    job->done = true;
-    pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
+    job_set(job, &job->staged);
 }
 
 static void *job_run(void *argument)
 {
     berth_job *job = argument;
-    berth_error error;
 
     bth_thread_begin();
-    bth_error_clear(&error);
+    bth_error_clear(&job->error);
     job->operation.staged = job_set_staged;
     job->operation.staged_context = job;
-    if (bth_operation_transfer(&job->operation, &error) == 0)
-        bth_operation_finish(&job->operation, &error);
-    bth_operation_end(&job->operation, &error);
-    job_set_done(job, &error);
+    if (bth_operation_transfer(&job->operation, &job->error) == 0)
+        bth_operation_finish(&job->operation, &job->error);
+    bth_operation_end(&job->operation, &job->error);
+    job_set(job, &job->done);
     return NULL;
 }
 

@@ -10,10 +10,10 @@
 #include <stdatomic.h>
 
 #include "save/commit.h"
+#include "save/image.h"
 #include "save/output_file.h"
 #include "save/plan.h"
 #include "save/snapshot.h"
-#include "save/storage_stats.h"
 
 typedef struct bth_operation {
     berth_target target; /* path and sink are copies; kind 0: a plan alone */

@@ -50,7 +50,7 @@ bth_output bth_output_of_fd(const int *fd)
     return (bth_output){.write = fd_write,
                         .context = (void *)fd,
                         .in_order = true,
-                        .takes_any_memory = true,
+                        .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES,
                         .reason = "a descriptor at its own position"};
 }
 
@@ -78,6 +78,6 @@ bth_output bth_output_of_memory(uint8_t *memory)
     return (bth_output){.write = memory_write,
                         .read = memory_read,
                         .context = memory,
-                        .takes_any_memory = true,
+                        .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES,
                         .reason = "memory"};
 }

@@ -7,9 +7,21 @@
 
 #include "berth.h"
 
+/* Shorter ranges are copied into the tile: a piece of its own costs as much. */
+#define BTH_MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
+
+/* What an output requires of the memory and of the ranges that it writes. */
+typedef struct bth_output_constraints {
+    uint32_t block_nbytes;       /* ranges are whole blocks; a power of two; 0 or 1: any range */
+    uint32_t memory_alignment;   /* of every piece, if there are blocks */
+    size_t min_zero_copy_nbytes; /* shorter ranges are copied; 0: all are */
+    bool large_pages_only;       /* memory in small pages is better copied to large ones */
+} bth_output_constraints;
+
 typedef struct bth_output {
     /* Writes the pieces one after the other, all of them, or sets the error. May change the array.
-     * One piece, unless takes_any_memory. From several threads at once, unless in_order. */
+     * One piece, if there are no zero-copy ranges. From several threads at once, unless in_order.
+     */
     int (*write)(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                  berth_error *error);
     /* Reads what was written. NULL: impossible. */
@@ -17,12 +29,8 @@ typedef struct bth_output {
     /* How large the output can grow. NULL: not known. */
     uint64_t (*room)(void *context);
     void *context;
-    bool in_order;          /* offsets must follow each other */
-    bool takes_any_memory;  /* pieces may be zero-copy ranges */
-    bool wants_large_pages; /* memory in small pages is better copied to large ones */
-    /* Offsets and lengths of pieces are multiples of it, the last one padded. 0: any. */
-    uint32_t block_nbytes;
-    uint32_t memory_alignment; /* of every piece, if there are blocks */
+    bool in_order; /* offsets must follow each other */
+    bth_output_constraints constraints;
     const char *reason;
 } bth_output;
 

@@ -138,14 +138,14 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
                          .read = output_file_read,
                          .room = output_file_get_room,
                          .context = file,
-                         .takes_any_memory = true};
+                         .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES};
 
     if (is_direct && output_file_begin_direct(file, nbytes)) {
         file->began_direct = true;
         file->reason = reason;
-        output.wants_large_pages = true;
-        output.block_nbytes = file->direct.block_nbytes;
-        output.memory_alignment = file->direct.memory_alignment;
+        output.constraints.block_nbytes = file->direct.block_nbytes;
+        output.constraints.memory_alignment = file->direct.memory_alignment;
+        output.constraints.large_pages_only = true;
     }
     atomic_init(&file->is_direct, file->began_direct);
     atomic_init(&file->is_early, config->save_durability != BTH_DURABILITY_NONE);

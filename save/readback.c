@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/readback.h"
-
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip/zip.h"
+#include "save/run_state.h"
 
 /* The headers of one record after the other: read back, and as rendered again. */
 struct readback {

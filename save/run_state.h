@@ -19,7 +19,6 @@ typedef struct bth_run_state {
     uint64_t tile_nbytes;
     uint32_t block_nbytes; /* 1: any range can be written */
     unsigned n_workers;
-    int pages;
     uint8_t *allocated;
     uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
     uint8_t *scratch; /* in it: max_header_nbytes for each worker */
@@ -33,5 +32,11 @@ typedef struct bth_run_state {
 
 /* A task of the pool. */
 int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *error);
+/*
+ * Debug mode: reads the directory, headers and descriptors of what was written as strictly as those
+ * of any other file. Compares them with the plan, and with the image, whose CRCs are complete. A
+ * difference is BERTH_E_OFFSETS, or the reader's error.
+ */
+int bth_readback(bth_image *image, const bth_output *output, berth_error *error);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/storage_stats.h"
-
 #include <string.h>
+
+#include "save/image.h"
 
 void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
                                 const bth_tile *tile)

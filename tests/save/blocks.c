@@ -67,14 +67,16 @@ static void strict_end(strict *memory)
     free(memory->n_writes);
 }
 
+static size_t min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES;
+
 static bth_output strict_output(strict *memory)
 {
     return (bth_output){.write = write_strict,
                         .read = read_strict,
                         .context = memory,
-                        .takes_any_memory = true,
-                        .block_nbytes = BLOCK,
-                        .memory_alignment = MEMORY_ALIGNMENT};
+                        .constraints = {.min_zero_copy_nbytes = min_zero_copy_nbytes,
+                                        .block_nbytes = BLOCK,
+                                        .memory_alignment = MEMORY_ALIGNMENT}};
 }
 
 static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
@@ -136,9 +138,9 @@ static void check_all_runs(const berth_plan *plan, const uint8_t *expected)
             for (size_t least = 1; least <= 1u << 20; least <<= 20) {
                 const bth_run_settings settings = {.n_workers = workers[j],
                                                    .tile_nbytes = tiles[i],
-                                                   .min_zero_copy_nbytes = least,
                                                    .storage_stats = stats,
                                                    .read_back = true};
+                min_zero_copy_nbytes = least;
                 memset(stats, 0, sizeof stats);
                 run(plan, expected, &settings);
                 for (size_t k = 0; k < plan->n_records; k++)
@@ -230,9 +232,9 @@ Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
 {
     _Alignas(BLOCK) static uint8_t bytes[40 * BLOCK + 1];
     bth_storage_stats stats[2];
-    const bth_run_settings settings = {
-        .tile_nbytes = 8 * BLOCK, .min_zero_copy_nbytes = BLOCK, .storage_stats = stats};
+    const bth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .storage_stats = stats};
 
+    min_zero_copy_nbytes = BLOCK;
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7 + i / 251);
     for (size_t shift = 0; shift <= 1; shift++) {
@@ -362,7 +364,7 @@ Test(blocks, of_little_memory_are_written_by_fewer_workers)
 static bth_run_settings settings_of(const char *assignments, const berth_plan *plan,
                                     uint32_t block_nbytes)
 {
-    const bth_output output = {.block_nbytes = block_nbytes};
+    const bth_output output = {.constraints.block_nbytes = block_nbytes};
     struct berth_config config;
     berth_error error;
 
