@@ -11,49 +11,43 @@
 
 struct berth_job {
     bth_operation operation;
-    uint64_t total_nbytes;
     pthread_t thread;
     bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
     bool staged, done;
-    bool waited_for; /* somebody knows the error */
-    berth_error error;
+    bool waited_for;   /* somebody knows the error */
+    berth_error error; /* the thread's, until it is done */
 };
 
 /* ---- on the job's thread ---- */
+
+static void job_set(berth_job *job, bool *event)
+{
+    (void)bth_lock_acquire(&job->lock);
+    *event = true;
+    pthread_cond_broadcast(&job->changed);
+    bth_lock_release(&job->lock);
+}
 
 static void job_set_staged(void *context)
 {
     berth_job *job = context;
 
-    (void)bth_lock_acquire(&job->lock);
-    job->staged = true;
-    pthread_cond_broadcast(&job->changed);
-    bth_lock_release(&job->lock);
-}
-
-static void job_set_done(berth_job *job, const berth_error *error)
-{
-    (void)bth_lock_acquire(&job->lock);
-    job->error = *error;
-    job->done = true;
-    pthread_cond_broadcast(&job->changed);
-    bth_lock_release(&job->lock);
+    job_set(job, &job->staged);
 }
 
 static void *job_run(void *argument)
 {
     berth_job *job = argument;
-    berth_error error;
 
     bth_thread_begin();
-    bth_error_clear(&error);
+    bth_error_clear(&job->error);
     job->operation.staged = job_set_staged;
     job->operation.staged_context = job;
-    if (bth_operation_transfer(&job->operation, &error) == 0)
-        bth_operation_finish(&job->operation, &error);
-    bth_operation_end(&job->operation, &error);
-    job_set_done(job, &error);
+    if (bth_operation_transfer(&job->operation, &job->error) == 0)
+        bth_operation_finish(&job->operation, &job->error);
+    bth_operation_end(&job->operation, &job->error);
+    job_set(job, &job->done);
     return NULL;
 }
 
@@ -70,7 +64,6 @@ static void job_release(berth_job *job)
 
 static int job_start(berth_job *job, berth_error *error)
 {
-    job->total_nbytes = job->operation.plan->nbytes;
     int failure = bth_thread_start(&job->thread, job_run, job);
     if (failure != 0)
         return bth_fail_system(error, failure, "the job's thread cannot be started");
@@ -164,7 +157,7 @@ void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_n
     if (done_nbytes)
         *done_nbytes = job ? atomic_load(&job->operation.done_nbytes) : 0;
     if (total_nbytes)
-        *total_nbytes = job ? job->total_nbytes : 0;
+        *total_nbytes = job ? job->operation.nbytes : 0;
 }
 
 bool berth_job_cancel(berth_job *job)
