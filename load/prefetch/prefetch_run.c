@@ -13,10 +13,6 @@
 #include "io/thread.h"
 #include "load/prefetch/prefetch_state.h"
 
-/* Linux 5.14; headers may be older. */
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 #define SCRATCH_NBYTES ((size_t)64 << 10)
 
 typedef unsigned long long ull;
