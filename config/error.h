@@ -34,6 +34,10 @@ void bth_error_clear(berth_error *error);
 int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
              ...) __attribute__((format(printf, 5, 6)));
 
+/* The same without a record and an offset. */
+#define bth_fail_argument(error, ...)                                                              \
+    bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+
 /*
  * The same for a failed system call: the message ends in ": " and the text of errno. The code is
  * NO_SPACE for ENOSPC, EDQUOT and EFBIG, MEMORY for ENOMEM, NOT_FOUND for ENOENT, else SYSTEM.

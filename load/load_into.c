@@ -175,14 +175,15 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
     berth_checkpoint *checkpoint = into->checkpoint;
     size_t n = load_into_separate(into);
 
-    *transfer = (bth_transfer){.config = &into->config,
-                               .params = into->params,
-                               .calls = {.context = checkpoint, .name = range_name},
-                               .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
-                               .requests = {.ranges = into->ranges, .n_ranges = n}};
+    *transfer =
+        (bth_transfer){.config = &into->config,
+                       .params = into->params,
+                       .calls = {.context = checkpoint, .name = range_name},
+                       .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
+                       .requests = {.ranges = into->ranges, .n_ranges = n, .use = BTH_USE_CALLER}};
     if (load_into_need_directory(into, error) < 0 ||
-        bth_read_into(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
-                      error) < 0 ||
+        bth_transfer_once(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
+                          error) < 0 ||
         load_into_check_crc32s(into, n, error) < 0)
         return error->code;
     /* Overlapping ranges, and what no single range has. */
@@ -209,7 +210,6 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
 static void load_into_stats(const struct load_into *into, const bth_transfer *transfer,
                             double begin_seconds)
 {
-    static const char *const methods[] = {"none", "map", "read", "direct"};
     berth_stats *stats = into->params ? into->params->stats : NULL;
     bth_choice choice = {.reason = "every byte was read alone"};
 
@@ -217,7 +217,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
         return;
     if (transfer->requests.n_ranges > 0)
         choice = transfer->requests.ranges[0].choice;
-    stats->method = methods[choice.method];
+    stats->method = bth_choice_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
     stats->disk_seconds = (double)atomic_load(&transfer->disk_nanoseconds) * 1e-9;
