@@ -211,14 +211,13 @@ struct bth_known {
     const char *arguments; /* CALLABLE: a letter each */
     enum bth_build build;  /* CALLABLE */
     bth_what what;
-    uint8_t least, most; /* CALLABLE: how many arguments */
-    int number;          /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
+    uint8_t min_arguments, max_arguments; /* CALLABLE */
+    int number; /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: the scheme */
 };
 
-/* More than there are globals. */
-#define BTH_MAX_GLOBALS 255
+enum { BTH_MAX_GLOBALS = 255 };
 
-extern const bth_known bth_globals[]; /* the rows of pickle_globals.def */
+extern const bth_known bth_globals[]; /* the rows of pickle_globals.def and of dtypes.def */
 
 /* ---- the machine ---- */
 
@@ -260,7 +259,7 @@ struct bth_unpickler {
     bool has_pending;
 
     berth_value *small_ints[256];          /* made once */
-    berth_value *globals[BTH_MAX_GLOBALS]; /* the node of each, once it was named */
+    berth_value *globals[BTH_MAX_GLOBALS]; /* the nodes of those that were named */
 
     /*
      * A tuple of arguments that is used by the next opcode only: see bth_unpickle_tuple. Last,
@@ -275,6 +274,8 @@ struct bth_unpickler {
 /* Sets the error with record and byte of the opcode at hand; returns its code. */
 int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same in functions that return a value. */
+#define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */
 int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
 /* Name of the opcode at hand. */
@@ -351,10 +352,22 @@ void bth_unpickle_free_stack(bth_unpickler *unpickler);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
-/* What a node of GLOBAL means (*room may hold it); NULL for any other node. */
-const bth_known *bth_unpickle_known(const berth_value *value, bth_known *room);
+
+/* What a GLOBAL means; NULL for an unknown one and for any other kind. */
+static inline const bth_known *bth_unpickle_known(const berth_value *value)
+{
+    const struct global_node *node = (const struct global_node *)value;
+    return value->kind == BERTH_KIND_GLOBAL && node->known ? &bth_globals[node->known - 1] : NULL;
+}
+
 /* Whether it names a storage class; *dtype is then that of the class. */
-bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
+static inline bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
+{
+    const bth_known *known = bth_unpickle_known(value);
+    bool is_class = known && known->what == BTH_IS_STORAGE_CLASS;
+    *dtype = is_class ? (berth_dtype)known->number : BERTH_DTYPE_NONE;
+    return is_class;
+}
 
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -387,8 +400,9 @@ static inline size_t bth_unpickle_items(const berth_value *value, berth_value *c
 
 /* The builder of one row, a bth_builder. */
 #define BTH_BUILDER(name)                                                                          \
-    berth_value *bth_build_##name(bth_unpickler *unpickler, const bth_known *known,                \
-                                  berth_value *const *items, size_t n)
+    berth_value *bth_build_##name(bth_unpickler *unpickler,                                        \
+                                  __attribute__((unused)) const bth_known *known,                  \
+                                  berth_value *const *items, __attribute__((unused)) size_t n)
 #define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILDER(build);
 #include "format/pickle/pickle_globals.def"
 

@@ -108,13 +108,11 @@ static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *r
     if (persistent_count_bytes(unpickler, items[1], part.dtype, "view's offset", &offset) < 0 ||
         persistent_count_bytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes) < 0)
         return NULL;
-    if (offset > root->nbytes || part.nbytes > root->nbytes - offset) {
-        bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
-                          "a view of %llu bytes at byte %llu of a storage of %llu bytes",
-                          (unsigned long long)part.nbytes, (unsigned long long)offset,
-                          (unsigned long long)root->nbytes);
-        return NULL;
-    }
+    if (offset > root->nbytes || part.nbytes > root->nbytes - offset)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_TENSOR,
+                                   "a view of %llu bytes at byte %llu of a storage of %llu bytes",
+                                   (unsigned long long)part.nbytes, (unsigned long long)offset,
+                                   (unsigned long long)root->nbytes);
     size_t n_before = bth_tree_n_storages(unpickler->tree);
     berth_storage *storage = persistent_storage(unpickler, &part);
     if (!storage)
@@ -134,18 +132,16 @@ berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
 {
     berth_value *const *items = NULL;
     size_t wanted = unpickler->rules->legacy ? N_ITEMS : N_ITEMS - 1;
-    if (bth_node_kind(id) != BERTH_KIND_TUPLE) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id that is %s, not a tuple",
-                          bth_kind_phrase(bth_node_kind(id)));
-        return NULL;
-    }
+    if (bth_node_kind(id) != BERTH_KIND_TUPLE)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "a persistent id that is %s, not a tuple",
+                                   bth_kind_phrase(bth_node_kind(id)));
     size_t n = bth_unpickle_items(id, &items);
     if (n != wanted) {
         if (n > 0 && persistent_check_type(unpickler, items[TYPE]) < 0)
             return NULL;
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id of %zu items, not %zu", n,
-                          wanted);
-        return NULL;
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "a persistent id of %zu items, not %zu", n, wanted);
     }
     claim claimed = {0};
     if (persistent_read_claim(unpickler, items, &claimed) < 0)

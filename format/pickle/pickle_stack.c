@@ -78,10 +78,8 @@ berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
     bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
     if (pending->value)
         return pending->value;
-    if (!pending->tensor) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
-        return NULL;
-    }
+    if (!pending->tensor)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
     pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
     if (!pending->value)
         bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");

@@ -151,9 +151,8 @@ static const struct text_node *usual_fetch_text(const bth_unpickler *unpickler,
 static bool usual_calls(const bth_unpickler *unpickler, const bth_usual *usual, int which,
                         enum bth_build build)
 {
-    bth_known room;
     const berth_value *value = usual_fetch(unpickler, usual, which);
-    const bth_known *known = value ? bth_unpickle_known(value, &room) : NULL;
+    const bth_known *known = value ? bth_unpickle_known(value) : NULL;
     return known && known->build == build;
 }
 
