@@ -289,7 +289,7 @@ HANDLER(STOP)
 static int read_fail_cut(bth_unpickler *unpickler, size_t left)
 {
     const char *name = bth_unpickle_opcode(unpickler);
-    if (unpickler->bytes[unpickler->op_at] == 'c')
+    if (unpickler->bytes[unpickler->op_at] == BTH_OP_GLOBAL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
     return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                              "the argument of %s is cut: %zu bytes are left", name, left);
