@@ -52,14 +52,14 @@ static int choosing_fit_name(const struct choosing *choosing, const bth_names *n
                              berth_error *error)
 {
     const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-    char *name, *path;
+    char *name;
 
     if (!tensor || !tensor->storage)
         return 0;
     const berth_storage *storage = tensor->storage;
     const berth_storage *root = storage->root ? storage->root : storage;
     size_t *first = &choosing->first[root->index];
-    if (bth_names_text(names, i, &name, &path, error) < 0)
+    if (bth_names_text(names, i, &name, NULL, error) < 0)
         return error->code;
     for (size_t r = 0; r < *first; r++) {
         const berth_storage_rule *rule = &choosing->rules[r];
@@ -67,7 +67,6 @@ static int choosing_fit_name(const struct choosing *choosing, const bth_names *n
             *first = r;
     }
     bth_release(name);
-    bth_release(path);
     return 0;
 }
 

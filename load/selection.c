@@ -28,15 +28,14 @@ static int selection_visit_one(const bth_names *names, size_t i, const char *pat
                                bth_visit visit, void *context, berth_error *error)
 {
     const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-    char *name, *path;
+    char *name;
 
     *fits = !pattern;
     if (pattern) {
-        if (bth_names_text(names, i, &name, &path, error) < 0)
+        if (bth_names_text(names, i, &name, NULL, error) < 0)
             return error->code;
         *fits = bth_name_fits(pattern, name);
         bth_release(name);
-        bth_release(path);
     }
     return *fits && tensor_has_bytes(tensor) ? visit(context, tensor, error) : 0;
 }

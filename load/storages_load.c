@@ -328,7 +328,7 @@ static void storage_describe(const berth_checkpoint *checkpoint, const berth_sto
 {
     berth_error unasked = {0};
     const bth_names *names = bth_checkpoint_names(checkpoint, &unasked);
-    char *name, *path;
+    char *name;
 
     text[0] = '\0';
     for (size_t i = 0; names && i < bth_names_count(names); i++) {
@@ -336,10 +336,9 @@ static void storage_describe(const berth_checkpoint *checkpoint, const berth_sto
         if (!tensor || !tensor->storage ||
             (tensor->storage != root && tensor->storage->root != root))
             continue;
-        if (bth_names_text(names, i, &name, &path, &unasked) == 0) {
+        if (bth_names_text(names, i, &name, NULL, &unasked) == 0) {
             (void)snprintf(text, text_nbytes, " for \"%.80s\"", name);
             bth_release(name);
-            bth_release(path);
         }
         return;
     }

@@ -124,17 +124,16 @@ static size_t table_find_name(const bth_names *names, const bth_row_table *table
 void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes)
 {
     berth_error ignored;
-    char *text = NULL, *path = NULL;
+    char *text = NULL;
 
     bth_error_clear(&ignored);
     const bth_names *names = bth_checkpoint_names(table->checkpoint, &ignored);
     size_t i = names ? table_find_name(names, table) : SIZE_MAX;
-    if (i != SIZE_MAX && bth_names_text(names, i, &text, &path, &ignored) == 0)
+    if (i != SIZE_MAX && bth_names_text(names, i, &text, NULL, &ignored) == 0)
         (void)snprintf(name, name_nbytes, "%s", text);
     else
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
     bth_release(text);
-    bth_release(path);
 }
 
 static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
