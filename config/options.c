@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Configuration layers, highest first: forced, patch of the thread, program, environment, default.
- */
+/* The layers, highest first: forced, patch of the thread, program, environment, default. */
 #include "config/options.h"
 
 #include <pthread.h>

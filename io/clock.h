@@ -14,8 +14,7 @@ static inline double bth_seconds(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* A number that changes every 1 to 10 ms (CONFIG_HZ); never 0. Ten times as fast as a system call.
- */
+/* Changes every 1 to 10 ms (CONFIG_HZ); never 0. Ten times as fast as a system call. */
 static inline uint64_t bth_tick(void)
 {
     struct timespec time = {0};

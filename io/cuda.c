@@ -171,8 +171,7 @@ static void visit_unrelax(struct visit *visit)
         visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
 }
 
-/* Some drivers change the mode of a thread only in a live context: the thread's own, or this one.
- */
+/* Some drivers change a thread's mode only in a live context: the thread's own, or this one. */
 static CUresult visit_begin(CUcontext context, struct visit *visit)
 {
     visit_relax(visit);
@@ -354,8 +353,7 @@ static int cuda_unregister_pinned(bth_device_handle *device, void *bytes)
 
 /* ---- streams ---- */
 
-/* NON_BLOCKING: otherwise our stream and the default one, used for training, wait for each other.
- */
+/* NON_BLOCKING: otherwise our stream and the default one (of training) wait for each other. */
 static int cuda_open_stream(bth_device_handle *device, void **stream)
 {
     CUstream opened = NULL;

@@ -45,10 +45,10 @@ static bool set_alignment(int fd, const struct stat *status, bth_direct *direct)
            is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
 }
 
-/* `none`: the reason if the file system has no such I/O. */
-static bool direct_open(int fd, int flags, const char *none, bth_direct *direct,
-                        const char **reason)
+bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
 {
+    const char *none = flags == O_WRONLY ? "the file system has no direct writes"
+                                         : "the file system has no direct reads";
     struct stat first, second;
 
     *direct = (bth_direct){.fd = -1};
@@ -70,16 +70,6 @@ static bool direct_open(int fd, int flags, const char *none, bth_direct *direct,
         return true;
     bth_direct_close(direct);
     return false;
-}
-
-bool bth_direct_open(int fd, bth_direct *direct, const char **reason)
-{
-    return direct_open(fd, O_WRONLY, "the file system has no direct writes", direct, reason);
-}
-
-bool bth_direct_open_reading(int fd, bth_direct *direct, const char **reason)
-{
-    return direct_open(fd, O_RDONLY, "the file system has no direct reads", direct, reason);
 }
 
 static bool is_refusal(int system_errno)

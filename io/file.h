@@ -25,8 +25,7 @@ bool bth_file_read_text(const char *path, char *text, size_t text_nbytes);
 /* Ignores -1. A failure of close after reading is no error. */
 void bth_file_close(int fd);
 
-/* After a failed transfer: whether to try again. Waits first after EAGAIN (`events` as for poll).
- */
+/* After a failed transfer: whether to repeat it. After EAGAIN, waits for `events` (of poll). */
 bool bth_file_may_continue(int fd, int system_errno, short events);
 /* Reads exactly nbytes; if the file ends before, BERTH_E_TRUNCATED. */
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
