@@ -70,8 +70,10 @@ static bool parse_ordinal(const char *text, unsigned *ordinal)
 
 static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
 {
-    size_t length = strcspn(name, ":");
+    size_t length = name ? strcspn(name, ":") : 0;
 
+    if (!name)
+        return BTH_FAIL_ARGUMENT(error, "the name of the device is NULL");
     *kind = 0;
     while (drivers[*kind] && (strlen(drivers[*kind]->kind) != length ||
                               strncmp(drivers[*kind]->kind, name, length) != 0))

@@ -3,18 +3,11 @@
 #include "config/error.h"
 #include "io/device.h"
 
-static int device_open_named(const char *device, bth_device_handle **handle, berth_error *error)
-{
-    if (!device)
-        return BTH_FAIL_ARGUMENT(error, "the name of the device is NULL");
-    return bth_device_open(device, handle, error);
-}
-
 /* Opens the device, and checks that the bytes are its memory. */
 static int device_open_memory(const char *device, uintptr_t address, size_t nbytes,
                               bth_device_handle **handle, berth_error *error)
 {
-    if (device_open_named(device, handle, error) < 0)
+    if (bth_device_open(device, handle, error) < 0)
         return error->code;
     return bth_device_check(*handle, address, nbytes, error);
 }
@@ -26,7 +19,7 @@ int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *addres
 
     BTH_ERROR_BEGIN(error);
     *address = 0;
-    if (device_open_named(device, &handle, error) < 0)
+    if (bth_device_open(device, &handle, error) < 0)
         return error->code;
     return bth_device_allocate(handle, nbytes, address, error);
 }
@@ -37,7 +30,7 @@ void berth_device_memory_free(const char *device, uintptr_t address)
     berth_error error;
 
     bth_error_clear(&error);
-    if (address != 0 && device_open_named(device, &handle, &error) == 0)
+    if (address != 0 && bth_device_open(device, &handle, &error) == 0)
         bth_device_release(handle, address);
 }
 

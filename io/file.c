@@ -29,9 +29,7 @@ static int file_open(const char *path, int flags)
 {
     int fd;
 
-    do
-        fd = bth_system.open(path, flags | O_CLOEXEC, 0);
-    while (fd < 0 && errno == EINTR);
+    BTH_REPEAT(fd, bth_system.open(path, flags | O_CLOEXEC, 0));
     return fd;
 }
 
@@ -74,12 +72,17 @@ int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *erro
     return 0;
 }
 
+const char *bth_file_path(int fd, char path[BTH_FILE_PATH_NBYTES])
+{
+    (void)snprintf(path, BTH_FILE_PATH_NBYTES, "/proc/self/fd/%d", fd);
+    return path;
+}
+
 int bth_file_open_again(int fd, int flags)
 {
-    char path[32];
+    char path[BTH_FILE_PATH_NBYTES];
 
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return file_open(path, flags);
+    return file_open(bth_file_path(fd, path), flags);
 }
 
 bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
@@ -89,9 +92,7 @@ bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
 
     if (fd < 0)
         return false;
-    do
-        n = bth_system.pread(fd, text, text_nbytes - 1, 0);
-    while (n < 0 && errno == EINTR);
+    BTH_REPEAT(n, bth_system.pread(fd, text, text_nbytes - 1, 0));
     bth_file_close(fd);
     if (n <= 0)
         return false;

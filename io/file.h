@@ -15,6 +15,9 @@
 int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);
 /* The present size of an open file; fails if it is not a regular file. */
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error);
+/* The path of an open file in /proc. */
+#define BTH_FILE_PATH_NBYTES 32
+const char *bth_file_path(int fd, char path[BTH_FILE_PATH_NBYTES]);
 /*
  * Makes a second open file description, through fd and not by its path (F1). flags: O_RDONLY or
  * O_WRONLY, and O_DIRECT. -1 and errno on failure.
