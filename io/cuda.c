@@ -66,10 +66,10 @@ static int cuda_fail_missing(const char *missing, berth_error *error)
     int version = 0;
 
     if (cuda.DriverGetVersion && cuda.DriverGetVersion(&version) == CUDA_SUCCESS)
-        return BTH_FAIL(error, BERTH_E_DEVICE,
-                        LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
-                        version / 1000, version % 1000 / 10);
-    return BTH_FAIL(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
+                               version / 1000, version % 1000 / 10);
+    return bth_fail_status(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
 }
 
 /*
@@ -121,8 +121,8 @@ static int cuda_load(berth_error *error)
     void *library = bth_system.dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        return BTH_FAIL(error, BERTH_E_DEVICE, "there is no CUDA driver on this machine (%s)",
-                        why ? why : LIBRARY);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
     }
     const char *missing = cuda_find_functions(library);
     if (missing)
@@ -130,8 +130,8 @@ static int cuda_load(berth_error *error)
     CUresult result = cuda.Init(0);
     if (result != CUDA_SUCCESS) {
         cuda_describe((int)result, &described);
-        return BTH_FAIL(error, described.code, "the CUDA driver does not start: %s",
-                        described.text);
+        return bth_fail_status(error, described.code, "the CUDA driver does not start: %s",
+                               described.text);
     }
     is_loaded = true;
     return 0;

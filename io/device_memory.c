@@ -3,15 +3,6 @@
 #include "config/error.h"
 #include "io/device.h"
 
-/* Opens the device, and checks that the bytes are its memory. */
-static int device_open_memory(const char *device, uintptr_t address, size_t nbytes,
-                              bth_device_handle **handle, berth_error *error)
-{
-    if (bth_device_open(device, handle, error) < 0)
-        return error->code;
-    return bth_device_check(*handle, address, nbytes, error);
-}
-
 int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
                             berth_error *error)
 {
@@ -34,29 +25,24 @@ void berth_device_memory_free(const char *device, uintptr_t address)
         bth_device_release(handle, address);
 }
 
-int berth_device_memory_write(const char *device, uintptr_t address, const void *bytes,
-                              size_t nbytes, berth_error *error)
+int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes, size_t nbytes,
+                             berth_copy_direction direction, berth_error *error)
 {
     bth_device_handle *handle;
     bth_device_stream stream;
 
     BTH_ERROR_BEGIN(error);
-    if (device_open_memory(device, address, nbytes, &handle, error) < 0 ||
-        bth_device_stream_open(handle, &stream, error) < 0)
+    if (direction != BERTH_TO_DEVICE && direction != BERTH_FROM_DEVICE)
+        return bth_fail_argument(error, "invalid direction %d", (int)direction);
+    if (bth_device_open(device, &handle, error) < 0 ||
+        bth_device_check(handle, address, nbytes, error) < 0)
+        return error->code;
+    if (direction == BERTH_FROM_DEVICE)
+        return bth_device_read(handle, bytes, address, nbytes, NULL, error);
+    if (bth_device_stream_open(handle, &stream, error) < 0)
         return error->code;
     if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
         (void)bth_device_stream_wait(&stream, error);
     bth_device_stream_close(&stream);
     return error->code;
-}
-
-int berth_device_memory_read(const char *device, uintptr_t address, void *bytes, size_t nbytes,
-                             berth_error *error)
-{
-    bth_device_handle *handle;
-
-    BTH_ERROR_BEGIN(error);
-    if (device_open_memory(device, address, nbytes, &handle, error) < 0)
-        return error->code;
-    return bth_device_read(handle, bytes, address, nbytes, NULL, error);
 }

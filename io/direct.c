@@ -5,13 +5,9 @@
 #include <errno.h>
 
 #include "config/error.h"
+#include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-
-static uint32_t max_of(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 static bool is_power_of_two(uint32_t n)
 {
@@ -33,12 +29,12 @@ static bool set_alignment(int fd, const struct stat *status, bth_direct *direct)
         (status_more.stx_mask & STATX_DIOALIGN)) {
         if (!is_power_of_two(status_more.stx_dio_offset_align)) /* 0: this file has no direct I/O */
             return false;
-        block_nbytes = max_of(block_nbytes, status_more.stx_dio_offset_align);
+        block_nbytes = (uint32_t)bth_max(block_nbytes, status_more.stx_dio_offset_align);
         memory_alignment = status_more.stx_dio_mem_align;
     }
 #endif
     if (status->st_blksize > 0 && status->st_blksize <= BTH_MAX_DIRECT_BLOCK_NBYTES)
-        block_nbytes = max_of(block_nbytes, (uint32_t)status->st_blksize);
+        block_nbytes = (uint32_t)bth_max(block_nbytes, (uint32_t)status->st_blksize);
     direct->block_nbytes = block_nbytes;
     direct->memory_alignment = memory_alignment;
     return is_power_of_two(block_nbytes) && block_nbytes <= BTH_MAX_DIRECT_BLOCK_NBYTES &&

@@ -188,9 +188,10 @@ static int open_reader(berth_archive *begun, const berth_params *call, berth_arc
     return 0;
 }
 
-static int archive_open(const berth_source *source, const berth_params *params,
-                        berth_archive **archive, berth_error *error)
+int berth_archive_open(const berth_source *source, const berth_params *params,
+                       berth_archive **archive, berth_error *error)
 {
+    BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -203,22 +204,6 @@ static int archive_open(const berth_source *source, const berth_params *params,
     return open_reader(begun, params, archive, error);
 }
 
-int berth_archive_open(const char *path, const berth_params *params, berth_archive **archive,
-                       berth_error *error)
-{
-    const berth_source source = berth_from_path(path);
-
-    BTH_ERROR_BEGIN(error);
-    return archive_open(&source, params, archive, error);
-}
-
-int berth_archive_open_source(const berth_source *source, const berth_params *params,
-                              berth_archive **archive, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    return archive_open(source, params, archive, error);
-}
-
 void berth_archive_close(berth_archive *archive)
 {
     BTH_HOLD_CANCEL(true);
@@ -229,14 +214,13 @@ void berth_archive_close(berth_archive *archive)
     bth_release(archive);
 }
 
-const char *berth_archive_name(const berth_archive *archive)
+int berth_archive_get_info(const berth_archive *archive, berth_archive_info *info)
 {
-    return archive ? archive->container.directory.archive : "";
-}
-
-size_t berth_archive_count(const berth_archive *archive)
-{
-    return archive ? archive->container.directory.n_entries : 0;
+    if (!archive || !info)
+        return BERTH_E_ARGUMENT;
+    *info = (berth_archive_info){.name = archive->container.directory.archive,
+                                 .n_records = archive->container.directory.n_entries};
+    return 0;
 }
 
 static void describe(const bth_zip_entry *entry, berth_record *record)

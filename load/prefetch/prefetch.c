@@ -47,12 +47,8 @@ void berth_prefetch_free(berth_prefetch *prefetch)
 void berth_prefetch_cancel(berth_prefetch *prefetch)
 {
     BTH_HOLD_CANCEL(true);
-    if (!prefetch || !prefetch_is_ours(prefetch))
-        return;
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    bth_prefetches_lock(all);
-    bth_prefetch_cancel(prefetch);
-    bth_lock_release(&all->lock);
+    if (prefetch && prefetch_is_ours(prefetch))
+        bth_prefetch_cancel(prefetch);
 }
 
 /* ---- the consumer's progress ---- */
