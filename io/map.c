@@ -91,8 +91,6 @@ int bth_map_advise(const bth_map *map, uint64_t offset, uint64_t nbytes, int adv
     int result;
 
     assert(offset % (uint64_t)sysconf(_SC_PAGESIZE) == 0);
-    do
-        result = bth_system.madvise((uint8_t *)map->base + offset, nbytes, advice);
-    while (result < 0 && errno == EINTR);
+    BTH_REPEAT(result, bth_system.madvise((uint8_t *)map->base + offset, nbytes, advice));
     return result < 0 ? errno : 0;
 }

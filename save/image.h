@@ -32,7 +32,7 @@ typedef struct bth_storage_stats {
 typedef struct bth_image {
     const berth_plan *plan;
     bth_output_constraints constraints; /* 1 where there are no blocks */
-    int pages;                          /* to find large pages (io/pages.h) */
+    int pages;                          /* to find large pages (io/region.h) */
     bth_storage_stats *storage_stats;   /* one a record; NULL: not wanted */
     bth_sum *sums;                      /* one a record; NULL when no CRC is computed */
     char id[BTH_ID_NBYTES];             /* set by bth_image_compute_id */

@@ -112,7 +112,7 @@ static bool output_file_may_pad(uint64_t padded_nbytes)
 /* Direct writes run side by side only within the file's size: it is rounded up, and cut later. */
 static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 {
-    if (!bth_direct_open(file->fd, &file->direct, &file->reason))
+    if (!bth_direct_open(file->fd, O_WRONLY, &file->direct, &file->reason))
         return false;
     uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
     if (!output_file_may_pad(padded_nbytes))

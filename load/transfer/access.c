@@ -75,7 +75,7 @@ static const char *access_no_direct(bth_access *access)
         access->direct.fd = -1;
         if (access->file_system == BTH_IN_MEMORY) /* some accept it, and copy as ever */
             access->no_direct = "the file system is in memory";
-        else if (bth_direct_open_reading(access->reader->fd, &access->direct, &access->no_direct))
+        else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
     }
     if (atomic_load(&access->direct_is_refused))
