@@ -12,10 +12,10 @@
  */
 char *bth_archive_name_of_path(const char *path);
 
-/* Refuse a top folder, or a record's name without it, that a strict reader refuses, and a top
- * folder that is too long for PyTorch. */
+/* Refuses a name that Berth's reader refuses, and names of folders. `what`: for the message. */
+int bth_check_name(const char *what, const char *name, berth_error *error);
+/* Refuses the same for a top folder, and one that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
-int bth_check_record_name(const char *name, berth_error *error);
 /* Refuses a name with its top folder that PyTorch would cut within a character. */
 int bth_check_full_name(const char *full_name, const char *name, berth_error *error);
 

@@ -9,7 +9,6 @@
 #include "io/syscalls.h"
 #include "save/failure.h"
 #include "save/image.h"
-#include "save/output_method.h"
 
 uint64_t bth_output_file_room(int fd)
 {

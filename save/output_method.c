@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/output_method.h"
-
 #include "io/file_system.h"
 #include "io/free_memory.h"
+#include "save/output_file.h"
 
 /*
  * Smaller files go through the page cache: with one sync it is as fast, and the next load finds the

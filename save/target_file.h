@@ -28,4 +28,10 @@ int bth_target_file_find(const char *path, bth_target_file *target, berth_error 
 int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error);
 void bth_target_file_free(bth_target_file *target); /* of BTH_NO_TARGET_FILE: nothing */
 
+/*
+ * In a user namespace (rootless containers) all users from outside are shown as one id, and so are
+ * all groups. A user inside may have that id, too, and does not own the file.
+ */
+bool bth_id_is_unmapped(unsigned id, bool is_group);
+
 #endif
