@@ -186,24 +186,20 @@ static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
     return run->block_nbytes;
 }
 
-static uint8_t *run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
+static int run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
 {
     uint64_t alignment = buffers_alignment(run, nbytes), all;
 
-    if (!bth_add(nbytes, alignment - 1, &all) || all > SIZE_MAX)
-        all = UINT64_MAX;
-    else
+    if (bth_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
         run->allocated = bth_allocate((size_t)all);
-    if (!run->allocated) {
-        bth_fail_memory(error, all);
-        return NULL;
-    }
+    if (!run->allocated)
+        return bth_fail_memory(error, nbytes);
     run->stats->memory_nbytes += all;
     uintptr_t begin = (uintptr_t)run->allocated;
-    uint8_t *aligned = run->allocated + (round_up(begin, alignment) - begin);
+    run->buffers = run->allocated + (round_up(begin, alignment) - begin);
     if (alignment == BTH_LARGE_PAGE_NBYTES)
-        bth_pages_make_large(aligned, (size_t)nbytes);
-    return aligned;
+        bth_pages_make_large(run->buffers, (size_t)nbytes);
+    return 0;
 }
 
 /* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
@@ -217,8 +213,7 @@ static int run_allocate_buffers(bth_run_state *run, berth_error *error)
         !bth_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
         !bth_add(tiles, scratch, &all) || !bth_add(all, deferred, &all))
         return bth_fail_memory(error, UINT64_MAX);
-    run->buffers = run_allocate_aligned(run, all, error);
-    if (!run->buffers)
+    if (run_allocate_aligned(run, all, error) < 0)
         return error->code;
     run->scratch = run->buffers + tiles + deferred;
     return bth_deferred_begin(&run->deferred, run->n_workers, run->block_nbytes,
@@ -278,9 +273,10 @@ static int run_write_part(bth_run_state *run, uint64_t begin, uint64_t end, bert
     assert(begin < end);
     run->begin = begin;
     run->end = end;
-    uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
-    atomic_store(&run->n_unread, n_tiles);
-    return bth_pool_run(run->n_workers, n_tiles, bth_run_tile, run_report_progress, run, error);
+    run->n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+    atomic_store(&run->n_unread, run->n_tiles);
+    return bth_pool_run(run->n_workers, run->n_tiles, bth_run_tile, run_report_progress, run,
+                        error);
 }
 
 /* After the tiles' buffers are freed: io.memory_nbytes bounds debug mode's too. */

@@ -15,6 +15,7 @@ typedef struct bth_run_state {
     const bth_run_settings *settings;
     berth_stats *stats;  /* filled by the thread that called bth_run */
     uint64_t begin, end; /* of the part of the file that is being written */
+    uint64_t n_tiles;    /* of that part */
     bool is_tail;        /* that part: it depends on all CRCs, and reads nothing of the caller's */
     uint64_t tile_nbytes;
     uint32_t block_nbytes; /* 1: any range can be written */
