@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/archive_name.h"
+#include "save/plan.h"
 
 #include <string.h>
 

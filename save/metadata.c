@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/metadata.h"
+#include "save/target_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -75,8 +75,8 @@ static int xattr_write(int fd, const char *attribute, const xattr_value *value)
 /* ---- labels ---- */
 
 /*
- * If a new file has no label, the system does not use labels: there the old one has no effect, and
- * may be lost. Otherwise another label could give others access.
+ * If a new file has no label, the system does not use labels, and the old one may be lost.
+ * Otherwise another label could give others access.
  */
 static int copy_label(const metadata *m, const char *attribute, berth_error *error)
 {
@@ -130,7 +130,7 @@ static void copy_attribute(const metadata *m, const char *attribute)
                 strerrordesc_np(failure));
 }
 
-/* Their loss gives nobody access, so it never ends a save. */
+/* Losing them gives nobody access, so the save goes on. */
 static int copy_attributes(const metadata *m, berth_error *error)
 {
     ssize_t n = bth_xattr_list(m->from, NULL, 0);
@@ -317,10 +317,7 @@ static int copy_rights(const metadata *m, berth_error *error)
     return error->code;
 }
 
-/*
- * To read its attributes. With O_PATH, if the file may not be read. O_NONBLOCK: it may be a pipe
- * by now, or leased.
- */
+/* O_PATH, if the file cannot be read. O_NONBLOCK: it may be a pipe by now, or leased. */
 static int metadata_open_old(const bth_target_file *target)
 {
     int fd = bth_system.openat(target->folder, target->name,

@@ -6,7 +6,6 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "config/memory.h"
-#include "save/archive_name.h"
 #include "save/failure.h"
 
 /* More records than any process can hold. Products with it do not wrap. */

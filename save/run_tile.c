@@ -72,8 +72,8 @@ static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *e
 }
 
 /*
- * Returns the end of what can be written: whole blocks. At the end of the file the last one is
- * padded with zeros. That of the data part is written with the tail.
+ * Returns the end of the whole blocks, which can be written. The last block of the file is padded
+ * with zeros; the last one of the data part is written with the tail.
  */
 static uint64_t tile_finish_last_block(bth_run_state *run, bth_tile *tile)
 {
@@ -134,10 +134,8 @@ static void tile_set_range(const bth_run_state *run, uint64_t task, bth_tile *ti
     tile->nbytes = (size_t)(end - begin);
 }
 
-/*
- * Begins the staging slot of a task. One of several workers has a slot of its own. A single worker
- * has them all, and begins the next tiles too. The tail reads nothing of devices.
- */
+/* Begins the staging slot of a task. A single worker has all slots, and also begins the next tiles.
+ * The tail reads nothing of devices. */
 static int tile_begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
                            berth_error *error)
 {

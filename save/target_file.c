@@ -212,8 +212,8 @@ static bool is_name_of(const char *path, const struct stat *open)
 }
 
 /*
- * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. One without
- * (memfd_create, O_TMPFILE, removed) is written in place: there is no other way to it.
+ * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. A file
+ * without one (memfd_create, O_TMPFILE, removed) can only be written in place.
  */
 static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
