@@ -8,7 +8,7 @@
 #include "config/error.h"
 #include "io/direct.h"
 #include "io/syscalls.h"
-#include "save/output_method.h"
+#include "save/output_file.h"
 #include "tests/support/save/records.h"
 #include "tests/support/scene.h"
 
