@@ -89,7 +89,7 @@ static bool storage_is_worth_it(prefetch_ranges *ranges, const berth_storage *ro
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
     bool is_on_device =
-        checkpoint->storages.placed && checkpoint->storages.placed[root->index].is_there;
+        checkpoint->storages.targets && checkpoint->storages.targets[root->index].is_there;
     bool is_mapped = memory
                          ? bth_map_holds(&checkpoint->source.access.map, memory)
                          : conditions.is_file && choice.method == BERTH_LOAD_MAP && !is_on_device;
