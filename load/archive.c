@@ -99,7 +99,7 @@ static bool place_records(berth_archive *archive, bth_head_cache *cache)
     return true;
 }
 
-static int read_archive(berth_archive *archive, bth_head_cache *cache, bth_verifying *asked,
+static int read_archive(berth_archive *archive, bth_head_cache *cache, bth_verify_request *request,
                         berth_error *error)
 {
     bth_container *container = &archive->container;
@@ -116,7 +116,7 @@ static int read_archive(berth_archive *archive, bth_head_cache *cache, bth_verif
         bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
         return error->code;
     if (archive->config.load_check >= BTH_CHECK_DATA)
-        return bth_verify_container(&archive->reader, &archive->config, container, asked, error);
+        return bth_verify_container(&archive->reader, &archive->config, container, request, error);
     return 0;
 }
 
@@ -151,7 +151,8 @@ static int abandon(berth_archive *archive, const char *name, berth_error *error)
 }
 
 /* All that was read was of the opening; with load.check=data, of every record. */
-static void fill_stats(berth_archive *archive, const bth_verifying *asked, const berth_params *call)
+static void fill_stats(berth_archive *archive, const bth_verify_request *request,
+                       const berth_params *call)
 {
     double seconds = bth_seconds() - archive->begin_seconds;
     uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
@@ -164,24 +165,24 @@ static void fill_stats(berth_archive *archive, const bth_verifying *asked, const
                                  .moved_nbytes = nbytes,
                                  .n_requests = atomic_load(&archive->reader.n_requests),
                                  .n_records = archive->container.directory.n_entries,
-                                 .method = asked->scan.method,
-                                 .reason = asked->scan.reason};
+                                 .method = request->scan.method,
+                                 .reason = request->scan.reason};
 }
 
 /* Opens what the reader, which is taken over, gives; on failure nothing is left. */
 static int open_reader(berth_archive *begun, const berth_params *call, berth_archive **archive,
                        berth_error *error)
 {
-    bth_verifying asked = {.scan = {.params = call,
-                                    .through_cache = true,
-                                    .method = "none",
-                                    .reason = "records are read when they are asked for"}};
+    bth_verify_request request = {.scan = {.params = call,
+                                           .through_cache = true,
+                                           .method = "none",
+                                           .reason = "records are read when they are asked for"}};
     bth_head_cache cache;
 
     bth_head_cache_begin(&cache, &begun->reader);
-    (void)read_archive(begun, &cache, &asked, error);
+    (void)read_archive(begun, &cache, &request, error);
     bth_head_cache_free(&cache);
-    fill_stats(begun, &asked, call);
+    fill_stats(begun, &request, call);
     if (error->code < 0)
         return abandon(begun, begun->reader.name, error);
     *archive = begun;

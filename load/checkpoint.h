@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What stands behind a berth_checkpoint: shared by the files of load/ only. */
+/* What a berth_checkpoint consists of: shared by the files of load/ only. */
 #ifndef BTH_LOAD_CHECKPOINT_H
 #define BTH_LOAD_CHECKPOINT_H
 
@@ -14,45 +14,42 @@
 #include "load/transfer/checksum_scan.h"
 #include "load/transfer/to_device.h"
 
-/* A storage of the tree, as load/ sees it: its `context`. Index is the tree's. Of a view only the
- * memory counts, all else is its root's. */
+/* What load/ knows of a storage: its `context`. For a view only the memory counts; all else is its
+ * root's. */
 typedef struct bth_stored {
     berth_checkpoint *checkpoint;
-    _Atomic(const uint8_t *) memory; /* its bytes in this machine's order, once asked for */
+    _Atomic(const uint8_t *) memory; /* its bytes in this machine's order; NULL: not loaded yet */
     uint8_t unit;                    /* bytes that are reversed together; 1: none */
     bool is_ambiguous;               /* foreign order, and no single unit */
-    /* Under the mutex: */
-    bool is_coming; /* somebody brings it */
-    int n_waiting;  /* so many want it next: bring.c */
-    uint8_t crc32;  /* berth_crc_verdict */
+    /* Under the lock: */
+    bool is_loading; /* a thread loads it */
+    int n_waiting;   /* threads that will load it next: storages_load.c */
+    uint8_t crc32;   /* berth_crc_verdict */
     berth_load_method chosen;
-    const char *chosen_by; /* who says so; NULL: load.method does. All texts static */
-    const char *method;    /* as it became memory; NULL: not yet */
+    const char *chosen_by; /* why that method; NULL: load.method decides. All texts are static */
+    const char *method;    /* how it was loaded; NULL: not yet */
     const char *reason;
     uint64_t moved_nbytes;
 } bth_stored;
 
-/* Memory that storages lie in, as long as the checkpoint lives. */
+/* Memory that holds storages; it lives as long as the checkpoint. */
 typedef struct bth_kept_region {
     bth_region region;
     uint64_t nbytes;
-    uint64_t n_forks;             /* when all was there: bth_forks */
+    uint64_t n_forks;             /* bth_forks() when it was filled */
     struct bth_kept_region *next; /* an earlier one */
 } bth_kept_region;
 
-/* Where a storage that is no view goes, and is. */
-typedef struct bth_placed {
-    bth_device_handle *device; /* NULL: the host; all else is 0 then */
-    uintptr_t address;         /* the caller's memory, or ours once it is there; 0: none yet */
-    unsigned life;             /* of the device, in which that is its memory */
-    void *ready;               /* an event, behind which memory of the caller's may be written */
-    bool is_there;             /* its bytes are on the device */
-} bth_placed;
+/* Where a storage that is no view goes. */
+typedef struct bth_storage_target {
+    bth_range_target range; /* address: the caller's memory, or ours once it is_there */
+    bool is_there;          /* its bytes are on the device */
+} bth_storage_target;
 
-/* Where the bytes of a checkpoint come from, and what is known of that. */
+/* Where the bytes of a checkpoint come from. */
 typedef struct bth_checkpoint_source {
     bth_reader reader;
-    bth_access access; /* to the bytes of the reader; under the lock */
+    bth_access access; /* under the lock */
 } bth_checkpoint_source;
 
 /* What became of the storages. */
@@ -61,9 +58,9 @@ typedef struct bth_storages {
     bth_stored *stored; /* n of them, in the memory of the tree */
 
     /* Under the lock: */
-    pthread_cond_t settled; /* storages that a thread loaded are memory, or the load failed */
+    pthread_cond_t finished; /* a thread has loaded storages, or failed to */
     bth_kept_region *regions;
-    bth_placed *placed; /* n of them; NULL: all go to the host */
+    bth_storage_target *targets; /* n of them; NULL: all go to the host */
     bth_device_memory_list *device_memory;
 } bth_storages;
 
@@ -75,19 +72,20 @@ struct berth_checkpoint {
     bth_prefetches prefetches;
     double begin_seconds;     /* of a clock: when opening began */
     double open_seconds;      /* how long it took */
-    bth_lock lock;            /* taken by bth_checkpoint_lock */
-    bool has_lock;            /* and storages.settled */
-    _Atomic uint64_t process; /* in which what the lock protects is known to be good (X11) */
-    bth_name_text shown_name; /* under the lock: what berth_tensor_at handed out last */
+    bth_lock lock;            /* locked by bth_checkpoint_lock */
+    bool has_lock;            /* lock and storages.finished are initialized */
+    _Atomic uint64_t process; /* the process in which the state under the lock is known to be good:
+                                 X11 */
+    bth_name_text shown_name; /* under the lock: the last texts of berth_tensor_at */
     bth_name_text shown_path;
 };
 
-/* ---- lock.c ---- */
+/* ---- checkpoint_lock.c ---- */
 
-/* Under the lock, in a child that has it for the first time. */
+/* Under the lock, when a child process locks it for the first time. */
 void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state);
 
-/* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
+/* Works in a child process, too, whatever a thread of its parent was doing at the fork. */
 static inline void bth_checkpoint_lock(berth_checkpoint *checkpoint)
 {
     bth_lock_state state = bth_lock_acquire(&checkpoint->lock);
@@ -100,82 +98,87 @@ static inline void bth_checkpoint_unlock(berth_checkpoint *checkpoint)
 {
     (void)pthread_mutex_unlock(&checkpoint->lock.mutex);
 }
-/* For who looks at something without the lock, or frees it: takes it once in a child. */
-void bth_checkpoint_make_good(berth_checkpoint *checkpoint);
-/* Where a storage's bytes are; NULL: not in memory yet. */
-const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index);
+/* To be called before state is used without the lock, or freed. */
+void bth_checkpoint_restart_if_forked(berth_checkpoint *checkpoint);
 
-/* ---- storages.c: their memory, and ranges of them (storages_load.h: how they are loaded) ---- */
+/* ---- contents.c: names, and whether a caller's tensor belongs to the file ---- */
 
-/* Sets the read hooks of all storages: they can be read, and saved again. Offsets are set. */
-int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
-void bth_storages_end(berth_checkpoint *checkpoint);
-/* The storage's bytes in this machine's order, aligned for its dtype. Thread-safe. */
-int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
-                       const uint8_t **memory, berth_error *error);
-/* Copies a range of them, without making memory of the rest. Thread-safe. */
-int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error);
-/* Whether asking for its memory costs no reading of it. Thread-safe. */
-bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage);
-/* The I/O method of storages that are asked for one by one, and why. Static texts. */
-void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason);
-/*
- * Makes sure that a storage, no view, has the CRC that the file records, unless that is known.
- * Reads all of it: before ranges of it are read with load.check=data. Thread-safe.
- */
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
-
-/* ---- verify.c: every byte ---- */
-
-/* Whether an error is about what the file says; else verification itself failed. */
-bool bth_verify_is_verdict(const berth_error *error);
-
-typedef struct bth_verifying {
-    bth_scan scan;
-    bool only_mapped; /* storages that are read are left for then: nothing is read twice */
-    berth_record_function tell; /* NULL: nobody asks */
-    void *context;
-    berth_verdict verdict; /* of zeros */
-} bth_verifying;
-
-/*
- * Reads all records and compares their CRCs, and the headers and descriptors that were not compared
- * before; of the legacy format, all storages. The first bad one in the file's order is the error,
- * all are told. The directory was read. Not thread-safe.
- */
-int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error);
-/* Like bth_verify_data, for an archive that is no checkpoint; its local headers were read. */
-int bth_verify_container(bth_reader *reader, const struct berth_config *config,
-                         bth_container *container, bth_verifying *asked, berth_error *error);
-
-/* ---- contents.c: names, and whether a caller's tensor is one of the file's ---- */
+static inline const berth_storage *bth_storage_root(const berth_storage *storage)
+{
+    return storage->root ? storage->root : storage;
+}
 
 /* The names of all tensors, made at the first call. NULL: error says why. */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* The same with the lock held. */
 const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *error);
-/* Whether the storage is one of this checkpoint's: its context is then ours. */
+/*
+ * Writes the name of a tensor that views the storage from this byte on (BERTH_NO_OFFSET: from any).
+ * False: there is none. Not under the lock: it is slow.
+ */
+bool bth_storage_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                      uint64_t offset, char *name, size_t name_nbytes);
+/* Whether the storage belongs to this checkpoint: its context is then ours. */
 int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                                  berth_error *error);
 /*
- * T2: the tensor may be the caller's own struct, a part of one that was handed out: it is checked
- * as those of the file were. BERTH_E_ARGUMENT: not of this checkpoint, or a meta tensor.
+ * T2: the tensor may be the caller's own struct, a part of one of the file's: it gets the checks
+ * that those of the file got. BERTH_E_ARGUMENT: not of this checkpoint, or a meta tensor.
  */
 int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                 berth_error *error);
-/* Byte of its first element in its storage. BERTH_E_UNSUPPORTED where that is no whole byte. */
-int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
-/* The same; false where that is no whole byte: *offset is rounded down. */
+/* Sets the byte of its first element in its storage, rounded down. False: it begins inside a byte.
+ */
 bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset);
-/* berth_expect: whether a value is a contiguous tensor of this dtype and shape (-1: any size). */
-int bth_tensor_check_expected(const berth_value *value, const char *name, berth_dtype dtype,
+/* berth_expect: the value must be a contiguous tensor of this dtype and shape (-1: any size). */
+int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
                               int32_t rank, const int64_t *shape, berth_error *error);
-/* `what` was asked of elements that are less than a byte. */
-int bth_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error);
-/* Names the record of an error; of a legacy file, which has none, the storage. Returns its code. */
+/*
+ * An error has been set: adds the storage's record (of a legacy file, which has none, its key), and
+ * the name of a tensor that views it. Returns the code. Not under the lock.
+ */
 int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                          berth_error *error);
+/* At the end of public functions: adds the file's name if an error is set. Returns its code. The
+ * checkpoint may be NULL. */
+int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);
+
+/* ---- storages.c: memory of storages, and ranges of them ---- */
+
+/* Sets the read hooks of all storages: they can be read, and saved again. Offsets are set. */
+int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
+void bth_storages_end(berth_checkpoint *checkpoint);
+/* Sets the address of the storage's bytes, in this machine's order and aligned for its dtype. */
+int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
+                       const uint8_t **memory, berth_error *error);
+/* Copies a range of them; the rest is not loaded. Thread-safe. */
+int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
+                     size_t nbytes, uint64_t offset, berth_error *error);
+/* Whether bth_storage_memory need not read it: it is loaded, or will be mapped. Thread-safe. */
+bool bth_storage_is_available(berth_checkpoint *checkpoint, const berth_storage *storage);
+
+/* ---- verify.c ---- */
+
+/* Whether the error is about the content of the file; else verification itself failed. */
+bool bth_verify_is_verdict(const berth_error *error);
+
+typedef struct bth_verify_request {
+    bth_scan scan;
+    bool only_mapped;             /* leaves out storages that will be read: nothing is read twice */
+    berth_record_function report; /* or NULL */
+    void *context;
+    berth_verdict verdict; /* zeros */
+} bth_verify_request;
+
+/*
+ * Reads all records and compares their CRCs, and the headers and descriptors that were not compared
+ * before; of the legacy format, all storages. All bad records are reported; the first one in the
+ * file's order is the error. The directory was read. Not thread-safe.
+ */
+int bth_verify_data(berth_checkpoint *checkpoint, bth_verify_request *request, berth_error *error);
+/* The same for an archive that is no checkpoint; its local headers were read. */
+int bth_verify_container(bth_reader *reader, const struct berth_config *config,
+                         bth_container *container, bth_verify_request *request, berth_error *error);
 
 /* ---- data.c ---- */
 
@@ -188,9 +191,12 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 /* berth_open_source; `config` NULL: that of the params. */
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error);
-/* Clears the call's statistics, if it asks for any: what fails early has some, too. */
-void bth_stats_begin(const berth_params *call);
-/* Fills them. */
-void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call);
+/* The configuration of the params, or else the checkpoint's. */
+int bth_checkpoint_config(const berth_checkpoint *checkpoint, const berth_params *params,
+                          struct berth_config *config, berth_error *error);
+/* Begins the call's statistics, if it asks for any: so they are set after an early failure, too. */
+void bth_stats_begin(const berth_params *params);
+/* Sets them after opening. */
+void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The locks of a checkpoint, and what they protect in a child that was forked (X11). */
+/* The lock of a checkpoint, and the state that it protects, in a child that was forked (X11). */
 #include "load/checkpoint.h"
 
 /*
- * A thread of the parent was changing something, maybe one of these; it is left where it is, as
- * nobody can tell which parts are whole, and made anew when it is needed. All else under the lock
- * changes by one store, which either was made or was not.
+ * A thread of the parent was changing something, maybe one of these. No one knows which parts are
+ * whole: all are dropped, not freed, and made again when they are needed. All other state under the
+ * lock changes by one store, which was done or not.
  */
-static void begin_anew(berth_checkpoint *checkpoint)
+static void checkpoint_drop_unfinished(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->contents.container.known)
         checkpoint->contents.container = (bth_container){0};
@@ -17,7 +17,7 @@ static void begin_anew(berth_checkpoint *checkpoint)
     checkpoint->shown_path = (bth_name_text){0};
 }
 
-static void forget_memory(berth_checkpoint *checkpoint, const bth_kept_region *kept)
+static void storages_forget_region(berth_checkpoint *checkpoint, const bth_kept_region *kept)
 {
     for (size_t i = 0; checkpoint->storages.stored && i < checkpoint->storages.n; i++) {
         bth_stored *stored = &checkpoint->storages.stored[i];
@@ -27,45 +27,39 @@ static void forget_memory(berth_checkpoint *checkpoint, const bth_kept_region *k
     }
 }
 
-/* What was read, past the page cache, while this process was forked: it is brought again. */
-static void forget_latest(berth_checkpoint *checkpoint)
+/* Direct reads that ended while the process was forked may be missing here: they are done again. */
+static void storages_forget_latest(berth_checkpoint *checkpoint)
 {
     uint64_t n_forks = bth_forks();
 
     for (const bth_kept_region *kept = checkpoint->storages.regions;
          kept && kept->n_forks == n_forks; kept = kept->next)
-        forget_memory(checkpoint, kept);
+        storages_forget_region(checkpoint, kept);
 }
 
-/* Nobody is here who brings storages, or waits for them. */
-static void forget_others(berth_checkpoint *checkpoint)
+/* No thread of the child loads storages or waits for them. */
+static void storages_forget_threads(berth_checkpoint *checkpoint)
 {
-    (void)pthread_cond_init(&checkpoint->storages.settled, NULL);
+    (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
     for (size_t i = 0; checkpoint->storages.stored && i < checkpoint->storages.n; i++) {
-        checkpoint->storages.stored[i].is_coming = false;
+        checkpoint->storages.stored[i].is_loading = false;
         checkpoint->storages.stored[i].n_waiting = 0;
     }
 }
 
 void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state)
 {
-    forget_others(checkpoint);
-    forget_latest(checkpoint);
+    storages_forget_threads(checkpoint);
+    storages_forget_latest(checkpoint);
     if (state == BTH_LOCK_TORN)
-        begin_anew(checkpoint);
+        checkpoint_drop_unfinished(checkpoint);
     atomic_store(&checkpoint->process, bth_process());
 }
 
-void bth_checkpoint_make_good(berth_checkpoint *checkpoint)
+void bth_checkpoint_restart_if_forked(berth_checkpoint *checkpoint)
 {
     if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) == bth_process())
         return;
     bth_checkpoint_lock(checkpoint);
     bth_checkpoint_unlock(checkpoint);
-}
-
-const uint8_t *bth_storage_found(berth_checkpoint *checkpoint, size_t index)
-{
-    bth_checkpoint_make_good(checkpoint);
-    return atomic_load(&checkpoint->storages.stored[index].memory);
 }

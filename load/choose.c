@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How and where each storage is loaded: by the caller's rules. */
+/* berth_choose: the caller's rules set how and where each storage is loaded. */
 #include <string.h>
 
 #include "config/error.h"
@@ -8,11 +8,11 @@
 #include "io/device.h"
 #include "load/selection.h"
 
-/* What one storage gets. */
+/* What the rules set for one storage. */
 struct chosen {
     berth_load_method method;
     const char *chosen_by; /* NULL: load.method decides */
-    bth_placed placed;
+    bth_range_target target;
 };
 
 /* By the index of a storage. */
@@ -20,7 +20,7 @@ struct choosing {
     berth_checkpoint *checkpoint;
     const berth_storage_rule *rules;
     size_t n_rules;
-    size_t *first; /* its rule; n_rules: none applies */
+    size_t *first; /* the rule that applies; n_rules: none */
     struct chosen *chosen;
 };
 
@@ -47,45 +47,34 @@ static void choosing_fit_storages(const struct choosing *choosing)
     }
 }
 
-/* Rules with a pattern, if they come before the one that the storage has. */
-static int choosing_fit_name(const struct choosing *choosing, const bth_names *names, size_t i,
+/* A bth_name_visit: rules with a pattern, if they precede the one that applies so far. */
+static int choosing_fit_name(void *context, const berth_tensor *tensor, const char *name,
                              berth_error *error)
 {
-    const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-    char *name;
+    const struct choosing *choosing = context;
 
-    if (!tensor || !tensor->storage)
+    if (!tensor)
         return 0;
-    const berth_storage *storage = tensor->storage;
-    const berth_storage *root = storage->root ? storage->root : storage;
+    const berth_storage *root = bth_storage_root(tensor->storage);
     size_t *first = &choosing->first[root->index];
-    if (bth_names_text(names, i, &name, NULL, error) < 0)
-        return error->code;
     for (size_t r = 0; r < *first; r++) {
         const berth_storage_rule *rule = &choosing->rules[r];
         if (rule->pattern && rule_fits_storage(rule, root) && bth_name_fits(rule->pattern, name))
             *first = r;
     }
-    bth_release(name);
-    return 0;
-}
-
-static int choosing_fit(const struct choosing *choosing, berth_error *error)
-{
-    bool any_pattern = false;
-
-    choosing_fit_storages(choosing);
-    for (size_t r = 0; r < choosing->n_rules; r++)
-        any_pattern = any_pattern || choosing->rules[r].pattern;
-    if (!any_pattern)
-        return 0;
-    const bth_names *names = bth_checkpoint_names(choosing->checkpoint, error);
-    for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++)
-        (void)choosing_fit_name(choosing, names, i, error);
     return error->code;
 }
 
-/* ---- what it says ---- */
+static int choosing_fit(struct choosing *choosing, berth_error *error)
+{
+    choosing_fit_storages(choosing);
+    for (size_t r = 0; r < choosing->n_rules; r++)
+        if (choosing->rules[r].pattern)
+            return bth_names_visit(choosing->checkpoint, true, choosing_fit_name, choosing, error);
+    return 0;
+}
+
+/* ---- what the rule sets ---- */
 
 static int choice_check_method(berth_load_method method, berth_error *error)
 {
@@ -96,37 +85,37 @@ static int choice_check_method(berth_load_method method, berth_error *error)
 }
 
 /* The caller's memory on a device. */
-static int choice_take_memory(const berth_storage_choice *choice, const berth_storage *storage,
-                              bth_placed *placed, berth_error *error)
+static int choice_set_address(const berth_storage_choice *choice, const berth_storage *storage,
+                              bth_range_target *target, berth_error *error)
 {
-    if (!placed->device)
+    if (!target->device)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "an address must be on a device, not on \"cpu\": berth_load_into fills "
                         "memory of the host");
     if (choice->nbytes < storage->nbytes)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "%s: the memory at the address has %llu bytes, but %llu are needed",
-                        bth_device_name(placed->device), (unsigned long long)choice->nbytes,
+                        bth_device_name(target->device), (unsigned long long)choice->nbytes,
                         (unsigned long long)storage->nbytes);
-    placed->address = choice->address;
-    placed->life = bth_device_life(placed->device);
-    placed->ready = choice->ready;
-    return bth_device_check(placed->device, choice->address, (size_t)storage->nbytes, error);
+    target->address = choice->address;
+    target->life = bth_device_life(target->device);
+    target->ready = choice->ready;
+    return bth_device_check(target->device, choice->address, (size_t)storage->nbytes, error);
 }
 
-static int choice_take_place(const berth_storage_choice *choice, const berth_storage *storage,
-                             bth_placed *placed, berth_error *error)
+static int choice_set_target(const berth_storage_choice *choice, const berth_storage *storage,
+                             bth_range_target *target, berth_error *error)
 {
-    const char *place = choice->place;
+    const char *device = choice->place;
 
-    if (!place)
+    if (!device)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "the caller's function set no place");
-    if (strcmp(place, BERTH_PLACE_SAVED) == 0)
-        place = storage->location;
-    if (strcmp(place, "cpu") != 0 && bth_device_open(place, &placed->device, error) < 0)
+    if (strcmp(device, BERTH_PLACE_SAVED) == 0)
+        device = storage->location;
+    if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
         return error->code;
-    return choice->address ? choice_take_memory(choice, storage, placed, error) : 0;
+    return choice->address ? choice_set_address(choice, storage, target, error) : 0;
 }
 
 static int rule_call(const berth_storage_rule *rule, const berth_storage *storage,
@@ -156,7 +145,7 @@ static int choosing_apply(const berth_storage_rule *rule, const berth_storage *s
             rule->choose ? "the caller's function asks for it" : "a rule asks for it";
     if (choice_check_method(choice.method, error) < 0)
         return error->code;
-    return choice_take_place(&choice, storage, &chosen->placed, error);
+    return choice_set_target(&choice, storage, &chosen->target, error);
 }
 
 /* Without the lock: it calls the caller's functions. */
@@ -172,37 +161,37 @@ static int choosing_apply_all(const struct choosing *choosing, berth_error *erro
     return 0;
 }
 
-/* ---- when all have a choice ---- */
+/* ---- all storages ---- */
 
-/* There is no list of places as long as all storages go to the host. */
-static int choosing_need_places(const struct choosing *choosing, berth_error *error)
+/* There is no list of targets as long as all storages go to the host. */
+static int choosing_need_targets(const struct choosing *choosing, berth_error *error)
 {
     bth_storages *storages = &choosing->checkpoint->storages;
-    size_t nbytes = (storages->n + 1) * sizeof *storages->placed;
+    size_t nbytes = (storages->n + 1) * sizeof *storages->targets;
     bool any_device = false;
 
     for (size_t i = 0; i < storages->n; i++)
-        any_device = any_device || choosing->chosen[i].placed.device;
-    if (storages->placed || !any_device)
+        any_device = any_device || choosing->chosen[i].target.device;
+    if (storages->targets || !any_device)
         return 0;
-    storages->placed = bth_allocate_zeroed(nbytes);
-    return storages->placed ? 0 : bth_fail_memory(error, nbytes);
+    storages->targets = bth_allocate_zeroed(nbytes);
+    return storages->targets ? 0 : bth_fail_memory(error, nbytes);
 }
 
-/* A storage that is loaded, or being loaded, stays where it is. */
+/* A storage that is loaded, or being loaded, keeps its target. */
 static int choosing_publish(const struct choosing *choosing, berth_error *error)
 {
     bth_storages *storages = &choosing->checkpoint->storages;
 
     bth_checkpoint_lock(choosing->checkpoint);
-    (void)choosing_need_places(choosing, error);
+    (void)choosing_need_targets(choosing, error);
     for (size_t i = 0; i < storages->n && error->code == 0; i++) {
         bth_stored *stored = &storages->stored[i];
         stored->chosen = choosing->chosen[i].method;
         stored->chosen_by = choosing->chosen[i].chosen_by;
-        if (storages->placed && !storages->placed[i].is_there && !stored->is_coming &&
+        if (storages->targets && !storages->targets[i].is_there && !stored->is_loading &&
             !atomic_load(&stored->memory))
-            storages->placed[i] = choosing->chosen[i].placed;
+            storages->targets[i].range = choosing->chosen[i].target;
     }
     bth_checkpoint_unlock(choosing->checkpoint);
     return error->code;
@@ -242,7 +231,6 @@ int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rule *rules, 
     if (!checkpoint || (!rules && n_rules > 0))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_choose needs a checkpoint and rules");
-    if (choosing_run(&choosing, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
-    return error->code;
+    (void)choosing_run(&choosing, error);
+    return bth_error_in_checkpoint(checkpoint, error);
 }

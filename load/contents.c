@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the file holds: the names of its tensors, and whether a caller's tensor is one of them. */
+/* The names of tensors, in errors too; and checks of a caller's tensor. */
+#include <assert.h>
 #include <stdio.h>
 
 #include "config/error.h"
@@ -18,12 +19,41 @@ const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *e
 
 const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
 {
-    berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its mutex */
+    berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its lock */
 
     bth_checkpoint_lock(checkpoint);
     const bth_names *names = bth_contents_names(checkpoint, error);
     bth_checkpoint_unlock(checkpoint);
     return names;
+}
+
+static bool tensor_views(const berth_tensor *tensor, const berth_storage *storage, uint64_t offset)
+{
+    uint64_t begin;
+
+    if (!tensor || !tensor->storage ||
+        (tensor->storage != storage && tensor->storage->root != storage))
+        return false;
+    return offset == BERTH_NO_OFFSET ||
+           (bth_tensor_begins_at_byte(tensor, &begin) && begin == offset);
+}
+
+bool bth_storage_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                      uint64_t offset, char *name, size_t name_nbytes)
+{
+    berth_error ignored = {0};
+    const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
+    size_t i = 0, n = names ? bth_names_count(names) : 0;
+    char *text, *path;
+
+    while (i < n && !tensor_views(berth_as_tensor(bth_names_value(names, i)), storage, offset))
+        i++;
+    if (i == n || bth_names_text(names, i, &text, &path, &ignored) < 0)
+        return false;
+    (void)snprintf(name, name_nbytes, "%s", text);
+    bth_release(text);
+    bth_release(path);
+    return name[0] != '\0'; /* "": the root is a tensor */
 }
 
 /* ---- tensors and storages ---- */
@@ -64,27 +94,24 @@ bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset)
     return (uint64_t)tensor->storage_offset % elements == 0;
 }
 
-int bth_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
-                    berth_dtype_name(tensor->dtype));
-}
-
-int bth_tensor_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
-{
-    if (bth_tensor_begins_at_byte(tensor, offset))
-        return 0;
-    return bth_fail_subbyte(tensor, "no address has an element within a byte", error);
-}
-
 int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                          berth_error *error)
 {
-    char record[sizeof error->record];
+    char record[sizeof error->record], name[100], quoted[sizeof name + 2];
 
+    assert(error->code < 0);
     (void)snprintf(record, sizeof record, checkpoint->contents.is_legacy ? "storage %s" : "data/%s",
                    storage->key);
-    return bth_error_add_record(error, record);
+    (void)bth_error_add_record(error, record);
+    if (!bth_storage_name(checkpoint, storage, BERTH_NO_OFFSET, name, sizeof name))
+        return error->code;
+    (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);
+    return bth_error_prefix(error, quoted);
+}
+
+int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error)
+{
+    return checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name) : error->code;
 }
 
 /* ---- what a caller expects ---- */
@@ -95,15 +122,17 @@ static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t t
     size_t n = 1;
 
     (void)snprintf(text, text_nbytes, "[");
-    for (int32_t d = 0; d < rank && n + 32 < text_nbytes; d++) {
+    for (int32_t d = 0; d < rank; d++) {
+        if (d > 0)
+            n += (size_t)snprintf(text + n, text_nbytes - n, ", ");
+        if (n + 32 >= text_nbytes) {
+            n += (size_t)snprintf(text + n, text_nbytes - n, "...");
+            break;
+        }
         if (shape[d] < 0)
             n += (size_t)snprintf(text + n, text_nbytes - n, "any");
         else
             n += (size_t)snprintf(text + n, text_nbytes - n, "%lld", (long long)shape[d]);
-        if (d + 1 < rank)
-            n += (size_t)snprintf(text + n, text_nbytes - n, ", ");
-        if (d + 1 < rank && n + 32 >= text_nbytes)
-            n += (size_t)snprintf(text + n, text_nbytes - n, "...");
     }
     (void)snprintf(text + n, text_nbytes - n, "]");
 }
@@ -117,11 +146,14 @@ static bool shape_fits(const berth_tensor *tensor, int32_t rank, const int64_t *
     return fits;
 }
 
-static int tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
-                                 int32_t rank, const int64_t *shape, berth_error *error)
+int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
+                              int32_t rank, const int64_t *shape, berth_error *error)
 {
     char expected[160], found[160];
 
+    if (rank < 0 || (rank > 0 && !shape))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_expect needs a rank and a shape");
     if (tensor->flags & BERTH_META || !tensor->storage)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "\"%.100s\" is a meta tensor: it has no data", name);
@@ -139,19 +171,4 @@ static int tensor_check_expected(const berth_tensor *tensor, const char *name, b
         return 0;
     return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                     "\"%.100s\" is not contiguous: berth_tensor_read copies its elements", name);
-}
-
-int bth_tensor_check_expected(const berth_value *value, const char *name, berth_dtype dtype,
-                              int32_t rank, const int64_t *shape, berth_error *error)
-{
-    const berth_tensor *tensor = berth_as_tensor(value);
-
-    if (rank < 0 || (rank > 0 && !shape))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_expect needs a rank and a shape");
-    if (!tensor)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "\"%.100s\" is no tensor but %s", name,
-                        berth_kind_name(berth_value_kind(value)));
-    return tensor_check_expected(tensor, name, dtype, rank, shape, error);
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The public side of loading: the bytes of tensors and storages. */
-#include <string.h>
-
+/* The public side of loading: bytes of tensors and storages, and their addresses on devices. */
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "load/storages_load.h"
 #include "load/transfer/read_into.h"
 
+/* ---- addresses ---- */
+
 /*
- * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the
- * middle of bytes.
+ * T5: storages are aligned for their own elements, but a tensor of wide elements may begin anywhere
+ * in a storage of bytes.
  */
-static int check_alignment(const berth_tensor *tensor, const uint8_t *first, berth_error *error)
+static int tensor_check_alignment(const berth_tensor *tensor, const uint8_t *first,
+                                  berth_error *error)
 {
     size_t unit = bth_dtype_swap_nbytes(tensor->dtype);
 
@@ -24,6 +25,20 @@ static int check_alignment(const berth_tensor *tensor, const uint8_t *first, ber
                     unit);
 }
 
+/* `what` was wanted of elements that are less than a byte. */
+static int tensor_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
+{
+    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
+                    berth_dtype_name(tensor->dtype));
+}
+
+static int tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
+{
+    if (bth_tensor_begins_at_byte(tensor, offset))
+        return 0;
+    return tensor_fail_subbyte(tensor, "no address has an element within a byte", error);
+}
+
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                               berth_error *error)
 {
@@ -33,33 +48,24 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         bth_prefetch_pass_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
-        if (bth_tensor_first_byte(tensor, &offset, error) == 0 &&
+        if (tensor_find_first_byte(tensor, &offset, error) == 0 &&
             bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
-            (void)check_alignment(tensor, memory + offset, error);
+            (void)tensor_check_alignment(tensor, memory + offset, error);
     }
-    if (error->code == 0)
-        return memory + offset;
-    if (checkpoint)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
-    return NULL;
+    return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory + offset;
 }
 
 const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,
                          int32_t rank, const int64_t *shape, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const berth_value *value = berth_find(checkpoint, name, error);
-    if (!value)
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name, error);
+    if (!tensor)
         return NULL;
-    if (bth_tensor_check_expected(value, name, dtype, rank, shape, error) == 0)
-        return berth_tensor_data(checkpoint, berth_as_tensor(value), error);
-    (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    if (bth_tensor_check_expected(tensor, name, dtype, rank, shape, error) == 0)
+        return berth_tensor_data(checkpoint, tensor, error);
+    (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
-}
-
-static const berth_storage *root_of(const berth_tensor *tensor)
-{
-    return tensor->storage->root ? tensor->storage->root : tensor->storage;
 }
 
 const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
@@ -72,49 +78,118 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
         bth_prefetch_pass_storage(checkpoint, storage);
         (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
-    if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
-    return error->code < 0 ? NULL : memory;
+    return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
 }
 
-/* Sub-byte kinds only as a whole: their elements do not begin at bytes. */
-static int read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                        int64_t n, void *buffer, berth_error *error)
+/* ---- addresses on devices ---- */
+
+/* *address: of the storage; 0 if it is empty. */
+static int storage_find_device_address(berth_checkpoint *checkpoint, const berth_storage *storage,
+                                       uintptr_t *address, berth_error *error)
+{
+    const berth_storage *root = bth_storage_root(storage);
+    bth_load_request request = {.config = &checkpoint->config, .at_once = true};
+    bth_storage_target target = bth_storage_get_target(checkpoint, root);
+
+    if (target.range.device && !target.is_there &&
+        bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
+        return error->code;
+    target = bth_storage_get_target(checkpoint, root);
+    if (!target.is_there)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "it is in the host's memory: berth_tensor_data returns its address");
+    if (target.range.address == 0)
+        return 0;
+    /* X18: if the context died, the address may by now be someone else's memory, or none. */
+    if (bth_device_check_life(target.range.device, target.range.life, error) < 0 ||
+        bth_device_check(target.range.device, target.range.address, 1, error) < 0)
+        return bth_error_in_storage(checkpoint, root, error);
+    *address = target.range.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
+    return 0;
+}
+
+int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                uintptr_t *address, berth_error *error)
+{
+    uint64_t offset = 0;
+
+    BTH_ERROR_BEGIN(error);
+    if (!address)
+        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                       "there is no place for the address");
+    else {
+        *address = 0;
+        if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
+            tensor_find_first_byte(tensor, &offset, error) == 0 &&
+            storage_find_device_address(checkpoint, tensor->storage, address, error) == 0 &&
+            *address != 0)
+            *address += (uintptr_t)offset;
+    }
+    return bth_error_in_checkpoint(checkpoint, error);
+}
+
+/* ---- elements ---- */
+
+/* Elements of less than a byte, which do not begin at bytes: only the whole tensor. */
+static int tensor_read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                               int64_t first, int64_t n, void *buffer, berth_error *error)
 {
     uint64_t offset;
 
     if (!bth_tensor_begins_at_byte(tensor, &offset) || first != 0 ||
         n != berth_tensor_numel(tensor) || !berth_tensor_is_contiguous(tensor))
-        return bth_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read", error);
+        return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
+                                   error);
     return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
                             offset, error);
 }
 
-/* ---- rows of what is neither mapped nor contiguous ---- */
+/* A contiguous tensor. If the storage is not in memory, only these elements are read. */
+static int tensor_read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                  int64_t first, int64_t n, void *buffer, berth_error *error)
+{
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+    const uint8_t *memory;
+
+    if (bth_storage_is_available(checkpoint, tensor->storage) &&
+        bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+        return error->code;
+    return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
+                            (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
+}
+
+/* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
 /* Bytes of rows that are read at a time, unless one row is longer. */
 #define ROWS_NBYTES ((int64_t)1 << 20)
 
-/* What one index of the first dimension takes, in elements. Everything fits its storage (T2). */
+/* One index of the first dimension, in elements. Everything fits its storage (T2). */
 typedef struct row_kind {
-    int64_t numel;  /* of one row */
-    int64_t stride; /* from one to the next */
-    int64_t extent; /* from its first element to behind its last */
+    int64_t numel;   /* of one row */
+    int64_t stride;  /* from one to the next */
+    int64_t extent;  /* from its first element to behind its last */
+    int64_t n_batch; /* rows that are read at a time */
 } row_kind;
 
-static row_kind rows_of(const berth_tensor *tensor)
+static row_kind tensor_rows(const berth_tensor *tensor)
 {
+    int64_t numel = ROWS_NBYTES / (int64_t)berth_dtype_nbytes(tensor->dtype);
     row_kind row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
                     .stride = tensor->stride[0],
-                    .extent = 1};
+                    .extent = 1,
+                    .n_batch = 1};
 
     for (int32_t d = 1; d < tensor->rank; d++)
         row.extent += (tensor->shape[d] - 1) * tensor->stride[d];
+    if (row.stride == 0)
+        row.n_batch = tensor->shape[0];
+    else if (numel > row.extent)
+        row.n_batch = 1 + (numel - row.extent) / row.stride;
     return row;
 }
 
 /* Whether a part of the storage is enough, and much less than all of it. */
-static bool is_worth_it(const berth_tensor *tensor, row_kind row, int64_t first, int64_t n)
+static bool rows_are_worth_it(const berth_tensor *tensor, row_kind row, int64_t first, int64_t n)
 {
     int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
     uint64_t elements = (uint64_t)(n_rows * row.stride + row.extent);
@@ -122,32 +197,20 @@ static bool is_worth_it(const berth_tensor *tensor, row_kind row, int64_t first,
     return elements <= tensor->storage->nbytes / berth_dtype_nbytes(tensor->dtype) / 2;
 }
 
-/* How many rows are read at a time. */
-static int64_t rows_at_once(const berth_tensor *tensor, row_kind row)
-{
-    int64_t elements = ROWS_NBYTES / (int64_t)berth_dtype_nbytes(tensor->dtype);
-
-    if (row.stride == 0)
-        return tensor->shape[0];
-    return elements > row.extent ? 1 + (elements - row.extent) / row.stride : 1;
-}
-
-/* n > 0. Each batch of rows with what lies between them, and of that the elements. */
-static int read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                     int64_t n, uint8_t *out, berth_error *error)
+/* n > 0. Reads each batch of rows with the gaps in it, and gathers its elements. */
+static int tensor_read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, row_kind row,
+                            int64_t first, int64_t n, uint8_t *out, berth_error *error)
 {
     int64_t item_nbytes = (int64_t)berth_dtype_nbytes(tensor->dtype);
-    row_kind row = rows_of(tensor);
-    int64_t n_rows = rows_at_once(tensor, row);
-    size_t room_nbytes = (size_t)(((n_rows - 1) * row.stride + row.extent) * item_nbytes);
-    uint8_t *bytes = bth_allocate(room_nbytes);
+    int64_t max_rows = row.n_batch < tensor->shape[0] ? row.n_batch : tensor->shape[0];
+    size_t nbytes = (size_t)(((max_rows - 1) * row.stride + row.extent) * item_nbytes);
+    uint8_t *bytes = bth_allocate(nbytes);
 
     if (!bytes)
-        return bth_fail_memory(error, room_nbytes);
+        return bth_fail_memory(error, nbytes);
     while (n > 0 && error->code == 0) {
         int64_t begin = first / row.numel;
-        int64_t rows = tensor->shape[0] - begin < n_rows ? tensor->shape[0] - begin : n_rows;
-        int64_t left = (begin + rows) * row.numel - first, now = n < left ? n : left;
+        int64_t left = (begin + max_rows) * row.numel - first, now = n < left ? n : left;
         int64_t elements = ((first + now - 1) / row.numel - begin) * row.stride + row.extent;
         int64_t offset = tensor->storage_offset + begin * row.stride;
         berth_tensor part = *tensor;
@@ -163,37 +226,6 @@ static int read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, i
     return error->code;
 }
 
-/* ---- elements ---- */
-
-/* From a device: all of the storage comes to the host for a moment. */
-static int read_through(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                        int64_t n, void *buffer, berth_error *error)
-{
-    size_t nbytes = (size_t)tensor->storage->nbytes;
-    uint8_t *bytes = bth_allocate(nbytes);
-
-    if (!bytes)
-        return bth_fail_memory(error, nbytes);
-    if (bth_storage_read(checkpoint, tensor->storage, bytes, nbytes, 0, error) == 0)
-        bth_tensor_gather(tensor, bytes, first, n, buffer);
-    bth_release(bytes);
-    return error->code;
-}
-
-/* Of what is neither memory nor mapped only they are read, not all of the storage. */
-static int read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                           int64_t n, void *buffer, berth_error *error)
-{
-    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-    const uint8_t *memory;
-
-    if (bth_storage_is_at_hand(checkpoint, tensor->storage) &&
-        bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
-        return error->code;
-    return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
-                            (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
-}
-
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error)
 {
@@ -203,28 +235,49 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
         return 0;
     bth_prefetch_pass_tensor(checkpoint, tensor, first, n);
     if (bth_dtype_elements(tensor->dtype) > 1)
-        return read_subbyte(checkpoint, tensor, first, n, buffer, error);
+        return tensor_read_subbyte(checkpoint, tensor, first, n, buffer, error);
     if (berth_tensor_is_contiguous(tensor))
-        return read_contiguous(checkpoint, tensor, first, n, buffer, error);
-    bool at_hand = bth_storage_is_at_hand(checkpoint, tensor->storage);
-    if (!at_hand && is_worth_it(tensor, rows_of(tensor), first, n))
-        return read_rows(checkpoint, tensor, first, n, buffer, error);
-    if (!at_hand && bth_storage_placed(checkpoint, root_of(tensor)).device)
-        return read_through(checkpoint, tensor, first, n, buffer, error);
+        return tensor_read_contiguous(checkpoint, tensor, first, n, buffer, error);
+    if (!bth_storage_is_available(checkpoint, tensor->storage)) {
+        const berth_storage *root = bth_storage_root(tensor->storage);
+        bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
+        row_kind row = tensor_rows(tensor);
+        bool is_worth_it = rows_are_worth_it(tensor, row, first, n);
+        if (!is_worth_it) /* many rows, or rows that overlap: one copy for all */
+            row.n_batch = tensor->shape[0];
+        if (is_worth_it || is_on_device)
+            return tensor_read_rows(checkpoint, tensor, row, first, n, buffer, error);
+    }
     if (bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
     bth_tensor_gather(tensor, memory, first, n, buffer);
     return 0;
 }
 
+int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                      int64_t n, void *buffer, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
+        int64_t numel = berth_tensor_numel(tensor);
+        if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
+            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                           "%lld elements from %lld on are asked for, the tensor has %lld",
+                           (long long)n, (long long)first, (long long)numel);
+        else
+            (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
+    }
+    return bth_error_in_checkpoint(checkpoint, error);
+}
+
 /* ---- slices ---- */
 
-/* So few bytes in a row are gathered from what lies between them, too. */
+/* Shorter runs are read together with the gaps between them. */
 #define RUN_MIN_NBYTES 512
 /* Ranges that one transfer reads. */
-#define RANGES_MAX 4096
+#define MAX_RANGES 4096
 
-/* The rows of a slice that lie together in the storage, in the order of the storage. */
+/* Runs of elements of a slice that are adjacent in the storage. */
 typedef struct slice_runs {
     const berth_tensor *slice;
     int32_t n_inner; /* dimensions of one run: the last ones */
@@ -233,7 +286,7 @@ typedef struct slice_runs {
     uint64_t item_nbytes;
 } slice_runs;
 
-/* Whether every step of the outer dimensions goes behind all of the inner ones. */
+/* Whether the runs are in the storage's order, and do not overlap. */
 static bool slice_is_ascending(const berth_tensor *slice, int32_t n_outer, int64_t run_numel)
 {
     int64_t extent = run_numel;
@@ -260,18 +313,18 @@ static slice_runs slice_divide(const berth_tensor *slice)
     return runs;
 }
 
-/* Whether its runs are worth requests of their own, and are swapped as they are. */
+/* Whether the runs are read one by one, as ranges of transfers. */
 static bool slice_is_worth_it(berth_checkpoint *checkpoint, const slice_runs *runs)
 {
-    const berth_storage *root = root_of(runs->slice);
+    const berth_storage *root = bth_storage_root(runs->slice->storage);
     const bth_stored *stored = &checkpoint->storages.stored[root->index];
 
     return runs->n > 1 && (uint64_t)runs->numel * runs->item_nbytes >= RUN_MIN_NBYTES &&
            slice_is_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
            runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
            checkpoint->config.load_check < BTH_CHECK_DATA &&
-           !bth_storage_is_at_hand(checkpoint, runs->slice->storage) &&
-           !bth_storage_placed(checkpoint, root).device;
+           !bth_storage_is_available(checkpoint, runs->slice->storage) &&
+           !bth_storage_get_target(checkpoint, root).range.device;
 }
 
 /* The first element of run i, in the storage. */
@@ -286,24 +339,19 @@ static int64_t slice_run_offset(const slice_runs *runs, int64_t i)
     return offset;
 }
 
-static int slice_name(void *context, const bth_range *range, berth_error *error)
-{
-    return bth_error_in_storage(context, range->owner, error);
-}
-
 static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs, bth_range *ranges,
                            uint8_t *buffer, berth_error *error)
 {
-    const berth_storage *storage = runs->slice->storage, *root = root_of(runs->slice);
+    const berth_storage *storage = runs->slice->storage, *root = bth_storage_root(storage);
     uint64_t base = root->offset + (storage->root ? storage->root_offset : 0);
     uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
 
     for (int64_t i = 0; i < runs->n && error->code == 0;) {
         bth_transfer transfer = {.config = &checkpoint->config,
-                                 .calls = {.context = checkpoint, .name = slice_name},
+                                 .calls = {.context = checkpoint, .name = bth_range_name},
                                  .requests = {.ranges = ranges, .use = BTH_USE_CALLER}};
         size_t n = 0;
-        for (; i < runs->n && n < RANGES_MAX; i++, buffer += nbytes)
+        for (; i < runs->n && n < MAX_RANGES; i++, buffer += nbytes)
             ranges[n++] = (bth_range){.owner = root,
                                       .offset = base + (uint64_t)slice_run_offset(runs, i) *
                                                            runs->item_nbytes,
@@ -324,11 +372,13 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
 
     if (numel == 0)
         return 0;
+    if (!buffer)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no buffer");
     slice_runs runs = slice_divide(slice);
     if (bth_dtype_elements(slice->dtype) > 1 || !slice_is_worth_it(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
     bth_prefetch_pass_tensor(checkpoint, slice, 0, numel);
-    size_t nbytes = (size_t)(runs.n < RANGES_MAX ? runs.n : RANGES_MAX) * sizeof(bth_range);
+    size_t nbytes = (size_t)(runs.n < MAX_RANGES ? runs.n : MAX_RANGES) * sizeof(bth_range);
     bth_range *ranges = bth_allocate(nbytes);
     if (!ranges)
         return bth_fail_memory(error, nbytes);
@@ -337,12 +387,15 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     return error->code;
 }
 
-/* *slice views the elements of the slice; its shape is `lengths`. */
-static int slice_of(const berth_tensor *tensor, const int64_t *starts, const int64_t *lengths,
-                    berth_tensor *slice, berth_error *error)
+/* Makes *slice a view of the slice's elements; its shape is `lengths`. */
+static int tensor_slice(const berth_tensor *tensor, const int64_t *starts, const int64_t *lengths,
+                        berth_tensor *slice, berth_error *error)
 {
     bool is_empty = false;
 
+    if (tensor->rank > 0 && (!starts || !lengths))
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "berth_tensor_read_slice needs starts and lengths");
     *slice = *tensor;
     slice->shape = lengths;
     for (int32_t d = 0; d < tensor->rank; d++) {
@@ -366,39 +419,8 @@ int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *te
     berth_tensor slice;
 
     BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
-        if (tensor->rank > 0 && (!starts || !lengths))
-            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                           "berth_tensor_read_slice needs starts and lengths");
-        else if (slice_of(tensor, starts, lengths, &slice, error) == 0) {
-            if (!buffer && berth_tensor_numel(&slice) > 0)
-                (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                               "there is no buffer");
-            else
-                (void)slice_read(checkpoint, &slice, buffer, error);
-        }
-    }
-    if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
-    return error->code;
-}
-
-/* ---- elements, in public ---- */
-
-int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                      int64_t n, void *buffer, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
-        int64_t numel = berth_tensor_numel(tensor);
-        if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
-            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                           "%lld elements from %lld on are asked for, the tensor has %lld",
-                           (long long)n, (long long)first, (long long)numel);
-        else
-            (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
-    }
-    if (error->code < 0 && checkpoint)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
-    return error->code;
+    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
+        tensor_slice(tensor, starts, lengths, &slice, error) == 0)
+        (void)slice_read(checkpoint, &slice, buffer, error);
+    return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -1,26 +1,50 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The public side of loading: opening and closing, and questions to what is open. */
+/* The public side of loading: opening and closing, names, berth_load, berth_get_info. */
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/value.h"
 #include "io/clock.h"
-#include "load/checkpoint.h"
+#include "load/selection.h"
+#include "load/storages_load.h"
 
 /* ---- open and close ---- */
 
-void bth_stats_begin(const berth_params *call)
+int bth_checkpoint_config(const berth_checkpoint *checkpoint, const berth_params *params,
+                          struct berth_config *config, berth_error *error)
 {
-    if (call && call->stats)
-        *call->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
+    *config = checkpoint->config;
+    if (params && BTH_CHECK_RESERVED(berth_params, params, error) == 0 && params->config)
+        (void)bth_config_resolve(params, config, error);
+    return error->code;
 }
 
-void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call)
+void bth_stats_begin(const berth_params *params)
 {
-    if (!call || !call->stats)
+    if (params && params->stats)
+        *params->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
+}
+
+/* How storages are loaded one by one, as far as it is the same for all. */
+static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
+{
+    static const char *const texts[] = {"", "map", "read", "direct"};
+    bth_conditions conditions = {0};
+
+    bth_checkpoint_lock(checkpoint);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_checkpoint_unlock(checkpoint);
+    bth_choice choice = bth_choose(&checkpoint->config, &conditions,
+                                   (berth_load_method)checkpoint->config.load_method, NULL);
+    stats->method = conditions.is_memory ? "memory" : texts[choice.method];
+    stats->reason = choice.reason;
+}
+
+void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params)
+{
+    if (!params || !params->stats)
         return;
-    berth_stats *stats = call->stats;
+    berth_stats *stats = params->stats;
     memset(stats, 0, sizeof *stats);
     stats->total_seconds = bth_seconds() - checkpoint->begin_seconds;
     stats->plan_seconds = checkpoint->open_seconds;
@@ -33,39 +57,41 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *call
                            : checkpoint->contents.container.directory.n_entries;
     stats->n_storages = checkpoint->storages.n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
-    bth_storages_method(checkpoint, &stats->method, &stats->reason);
+    stats_set_method(checkpoint, stats);
 }
 
 /*
  * load.check=data: what is mapped is compared now. What is read is compared when it is loaded, so
  * that nothing is read twice.
  */
-static int check_data(berth_checkpoint *checkpoint, const berth_params *call, berth_error *error)
+static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_params *params,
+                                 berth_error *error)
 {
-    bth_verifying asked = {.scan = {.params = call, .through_cache = true}, .only_mapped = true};
+    bth_verify_request request = {.scan = {.params = params, .through_cache = true},
+                                  .only_mapped = true};
 
     if (checkpoint->config.load_check < BTH_CHECK_DATA)
         return 0;
-    return bth_verify_data(checkpoint, &asked, error);
+    return bth_verify_data(checkpoint, &request, error);
 }
 
-/* Opens what the reader, which is taken over, gives; on failure nothing is left. */
-static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
-                       berth_checkpoint **opened, berth_error *error)
+/* On failure closes the checkpoint. */
+static int checkpoint_open_reader(berth_checkpoint *checkpoint, const berth_params *params,
+                                  berth_checkpoint **opened, berth_error *error)
 {
     bth_lock_begin(&checkpoint->lock);
     atomic_init(&checkpoint->process, bth_process());
-    (void)pthread_cond_init(&checkpoint->storages.settled, NULL);
+    (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
     checkpoint->has_lock = true;
     bth_prefetches_begin(&checkpoint->prefetches);
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
-        bth_storages_begin(checkpoint, error) == 0 && check_data(checkpoint, call, error) == 0)
+        bth_storages_begin(checkpoint, error) == 0 &&
+        checkpoint_check_data(checkpoint, params, error) == 0)
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
-    bth_checkpoint_stats(checkpoint, call);
-    if (error->code < 0) {
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    bth_checkpoint_stats(checkpoint, params);
+    if (bth_error_in_checkpoint(checkpoint, error) < 0) {
         berth_close(checkpoint);
         return error->code;
     }
@@ -74,8 +100,9 @@ static int open_reader(berth_checkpoint *checkpoint, const berth_params *call,
 }
 
 /* An empty checkpoint with its configuration: `config`, or that of the call. */
-static berth_checkpoint *begin(const struct berth_config *config, const berth_params *call,
-                               berth_checkpoint **opened, berth_error *error)
+static berth_checkpoint *checkpoint_begin(const struct berth_config *config,
+                                          const berth_params *params, berth_checkpoint **opened,
+                                          berth_error *error)
 {
     if (!opened) {
         (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -94,7 +121,7 @@ static berth_checkpoint *begin(const struct berth_config *config, const berth_pa
     checkpoint->contents.keeps_directory = config != NULL;
     if (config)
         checkpoint->config = *config;
-    else if (bth_config_resolve(call, &checkpoint->config, error) < 0) {
+    else if (bth_config_resolve(params, &checkpoint->config, error) < 0) {
         bth_release(checkpoint);
         return NULL;
     }
@@ -108,14 +135,14 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
     if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         source ? "there is no path" : "there is no source");
-    berth_checkpoint *checkpoint = begin(config, params, opened, error);
+    berth_checkpoint *checkpoint = checkpoint_begin(config, params, opened, error);
     if (!checkpoint)
         return error->code;
     if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0) {
         berth_close(checkpoint);
         return bth_error_prefix(error, bth_source_name(source));
     }
-    return open_reader(checkpoint, params, opened, error);
+    return checkpoint_open_reader(checkpoint, params, opened, error);
 }
 
 int berth_open(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
@@ -140,7 +167,7 @@ void berth_close(berth_checkpoint *checkpoint)
     if (!checkpoint)
         return;
     if (checkpoint->has_lock) {
-        bth_checkpoint_make_good(checkpoint);
+        bth_checkpoint_restart_if_forked(checkpoint);
         bth_prefetches_end(&checkpoint->prefetches);
     }
     bth_storages_end(checkpoint);
@@ -149,10 +176,89 @@ void berth_close(berth_checkpoint *checkpoint)
     bth_release(checkpoint->shown_path.text);
     bth_reader_close(&checkpoint->source.reader);
     if (checkpoint->has_lock) {
-        (void)pthread_cond_destroy(&checkpoint->storages.settled);
+        (void)pthread_cond_destroy(&checkpoint->storages.finished);
         bth_lock_end(&checkpoint->lock);
     }
     bth_release(checkpoint);
+}
+
+/* ---- load ---- */
+
+/* The method that all of them have, or "mixed". */
+static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *const *roots,
+                            size_t n, berth_stats *stats)
+{
+    stats->method = "none";
+    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was asked for";
+    bth_checkpoint_lock(checkpoint);
+    for (size_t i = 0; i < n; i++) {
+        const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
+        if (roots[i]->nbytes == 0 || !stored->method)
+            continue;
+        if (strcmp(stats->method, "none") == 0) {
+            stats->method = stored->method;
+            stats->reason = stored->reason;
+        } else if (strcmp(stats->method, stored->method) != 0) {
+            stats->method = "mixed";
+            stats->reason = "see the statistics of each storage";
+            break;
+        }
+    }
+    bth_checkpoint_unlock(checkpoint);
+}
+
+static const char *load_limited_by(const berth_stats *stats)
+{
+    if (stats->moved_nbytes == 0)
+        return NULL;
+    if (stats->device_seconds > stats->render_seconds &&
+        stats->device_seconds > stats->disk_seconds)
+        return "device";
+    return stats->render_seconds > stats->disk_seconds ? "processor" : "disk";
+}
+
+/* Adds to what bth_storages_load has set. */
+static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *const *roots,
+                           size_t n, double begin_seconds, berth_stats *stats)
+{
+    stats->total_seconds = bth_seconds() - begin_seconds;
+    stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
+    stats->limited_by = load_limited_by(stats);
+    stats->n_records = stats->n_storages = n;
+    stats->calculated_offsets = checkpoint->contents.calculated_offsets;
+    for (size_t i = 0; i < n; i++)
+        stats->asked_nbytes += roots[i]->nbytes;
+    load_set_method(checkpoint, roots, n, stats);
+}
+
+static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *selection,
+                           const berth_params *params, berth_error *error)
+{
+    double begin_seconds = bth_seconds();
+    const berth_storage **roots = NULL;
+    struct berth_config config;
+    bth_load_request request = {.config = &config, .params = params, .at_once = true};
+    size_t n = 0;
+
+    if (bth_checkpoint_config(checkpoint, params, &config, error) < 0)
+        return error->code;
+    if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
+        (void)bth_storages_load(checkpoint, &request, roots, n, error);
+    if (params && params->stats)
+        load_set_stats(checkpoint, roots, n, begin_seconds, params->stats);
+    bth_release(roots);
+    return error->code;
+}
+
+int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
+               const berth_params *params, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    bth_stats_begin(params);
+    if (!checkpoint)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
+    (void)checkpoint_load(checkpoint, selection, params, error);
+    return bth_error_in_checkpoint(checkpoint, error);
 }
 
 /* ---- values and their names ---- */
@@ -173,8 +279,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
     }
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     const berth_value *value = names ? bth_names_find(names, name, error) : NULL;
-    if (error->code < 0)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    (void)bth_error_in_checkpoint(checkpoint, error);
     return value;
 }
 
@@ -189,7 +294,7 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
         return tensor;
     (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "\"%.100s\" is no tensor but %s",
                    name, berth_kind_name(berth_value_kind(value)));
-    (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
 }
 
@@ -206,28 +311,27 @@ size_t berth_tensor_count(const berth_checkpoint *checkpoint)
 }
 
 /* The byte of the first element, in the file. */
-static uint64_t offset_in_file(const berth_tensor *tensor)
+static uint64_t tensor_file_offset(const berth_tensor *tensor)
 {
     const berth_storage *storage = tensor->storage;
-    uint64_t elements = (uint64_t)bth_dtype_elements(tensor->dtype);
+    uint64_t offset;
 
     if (!storage)
         return BERTH_NO_OFFSET;
-    uint64_t base = storage->root ? storage->root->offset + storage->root_offset : storage->offset;
-    if (berth_tensor_numel(tensor) == 0)
-        return base; /* its offset may lie outside (T2) */
-    return base + (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
+    (void)bth_tensor_begins_at_byte(tensor, &offset);
+    return offset + bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
 }
 
-static bool is_parameter(const berth_value *value)
+static bool value_is_parameter(const berth_value *value)
 {
     if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
         value = berth_value_part(value, BERTH_PART_INNER);
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
-/* Makes the text that is handed out until the next call. The value, or NULL. With the lock held. */
-static const berth_value *show(berth_checkpoint *checkpoint, size_t i, berth_error *error)
+/* With the lock held: makes the texts, which live until the next call. */
+static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i,
+                                          berth_error *error)
 {
     const bth_names *names = bth_contents_names(checkpoint, error);
 
@@ -251,18 +355,18 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_tensor_at needs a checkpoint and a place for the tensor");
     bth_checkpoint_lock(checkpoint);
-    const berth_value *value = show(checkpoint, i, error);
+    const berth_value *value = checkpoint_show(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
-        return bth_error_prefix(error, checkpoint->source.reader.name);
+        return bth_error_in_checkpoint(checkpoint, error);
     const berth_tensor *tensor = berth_as_tensor(value);
     *named =
         (berth_named_tensor){.name = checkpoint->shown_name.text,
                              .path = checkpoint->shown_path.text,
                              .tensor = tensor,
                              .value = value,
-                             .offset = tensor ? offset_in_file(tensor) : BERTH_NO_OFFSET,
-                             .parameter = is_parameter(value),
+                             .offset = tensor ? tensor_file_offset(tensor) : BERTH_NO_OFFSET,
+                             .parameter = value_is_parameter(value),
                              .requires_grad = (berth_value_flags(value) & BERTH_REQUIRES_GRAD)};
     return 0;
 }
@@ -282,7 +386,7 @@ const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
     return NULL;
 }
 
-static void count_storages(const berth_checkpoint *checkpoint, berth_info *info)
+static void info_count_storages(const berth_checkpoint *checkpoint, berth_info *info)
 {
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
@@ -308,7 +412,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
         bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)
-        return bth_error_prefix(error, checkpoint->source.reader.name);
+        return bth_error_in_checkpoint(checkpoint, error);
     *info = (berth_info){.archive = checkpoint->contents.archive,
                          .container = checkpoint->contents.is_legacy ? "stream" : "zip",
                          .format_version = checkpoint->contents.format_version,
@@ -321,6 +425,6 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .n_crc32 = checkpoint->contents.counts.n_crc32,
                          .n_tensors = bth_names_count(names),
                          .calculated_offsets = checkpoint->contents.calculated_offsets};
-    count_storages(checkpoint, info);
+    info_count_storages(checkpoint, info);
     return 0;
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The public side of loading to the caller's memory: many storages or tensors at once, and slices.
- */
+/* berth_load_into: many storages or tensors to the caller's memory. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -13,7 +11,13 @@
 
 typedef unsigned long long ull;
 
-/* One load. Ranges are what the engine reads; the rest is read one by one. */
+/* A destination, and the byte of the file where its source begins. */
+struct into_part {
+    uint64_t offset;
+    const berth_destination *destination;
+};
+
+/* One load. One transfer reads the ranges; the rest is read one by one. */
 struct load_into {
     berth_checkpoint *checkpoint;
     const berth_params *params;
@@ -22,27 +26,22 @@ struct load_into {
     size_t n;
     bth_range *ranges;
     size_t n_ranges;
-    const berth_destination **rest;
+    struct into_part *rest;
     size_t n_rest;
     uint64_t asked_nbytes;
 };
 
-static const berth_storage *storage_root(const berth_storage *storage)
-{
-    return storage->root ? storage->root : storage;
-}
-
-static int range_name(void *context, const bth_range *range, berth_error *error)
-{
-    return bth_error_in_storage(context, range->owner, error);
-}
-
-/* ---- what is asked for ---- */
+/* ---- destinations ---- */
 
 static uint64_t destination_needed_nbytes(const berth_destination *destination)
 {
     return destination->storage ? destination->storage->nbytes
                                 : berth_tensor_nbytes(destination->tensor);
+}
+
+static const berth_storage *destination_storage(const berth_destination *destination)
+{
+    return destination->tensor ? destination->tensor->storage : destination->storage;
 }
 
 static int destination_check(const struct load_into *into, size_t i, berth_error *error)
@@ -68,18 +67,26 @@ static int destination_check(const struct load_into *into, size_t i, berth_error
     return 0;
 }
 
-/* Its bytes as one range of the file; false: it has no such range, or is in memory already. */
+/* Sets the first byte in its storage. False: its bytes are not one range of the storage. */
+static bool destination_is_range(const berth_destination *destination, uint64_t *offset)
+{
+    const berth_tensor *tensor = destination->tensor;
+
+    *offset = 0;
+    return !tensor ||
+           (bth_tensor_begins_at_byte(tensor, offset) && berth_tensor_is_contiguous(tensor));
+}
+
+/* False: the transfer cannot read it, or it is in memory already. */
 static bool destination_range(const struct load_into *into, const berth_destination *destination,
                               bth_range *range)
 {
-    const berth_tensor *tensor = destination->tensor;
-    const berth_storage *storage = tensor ? tensor->storage : destination->storage;
-    const berth_storage *root = storage_root(storage);
+    const berth_storage *storage = destination_storage(destination);
+    const berth_storage *root = bth_storage_root(storage);
     const bth_stored *stored = &into->checkpoint->storages.stored[root->index];
-    uint64_t offset = 0;
+    uint64_t offset;
 
-    if (tensor &&
-        (!berth_tensor_is_contiguous(tensor) || !bth_tensor_begins_at_byte(tensor, &offset)))
+    if (!destination_is_range(destination, &offset))
         return false;
     offset += storage->root ? storage->root_offset : 0;
     *range = (bth_range){.owner = root,
@@ -87,75 +94,69 @@ static bool destination_range(const struct load_into *into, const berth_destinat
                          .nbytes = destination_needed_nbytes(destination),
                          .unit = stored->unit,
                          .memory = destination->address};
-    return offset % stored->unit == 0 &&
+    /* Z10: the CRC of a whole storage is computed on the way; for a part it must be known before.
+     */
+    return (into->config.load_check < BTH_CHECK_DATA || range->nbytes == root->nbytes) &&
+           offset % stored->unit == 0 &&
            (range->nbytes % stored->unit == 0 || offset + range->nbytes == root->nbytes) &&
-           !stored->is_ambiguous && !bth_storage_found(into->checkpoint, root->index) &&
-           !bth_storage_placed(into->checkpoint, root).is_there;
+           !stored->is_ambiguous && !bth_storage_memory_or_null(into->checkpoint, root->index) &&
+           !bth_storage_get_target(into->checkpoint, root).is_there;
 }
 
-/* Z10: the sum of a whole storage is computed on the way; that of a part must be known before. */
-static bool range_is_summed_later(const struct load_into *into, const bth_range *range)
+static int destination_read(berth_checkpoint *checkpoint, const berth_destination *destination,
+                            berth_error *error)
 {
-    const berth_storage *root = range->owner;
+    const berth_tensor *tensor = destination->tensor;
+    uint64_t offset;
 
-    return into->config.load_check < BTH_CHECK_DATA || range->nbytes == root->nbytes;
+    if (!destination_is_range(destination, &offset))
+        return bth_tensor_read(checkpoint, tensor, 0, berth_tensor_numel(tensor),
+                               destination->address, error);
+    return bth_storage_read(checkpoint, destination_storage(destination), destination->address,
+                            (size_t)destination_needed_nbytes(destination), offset, error);
 }
 
-static int compare_ranges(const void *a, const void *b)
+/* ---- the transfer ---- */
+
+static int into_part_compare(const void *a, const void *b)
 {
-    const bth_range *first = a, *second = b;
+    const struct into_part *first = a, *second = b;
 
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-/* Fills ranges and rest. Of ranges that overlap the later ones are copied from the earlier ones'
- * source once more: two of them may begin in one place. */
-static void load_into_divide(struct load_into *into)
+/* `rest` gets all that have bytes, in the file's order. */
+static void load_into_sort(struct load_into *into)
 {
     for (size_t i = 0; i < into->n; i++) {
         const berth_destination *destination = &into->destinations[i];
-        uint64_t nbytes = destination_needed_nbytes(destination);
-        bth_range *range = &into->ranges[into->n_ranges];
-        into->asked_nbytes += nbytes;
+        const berth_storage *storage = destination_storage(destination);
+        uint64_t nbytes = destination_needed_nbytes(destination), offset;
         if (nbytes == 0)
             continue;
-        if (destination_range(into, destination, range) && range_is_summed_later(into, range)) {
-            into->n_ranges++;
-            continue;
-        }
-        into->rest[into->n_rest++] = destination;
+        (void)destination_is_range(destination, &offset);
+        offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
+        into->rest[into->n_rest++] = (struct into_part){offset, destination};
+        into->asked_nbytes += nbytes;
     }
-    qsort(into->ranges, into->n_ranges, sizeof *into->ranges, compare_ranges);
+    qsort(into->rest, into->n_rest, sizeof *into->rest, into_part_compare);
 }
 
-/* ---- the engine ---- */
-
-/* The ranges that do not overlap an earlier one, to the front; the others behind them. */
-static size_t load_into_separate(struct load_into *into)
+/* Moves from `rest` to `ranges` what one transfer can read: ranges that do not overlap. */
+static void load_into_divide(struct load_into *into)
 {
-    size_t n = 0, n_others = 0;
+    size_t n = into->n_rest;
     uint64_t end = 0;
-    bth_range *others = into->ranges + into->n_ranges;
 
-    for (size_t i = 0; i < into->n_ranges; i++) {
-        bth_range range = into->ranges[i];
-        if (range.offset < end) {
-            others[n_others++] = range;
-            continue;
-        }
-        end = range.offset + range.nbytes;
-        into->ranges[n++] = range;
+    into->n_rest = 0;
+    for (size_t i = 0; i < n; i++) {
+        bth_range *range = &into->ranges[into->n_ranges];
+        if (destination_range(into, into->rest[i].destination, range) && range->offset >= end) {
+            end = range->offset + range->nbytes;
+            into->n_ranges++;
+        } else
+            into->rest[into->n_rest++] = into->rest[i];
     }
-    return n;
-}
-
-static int load_into_check_crc32s(const struct load_into *into, size_t n, berth_error *error)
-{
-    for (size_t i = 0; i < n && into->config.load_check >= BTH_CHECK_DATA; i++)
-        if (bth_storage_check_crc32(into->checkpoint, into->ranges[i].owner, into->ranges[i].crc32,
-                                    error) < 0)
-            return bth_error_in_storage(into->checkpoint, into->ranges[i].owner, error);
-    return 0;
 }
 
 static int load_into_need_directory(const struct load_into *into, berth_error *error)
@@ -173,37 +174,21 @@ static int load_into_need_directory(const struct load_into *into, berth_error *e
 static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_error *error)
 {
     berth_checkpoint *checkpoint = into->checkpoint;
-    size_t n = load_into_separate(into);
 
-    *transfer =
-        (bth_transfer){.config = &into->config,
-                       .params = into->params,
-                       .calls = {.context = checkpoint, .name = range_name},
-                       .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
-                       .requests = {.ranges = into->ranges, .n_ranges = n, .use = BTH_USE_CALLER}};
+    *transfer = (bth_transfer){
+        .config = &into->config,
+        .params = into->params,
+        .calls = {.context = checkpoint, .name = bth_range_name},
+        .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
+        .requests = {.ranges = into->ranges, .n_ranges = into->n_ranges, .use = BTH_USE_CALLER}};
     if (load_into_need_directory(into, error) < 0 ||
         bth_transfer_once(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
                           error) < 0 ||
-        load_into_check_crc32s(into, n, error) < 0)
+        bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
         return error->code;
-    /* Overlapping ranges, and what no single range has. */
-    for (size_t i = 0; i < into->n_ranges - n; i++) {
-        const bth_range *range = &into->ranges[into->n_ranges + i];
-        const berth_storage *root = range->owner;
-        if (bth_storage_read(checkpoint, root, range->memory, (size_t)range->nbytes,
-                             range->offset - root->offset, error) < 0)
+    for (size_t i = 0; i < into->n_rest; i++)
+        if (destination_read(checkpoint, into->rest[i].destination, error) < 0)
             return error->code;
-    }
-    for (size_t i = 0; i < into->n_rest; i++) {
-        const berth_destination *rest = into->rest[i];
-        int result = rest->tensor
-                         ? bth_tensor_read(checkpoint, rest->tensor, 0,
-                                           berth_tensor_numel(rest->tensor), rest->address, error)
-                         : bth_storage_read(checkpoint, rest->storage, rest->address,
-                                            (size_t)rest->storage->nbytes, 0, error);
-        if (result < 0)
-            return result;
-    }
     return 0;
 }
 
@@ -220,14 +205,10 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
     stats->method = bth_choice_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
-    stats->disk_seconds = (double)atomic_load(&transfer->disk_nanoseconds) * 1e-9;
-    stats->render_seconds = (double)atomic_load(&transfer->render_nanoseconds) * 1e-9;
-    stats->crc32_seconds = (double)atomic_load(&transfer->crc32_nanoseconds) * 1e-9;
     stats->asked_nbytes = into->asked_nbytes;
-    stats->moved_nbytes = atomic_load(&transfer->moved_nbytes);
-    stats->n_requests = atomic_load(&transfer->n_reads);
     stats->n_storages = stats->n_records = into->n;
     stats->calculated_offsets = into->checkpoint->contents.calculated_offsets;
+    bth_stats_add_transfer(stats, transfer);
 }
 
 /* ---- the public function ---- */
@@ -235,7 +216,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
 static int load_into(struct load_into *into, berth_error *error)
 {
     double begin_seconds = bth_seconds();
-    size_t nbytes = (into->n + 1) * (2 * sizeof *into->ranges + sizeof *into->rest);
+    size_t nbytes = (into->n + 1) * (sizeof *into->ranges + sizeof *into->rest);
     bth_transfer transfer = {0};
 
     for (size_t i = 0; i < into->n; i++)
@@ -244,7 +225,8 @@ static int load_into(struct load_into *into, berth_error *error)
     into->ranges = bth_allocate(nbytes);
     if (!into->ranges)
         return bth_fail_memory(error, nbytes);
-    into->rest = (const berth_destination **)(void *)(into->ranges + 2 * (into->n + 1));
+    into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
+    load_into_sort(into);
     load_into_divide(into);
     (void)load_into_run(into, &transfer, error);
     load_into_stats(into, &transfer, begin_seconds);
@@ -260,13 +242,10 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
 
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
-    if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (4 * sizeof(bth_range)))
+    if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "berth_load_into needs a checkpoint and n destinations");
-    into.config = checkpoint->config;
-    if ((params && BTH_CHECK_RESERVED(berth_params, params, error) < 0) ||
-        (params && params->config && bth_config_resolve(params, &into.config, error) < 0) ||
-        load_into(&into, error) < 0)
-        return bth_error_prefix(error, checkpoint->source.reader.name);
-    return 0;
+    if (bth_checkpoint_config(checkpoint, params, &into.config, error) == 0)
+        (void)load_into(&into, error);
+    return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -13,9 +13,21 @@ bool bth_name_fits(const char *pattern, const char *name)
     return fnmatch(pattern, name, 0) == 0;
 }
 
-static bool tensor_has_bytes(const berth_tensor *tensor)
+int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
+                    void *context, berth_error *error)
 {
-    return tensor && tensor->storage && !(tensor->flags & BERTH_META);
+    const bth_names *names = bth_checkpoint_names(checkpoint, error);
+    bth_name_text name = {0}, path = {0};
+
+    for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
+        bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
+        if (!with_text || bth_names_show(names, i, &name, &path, error) == 0)
+            (void)visit(context, has_bytes ? tensor : NULL, name.text, error);
+    }
+    bth_release(name.text);
+    bth_release(path.text);
+    return error->code;
 }
 
 static bool selection_is_everything(const berth_selection *selection)
@@ -23,39 +35,32 @@ static bool selection_is_everything(const berth_selection *selection)
     return !selection || (!selection->pattern && selection->n_tensors == 0);
 }
 
-/* Visits entry i of the names if it fits the pattern; NULL fits any. */
-static int selection_visit_one(const bth_names *names, size_t i, const char *pattern, bool *fits,
-                               bth_visit visit, void *context, berth_error *error)
-{
-    const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-    char *name;
+struct selection_names {
+    const char *pattern; /* NULL: any name */
+    bool any_fits;
+    bth_visit visit;
+    void *context;
+};
 
-    *fits = !pattern;
-    if (pattern) {
-        if (bth_names_text(names, i, &name, NULL, error) < 0)
-            return error->code;
-        *fits = bth_name_fits(pattern, name);
-        bth_release(name);
-    }
-    return *fits && tensor_has_bytes(tensor) ? visit(context, tensor, error) : 0;
+static int selection_visit_name(void *context, const berth_tensor *tensor, const char *name,
+                                berth_error *error)
+{
+    struct selection_names *names = context;
+
+    if (names->pattern && !bth_name_fits(names->pattern, name))
+        return 0;
+    names->any_fits = true;
+    return tensor ? names->visit(names->context, tensor, error) : 0;
 }
 
 static int selection_visit_names(berth_checkpoint *checkpoint, const char *pattern, bth_visit visit,
                                  void *context, berth_error *error)
 {
-    const bth_names *names = bth_checkpoint_names(checkpoint, error);
-    bool any = !pattern;
+    struct selection_names names = {.pattern = pattern, .visit = visit, .context = context};
 
-    if (!names)
+    if (bth_names_visit(checkpoint, pattern, selection_visit_name, &names, error) < 0 ||
+        names.any_fits || !pattern)
         return error->code;
-    for (size_t i = 0; i < bth_names_count(names); i++) {
-        bool fits;
-        if (selection_visit_one(names, i, pattern, &fits, visit, context, error) < 0)
-            return error->code;
-        any = any || fits;
-    }
-    if (any)
-        return 0;
     return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
                     "no tensor has a name that fits \"%.100s\"", pattern);
 }
@@ -83,18 +88,13 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
 
 /* ---- storages ---- */
 
-struct selection_marks {
-    bool *is_selected; /* by index */
-};
-
+/* A bth_visit; its context are marks by the index of a storage. */
 static int selection_mark(void *context, const berth_tensor *tensor, berth_error *error)
 {
-    struct selection_marks *selection_marks = context;
-    const berth_storage *storage = tensor->storage;
+    bool *is_selected = context;
 
-    (void)error;
-    selection_marks->is_selected[storage->root ? storage->root->index : storage->index] = true;
-    return 0;
+    is_selected[bth_storage_root(tensor->storage)->index] = true;
+    return error->code;
 }
 
 static int storage_compare_offsets(const void *a, const void *b)
@@ -126,7 +126,7 @@ int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *
                            const berth_storage ***storages, size_t *n, berth_error *error)
 {
     size_t n_all = checkpoint->storages.n;
-    struct selection_marks selection_marks = {0};
+    bool *is_selected = NULL;
 
     *storages = NULL;
     *n = 0;
@@ -134,18 +134,18 @@ int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *
         return error->code;
     /* Also without storages: a pattern may still fit nothing. */
     if (!selection_is_everything(selection)) {
-        selection_marks.is_selected = bth_allocate_zeroed(n_all + 1);
-        if (!selection_marks.is_selected)
+        is_selected = bth_allocate_zeroed(n_all + 1);
+        if (!is_selected)
             return bth_fail_memory(error, n_all + 1);
-        if (bth_selection_visit(checkpoint, selection, selection_mark, &selection_marks, error) < 0)
+        if (bth_selection_visit(checkpoint, selection, selection_mark, is_selected, error) < 0)
             goto cleanup;
     }
     *storages = bth_allocate((n_all + 1) * sizeof **storages);
     if (!*storages)
         (void)bth_fail_memory(error, (n_all + 1) * sizeof **storages);
     else
-        *n = selection_collect(checkpoint, selection_marks.is_selected, *storages);
+        *n = selection_collect(checkpoint, is_selected, *storages);
 cleanup:
-    bth_release(selection_marks.is_selected);
+    bth_release(is_selected);
     return error->code;
 }

@@ -5,7 +5,15 @@
 
 #include "load/checkpoint.h"
 
-/* Gets one tensor: 0 or a status, which ends the visit. */
+/* Gets one name of the list, and its tensor, or NULL if that has no bytes. An error ends the visit.
+ */
+typedef int (*bth_name_visit)(void *context, const berth_tensor *tensor, const char *name,
+                              berth_error *error);
+/* with_text: else the visit gets NULL for the name. */
+int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
+                    void *context, berth_error *error);
+
+/* Gets one tensor. An error ends the visit. */
 typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
 
 /*

@@ -1,8 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is known of one storage: its place, the verdict on its CRC, and why it cannot be used. */
+/* One storage: its alignment, how it is loaded, its device target, and the verdict on its CRC. */
 #include "config/error.h"
-#include "config/memory.h"
+#include "format/values/value.h"
 #include "load/storages_load.h"
+
+/* The widest element that has to be aligned: what an untyped storage may be viewed as. */
+#define WIDEST_UNIT 8
+
+bool bth_storage_is_untyped(const berth_storage *storage)
+{
+    return storage->dtype == BERTH_DTYPE_NONE || storage->dtype == BERTH_UINT8;
+}
+
+size_t bth_storage_alignment(const berth_storage *storage)
+{
+    return bth_storage_is_untyped(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
+}
 
 int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
 {
@@ -11,29 +24,70 @@ int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
                     "which bytes to swap is not known");
 }
 
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root)
+const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
 {
-    bth_placed placed = {0};
+    bth_checkpoint_restart_if_forked(checkpoint);
+    return atomic_load(&checkpoint->storages.stored[index].memory);
+}
+
+bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root)
+{
+    bth_storage_target target = {0};
 
     bth_checkpoint_lock(checkpoint);
-    if (checkpoint->storages.placed)
-        placed = checkpoint->storages.placed[root->index];
+    if (checkpoint->storages.targets)
+        target = checkpoint->storages.targets[root->index];
     bth_checkpoint_unlock(checkpoint);
-    return placed;
+    return target;
 }
 
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error)
+/* ---- choice ---- */
+
+/* T5: what cannot be used in place is read, whatever was chosen. */
+static bth_choice storage_choice_in_place(const berth_checkpoint *checkpoint,
+                                          const berth_storage *root, bth_choice choice)
 {
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "its place is %s, where the host cannot follow an address: "
-                    "berth_tensor_device_address tells it, berth_tensor_read copies from there",
-                    bth_device_name(device));
+    uintptr_t address =
+        (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
+
+    if (choice.method != BERTH_LOAD_MAP)
+        return choice;
+    if (checkpoint->storages.stored[root->index].unit > 1)
+        return (bth_choice){BERTH_LOAD_READ, "it is in the other byte order"};
+    if (address % bth_storage_alignment(root) != 0)
+        return (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
+    return choice;
 }
 
-/* What the directory says of a sum. BERTH_CRC_ABSENT: a legacy file has none. */
-static berth_crc_verdict storage_judge(const berth_checkpoint *checkpoint,
-                                       const berth_storage *storage, uint32_t computed,
-                                       berth_error *error)
+bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
+                              bth_conditions *conditions, const berth_storage *root)
+{
+    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+    berth_load_method asked =
+        stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
+    bth_choice choice =
+        bth_access_choose(&checkpoint->source.access, config, conditions, asked, stored->chosen_by);
+
+    return storage_choice_in_place(checkpoint, root, choice);
+}
+
+bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root)
+{
+    bth_conditions conditions = {0};
+
+    bth_checkpoint_lock(checkpoint);
+    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
+    bth_checkpoint_unlock(checkpoint);
+    return choice.method == BERTH_LOAD_MAP;
+}
+
+/* ---- checksum ---- */
+
+/* Compares with the directory. BERTH_CRC_ABSENT: a legacy file has no CRCs. */
+static berth_crc_verdict storage_compare_crc32(const berth_checkpoint *checkpoint,
+                                               const berth_storage *storage, uint64_t nbytes,
+                                               uint32_t crc32, berth_error *error)
 {
     const bth_zip_entry *entry;
     bool present = false;
@@ -41,17 +95,17 @@ static berth_crc_verdict storage_judge(const berth_checkpoint *checkpoint,
     if (checkpoint->contents.is_legacy)
         return BERTH_CRC_ABSENT;
     if (bth_storage_entry(&checkpoint->contents, storage, &entry, error) < 0 ||
-        entry->nbytes != storage->nbytes) /* T1: the CRC is of more bytes */
+        entry->nbytes != nbytes) /* T1: the recorded CRC is of more bytes */
         return BERTH_CRC_UNCHECKED;
-    if (bth_zip_check_crc(entry, computed, &present, error) < 0)
+    if (bth_zip_check_crc(entry, crc32, &present, error) < 0)
         return BERTH_CRC_BAD;
     return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
 }
 
 int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint32_t computed, berth_error *error)
+                            uint64_t nbytes, uint32_t crc32, berth_error *error)
 {
-    berth_crc_verdict verdict = storage_judge(checkpoint, storage, computed, error);
+    berth_crc_verdict verdict = storage_compare_crc32(checkpoint, storage, nbytes, crc32, error);
 
     bth_checkpoint_lock(checkpoint);
     checkpoint->storages.stored[storage->index].crc32 = (uint8_t)verdict;
@@ -59,9 +113,32 @@ int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *s
     return error->code;
 }
 
-void bth_kept_region_free(bth_kept_region *kept)
+int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
+                            berth_error *error)
 {
-    if (kept)
-        bth_region_free(&kept->region);
-    bth_release(kept);
+    for (size_t i = 0; transfer->with_crc32 && i < transfer->requests.n_ranges; i++) {
+        const bth_range *range = &transfer->requests.ranges[i];
+        if (bth_storage_check_crc32(checkpoint, range->owner, range->nbytes, range->crc32, error) <
+            0)
+            return bth_error_in_storage(checkpoint, range->owner, error);
+    }
+    return 0;
+}
+
+/* ---- transfers ---- */
+
+int bth_range_name(void *context, const bth_range *range, berth_error *error)
+{
+    return bth_error_in_storage(context, range->owner, error);
+}
+
+void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer)
+{
+    if (!stats)
+        return;
+    stats->moved_nbytes += atomic_load(&transfer->moved_nbytes);
+    stats->n_requests += atomic_load(&transfer->n_reads);
+    stats->disk_seconds += (double)atomic_load(&transfer->disk_nanoseconds) * 1e-9;
+    stats->render_seconds += (double)atomic_load(&transfer->render_nanoseconds) * 1e-9;
+    stats->crc32_seconds += (double)atomic_load(&transfer->crc32_nanoseconds) * 1e-9;
 }

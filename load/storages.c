@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * The storages of a checkpoint: which bytes of them are swapped, their memory, which lives as long
- * as the checkpoint, and ranges of them. storages_load.c loads them.
- */
+/* The storages of a checkpoint: byte swaps, ranges of them, their memory, statistics. */
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
-#include "io/clock.h"
-#include "io/file.h"
 #include "load/storages_load.h"
 #include "load/transfer/checksum_scan.h"
 #include "load/transfer/read_into.h"
@@ -19,14 +14,9 @@
 
 typedef unsigned long long ull;
 
-/* ---- which bytes are reversed (T5) ---- */
+/* ---- which bytes are swapped (T5) ---- */
 
-static bool checkpoint_is_foreign(const berth_checkpoint *checkpoint)
-{
-    return checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
-}
-
-/* An untyped storage is swapped by the dtype that views it; bytes beside it do not count. */
+/* A view with elements of single bytes does not count. */
 static void storage_set_unit(bth_stored *stored, berth_dtype dtype)
 {
     size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
@@ -37,20 +27,21 @@ static void storage_set_unit(bth_stored *stored, berth_dtype dtype)
         stored->unit = (uint8_t)unit;
 }
 
-/* Foreign order: each storage's unit, from its class, or from all tensors that view it. */
+/* For foreign order: a storage's unit comes from its class, or, if that has none, from the tensors
+ * that view it. */
 static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 {
-    bool any_open = false;
+    bool any_untyped = false;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         storage_set_unit(&checkpoint->storages.stored[i], storage->dtype);
         if (bth_storage_is_untyped(storage)) {
             storage_set_unit(&checkpoint->storages.stored[i], storage->element);
-            any_open = true;
+            any_untyped = true;
         }
     }
-    if (!any_open)
+    if (!any_untyped)
         return 0;
     if (bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error) < 0)
         return error->code;
@@ -63,26 +54,11 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
     return 0;
 }
 
-/* ---- checksums ---- */
+/* ---- ranges ---- */
 
-/* Its verdict, from now on. */
-static int storage_set_verdict(berth_checkpoint *checkpoint, const berth_storage *root,
-                               const bth_zip_entry *entry, uint32_t crc32, berth_error *error)
-{
-    berth_crc_verdict verdict = BERTH_CRC_ABSENT; /* the legacy format has none */
-    bool present = false;
-
-    if (entry && bth_zip_check_crc(entry, crc32, &present, error) < 0)
-        verdict = BERTH_CRC_BAD;
-    else if (present)
-        verdict = BERTH_CRC_GOOD;
-    bth_checkpoint_lock(checkpoint);
-    checkpoint->storages.stored[root->index].crc32 = (uint8_t)verdict;
-    bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
-int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
+/* load.check=data: compares the CRC of the whole storage, once, before ranges of it are read. */
+static int storage_verify(berth_checkpoint *checkpoint, const berth_storage *root,
+                          berth_error *error)
 {
     bth_scan scan = {.through_cache = true};
     bth_scan_record record = {.offset = root->offset};
@@ -94,28 +70,18 @@ int bth_verify_storage(berth_checkpoint *checkpoint, const berth_storage *root, 
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
         verdict == BERTH_CRC_ABSENT)
         return error->code;
-    if (checkpoint->contents.is_legacy)
-        return storage_set_verdict(checkpoint, root, NULL, 0, error);
-    if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
-        return error->code;
-    record.nbytes = record.entry->nbytes;
-    if (bth_scan_records(&checkpoint->source.reader, &checkpoint->config, &scan, &record, 1,
-                         error) < 0)
-        return error->code;
-    return storage_set_verdict(checkpoint, root, record.entry, record.crc32, error);
+    if (!checkpoint->contents.is_legacy) {
+        if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
+            return error->code;
+        record.nbytes = record.entry->nbytes;
+        if (bth_scan_records(&checkpoint->source.reader, &checkpoint->config, &scan, &record, 1,
+                             error) < 0)
+            return error->code;
+    }
+    return bth_storage_check_crc32(checkpoint, root, record.nbytes, record.crc32, error);
 }
 
-/* ---- reading ---- */
-
-static const berth_storage *storage_root(const berth_storage *storage, uint64_t *offset)
-{
-    if (!storage->root)
-        return storage;
-    *offset += storage->root_offset;
-    return storage->root;
-}
-
-/* As they are in the file. */
+/* In the file's byte order. */
 static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage *root,
                               uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
@@ -133,7 +99,7 @@ static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage 
                           buffer, nbytes, root->offset + offset, error);
 }
 
-/* A part of one unit. */
+/* A part of one swapped unit. */
 static int storage_read_part_of_unit(bth_reader *reader, const berth_storage *root, size_t unit,
                                      uint8_t *buffer, size_t nbytes, uint64_t offset,
                                      berth_error *error)
@@ -150,7 +116,7 @@ static int storage_read_part_of_unit(bth_reader *reader, const berth_storage *ro
     return 0;
 }
 
-/* Swapped bytes of any range: whole units where they belong, and the parts at its ends. */
+/* Whole units are swapped in the buffer; the range may begin and end inside a unit. */
 static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
                                 size_t unit, uint8_t *buffer, size_t nbytes, uint64_t offset,
                                 berth_error *error)
@@ -180,22 +146,22 @@ static int storage_read_root(berth_checkpoint *checkpoint, const berth_storage *
     if (stored->is_ambiguous)
         return bth_fail_ambiguous(root, error);
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
-        bth_verify_storage(checkpoint, root, error) < 0)
+        storage_verify(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
         return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
     return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
 }
 
-/* From a device. Memory of the caller's may be freed by now. */
-static int storage_read_from_device(const bth_placed *placed, const berth_storage *root,
+/* The caller may have freed its device memory by now. */
+static int storage_read_from_device(const bth_range_target *target, const berth_storage *root,
                                     void *buffer, size_t nbytes, uint64_t offset,
                                     berth_error *error)
 {
-    if (bth_device_check_life(placed->device, placed->life, error) < 0 ||
-        bth_device_check(placed->device, placed->address, (size_t)root->nbytes, error) < 0)
+    if (bth_device_check_life(target->device, target->life, error) < 0 ||
+        bth_device_check(target->device, target->address, (size_t)root->nbytes, error) < 0)
         return error->code;
-    return bth_device_read(placed->device, buffer, placed->address + (uintptr_t)offset, nbytes,
+    return bth_device_read(target->device, buffer, target->address + (uintptr_t)offset, nbytes,
                            NULL, error);
 }
 
@@ -207,12 +173,12 @@ static bool storage_is_mapped(berth_checkpoint *checkpoint, const uint8_t *memor
     return holds;
 }
 
-/* From what it has become, wherever that is, or else from the file. */
+/* From where it was loaded to, or else from the file. */
 static int storage_read_anywhere(berth_checkpoint *checkpoint, const berth_storage *root,
                                  void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    /* Whoever has its memory may have written to it: then that is what the storage holds. */
-    const uint8_t *memory = bth_storage_found(checkpoint, root->index);
+    /* The caller may have written to its memory: the storage holds that then. */
+    const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
 
     if (memory && bth_read_is_long(&checkpoint->config, nbytes))
         return bth_copy_range(&checkpoint->source.reader, &checkpoint->config, memory + offset,
@@ -222,64 +188,49 @@ static int storage_read_anywhere(berth_checkpoint *checkpoint, const berth_stora
         memcpy(buffer, memory + offset, nbytes);
         return 0;
     }
-    bth_placed placed = bth_storage_placed(checkpoint, root);
-    if (placed.is_there)
-        return storage_read_from_device(&placed, root, buffer, nbytes, offset, error);
+    bth_storage_target target = bth_storage_get_target(checkpoint, root);
+    if (target.is_there)
+        return storage_read_from_device(&target.range, root, buffer, nbytes, offset, error);
     return storage_read_root(checkpoint, root, buffer, nbytes, offset, error);
 }
 
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
 {
+    const berth_storage *root = bth_storage_root(storage);
+
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
                         (ull)offset, (ull)storage->nbytes);
-    const berth_storage *root = storage_root(storage, &offset);
+    offset += storage->root ? storage->root_offset : 0;
     if (nbytes == 0 || storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
 }
 
-/* The hook of berth_storage: who saves the tree again knows nothing of load/. */
+/* Lets save/, which knows nothing of load/, read storages of a checkpoint. */
 static int storage_read_hook(const berth_storage *storage, void *buffer, size_t nbytes,
                              uint64_t offset, berth_error *error)
 {
     bth_stored *stored = storage->context;
-    berth_checkpoint *checkpoint = stored->checkpoint;
 
-    if (bth_storage_read(checkpoint, storage, buffer, nbytes, offset, error) < 0)
-        return bth_error_prefix(error, checkpoint->source.reader.name);
-    return 0;
+    (void)bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
-/* ---- where it lies ---- */
-
-/* How storages become memory when they are asked for one by one, as far as it is the same for all.
- */
-void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason)
-{
-    bth_conditions conditions = {0};
-
-    bth_checkpoint_lock(checkpoint);
-    bth_access_describe(&checkpoint->source.access, &conditions);
-    bth_checkpoint_unlock(checkpoint);
-    bth_choice choice = bth_choose(&checkpoint->config, &conditions,
-                                   (berth_load_method)checkpoint->config.load_method, NULL);
-    *method = bth_choice_name(choice, conditions.is_memory, false);
-    *reason = choice.reason;
-}
+/* ---- memory ---- */
 
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error)
 {
     bth_stored *stored = &checkpoint->storages.stored[storage->index];
-    const berth_storage *root = storage->root ? storage->root : storage;
-    bth_load_request request = {.config = &checkpoint->config,
-                                .with_crc32 = checkpoint->config.load_check >= BTH_CHECK_DATA};
+    const berth_storage *root = bth_storage_root(storage);
+    bth_load_request request = {.config = &checkpoint->config};
 
-    BTH_HOLD_CANCEL(request.with_crc32); /* the directory may be read */
-    *memory = bth_storage_found(checkpoint, storage->index);
+    /* load.check=data may read the directory. */
+    BTH_HOLD_CANCEL(checkpoint->config.load_check >= BTH_CHECK_DATA);
+    *memory = bth_storage_memory_or_null(checkpoint, storage->index);
     if (*memory)
         return 0;
     if (bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
@@ -292,23 +243,17 @@ int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storag
     return 0;
 }
 
-bool bth_storage_is_at_hand(berth_checkpoint *checkpoint, const berth_storage *storage)
+bool bth_storage_is_available(berth_checkpoint *checkpoint, const berth_storage *storage)
 {
-    const berth_storage *root = storage->root ? storage->root : storage;
-    bth_conditions conditions = {0};
+    const berth_storage *root = bth_storage_root(storage);
 
-    if (bth_storage_found(checkpoint, root->index))
+    if (bth_storage_memory_or_null(checkpoint, root->index))
         return true;
-    if (bth_storage_placed(checkpoint, root).device)
-        return false;
-    bth_checkpoint_lock(checkpoint);
-    bth_access_describe(&checkpoint->source.access, &conditions);
-    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
-    bth_checkpoint_unlock(checkpoint);
-    return choice.method == BERTH_LOAD_MAP;
+    return !bth_storage_get_target(checkpoint, root).range.device &&
+           bth_storage_will_be_mapped(checkpoint, root);
 }
 
-/* ---- what became of them ---- */
+/* ---- statistics ---- */
 
 int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *storage,
                             berth_storage_stats *stats, berth_error *error)
@@ -320,10 +265,10 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
     *stats =
         (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
-        return checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name) : error->code;
-    const berth_storage *root = storage->root ? storage->root : storage;
+        return bth_error_in_checkpoint(checkpoint, error);
+    const berth_storage *root = bth_storage_root(storage);
     const bth_stored *stored = &checkpoint->storages.stored[root->index];
-    const bth_device_handle *device = bth_storage_placed(checkpoint, root).device;
+    const bth_device_handle *device = bth_storage_get_target(checkpoint, root).range.device;
     bth_checkpoint_lock(checkpoint);
     stats->place = device ? bth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
@@ -356,8 +301,8 @@ int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
         storage->context = &checkpoint->storages.stored[i];
         storage->read = storage_read_hook;
     }
-    checkpoint->contents.is_foreign = checkpoint_is_foreign(checkpoint);
-    return checkpoint->contents.is_foreign ? storages_set_units(checkpoint, error) : 0;
+    bool is_foreign = checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    return is_foreign ? storages_set_units(checkpoint, error) : 0;
 }
 
 void bth_storages_end(berth_checkpoint *checkpoint)
@@ -369,8 +314,8 @@ void bth_storages_end(berth_checkpoint *checkpoint)
     checkpoint->storages.regions = NULL;
     bth_device_memory_list_free(checkpoint->storages.device_memory);
     checkpoint->storages.device_memory = NULL;
-    bth_release(checkpoint->storages.placed);
-    checkpoint->storages.placed = NULL;
+    bth_release(checkpoint->storages.targets);
+    checkpoint->storages.targets = NULL;
     checkpoint->storages.stored = NULL;
     bth_access_end(&checkpoint->source.access);
 }

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/storages_load.h"
 
-#include <stdio.h>
-
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/values/value.h"
 #include "io/clock.h"
 #include "io/free_memory.h"
 
 /* For less, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
-/* The widest element that has to be aligned: what an untyped storage may be viewed as. */
-#define WIDEST_UNIT 8
 
 typedef unsigned long long ull;
 
@@ -30,20 +25,20 @@ struct range_list {
  * once: where they failed, it is this thread's turn. Nothing is published before both are done: all
  * or nothing.
  *
- * A thread that waits holds what its first phase claimed, but none waits for ever: what a first
- * phase leaves was claimed, or wanted, by a thread that had begun before. So threads only wait for
- * earlier ones; and a second phase waits no more once it has claimed.
+ * A thread that waits keeps the claims of its first phase, but no two threads can wait for each
+ * other: a first phase leaves only what an earlier thread has claimed or waits for. So threads wait
+ * for earlier ones only; and a second phase does not wait once it has claimed.
  */
 struct phase {
     berth_checkpoint *checkpoint;
-    bth_load_request *request;
+    const bth_load_request *request;
     bool is_second;
     bth_conditions conditions;
-    struct range_list host;     /* what goes to the host, */
+    struct range_list host;     /* ranges that go to the host, */
     struct range_list device;   /* and to devices */
     const berth_storage **rest; /* left to the second phase */
     size_t n_rest;
-    bool with_crc32;    /* CRCs are asked for, and not known of all */
+    bool with_crc32;    /* CRCs are compared, and not known of all */
     const uint8_t *map; /* the file's first byte, if any range is mapped */
     bth_kept_region *region;
     bth_device_memory_list *device_memory;
@@ -59,49 +54,29 @@ static bth_stored *storage_stored(const berth_checkpoint *checkpoint, const bert
     return &checkpoint->storages.stored[root->index];
 }
 
-/* ---- facts of one storage ---- */
-
-bool bth_storage_is_untyped(const berth_storage *storage)
+/* NULL: it goes to the host. Under the lock. */
+static bth_storage_target *storage_device_target(const berth_checkpoint *checkpoint,
+                                                 const berth_storage *root)
 {
-    return storage->dtype == BERTH_DTYPE_NONE || storage->dtype == BERTH_UINT8;
+    bth_storage_target *targets = checkpoint->storages.targets;
+
+    return targets && targets[root->index].range.device ? &targets[root->index] : NULL;
 }
 
-size_t bth_storage_alignment(const berth_storage *storage)
+/* NULL: the caller wants none. */
+static berth_stats *phase_stats(const struct phase *phase)
 {
-    return bth_storage_is_untyped(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
+    return phase->request->params ? phase->request->params->stats : NULL;
+}
+
+static bool request_checks_crc32(const bth_load_request *request)
+{
+    return request->config->load_check >= BTH_CHECK_DATA;
 }
 
 /* ---- with the lock held: choices ---- */
 
-/* T5: what cannot be used in place is read, whatever was chosen. */
-static bth_choice storage_choice_in_place(const berth_checkpoint *checkpoint,
-                                          const berth_storage *root, bth_choice choice)
-{
-    uintptr_t address =
-        (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
-
-    if (choice.method != BERTH_LOAD_MAP)
-        return choice;
-    if (storage_stored(checkpoint, root)->unit > 1)
-        return (bth_choice){BERTH_LOAD_READ, "it is in the other byte order"};
-    if (address % bth_storage_alignment(root) != 0)
-        return (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    return choice;
-}
-
-bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
-                              bth_conditions *conditions, const berth_storage *root)
-{
-    const bth_stored *stored = storage_stored(checkpoint, root);
-    berth_load_method asked =
-        stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
-    bth_choice choice =
-        bth_access_choose(&checkpoint->source.access, config, conditions, asked, stored->chosen_by);
-
-    return storage_choice_in_place(checkpoint, root, choice);
-}
-
-/* The choice and the map, if it is mapped: that it cannot be may be known only now. */
+/* The choice and the map, if it is mapped: whether that is possible may be known only now. */
 static int phase_choose(struct phase *phase, const berth_storage *root, bth_choice *choice,
                         berth_error *error)
 {
@@ -124,8 +99,9 @@ static int phase_choose(struct phase *phase, const berth_storage *root, bth_choi
 
 static bool storage_is_loaded(const berth_checkpoint *checkpoint, const berth_storage *root)
 {
-    return atomic_load(&storage_stored(checkpoint, root)->memory) ||
-           (checkpoint->storages.placed && checkpoint->storages.placed[root->index].is_there);
+    const bth_storage_target *target = storage_device_target(checkpoint, root);
+
+    return atomic_load(&storage_stored(checkpoint, root)->memory) || (target && target->is_there);
 }
 
 /* Whether it is left to other threads, which load it or waited first. */
@@ -133,7 +109,7 @@ static bool phase_leaves(const struct phase *phase, const berth_storage *root)
 {
     const bth_stored *stored = storage_stored(phase->checkpoint, root);
 
-    return stored->is_coming || (!phase->is_second && stored->n_waiting > 0);
+    return stored->is_loading || (!phase->is_second && stored->n_waiting > 0);
 }
 
 static bool phase_wants(const struct phase *phase, const berth_storage *root)
@@ -141,7 +117,7 @@ static bool phase_wants(const struct phase *phase, const berth_storage *root)
     return !storage_is_loaded(phase->checkpoint, root) && !phase_leaves(phase, root);
 }
 
-/* What a load at once looks at before it chooses. */
+/* Fills the conditions of the choice. */
 static void phase_measure(struct phase *phase, const berth_storage *const *roots, size_t n)
 {
     bth_access *access = &phase->checkpoint->source.access;
@@ -161,7 +137,6 @@ static void phase_measure(struct phase *phase, const berth_storage *const *roots
     bth_access_measure(access, &phase->conditions, begin, end, asked_nbytes);
 }
 
-/* Nothing more is to be done for it. */
 static void storage_publish(bth_stored *stored, const char *method, const char *reason,
                             const uint8_t *memory)
 {
@@ -172,32 +147,29 @@ static void storage_publish(bth_stored *stored, const char *method, const char *
 
 static bool phase_wants_crc32(struct phase *phase, const bth_stored *stored)
 {
-    bool wants = phase->request->with_crc32 && stored->crc32 != BERTH_CRC_GOOD &&
+    bool wants = request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_GOOD &&
                  stored->crc32 != BERTH_CRC_ABSENT;
 
     phase->with_crc32 = phase->with_crc32 || wants;
     return wants;
 }
 
-/* What goes to a device. T5: there it is aligned, but in the file its elements may not be. */
+/* T5: on a device it is aligned, but its elements may not be aligned in the file. */
 static void phase_claim_for_device(struct phase *phase, const berth_storage *root,
-                                   bth_placed *placed)
+                                   bth_storage_target *target)
 {
     bth_stored *stored = storage_stored(phase->checkpoint, root);
-
-    if (root->nbytes == 0) {
-        placed->is_there = true;
-        storage_publish(stored, "memory", "it is empty", NULL);
-        return;
-    }
     bth_range range = {.owner = root,
                        .offset = root->offset,
                        .nbytes = root->nbytes,
                        .unit = stored->unit,
-                       .target = {.device = placed->device,
-                                  .address = placed->address,
-                                  .life = placed->life,
-                                  .ready = placed->ready}};
+                       .target = target->range};
+
+    if (root->nbytes == 0) {
+        target->is_there = true;
+        storage_publish(stored, "memory", "it is empty", NULL);
+        return;
+    }
     phase->conditions.use = BTH_USE_DEVICE;
     range.choice =
         bth_storage_choose(phase->checkpoint, phase->request->config, &phase->conditions, root);
@@ -205,24 +177,17 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
     range.shift = (uint8_t)(stored->unit > 1 ? root->offset % stored->unit : 0);
     if (range.shift > 0)
         range.choice = (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    /* Z10: what was summed before is read once more, and may be different by now. */
-    phase->with_crc32 =
-        phase->with_crc32 || (phase->request->with_crc32 && stored->crc32 != BERTH_CRC_ABSENT);
+    /* Z10: also if it was summed before: it is read once more, and may be different by now. */
+    if (request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_ABSENT)
+        phase->with_crc32 = true;
     phase->device.ranges[phase->device.n++] = range;
 }
 
-static int phase_claim_one(struct phase *phase, const berth_storage *root, berth_error *error)
+static int phase_claim_for_host(struct phase *phase, const berth_storage *root, berth_error *error)
 {
-    bth_placed *placed = phase->checkpoint->storages.placed;
     bth_stored *stored = storage_stored(phase->checkpoint, root);
     bth_choice choice;
 
-    if (stored->is_ambiguous)
-        return bth_fail_ambiguous(root, error);
-    if (placed && placed[root->index].device) {
-        phase_claim_for_device(phase, root, &placed[root->index]);
-        return 0;
-    }
     if (root->nbytes == 0) {
         storage_publish(stored, "memory", "it is empty", no_bytes);
         return 0;
@@ -245,25 +210,39 @@ static int phase_claim_one(struct phase *phase, const berth_storage *root, berth
     return 0;
 }
 
-/* Who needs an address of the host's gets an error, whether it was loaded or not. */
-static int phase_check_place(const struct phase *phase, const berth_storage *root,
-                             berth_error *error)
+/* Claims the storage, leaves it to the second phase, or does nothing: it is loaded. */
+static int phase_claim_one(struct phase *phase, const berth_storage *root, berth_error *error)
 {
-    const bth_placed *placed = phase->checkpoint->storages.placed;
+    bth_storage_target *target = storage_device_target(phase->checkpoint, root);
 
-    if (phase->request->to_devices || !placed || !placed[root->index].device)
+    if (target && !phase->request->at_once) /* also if it was loaded */
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
+                        "it is on %s, where the host cannot follow an address: "
+                        "berth_tensor_device_address returns that address, berth_tensor_read "
+                        "copies the bytes",
+                        bth_device_name(target->range.device));
+    if (storage_is_loaded(phase->checkpoint, root))
         return 0;
-    return bth_fail_on_device(placed[root->index].device, error);
+    if (phase_leaves(phase, root)) {
+        phase->rest[phase->n_rest++] = root;
+        return 0;
+    }
+    if (storage_stored(phase->checkpoint, root)->is_ambiguous)
+        return bth_fail_ambiguous(root, error);
+    if (!target)
+        return phase_claim_for_host(phase, root, error);
+    phase_claim_for_device(phase, root, target);
+    return 0;
 }
 
-static void phase_set_coming(const struct phase *phase, bool is_coming)
+static void phase_set_loading(const struct phase *phase, bool is_loading)
 {
     for (size_t i = 0; i < phase->host.n; i++)
-        storage_stored(phase->checkpoint, range_storage(&phase->host.ranges[i]))->is_coming =
-            is_coming;
+        storage_stored(phase->checkpoint, range_storage(&phase->host.ranges[i]))->is_loading =
+            is_loading;
     for (size_t i = 0; i < phase->device.n; i++)
-        storage_stored(phase->checkpoint, range_storage(&phase->device.ranges[i]))->is_coming =
-            is_coming;
+        storage_stored(phase->checkpoint, range_storage(&phase->device.ranges[i]))->is_loading =
+            is_loading;
 }
 
 static void phase_set_waiting(const struct phase *phase, int change)
@@ -272,33 +251,32 @@ static void phase_set_waiting(const struct phase *phase, int change)
         storage_stored(phase->checkpoint, phase->rest[i])->n_waiting += change;
 }
 
-/* Until no thread loads any of them: then they are loaded, or it failed. */
+/* Waits until no other thread loads any of them. */
 static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                             size_t n)
 {
     for (size_t i = 0; i < n;) {
-        if (!storage_stored(checkpoint, roots[i])->is_coming) {
+        if (!storage_stored(checkpoint, roots[i])->is_loading) {
             i++;
             continue;
         }
-        (void)pthread_cond_wait(&checkpoint->storages.settled, &checkpoint->lock.mutex);
+        (void)pthread_cond_wait(&checkpoint->storages.finished, &checkpoint->lock.mutex);
         i = 0; /* it was unlocked meanwhile */
     }
 }
 
-/* After an error nothing is claimed. */
-static void phase_claim_all(struct phase *phase, const berth_storage *const *roots, size_t n,
-                            berth_error *error)
+/* Returns NULL, or the storage whose claim failed: then nothing is claimed. */
+static const berth_storage *phase_claim_all(struct phase *phase, const berth_storage *const *roots,
+                                            size_t n, berth_error *error)
 {
-    for (size_t i = 0; i < n && error->code == 0; i++) {
-        if (phase_check_place(phase, roots[i], error) < 0 ||
-            (phase_wants(phase, roots[i]) && phase_claim_one(phase, roots[i], error) < 0))
-            (void)bth_error_in_storage(phase->checkpoint, roots[i], error);
-        else if (!storage_is_loaded(phase->checkpoint, roots[i]) && phase_leaves(phase, roots[i]))
-            phase->rest[phase->n_rest++] = roots[i];
-    }
+    const berth_storage *failed = NULL;
+
+    for (size_t i = 0; i < n && error->code == 0; i++)
+        if (phase_claim_one(phase, roots[i], error) < 0)
+            failed = roots[i];
     if (error->code < 0)
         phase->host.n = phase->device.n = phase->n_rest = 0;
+    return failed;
 }
 
 /* Fills the phase's ranges. They are this thread's, until they are published. */
@@ -311,48 +289,25 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
     if (phase->is_second)
         wait_for_others(checkpoint, roots, n);
     phase_measure(phase, roots, n);
-    if (phase->request->with_crc32)
+    if (request_checks_crc32(phase->request))
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
-    phase_claim_all(phase, roots, n, error);
-    phase_set_coming(phase, true);
+    const berth_storage *failed = phase_claim_all(phase, roots, n, error);
+    phase_set_loading(phase, true);
     phase_set_waiting(phase, 1);
     bth_checkpoint_unlock(checkpoint);
-    return error->code;
+    return failed ? bth_error_in_storage(checkpoint, failed, error) : error->code;
 }
 
 /* ---- without the lock: memory, and the transfers ---- */
 
-/* The name of a tensor that views the storage, or nothing. */
-static void storage_describe(const berth_checkpoint *checkpoint, const berth_storage *root,
-                             char *text, size_t text_nbytes)
-{
-    berth_error unasked = {0};
-    const bth_names *names = bth_checkpoint_names(checkpoint, &unasked);
-    char *name;
-
-    text[0] = '\0';
-    for (size_t i = 0; names && i < bth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-        if (!tensor || !tensor->storage ||
-            (tensor->storage != root && tensor->storage->root != root))
-            continue;
-        if (bth_names_text(names, i, &name, NULL, &unasked) == 0) {
-            (void)snprintf(text, text_nbytes, " for \"%.80s\"", name);
-            bth_release(name);
-        }
-        return;
-    }
-}
-
 /*
- * Before anything is read: names the first that does not fit, and what is missing. X15: only what
- * exceeds all that could be reclaimed is refused. The allocation itself cannot decide: Linux grants
- * it, and kills the process that then fills it.
+ * Before anything is read: the error is about the first storage that does not fit. X15: refuses
+ * only what exceeds all memory that could be reclaimed. The allocation itself cannot decide: Linux
+ * grants it, and kills the process that then fills it.
  */
 static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_error *error)
 {
     const struct range_list *host = &phase->host;
-    char name[100];
     size_t i = 0;
 
     if (nbytes < MEASURED_MIN_NBYTES)
@@ -365,10 +320,9 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
                                host->ranges[i].region_at + host->ranges[i].nbytes <= free_nbytes))
         i++;
     const berth_storage *storage = range_storage(&host->ranges[i]);
-    storage_describe(phase->checkpoint, storage, name, sizeof name);
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
-                   "there is no memory%s: of %llu bytes needed, %llu are missing", name,
-                   (ull)nbytes, (ull)(nbytes - free_nbytes));
+                   "there is no memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
+                   (ull)(nbytes - free_nbytes));
     return bth_error_in_storage(phase->checkpoint, storage, error);
 }
 
@@ -388,43 +342,14 @@ static int phase_make_region(struct phase *phase, const bth_requests *requests, 
                           &phase->region->region, error);
 }
 
-/* Z10: the CRCs of what was loaded. */
-static int phase_check_crc32s(const struct phase *phase, const struct range_list *list,
-                              berth_error *error)
-{
-    for (size_t i = 0; phase->with_crc32 && i < list->n; i++)
-        (void)bth_storage_check_crc32(phase->checkpoint, range_storage(&list->ranges[i]),
-                                      list->ranges[i].crc32, error);
-    return error->code;
-}
-
-static int phase_name(void *context, const bth_range *range, berth_error *error)
-{
-    const struct phase *phase = context;
-
-    return bth_error_in_storage(phase->checkpoint, range_storage(range), error);
-}
-
 static bth_transfer phase_transfer(struct phase *phase, const struct range_list *list, bth_use use)
 {
     return (bth_transfer){.access = &phase->checkpoint->source.access,
                           .config = phase->request->config,
                           .params = phase->request->params,
-                          .calls = {.context = phase, .name = phase_name},
+                          .calls = {.context = phase->checkpoint, .name = bth_range_name},
                           .with_crc32 = phase->with_crc32,
                           .requests = {.ranges = list->ranges, .n_ranges = list->n, .use = use}};
-}
-
-static void phase_count(struct phase *phase, bth_transfer *transfer)
-{
-    bth_load_request *request = phase->request;
-
-    request->moved_nbytes += atomic_load(&transfer->moved_nbytes);
-    request->n_requests += atomic_load(&transfer->n_reads);
-    request->disk_seconds += (double)atomic_load(&transfer->disk_nanoseconds) * 1e-9;
-    request->render_seconds += (double)atomic_load(&transfer->render_nanoseconds) * 1e-9;
-    request->crc32_seconds += (double)atomic_load(&transfer->crc32_nanoseconds) * 1e-9;
-    bth_transfer_end(transfer);
 }
 
 static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_error *error)
@@ -435,24 +360,30 @@ static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_err
         bth_transfer_cut(transfer, phase->region ? phase->region->region.bytes : NULL, phase->map,
                          error) == 0 &&
         bth_transfer_run(transfer, error) == 0)
-        (void)phase_check_crc32s(phase, &phase->host, error);
-    phase_count(phase, transfer);
+        (void)bth_ranges_check_crc32s(phase->checkpoint, transfer, error);
+    bth_stats_add_transfer(phase_stats(phase), transfer);
+    bth_transfer_end(transfer);
     return error->code;
 }
 
 static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error *error)
 {
+    berth_stats *stats = phase_stats(phase);
+
     if (phase->device.n == 0)
         return 0;
     if (bth_transfer_cut(&to->transfer, NULL, NULL, error) == 0 &&
         bth_to_device_run(to, error) == 0)
-        (void)phase_check_crc32s(phase, &phase->device, error);
-    phase_count(phase, &to->transfer);
+        (void)bth_ranges_check_crc32s(phase->checkpoint, &to->transfer, error);
     phase->device_memory = to->memory;
-    phase->request->device_seconds += to->device_seconds;
-    phase->request->memory_nbytes += to->staging_nbytes;
-    for (size_t i = 0; i < phase->device.n && error->code == 0; i++)
-        phase->request->device_nbytes += phase->device.ranges[i].nbytes;
+    if (stats) {
+        bth_stats_add_transfer(stats, &to->transfer);
+        stats->device_seconds += to->device_seconds;
+        stats->memory_nbytes += to->staging_nbytes;
+        for (size_t i = 0; i < phase->device.n && error->code == 0; i++)
+            stats->device_nbytes += phase->device.ranges[i].nbytes;
+    }
+    bth_transfer_end(&to->transfer);
     return error->code;
 }
 
@@ -470,11 +401,12 @@ static int phase_run(struct phase *phase, berth_error *error)
     device.transfer.earlier_nbytes = host.requests.nbytes;
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
-    phase->request->transfer_seconds += bth_seconds() - begin_seconds;
+    if (phase_stats(phase))
+        phase_stats(phase)->transfer_seconds += bth_seconds() - begin_seconds;
     return error->code;
 }
 
-/* ---- with the lock held again: published, or given back ---- */
+/* ---- with the lock held again: claims are published or dropped ---- */
 
 static void phase_publish(const struct phase *phase, const bth_range *range)
 {
@@ -489,14 +421,20 @@ static void phase_publish(const struct phase *phase, const bth_range *range)
                     range->target.device ? NULL : range->memory);
     if (!range->target.device)
         return;
-    bth_placed *placed = &phase->checkpoint->storages.placed[index];
-    placed->address = range->target.address;
-    placed->life = range->target.life;
-    placed->ready = NULL; /* the caller may have destroyed it */
-    placed->is_there = true;
+    bth_storage_target *target = &phase->checkpoint->storages.targets[index];
+    target->range = range->target;
+    target->range.ready = NULL; /* the caller may have destroyed it */
+    target->is_there = true;
 }
 
-/* Memory belongs to the checkpoint from now on, or is given back. */
+void bth_kept_region_free(bth_kept_region *kept)
+{
+    if (kept)
+        bth_region_free(&kept->region);
+    bth_release(kept);
+}
+
+/* Memory belongs to the checkpoint from now on, or is freed. */
 static void phase_finish_memory(struct phase *phase, bool is_good)
 {
     bth_storages *storages = &phase->checkpoint->storages;
@@ -511,7 +449,8 @@ static void phase_finish_memory(struct phase *phase, bool is_good)
         phase->region->n_forks = bth_forks();
         phase->region->next = storages->regions;
         storages->regions = phase->region;
-        phase->request->memory_nbytes += phase->region->nbytes;
+        if (phase_stats(phase))
+            phase_stats(phase)->memory_nbytes += phase->region->nbytes;
     }
     while (*last)
         last = &(*last)->next;
@@ -521,9 +460,9 @@ static void phase_finish_memory(struct phase *phase, bool is_good)
 
 static void phase_finish(struct phase *phase, bool is_good)
 {
-    phase_set_coming(phase, false);
+    phase_set_loading(phase, false);
     phase_set_waiting(phase, -1);
-    phase_finish_memory(phase, is_good); /* first: a child looks there for what it cannot trust */
+    phase_finish_memory(phase, is_good); /* first: checkpoint_lock.c looks for it in a child */
     for (size_t i = 0; i < phase->host.n && is_good; i++)
         phase_publish(phase, &phase->host.ranges[i]);
     for (size_t i = 0; i < phase->device.n && is_good; i++)
@@ -539,7 +478,7 @@ static void load_finish(struct phase *first, struct phase *second, bool is_good)
     bth_checkpoint_lock(checkpoint);
     phase_finish(first, is_good);
     phase_finish(second, is_good);
-    (void)pthread_cond_broadcast(&checkpoint->storages.settled);
+    (void)pthread_cond_broadcast(&checkpoint->storages.finished);
     bth_checkpoint_unlock(checkpoint);
 }
 
@@ -572,7 +511,7 @@ static void load_in_phases(struct phase *first, bth_range *ranges, const berth_s
     load_finish(first, &second, error->code == 0);
 }
 
-int bth_storages_load(berth_checkpoint *checkpoint, bth_load_request *request,
+int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error)
 {
     struct phase first = {.checkpoint = checkpoint, .request = request};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Storages are loaded: one when it is asked for, or many at once. A thread claims those that it
- * loads: others wait for it, and none is loaded twice. Names and data of others stay usable
+ * Loading storages: one when its memory is needed, or many at once. A thread claims those that it
+ * loads: others wait for it, and none is loaded twice. Names and other storages stay usable
  * meanwhile.
  */
 #ifndef BTH_LOAD_STORAGES_LOAD_H
@@ -10,42 +10,45 @@
 #include "load/checkpoint.h"
 
 typedef struct bth_load_request {
-    const struct berth_config *config;
-    const berth_params *params; /* for its progress; or NULL */
-    bool at_once;               /* bytes are there when it returns, not when they are touched */
-    bool with_crc32;            /* CRCs are compared (Z10) */
-    bool to_devices;            /* also storages that go there; else they are an error */
-    /* Results, added up: */
-    double transfer_seconds;
-    double device_seconds, render_seconds, disk_seconds; /* of all workers */
-    double crc32_seconds;                                /* of render_seconds */
-    uint64_t device_nbytes;
-    uint64_t moved_nbytes;
-    uint64_t n_requests;
-    uint64_t memory_nbytes;
+    const struct berth_config *config; /* load.check=data: CRCs are compared (Z10) */
+    const berth_params *params;        /* progress and statistics; or NULL */
+    bool at_once; /* all bytes are read before it returns, to the host or to devices. Else only host
+                     addresses are needed: mapped bytes may come later, devices are an error */
 } bth_load_request;
 
 /* Roots, each once, in the file's order. All or nothing. Thread-safe. */
-int bth_storages_load(berth_checkpoint *checkpoint, bth_load_request *request,
+int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error);
+void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 
-/* With the lock held: the choice for a storage that is not loaded yet, T5 considered. */
-bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
-                              bth_conditions *conditions, const berth_storage *root);
+/* ---- storage_state.c: one storage ---- */
 
-/* Of a root, as it is now; its device is NULL where it goes to the host. Thread-safe. */
-bth_placed bth_storage_placed(berth_checkpoint *checkpoint, const berth_storage *root);
-/* BERTH_E_ARGUMENT: its bytes have no address that the host can follow. */
-int bth_fail_on_device(const bth_device_handle *device, berth_error *error);
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
+/* Whether the file does not say what its elements are: bytes, or anything (v3). */
+bool bth_storage_is_untyped(const berth_storage *storage);
 /* What its address must be a multiple of (T5): a complex number is two of its halves. */
 size_t bth_storage_alignment(const berth_storage *storage);
-/* Whether the class in the file leaves open what the elements are: bytes, or anything (v3). */
-bool bth_storage_is_untyped(const berth_storage *storage);
-/* Compares its CRC with that of the directory, which has been read, and keeps the verdict (Z10).
- * BERTH_E_CHECKSUM: a bad one. */
+int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
+/* Its memory, or NULL if it is not loaded. Thread-safe. */
+const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index);
+/* A copy; its device is NULL where the storage goes to the host. Thread-safe. */
+bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root);
+/* With the lock held: the I/O method for a storage that is not loaded yet, with regard to T5. */
+bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
+                              bth_conditions *conditions, const berth_storage *root);
+/* Whether that method is map. Thread-safe. */
+bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root);
+/*
+ * Compares the CRC of nbytes that were read with the directory, which has been read, and keeps the
+ * verdict (Z10). BERTH_E_CHECKSUM: a bad one.
+ */
 int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint32_t computed, berth_error *error);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
+                            uint64_t nbytes, uint32_t crc32, berth_error *error);
+/* The same for a transfer's ranges, which are whole storages, if it has computed CRCs. */
+int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
+                            berth_error *error);
+/* A bth_transfer_calls.name; its context is the checkpoint, the ranges' owners are roots. */
+int bth_range_name(void *context, const bth_range *range, berth_error *error);
+/* Adds what a transfer did; `stats` may be NULL. */
+void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
 
 #endif

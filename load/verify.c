@@ -18,13 +18,14 @@ typedef struct verification {
     const struct berth_config *config;
     bth_container *container;     /* NULL: the legacy format */
     berth_checkpoint *checkpoint; /* NULL: an archive */
-    bth_verifying *asked;
-    berth_verdict *verdict; /* part of asked */
+    bth_verify_request *request;
+    berth_verdict *verdict; /* part of request */
     bth_head_cache cache;
     size_t *storages;         /* by the index of an entry: 1 + its storage's; 0: it is no storage */
     bth_scan_record *records; /* of a zip: in the order of directory.by_offset, with folders */
     size_t n_records;
-    berth_error first; /* of the first bad record */
+    berth_error first;                  /* of the first bad record */
+    const berth_storage *first_storage; /* if its CRC is bad; or NULL */
 } verification;
 
 static bth_zip_entry *verify_entry(const verification *v, size_t i)
@@ -42,7 +43,7 @@ bool bth_verify_is_verdict(const berth_error *error)
 /* Whether the error is about one record, and the others can still be checked. */
 static bool verify_goes_on(const verification *v, const berth_error *error)
 {
-    return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->asked->scan, error);
+    return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->request->scan, error);
 }
 
 /* ---- what is scanned ---- */
@@ -81,16 +82,8 @@ static uint64_t verify_computed_offset(const verification *v, const bth_zip_entr
 /* Whether its bytes are read, and summed, only when they are needed. */
 static bool verify_is_later(const verification *v, const berth_storage *storage)
 {
-    berth_checkpoint *checkpoint = v->checkpoint;
-    bth_conditions conditions = {0};
-
-    if (!v->asked->only_mapped || !storage)
-        return false;
-    bth_checkpoint_lock(checkpoint);
-    bth_access_describe(&checkpoint->source.access, &conditions);
-    bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, storage);
-    bth_checkpoint_unlock(checkpoint);
-    return choice.method != BERTH_LOAD_MAP;
+    return v->request->only_mapped && storage &&
+           !bth_storage_will_be_mapped(v->checkpoint, storage);
 }
 
 /*
@@ -114,7 +107,7 @@ static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
         if (error->code < 0 && !verify_goes_on(v, error))
             return error->code;
         if (error->code < 0 && !bth_verify_is_verdict(error))
-            v->asked->scan.unread = *error;
+            v->request->scan.unread = *error;
         bth_error_clear(error);
         record->offset = entry->data_offset;
         record->is_left_out = entry->end_offset == 0; /* its header or descriptor is bad */
@@ -191,17 +184,19 @@ static void verify_report(verification *v, const bth_scan_record *record, berth_
     v->verdict->n_bad += bad->code < 0;
     v->verdict->n_verified += crc32 == BERTH_CRC_GOOD && nbytes > 0;
     v->verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
-    if (bad->code < 0 && v->first.code == 0)
+    if (bad->code < 0 && v->first.code == 0) {
         v->first = *bad;
+        v->first_storage = crc32 == BERTH_CRC_BAD ? storage : NULL;
+    }
     if (storage && nbytes > 0)
         v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
-    if (v->asked->tell)
-        v->asked->tell(v->asked->context,
-                       &(berth_record_verdict){.name = entry ? entry->record : "",
-                                               .offset = record->offset,
-                                               .nbytes = nbytes,
-                                               .crc32 = crc32,
-                                               .bad = bad->code < 0 ? bad : NULL});
+    if (v->request->report)
+        v->request->report(v->request->context,
+                           &(berth_record_verdict){.name = entry ? entry->record : "",
+                                                   .offset = record->offset,
+                                                   .nbytes = nbytes,
+                                                   .crc32 = crc32,
+                                                   .bad = bad->code < 0 ? bad : NULL});
 }
 
 /* Header and descriptor of one entry (Z5, Z6): the scan checked them, or this does. */
@@ -326,7 +321,7 @@ static int verify_everything(verification *v, berth_error *error)
         return error->code;
     if (!v->container)
         verify_prepare_legacy(v);
-    if (bth_scan_records(v->reader, v->config, &v->asked->scan, v->records, v->n_records, error) <
+    if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
         0)
         return error->code;
     if (v->container)
@@ -343,11 +338,13 @@ static int verify_run(verification *v, berth_error *error)
     bth_error_clear(&v->first);
     bth_head_cache_begin(&v->cache, v->reader);
     /* A bad record comes before the error that ended the verification. */
-    if ((verify_everything(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0)
+    if ((verify_everything(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
         *error = v->first;
-    else if (error->code ==
-             0) /* it could be read the second time, but a disk that does this is failing */
-        *error = v->asked->scan.unread;
+        if (v->first_storage)
+            (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
+    } else if (error->code ==
+               0) /* it could be read the second time, but a disk that does this is failing */
+        *error = v->request->scan.unread;
     bth_head_cache_free(&v->cache);
     bth_release(v->storages);
     bth_release(v->records);
@@ -360,19 +357,19 @@ static size_t container_count(const bth_container *container)
 }
 
 int bth_verify_container(bth_reader *reader, const struct berth_config *config,
-                         bth_container *container, bth_verifying *asked, berth_error *error)
+                         bth_container *container, bth_verify_request *request, berth_error *error)
 {
     verification v = {.reader = reader,
                       .config = config,
                       .container = container,
                       .n_records = container_count(container),
-                      .asked = asked,
-                      .verdict = &asked->verdict};
+                      .request = request,
+                      .verdict = &request->verdict};
 
     return verify_run(&v, error);
 }
 
-int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_error *error)
+int bth_verify_data(berth_checkpoint *checkpoint, bth_verify_request *request, berth_error *error)
 {
     verification v = {.reader = &checkpoint->source.reader,
                       .config = &checkpoint->config,
@@ -382,9 +379,9 @@ int bth_verify_data(berth_checkpoint *checkpoint, bth_verifying *asked, berth_er
                                        ? checkpoint->storages.n
                                        : container_count(&checkpoint->contents.container),
                       .checkpoint = checkpoint,
-                      .asked = asked,
-                      .verdict = &asked->verdict};
+                      .request = request,
+                      .verdict = &request->verdict};
 
-    asked->verdict.n_storages = checkpoint->storages.n;
+    request->verdict.n_storages = checkpoint->storages.n;
     return verify_run(&v, error);
 }

@@ -38,7 +38,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
                  berth_record_function report, void *context, berth_verdict *verdict,
                  berth_error *error)
 {
-    bth_verifying asked = {.scan.params = params, .tell = report, .context = context};
+    bth_verify_request request = {.scan.params = params, .report = report, .context = context};
     berth_checkpoint *checkpoint = NULL;
     struct berth_config config;
     berth_stats first = {0};
@@ -46,24 +46,24 @@ int berth_verify(const berth_source *source, const berth_params *params,
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (verdict)
-        *verdict = asked.verdict;
+        *verdict = request.verdict;
     if (bth_config_resolve(params, &config, error) < 0 ||
         open_to_verify(source, &config, params, &first, &checkpoint, error) < 0) {
         add_stats(params, &first);
         return error->code;
     }
-    asked.scan.goes_on = !checkpoint->contents.is_legacy;
-    if (bth_verify_data(checkpoint, &asked, error) < 0)
-        (void)bth_error_prefix(error, checkpoint->source.reader.name);
+    request.scan.goes_on = !checkpoint->contents.is_legacy;
+    (void)bth_verify_data(checkpoint, &request, error);
+    (void)bth_error_in_checkpoint(checkpoint, error);
     if (verdict)
-        *verdict = asked.verdict;
+        *verdict = request.verdict;
     bth_checkpoint_stats(checkpoint, params);
     if (params && params->stats)
         params->stats->asked_nbytes =
             checkpoint->source.reader.nbytes; /* open's reads come on top */
-    if (params && params->stats && asked.scan.method) {
-        params->stats->method = asked.scan.method;
-        params->stats->reason = asked.scan.reason;
+    if (params && params->stats && request.scan.method) {
+        params->stats->method = request.scan.method;
+        params->stats->reason = request.scan.reason;
     }
     add_stats(params, &first);
     berth_close(checkpoint);

@@ -163,7 +163,7 @@ static int longer_record_read(bth_opening *opening, berth_error *error)
 {
     if (headers_check(opening, error) < 0 ||
         bth_layout_check_small_listed(opening->contents, error) < 0 ||
-        bth_storages_take_offsets(opening->contents, error) < 0)
+        bth_storages_set_offsets(opening->contents, error) < 0)
         return error->code;
     opening->contents->calculated_offsets = false;
     fallback_log(opening, "a record is longer than its elements");
@@ -195,9 +195,9 @@ static int computed_compare(bth_opening *opening, berth_error *error)
     bool checks_headers = opening->config->load_check >= BTH_CHECK_HEADERS;
     const uint8_t *directory;
 
-    if (bth_container_fetch(&contents->container, &opening->cache,
-                            tail_nbytes(contents, opening->cache.reader->nbytes), &directory,
-                            error) < 0 ||
+    if (bth_container_get(&contents->container, &opening->cache,
+                          tail_nbytes(contents, opening->cache.reader->nbytes), &directory,
+                          error) < 0 ||
         (!checks_headers && !contents->keeps_directory &&
          bth_directory_check_rendered(opening, directory, error) < 0) ||
         contents->counts.known)
@@ -304,7 +304,7 @@ static int listed_read(bth_opening *opening, const char *reason, berth_error *er
     if (bth_storages_check_entries(contents, error) < 0 || listed_compare(opening, error) < 0)
         return error->code;
     fallback_log(opening, reason);
-    return bth_storages_take_offsets(contents, error);
+    return bth_storages_set_offsets(contents, error);
 }
 
 static int zip_read(bth_opening *opening, berth_error *error)

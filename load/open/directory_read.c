@@ -36,8 +36,8 @@ static int begin_check(const bth_zip_directory *directory, berth_error *error)
                     "the first entry, but the archive begins at byte 0");
 }
 
-int bth_container_fetch(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
-                        const uint8_t **directory, berth_error *error)
+int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
+                      const uint8_t **directory, berth_error *error)
 {
     uint64_t file_nbytes = cache->reader->nbytes;
     const uint8_t *bytes;
@@ -72,7 +72,7 @@ int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t
 {
     const uint8_t *directory = NULL;
 
-    if (bth_container_fetch(container, cache, tail_nbytes, &directory, error) < 0)
+    if (bth_container_get(container, cache, tail_nbytes, &directory, error) < 0)
         return error->code;
     return bth_container_parse(container, directory, error);
 }

@@ -16,8 +16,8 @@ typedef struct bth_container {
  * Reads the end records (Z1 to Z3) and the directory's bytes, which live until the next use of the
  * cache. One read, if the last tail_nbytes (at least BTH_ZIP_TAIL_NBYTES) hold both; else two.
  */
-int bth_container_fetch(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
-                        const uint8_t **directory, berth_error *error);
+int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
+                      const uint8_t **directory, berth_error *error);
 /* Parses them (Z3, Z4, Z8, Z9). */
 int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error);
 /* Both. */

@@ -180,7 +180,7 @@ int bth_small_record_read(bth_contents *contents, int which, const uint8_t *byte
 /* ---- data.pkl ---- */
 
 /* The first record names the archive, which stays NULL if it is not "<archive>/data.pkl". */
-static int head_take_archive(bth_contents *contents, const bth_zip_local *local, berth_error *error)
+static int head_set_archive(bth_contents *contents, const bth_zip_local *local, berth_error *error)
 {
     static const char suffix[] = "/data.pkl";
     size_t n = local->name_nbytes, tail = sizeof suffix - 1;
@@ -228,7 +228,7 @@ static int head_pickle_read(bth_opening *opening, uint64_t *next, const char **r
     size_t extent;
 
     if (head_record_begin(opening, 0, &record, error) < 0 ||
-        (record.is_good && head_take_archive(opening->contents, &record.local, error) < 0))
+        (record.is_good && head_set_archive(opening->contents, &record.local, error) < 0))
         return error->code;
     if (!opening->contents->archive) {
         *reason = "the first record is not a stored data.pkl";

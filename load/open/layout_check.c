@@ -376,8 +376,8 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
     return storages_walk_all(&walk, storage_check_entry, error);
 }
 
-static int storage_take_offset(layout_walk *walk, berth_storage *storage, const char *record,
-                               size_t record_nbytes, berth_error *error)
+static int storage_set_offset(layout_walk *walk, berth_storage *storage, const char *record,
+                              size_t record_nbytes, berth_error *error)
 {
     const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
 
@@ -386,11 +386,11 @@ static int storage_take_offset(layout_walk *walk, berth_storage *storage, const 
     return error->code;
 }
 
-int bth_storages_take_offsets(bth_contents *contents, berth_error *error)
+int bth_storages_set_offsets(bth_contents *contents, berth_error *error)
 {
     layout_walk walk = walk_begin(contents, 0);
 
-    return storages_walk_all(&walk, storage_take_offset, error);
+    return storages_walk_all(&walk, storage_set_offset, error);
 }
 
 static int storage_find_entry(layout_walk *walk, berth_storage *storage, const char *record,

@@ -49,7 +49,6 @@ typedef struct bth_contents {
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     bool is_big;               /* byte order of the storages' elements */
-    bool is_foreign;           /* it is not this machine's */
     bool byteorder_recorded;
     bool calculated_offsets;
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */

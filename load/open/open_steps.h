@@ -42,7 +42,7 @@ int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_er
  */
 int bth_storages_check_entries(bth_contents *contents, berth_error *error);
 /* Takes the storages' offsets from their entries, whose local headers were read. */
-int bth_storages_take_offsets(bth_contents *contents, berth_error *error);
+int bth_storages_set_offsets(bth_contents *contents, berth_error *error);
 
 /* ---- directory_check.c: the directory as a whole ---- */
 

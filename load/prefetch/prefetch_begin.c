@@ -79,13 +79,14 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
 static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = ranges->checkpoint;
-    const uint8_t *memory = bth_storage_found(checkpoint, root->index);
-    bool is_on_device = bth_storage_placed(checkpoint, root).is_there;
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
     bth_access_describe(&checkpoint->source.access, &conditions);
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
+    const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
+    const bth_storage_target *targets = checkpoint->storages.targets;
+    bool is_on_device = targets && targets[root->index].is_there;
     bool is_mapped = memory ? bth_map_holds(&checkpoint->source.access.map, memory)
                             : choice.method == BERTH_LOAD_MAP;
     bth_checkpoint_unlock(checkpoint);

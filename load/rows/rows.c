@@ -109,31 +109,10 @@ static void cache_begin(berth_rows *rows, const bth_row_layout *layout)
 
 /* ---- tables ---- */
 
-/* The table's tensor in the list of names, or SIZE_MAX. */
-static size_t table_find_name(const bth_names *names, const bth_row_table *table)
-{
-    for (size_t i = 0; i < bth_names_count(names); i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
-        if (tensor && tensor->storage == table->storage && tensor->rank == 2 &&
-            (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype) == table->offset)
-            return i;
-    }
-    return SIZE_MAX;
-}
-
 void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes)
 {
-    berth_error ignored;
-    char *text = NULL;
-
-    bth_error_clear(&ignored);
-    const bth_names *names = bth_checkpoint_names(table->checkpoint, &ignored);
-    size_t i = names ? table_find_name(names, table) : SIZE_MAX;
-    if (i != SIZE_MAX && bth_names_text(names, i, &text, NULL, &ignored) == 0)
-        (void)snprintf(name, name_nbytes, "%s", text);
-    else
+    if (!bth_storage_name(table->checkpoint, table->storage, table->offset, name, name_nbytes))
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
-    bth_release(text);
 }
 
 static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,

@@ -84,8 +84,8 @@ static int use_all(bool is_allocation, bool is_lost)
         expect_all_as_they_were();
     for (size_t i = 0; checkpoint && i < checkpoint->storages.n && status < 0; i++) {
         berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        cr_assert(!checkpoint->storages.placed || storage->nbytes == 0 ||
-                  !checkpoint->storages.placed[i].is_there);
+        cr_assert(!checkpoint->storages.targets || storage->nbytes == 0 ||
+                  !checkpoint->storages.targets[i].is_there);
         cr_assert(storage->nbytes == 0 || !atomic_load(&checkpoint->storages.stored[i].memory));
     }
     cr_assert(status == 0 || !checkpoint || !checkpoint->storages.device_memory);

@@ -239,10 +239,11 @@ Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
     cr_expect_null(
         berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words", NULL), &error));
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
-    cr_expect_str_eq(error.message,
-                     "memory: data/0 at byte 704: it is in the other byte order, and viewed as "
-                     "elements of different width: which bytes to swap is not known",
-                     "%s", error.message);
+    cr_expect_str_eq(
+        error.message,
+        "memory: \"words\": data/0 at byte 704: it is in the other byte order, and viewed as "
+        "elements of different width: which bytes to swap is not known",
+        "%s", error.message);
     berth_close(checkpoint);
     free(bytes);
     free_archive(&archive);

@@ -47,11 +47,11 @@ Test(device_failures, places_that_there_are_not_change_none)
 {
     open_as("");
     cr_expect_str_eq(told(place_at("simulated:7")),
-                     "data/1: simulated:7: there is no such device, the driver has 2");
+                     "\"part1\": data/1: simulated:7: there is no such device, the driver has 2");
     cr_expect_eq(error.code, BERTH_E_DEVICE);
     cr_expect_str_eq(
         told(place_at("mps:0")),
-        "data/1: mps:0: not the name of a device; devices are cuda:0, cuda:1 and so on");
+        "\"part1\": data/1: mps:0: not the name of a device; devices are cuda:0, cuda:1 and so on");
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(stats_at(0).place, "cpu");
     cr_expect_str_eq(told(berth_choose(NULL, NULL, 0, &error)),
@@ -67,11 +67,11 @@ Test(device_failures, a_machine_without_devices_says_so)
     bth_simulated_set(&none);
     open_as("");
     cr_expect_str_eq(told(place_at("simulated:0")),
-                     "data/0: simulated:0: there is no such device, the driver has 0");
+                     "\"part0\": data/0: simulated:0: there is no such device, the driver has 0");
     bth_simulated_set(NULL);
     bth_simulated_fail(BTH_SIMULATED_OPEN, 1, BTH_SIMULATED_FOR_EVER);
     cr_expect_str_eq(told(place_at("simulated:1")),
-                     "data/0: simulated:0: cannot be opened: unspecified failure "
+                     "\"part0\": data/0: simulated:0: cannot be opened: unspecified failure "
                      "(SIMULATED_FAILED)");
 }
 
@@ -95,10 +95,11 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     char text[200];
 
     open_as("");
-    (void)snprintf(text, sizeof text,
-                   "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
-                   "any more",
-                   (size_t)said.address);
+    (void)snprintf(
+        text, sizeof text,
+        "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
+        "any more",
+        (size_t)said.address);
     cr_expect_str_eq(
         told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
                           &error)),
@@ -108,17 +109,18 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(
         told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
                           &error)),
-        "data/3: an address must be on a device, not on \"cpu\": berth_load_into fills memory of "
+        "\"part3\": data/3: an address must be on a device, not on \"cpu\": berth_load_into fills "
+        "memory of "
         "the host");
     said.place = NULL;
     cr_expect_str_eq(
         told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
                           &error)),
-        "data/3: the caller's function set no place");
+        "\"part3\": data/3: the caller's function set no place");
     cr_expect_str_eq(
         told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = NULL}, 1,
                           &error)),
-        "data/3: the caller's function chooses nothing: Input/output error");
+        "\"part3\": data/3: the caller's function chooses nothing: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
@@ -126,10 +128,11 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(
         told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
                           &error)),
-        "data/3: simulated:1: the memory at the address has 2799 bytes, but 2800 are needed");
+        "\"part3\": data/3: simulated:1: the memory at the address has 2799 bytes, but 2800 are "
+        "needed");
     said = (berth_storage_choice){.place = "simulated:0", .address = said.address, .nbytes = 2800};
     (void)snprintf(text, sizeof text,
-                   "data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
+                   "\"part3\": data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
                    "simulated:1",
                    (size_t)said.address);
     cr_expect_str_eq(
@@ -143,10 +146,11 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
         berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
         0, "%s", error.message);
     bth_device_release(device, said.address);
-    (void)snprintf(text, sizeof text,
-                   "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
-                   "any more",
-                   (size_t)said.address);
+    (void)snprintf(
+        text, sizeof text,
+        "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
+        "any more",
+        (size_t)said.address);
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
@@ -155,10 +159,11 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
         0, "%s", error.message);
     (void)fetched(NULL);
     bth_device_release(device, said.address);
-    (void)snprintf(text, sizeof text,
-                   "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
-                   "any more",
-                   (size_t)said.address);
+    (void)snprintf(
+        text, sizeof text,
+        "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
+        "any more",
+        (size_t)said.address);
     cr_expect_str_eq(
         told(berth_tensor_read(checkpoint, tensor_at(3), 0, numel_of(3), words[0], &error)), text);
 }
@@ -172,14 +177,14 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
     for (int round = 0; round < 2; round++) {
         cr_expect_null(berth_tensor_data(checkpoint, tensor_at(1), &error));
         cr_expect_str_eq(told(error.code),
-                         "data/1: its place is simulated:0, where the host cannot follow an "
-                         "address: berth_tensor_device_address tells it, berth_tensor_read copies "
-                         "from there");
+                         "\"part1\": data/1: it is on simulated:0, where the host cannot follow an "
+                         "address: berth_tensor_device_address returns that address, "
+                         "berth_tensor_read copies the bytes");
         cr_expect_null(berth_storage_data(checkpoint, tensor_at(1)->storage, &error));
         (void)fetched(NULL);
     }
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(2), &address, &error)),
-                     "its place is the host's memory: berth_tensor_data tells the address");
+                     "it is in the host's memory: berth_tensor_data returns its address");
     cr_expect_eq(address, 0);
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), NULL, &error)),
                      "there is no place for the address");
@@ -348,7 +353,7 @@ static void expect_gone(const char *sentence)
     char text[200];
     uintptr_t address = 1;
 
-    (void)snprintf(text, sizeof text, "data/1: simulated:0: %s", sentence);
+    (void)snprintf(text, sizeof text, "\"part1\": data/1: simulated:0: %s", sentence);
     cr_expect_str_eq(told(berth_tensor_read(checkpoint, tensor_at(1), 0, 1, words[5], &error)),
                      text);
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), &address, &error)),

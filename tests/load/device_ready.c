@@ -246,11 +246,11 @@ Test(device_ready, a_wait_that_fails_is_told_and_the_next_load_waits_again)
     hold_all();
     bth_simulated_fail(BTH_SIMULATED_RECORD, 1, BTH_SIMULATED_ONCE);
     cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
-    (void)snprintf(
-        text, sizeof text,
-        "%s: data/1: simulated:0: a stream cannot wait for an event: unspecified failure "
-        "(SIMULATED_FAILED)",
-        path);
+    (void)snprintf(text, sizeof text,
+                   "%s: \"part1\": data/1: simulated:0: a stream cannot wait for an event: "
+                   "unspecified failure "
+                   "(SIMULATED_FAILED)",
+                   path);
     cr_expect_str_eq(error.message, text);
     cr_assert_eq(pthread_create(&thread, NULL, let_go_late, NULL), 0);
     (void)fetched(NULL);

@@ -285,7 +285,7 @@ Test(fetch, of_a_source_that_fails_tells_what_it_said)
                  BERTH_E_CALLBACK);
     char expected[200];
     (void)snprintf(expected, sizeof expected,
-                   "far: data/1 at byte %llu: the source did not read 1200 bytes: "
+                   "far: \"t1\": data/1 at byte %llu: the source did not read 1200 bytes: "
                    "Input/output error",
                    (unsigned long long)tensor_at(1)->storage->offset);
     cr_expect_str_eq(error.message, expected, "%s", error.message);

@@ -105,7 +105,7 @@ static void leave_half_changed(berth_checkpoint *with)
     if (!with->contents.container.known)
         with->contents.container.directory.entries = (bth_zip_entry *)(void *)freed;
     for (size_t i = 0; i < with->storages.n; i++)
-        with->storages.stored[i].is_coming = true;
+        with->storages.stored[i].is_loading = true;
     with->storages.stored[0].n_waiting = 3;
 }
 
@@ -119,7 +119,7 @@ static void make_good(berth_checkpoint *with, const berth_checkpoint *before)
     with->source.access.direct = before->source.access.direct;
     with->contents.container = before->contents.container;
     for (size_t i = 0; i < with->storages.n; i++)
-        with->storages.stored[i].is_coming = false;
+        with->storages.stored[i].is_loading = false;
     with->storages.stored[0].n_waiting = 0;
     bth_checkpoint_unlock(with);
 }

@@ -128,7 +128,7 @@ Test(prefetch_passes, without_room_for_a_window_names_the_storage_and_the_bytes_
                  BERTH_E_MEMORY);
     (void)snprintf(
         expected, sizeof expected,
-        "%s: data/8 at byte %llu: io.memory_nbytes=65536 is too small for one window of a "
+        "%s: \"t8\": data/8 at byte %llu: io.memory_nbytes=65536 is too small for one window of a "
         "prefetch: 32768 bytes are missing",
         path, (unsigned long long)error.offset);
     cr_expect_str_eq(error.message, expected);

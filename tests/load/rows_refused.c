@@ -94,10 +94,11 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
     cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL, &error), BERTH_E_CALLBACK);
     char expected[200];
     uint64_t offset = berth_find_tensor(scene->checkpoint, "table", NULL)->storage->offset + 64;
-    (void)snprintf(expected, sizeof expected,
-                   "counted: data/0 at byte %llu: the source did not read 64 bytes: Input/output "
-                   "error",
-                   (unsigned long long)offset);
+    (void)snprintf(
+        expected, sizeof expected,
+        "counted: \"table\": data/0 at byte %llu: the source did not read 64 bytes: Input/output "
+        "error",
+        (unsigned long long)offset);
     cr_expect_str_eq(error.message, expected);
     cr_expect_eq(error.offset, offset);
     cr_expect_str_eq(error.record, "data/0");
@@ -154,8 +155,8 @@ Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
     berth_ticket ticket = prefetch_rows(&scene, lost, 2);
     cr_expect_eq(berth_rows_wait(scene.rows, ticket, NULL, &error), BERTH_E_TRUNCATED);
     (void)snprintf(expected, sizeof expected,
-                   "%s: data/0 at byte %llu: the file ends here, 1 bytes too early", path,
-                   (unsigned long long)last_at + 63);
+                   "%s: \"table\": data/0 at byte %llu: the file ends here, 1 bytes too early",
+                   path, (unsigned long long)last_at + 63);
     cr_expect_str_eq(error.message, expected);
     release_rows(&scene, ticket);
     use_rows(&scene, kept, 1);

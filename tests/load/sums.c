@@ -144,7 +144,8 @@ Test(sums, a_range_is_read_when_its_storage_is_known_to_be_good)
         cr_expect_eq(berth_tensor_read(checkpoint, tensor_at(checkpoint, 1), 0, 10, few, &error),
                      BERTH_E_CHECKSUM);
         cr_expect_str_eq(error.record, "data/1");
-        cr_expect_eq(strncmp(error.message, "shelf: data/1 at byte ", 22), 0, "%s", error.message);
+        cr_expect_eq(strncmp(error.message, "shelf: \"t1\": data/1 at byte ", 28), 0, "%s",
+                     error.message);
         cr_expect_eq(verdict_at(checkpoint, 1), BERTH_CRC_BAD);
     }
     cr_expect_eq(read_nbytes - before_nbytes, 2 * N_BYTES);
