@@ -248,8 +248,8 @@ static int prefetch_lock_pages(berth_prefetch *prefetch, berth_error *error)
     struct rlimit limit = {0};
 
     if (prefetch->kind != BTH_PREFETCH_POPULATE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "only what is mapped and populated can be locked: %s", prefetch->reason);
+        return bth_fail_argument(error, "only what is mapped and populated can be locked: %s",
+                                 prefetch->reason);
     for (size_t i = 0; i < prefetch->plan.n_ranges; i++) {
         const bth_prefetch_range *range = &prefetch->plan.ranges[i];
         uint8_t *address = (uint8_t *)prefetch->map->base + range->offset;

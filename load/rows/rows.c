@@ -143,8 +143,8 @@ static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0)
         return error->code;
     if (tensor->rank != 2)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a table of rows has 2 dimensions, this tensor has %d", tensor->rank);
+        return bth_fail_argument(error, "a table of rows has 2 dimensions, this tensor has %d",
+                                 tensor->rank);
     if (bth_dtype_elements(tensor->dtype) > 1)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "rows of %s elements",
                         berth_dtype_name(tensor->dtype));
@@ -152,7 +152,7 @@ static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "the tensor is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "rows of no elements");
+        return bth_fail_argument(error, "rows of no elements");
     return 0;
 }
 
@@ -204,7 +204,7 @@ static int table_add(berth_rows *rows, const bth_row_table *table, size_t *numbe
 int bth_rows_check(const berth_rows *rows, berth_error *error)
 {
     if (!rows)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the cache is NULL");
+        return bth_fail_argument(error, "the cache is NULL");
     return bth_lock_is_ours(&rows->lock) ? 0 : bth_fail_forked(error, "row cache");
 }
 
@@ -217,8 +217,7 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (!checkpoint || !table)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the checkpoint, or the pointer for the table, is NULL");
+        return bth_fail_argument(error, "the checkpoint, or the pointer for the table, is NULL");
     if (table_make(checkpoint, tensor, &made, error) == 0) {
         (void)bth_lock_take(&rows->lock);
         (void)table_add(rows, &made, table, error);
@@ -242,12 +241,10 @@ static int limits_check(const berth_rows_limits *given, const struct berth_confi
     if (limits->scratch_nbytes == 0)
         limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
     if (limits->cache_nbytes == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there are no limits, or a cache of 0 bytes");
+        return bth_fail_argument(error, "there are no limits, or a cache of 0 bytes");
     if (limits->ways > BTH_ROWS_WAYS_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a row can be in at most %d lines, not %llu", BTH_ROWS_WAYS_MAX,
-                        (ull)limits->ways);
+        return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
+                                 BTH_ROWS_WAYS_MAX, (ull)limits->ways);
     if (!bth_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
         *nbytes = UINT64_MAX;
     if (*nbytes > max_nbytes)
@@ -301,8 +298,7 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *call, ber
 
     BTH_ERROR_BEGIN(error);
     if (!made)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the pointer for the cache is NULL");
+        return bth_fail_argument(error, "the pointer for the cache is NULL");
     *made = NULL;
     if (bth_config_resolve(call, &config, error) < 0 ||
         limits_check(given, &config, &limits, &nbytes, error) < 0)
@@ -358,8 +354,7 @@ int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error 
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (!stats)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the pointer for the statistics is NULL");
+        return bth_fail_argument(error, "the pointer for the statistics is NULL");
     (void)bth_lock_take(&rows->lock);
     *stats = rows->stats;
     bth_lock_give(&rows->lock);

@@ -81,7 +81,7 @@ struct berth_rows {
 /* The bytes of a slot. */
 static inline uint8_t *bth_row_at(const berth_rows *rows, uint32_t slot)
 {
-    return rows->memory.bytes + (slot & ~BTH_ROWS_AWAITED) * rows->layout.line_nbytes;
+    return rows->memory.bytes + slot * rows->layout.line_nbytes;
 }
 
 /* For messages: the tensor's name, or its storage's. Not under the lock: it may be slow. */

@@ -79,10 +79,7 @@ static void present_hold(bth_row_cache *cache, uint32_t table, const uint64_t *r
             missing[result->n_missing++] = (uint32_t)i;
             continue;
         }
-        if (cache->holders[line]++ & FILLING) {
-            slots[i] |= BTH_ROWS_AWAITED;
-            result->n_awaited++;
-        }
+        result->n_awaited += (cache->holders[line]++ & FILLING) != 0;
     }
 }
 
@@ -114,9 +111,8 @@ static void missing_tag(bth_row_cache *cache, uint32_t table, const uint64_t *ro
 {
     cache->stamp++;
     for (size_t i = 0; i < n; i++) {
-        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
-        if (slot < cache->n_lines)
-            cache->stamps[slot] = cache->stamp;
+        if (slots[i] < cache->n_lines)
+            cache->stamps[slots[i]] = cache->stamp;
     }
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t line = slots[missing[k]];
@@ -143,13 +139,12 @@ void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *ro
 void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n)
 {
     for (size_t i = n; i-- > 0;) { /* so that the scratch keeps its order */
-        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
         if (slots[i] == NO_LINE)
             continue;
-        if (slot < cache->n_lines)
-            cache->holders[slot]--;
+        if (slots[i] < cache->n_lines)
+            cache->holders[slots[i]]--;
         else
-            cache->free_scratch[cache->n_free_scratch++] = slot - cache->n_lines;
+            cache->free_scratch[cache->n_free_scratch++] = slots[i] - cache->n_lines;
     }
 }
 

@@ -18,8 +18,6 @@
 #define BTH_ROWS_TABLES_MAX 65535
 #define BTH_ROWS_WAYS_MAX 64
 #define BTH_ROWS_SLOTS_MAX INT32_MAX
-/* In a slot that was taken: another request is reading the row. */
-#define BTH_ROWS_AWAITED (UINT32_C(1) << 31)
 
 typedef struct bth_row_cache {
     uint64_t *tags;         /* of each line: table and row; 0: none */
@@ -54,9 +52,8 @@ typedef struct bth_row_result {
 
 /*
  * Takes slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
- * slots[i] has BTH_ROWS_AWAITED where that applies; missing[0 … n_missing), ascending, are the rows
- * to be read. Their lines have the tag at once: other requests await them until
- * bth_row_cache_filled.
+ * missing[0 … n_missing), ascending, are the rows to be read. Their lines have the tag at once:
+ * other requests await them until bth_row_cache_filled.
  */
 void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
                         uint32_t *slots, uint32_t *missing, bth_row_result *result);

@@ -146,8 +146,7 @@ static bool task_claim(berth_rows *rows, row_task *job)
 static bool ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     for (size_t i = ticket->awaited_at; i < ticket->n_rows; i++)
-        if (ticket->slots[i] & BTH_ROWS_AWAITED &&
-            bth_row_cache_is_lost(&rows->cache, ticket->slots[i] & ~BTH_ROWS_AWAITED))
+        if (bth_row_cache_is_lost(&rows->cache, ticket->slots[i]))
             return true;
     return false;
 }
@@ -223,12 +222,9 @@ static bool ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticket)
 {
     if (ticket->n_begun < ticket->n_missing || ticket->n_tasks > 0)
         return false;
-    for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++) {
-        uint32_t slot = ticket->slots[ticket->awaited_at];
-        if (slot & BTH_ROWS_AWAITED &&
-            bth_row_cache_is_filling(&rows->cache, slot & ~BTH_ROWS_AWAITED))
+    for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++)
+        if (bth_row_cache_is_filling(&rows->cache, ticket->slots[ticket->awaited_at]))
             return false;
-    }
     return true;
 }
 

@@ -13,11 +13,6 @@
 
 typedef unsigned long long ull;
 
-static int fail_argument(berth_error *error, const char *text)
-{
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", text);
-}
-
 /* ---- without the lock: a ticket is made ---- */
 
 /* With lists for n ids behind the ticket: 20 bytes an id. */
@@ -48,8 +43,8 @@ static int ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t num
         ticket->table = rows->tables[number];
         ticket->table_number = (uint32_t)number;
     } else {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no table %zu, the cache has %u", number, rows->n_tables);
+        (void)bth_fail_argument(error, "there is no table %zu, the cache has %u", number,
+                                rows->n_tables);
     }
     bth_lock_give(&rows->lock);
     return error->code;
@@ -65,13 +60,12 @@ static int ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_erro
 
     if (bad < n) {
         bth_row_table_name(&ticket->table, name, sizeof name);
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "id %lld, number %zu of the request, is no row of %s, which has %llu",
-                        (long long)ids[bad], bad, name, (ull)n_rows);
+        return bth_fail_argument(
+            error, "id %lld, number %zu of the request, is no row of %s, which has %llu",
+            (long long)ids[bad], bad, name, (ull)n_rows);
     }
     if (!bth_rows_are_sortable(n, n_rows))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%zu ids are too many for one request", n);
+        return bth_fail_argument(error, "%zu ids are too many for one request", n);
     ticket->n_rows = bth_rows_unique(ids, n, n_rows, ticket->rows,
                                      (uint64_t *)(void *)ticket->index, ticket->index);
     return 0;
@@ -85,8 +79,7 @@ static bth_row_ticket *ticket_find(const berth_rows *rows, berth_ticket number, 
 
     if (i < rows->n_tickets && rows->tickets[i] && rows->tickets[i]->number == number)
         return rows->tickets[i];
-    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                   "ticket %llu is not live: unknown, or released", (ull)number);
+    (void)bth_fail_argument(error, "ticket %llu is not live: unknown, or released", (ull)number);
     return NULL;
 }
 
@@ -205,15 +198,14 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
 {
     BTH_ERROR_BEGIN(error);
     if (!ticket)
-        return fail_argument(error, "the pointer for the ticket is NULL");
+        return bth_fail_argument(error, "the pointer for the ticket is NULL");
     *ticket = 0;
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (!ids && n > 0)
-        return fail_argument(error, "the ids are NULL");
+        return bth_fail_argument(error, "the ids are NULL");
     if (n > UINT32_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%zu ids are too many for one request", n);
+        return bth_fail_argument(error, "%zu ids are too many for one request", n);
     bth_row_ticket *made = ticket_new(n, error);
     if (!made)
         return error->code;
