@@ -70,35 +70,26 @@ static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
     (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
 }
 
-/* Under the lock: waits until all before this position is loaded. */
-static int prefetch_wait_for(berth_prefetch *prefetch, uint64_t position, berth_error *error)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    double begin_seconds = bth_seconds();
-
-    while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
-        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
-    prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
-    if (bth_prefetch_frontier(prefetch) >= position)
-        return 0;
-    prefetch->is_reported = true;
-    if (prefetch->error.code == BERTH_OK) {
-        (void)bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-        return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
-    }
-    *error = prefetch->error;
-    return error->code;
-}
-
-/* The consumer wants bytes of the file that end there. */
+/* Waits until the bytes of the file before `end`, which the consumer wants, are loaded. */
 static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     uint64_t position = prefetch_position(prefetch, end);
+    double begin_seconds = bth_seconds();
 
     bth_prefetches_lock(all);
     prefetch_consume(prefetch, position);
-    (void)prefetch_wait_for(prefetch, position, error);
+    while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
+    prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
+    if (bth_prefetch_frontier(prefetch) < position) {
+        prefetch->is_reported = true;
+        *error = prefetch->error;
+        if (error->code == BERTH_OK) {
+            (void)bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+            (void)bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
+        }
+    }
     bth_lock_give(&all->lock);
     return error->code;
 }

@@ -148,19 +148,13 @@ void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n)
     }
 }
 
-void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot)
-{
-    if (slot < cache->n_lines)
-        cache->holders[slot] &= ~FILLING;
-}
-
-void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot)
+void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good)
 {
     if (slot >= cache->n_lines)
         return;
     cache->holders[slot] &= ~FILLING;
-    cache->tags[slot] = 0;
-    cache->stamps[slot] = 0;
+    if (!is_good)
+        cache->tags[slot] = cache->stamps[slot] = 0;
 }
 
 bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot)

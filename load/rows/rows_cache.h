@@ -53,17 +53,18 @@ typedef struct bth_row_result {
 /*
  * Takes slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
  * missing[0 … n_missing), ascending, are the rows to be read. Their lines have the tag at once:
- * other requests await them until bth_row_cache_filled.
+ * other requests await them until bth_row_cache_finish.
  */
 void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
                         uint32_t *slots, uint32_t *missing, bth_row_result *result);
 /* Gives slots back. */
 void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n);
 
-/* A missing row was read into its slot. */
-void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot);
-/* It was not read: it is not found there any more, and who awaits it has lost it. */
-void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot);
+/*
+ * A missing row was read into its slot (is_good), or could not be read: then nobody finds it there
+ * any more, and it is lost for those that await it.
+ */
+void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good);
 /* Of a slot that is held. */
 bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot);
 bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot);

@@ -162,12 +162,10 @@ static void task_fail(berth_rows *rows, row_task *job)
 {
     bth_row_ticket *ticket = job->ticket;
 
-    for (size_t k = job->filled; k < job->to; k++)
-        bth_row_cache_lost(&rows->cache, ticket->slots[ticket->missing[k]]);
     if (rows->first == ticket) /* tasks are taken from the first only */
         queue_pop(rows);
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
-        bth_row_cache_lost(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]]);
+        bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]], false);
     ticket_set_error(ticket, &job->error);
     for (size_t i = 0; i < rows->n_tickets; i++)
         if (rows->tickets[i] && rows->tickets[i] != ticket &&
@@ -179,8 +177,8 @@ static void task_finish(berth_rows *rows, row_task *job)
 {
     bth_row_ticket *ticket = job->ticket;
 
-    for (size_t k = job->from; k < job->filled; k++)
-        bth_row_cache_filled(&rows->cache, ticket->slots[ticket->missing[k]]);
+    for (size_t k = job->from; k < job->to; k++)
+        bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[k]], k < job->filled);
     if (job->error.code < 0)
         task_fail(rows, job);
     ticket->n_tasks--;

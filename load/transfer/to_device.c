@@ -49,13 +49,6 @@ struct staging_run {
     bth_device_event **pending;     /* of each slot: recorded behind the copies from it */
 };
 
-static int staging_name(const struct staging_run *run, const bth_range *range, berth_error *error)
-{
-    const bth_transfer_calls *calls = &run->to->transfer.calls;
-
-    return calls->name ? calls->name(calls->context, range, error) : error->code;
-}
-
 /* ---- memory on devices ---- */
 
 void bth_device_memory_list_free(bth_device_memory_list *list)
@@ -149,7 +142,7 @@ static int staging_set_addresses(struct staging_run *run, berth_error *error)
         } else if (bth_device_check_life(target->device, target->life, error) < 0 ||
                    bth_device_check(target->device, target->address, (size_t)range->nbytes, error) <
                        0) {
-            return staging_name(run, range, error);
+            return bth_transfer_name(&run->to->transfer, range, error);
         }
     }
     return 0;
@@ -310,7 +303,7 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
             bth_device_copy_to_device(&stream->stream, part.address,
                                       request->memory + (part.from - request->offset),
                                       (size_t)(part.to - part.from), error) < 0)
-            return staging_name(run, &ranges[i], error);
+            return bth_transfer_name(&run->to->transfer, &ranges[i], error);
     }
     return 0;
 }
@@ -335,7 +328,7 @@ static int staging_run_request(void *context, uint64_t task, unsigned worker, be
         staging_wait_for_slot(run, mine, slot, error) < 0)
         return error->code;
     request->memory = run->ring.buffers[slot].bytes + request->phase;
-    if (bth_transfer_request(transfer, request, worker, error) < 0 ||
+    if (bth_transfer_request(transfer, task, worker, error) < 0 ||
         request_copy(run, request, stream, error) < 0 ||
         bth_device_event_record(event, &stream->stream, error) < 0)
         return error->code;

@@ -288,17 +288,25 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
     return 0;
 }
 
-int bth_transfer_request(bth_transfer *transfer, bth_request *request, unsigned worker,
-                         berth_error *error)
+int bth_transfer_name(const bth_transfer *transfer, const bth_range *range, berth_error *error)
 {
+    const bth_transfer_calls *calls = &transfer->calls;
+
+    return calls->name ? calls->name(calls->context, range, error) : error->code;
+}
+
+int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    bth_transfer *transfer = context;
+    bth_request *request = &transfer->list[task];
     int result = request->method == BERTH_LOAD_MAP
                      ? request_use_map(transfer, request, worker, error)
                      : request_read(transfer, request, worker, error);
 
-    if (result < 0 && transfer->calls.name)
-        return transfer->calls.name(
-            transfer->calls.context,
-            request_range_at(transfer, request, request->first_range, error->offset), error);
+    if (result < 0)
+        return bth_transfer_name(
+            transfer, request_range_at(transfer, request, request->first_range, error->offset),
+            error);
     atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
     return result;
 }
@@ -443,18 +451,11 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
     return 0;
 }
 
-static int transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
-{
-    bth_transfer *transfer = context;
-
-    return bth_transfer_request(transfer, &transfer->list[task], worker, error);
-}
-
 int bth_transfer_run(bth_transfer *transfer, berth_error *error)
 {
     const bth_requests *requests = &transfer->requests;
 
-    if (bth_pool_run(transfer->n_workers, requests->n_requests, transfer_run_request,
+    if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_request,
                      bth_transfer_watch, transfer, error) < 0)
         return error->code;
     bth_transfer_join(transfer);

@@ -48,7 +48,7 @@ static void take(struct request *request, const uint64_t *rows, size_t n)
 static void fill(const struct request *request)
 {
     for (size_t k = 0; k < request->result.n_missing; k++)
-        bth_row_cache_filled(&cache, request->slots[request->missing[k]]);
+        bth_row_cache_finish(&cache, request->slots[request->missing[k]], true);
 }
 
 static void give(const struct request *request)
@@ -274,7 +274,7 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
     begin(1, 2, 1);
     take(&first, &row, 1);
     take(&second, &row, 1);
-    bth_row_cache_lost(&cache, first.slots[0]);
+    bth_row_cache_finish(&cache, first.slots[0], false);
     cr_expect(bth_row_cache_is_lost(&cache, first.slots[0]));
     cr_expect_not(bth_row_cache_is_filling(&cache, first.slots[0]));
     take(&third, others, 2);
