@@ -84,15 +84,15 @@ static const char *access_no_direct(bth_access *access)
 }
 
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
-                             bth_conditions *conditions, berth_load_method asked,
-                             const char *asked_by)
+                             bth_conditions *conditions, berth_load_method requested,
+                             const char *requested_by)
 {
-    bth_choice choice = bth_choose(config, conditions, asked, asked_by);
+    bth_choice choice = bth_choose(config, conditions, requested, requested_by);
 
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
     conditions->no_direct = access_no_direct(access);
-    return bth_choose(config, conditions, asked, asked_by);
+    return bth_choose(config, conditions, requested, requested_by);
 }
 
 /* ---- the map ---- */

@@ -22,7 +22,7 @@
 /* All that can be open at a time. */
 #define DEVICES_MAX 128
 
-/* A stream, and the last event that it was told to wait for. */
+/* A stream, and the last event that it was set to wait for. */
 struct staging_stream {
     bth_device_stream stream;
     void *waits_for;

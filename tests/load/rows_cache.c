@@ -37,7 +37,7 @@ TestSuite(rows_cache, .fini = end);
 static void take_of(uint32_t table, struct request *request, const uint64_t *rows, size_t n)
 {
     request->n = n;
-    bth_row_cache_take(&cache, table, rows, n, request->slots, request->missing, &request->result);
+    bth_row_cache_hold(&cache, table, rows, n, request->slots, request->missing, &request->result);
 }
 
 static void take(struct request *request, const uint64_t *rows, size_t n)
@@ -53,7 +53,7 @@ static void fill(const struct request *request)
 
 static void give(const struct request *request)
 {
-    bth_row_cache_give(&cache, request->slots, request->n);
+    bth_row_cache_release(&cache, request->slots, request->n);
 }
 
 /* Takes, fills and gives back. */
