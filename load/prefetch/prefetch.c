@@ -90,7 +90,7 @@ static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error 
             (void)bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
         }
     }
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return error->code;
 }
 
@@ -164,7 +164,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
     stats->method = prefetch_method(prefetch);
     stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     stats->n_passes = plan->n_passes;
     stats->pass_nbytes = plan->pass_nbytes;
     stats->window_nbytes = plan->window_nbytes;
@@ -210,7 +210,7 @@ static void prefetch_pass(berth_prefetch *own, uint64_t end)
         return;
     bth_prefetches_lock(all);
     prefetch_consume(own, prefetch_position(own, end));
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,

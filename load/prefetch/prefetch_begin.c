@@ -6,7 +6,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/free_memory.h"
-#include "io/readahead.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
 #include "load/prefetch/prefetch_state.h"

@@ -7,15 +7,15 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/page_cache.h"
+#include "io/pool.h"
 #include "io/syscalls.h"
-#include "io/thread.h"
 #include "load/prefetch/prefetch_state.h"
 
 #define SCRATCH_NBYTES ((size_t)64 << 10)
 
 void bth_prefetches_lock(bth_prefetches *prefetches)
 {
-    if (bth_lock_take(&prefetches->lock) == BTH_LOCK_OURS)
+    if (bth_lock_acquire(&prefetches->lock) == BTH_LOCK_OURS)
         return;
     (void)pthread_cond_init(&prefetches->changed, NULL);
     prefetches->first = NULL;
@@ -291,13 +291,13 @@ static void *prefetch_helper_run(void *argument)
     bth_error_clear(&error);
     bth_prefetches_lock(all);
     while (prefetch_helper_claim(helper)) {
-        bth_lock_give(&all->lock);
+        bth_lock_release(&all->lock);
         (void)prefetch_window_load(helper, &error);
         bth_prefetches_lock(all);
         prefetch_helper_finish(helper, &error);
     }
     (void)pthread_cond_broadcast(&all->changed);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return NULL;
 }
 
@@ -310,7 +310,7 @@ void bth_prefetch_cancel(berth_prefetch *prefetch)
     bth_prefetches_lock(all);
     prefetch->is_cancelled = true;
     (void)pthread_cond_broadcast(&all->changed);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 void bth_prefetch_stop(berth_prefetch *prefetch)
@@ -326,7 +326,7 @@ void bth_prefetch_stop(berth_prefetch *prefetch)
         at = &(*at)->next;
     if (*at)
         *at = prefetch->next;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error)
@@ -350,6 +350,6 @@ int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error
         else
             prefetch->n_helpers = i + 1;
     }
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return error->code;
 }

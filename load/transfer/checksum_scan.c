@@ -82,7 +82,7 @@ static int scan_name(void *context, const bth_range *range, berth_error *error)
     const bth_scan_record *record = range->owner;
 
     (void)context;
-    return bth_error_in(error, record->entry ? record->entry->record : "storages");
+    return bth_error_add_record(error, record->entry ? record->entry->record : "storages");
 }
 
 /* 0: the records of the request are read again, one by one, when all others are summed. */

@@ -131,7 +131,7 @@ static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_e
     assert(transfer->buffer_nbytes > 0);
     if (region->bytes)
         return 0;
-    return bth_region_new(transfer->buffer_nbytes, BTH_DIRECT_MOST_BLOCK_NBYTES, is_spread, region,
+    return bth_region_new(transfer->buffer_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, is_spread, region,
                           error);
 }
 
@@ -409,7 +409,7 @@ int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
 
     if (requests->chunk_nbytes == 0)
         requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);
-    requests->chunk_nbytes -= requests->chunk_nbytes % BTH_DIRECT_MOST_BLOCK_NBYTES;
+    requests->chunk_nbytes -= requests->chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
     requests->block_nbytes =
         any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
     for (size_t i = 0; i < requests->n_ranges; i++) {
