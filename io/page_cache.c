@@ -111,7 +111,7 @@ static bool count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes, u
         uint64_t n = nbytes - at;
         if (n > PAGES_AT_ONCE * page_nbytes)
             n = PAGES_AT_ONCE * page_nbytes;
-        if (bth_system.mincore((uint8_t *)map->base + offset + at, n, pages) < 0)
+        if (bth_system.mincore((uint8_t *)map->address + offset + at, n, pages) < 0)
             return false;
         for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
             *n_cached += pages[i] & 1;

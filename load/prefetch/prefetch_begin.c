@@ -233,13 +233,15 @@ static void prefetch_advise_pages(const berth_prefetch *prefetch, int advice)
     const bth_prefetch_plan *plan = &prefetch->plan;
 
     for (size_t i = 0; prefetch->map && i < plan->n_ranges; i++)
-        (void)bth_map_advise(prefetch->map, plan->ranges[i].offset, plan->ranges[i].nbytes, advice);
+        (void)bth_system.madvise((uint8_t *)prefetch->map->address + plan->ranges[i].offset,
+                                 plan->ranges[i].nbytes, advice);
 }
 
 static void prefetch_unlock_pages(const berth_prefetch *prefetch, size_t n_ranges)
 {
     for (size_t i = 0; i < n_ranges; i++)
-        (void)bth_system.munlock((uint8_t *)prefetch->map->base + prefetch->plan.ranges[i].offset,
+        (void)bth_system.munlock((uint8_t *)prefetch->map->address +
+                                     prefetch->plan.ranges[i].offset,
                                  prefetch->plan.ranges[i].nbytes);
 }
 
@@ -249,11 +251,11 @@ static int prefetch_lock_pages(berth_prefetch *prefetch, berth_error *error)
     struct rlimit limit = {0};
 
     if (prefetch->kind != BTH_PREFETCH_POPULATE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "only what is mapped and populated can be locked: %s", prefetch->reason);
+        return bth_fail_argument(error, "only what is mapped and populated can be locked: %s",
+                                 prefetch->reason);
     for (size_t i = 0; i < prefetch->plan.n_ranges; i++) {
         const bth_prefetch_range *range = &prefetch->plan.ranges[i];
-        uint8_t *address = (uint8_t *)prefetch->map->base + range->offset;
+        uint8_t *address = (uint8_t *)prefetch->map->address + range->offset;
         if (bth_system.mlock2(address, range->nbytes, MLOCK_ONFAULT) == 0)
             continue;
         int failure = errno;

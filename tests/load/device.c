@@ -281,7 +281,7 @@ static const char *way_to_device(const char *options)
 Test(device, nothing_is_mapped_that_goes_there)
 {
     cr_expect_str_eq(way_to_device("load.method=map"), "read: it goes to a device");
-    cr_expect_null(checkpoint->source.access.map.base);
+    cr_expect_null(checkpoint->source.access.map.address);
     cr_expect_str_eq(way_to_device("load.method=read"), "read: load.method=read");
 }
 

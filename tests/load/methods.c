@@ -315,7 +315,7 @@ Test(chosen, maps_are_never_made_with_load_mmap_off)
     open_as("load.mmap=off");
     cr_assert_eq(berth_choose(checkpoint, &all, 1, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
-    cr_expect_null(checkpoint->source.access.map.base);
+    cr_expect_null(checkpoint->source.access.map.address);
 }
 
 static int small_ones_are_read(void *context, const berth_storage *storage,
