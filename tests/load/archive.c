@@ -20,7 +20,7 @@ static void flip(size_t at)
 
 static int try_records(const char *options, berth_archive **archive)
 {
-    return berth_archive_open(path, only(options, NULL), archive, &error);
+    return berth_archive_open(FROM_PATH(path), only(options, NULL), archive, &error);
 }
 
 /* Opens as an archive with these options. */
@@ -53,9 +53,11 @@ Test(archive, lists_its_records_with_their_places)
 {
     berth_archive *archive = open_records("load.check=none");
     berth_record record;
+    berth_archive_info info;
 
-    cr_expect_str_eq(berth_archive_name(archive), "sample");
-    cr_expect_eq(berth_archive_count(archive), 9);
+    cr_assert_eq(berth_archive_get_info(archive, &info), 0);
+    cr_expect_str_eq(info.name, "sample");
+    cr_expect_eq(info.n_records, 9);
     cr_assert_eq(berth_archive_at(archive, 4, &record), 0);
     cr_expect_str_eq(record.name, "data/0");
     cr_expect_eq(record.nbytes, 24);
@@ -98,7 +100,8 @@ static berth_archive *open_fixture(const char *name)
     char fixture[128];
 
     (void)snprintf(fixture, sizeof fixture, "tests/data/%s", name);
-    cr_assert_eq(berth_archive_open(fixture, NULL, &archive, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_archive_open(FROM_PATH(fixture), NULL, &archive, &error), 0, "%s",
+                 error.message);
     return archive;
 }
 
@@ -146,7 +149,8 @@ static void expect_no_archive(const void *bytes, size_t nbytes, const char *mess
     berth_archive *archive;
 
     test_write_file(path, bytes, nbytes);
-    cr_expect_eq(berth_archive_open(path, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_expect_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error),
+                 BERTH_E_NOT_CHECKPOINT);
     cr_expect_null(archive);
     cr_expect_str_eq(text_of(), message, "%s", error.message);
 }

@@ -43,7 +43,7 @@ static int open_flaky(struct flaky *flaky, const char *options, bool records)
     const berth_params *call = only(text, NULL);
     test_memory_watch();
     test_memory_refuse(flaky->refused_at, false);
-    int result = records ? berth_archive_open_source(&source, call, &archive, &error)
+    int result = records ? berth_archive_open(&source, call, &archive, &error)
                          : berth_open_source(&source, call, &checkpoint, &error);
     cr_assert_eq(result < 0, checkpoint == NULL && archive == NULL);
     close_opened();

@@ -187,8 +187,8 @@ Test(range, of_a_record_is_read_in_the_same_way)
     for (size_t i = 0; i < 3; i++) {
         char options[200];
         (void)snprintf(options, sizeof options, "io.threads=4 io.chunk_nbytes=65536 %s", ways[i]);
-        cr_assert_eq(berth_archive_open(path, only(options, NULL), &archive, &error), 0, "%s",
-                     error.message);
+        cr_assert_eq(berth_archive_open(FROM_PATH(path), only(options, NULL), &archive, &error), 0,
+                     "%s", error.message);
         cr_assert_eq(berth_archive_find(archive, "data/3", &record, &error), 0);
         count_reads();
         cr_expect_eq(berth_archive_read(archive, &record, buffer, LONG_NBYTES, FIRST * 8, &error),

@@ -155,9 +155,8 @@ static size_t requests_of_archive(void)
     berth_record record;
     char data[4] = "", *end;
 
-    cr_assert_eq(
-        berth_archive_open_source(&source, only("load.check=directory", NULL), &archive, &error), 0,
-        "%s", error.message);
+    cr_assert_eq(berth_archive_open(&source, only("load.check=directory", NULL), &archive, &error),
+                 0, "%s", error.message);
     size_t n_reads = counted.n_reads;
     cr_assert_eq(berth_archive_find(archive, ".format_version", &record, &error), 0);
     cr_assert_leq(record.nbytes, 3);

@@ -127,7 +127,8 @@ Test(strange_heads, data_pkl_with_a_zip64_field)
 {
     enum { EXTRAS_AT = LOCAL_NAME + 15 /* sample/data.pkl */, DATA_AT = 64 };
     const struct record *pickle = find_record("data.pkl");
-    const bth_place place = {.nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
+    const bth_layout_entry place = {
+        .nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
 
     build(&(struct lie){.record = ".format_version", .gap = 8});
     put(EXTRAS_AT, 1, 2);
