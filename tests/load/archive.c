@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level, and verification: records listed, read, inflated, summed. */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 TestSuite(archive, .init = begin_sample_file, .fini = end_sample_file);
 
@@ -37,7 +36,7 @@ static berth_verdict verdict;
 
 static int verify(const berth_params *call)
 {
-    return test_verify(path, call, NULL, NULL, &verdict, &error);
+    return berth_verify(FROM_PATH(path), call, NULL, NULL, &verdict, &error);
 }
 
 /* The message without the path before it, which differs from run to run. */
@@ -207,7 +206,7 @@ Test(archive, verification_tells_what_it_could_not_verify)
     cr_assert_eq(verify(NULL), 0, "%s", error.message);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 9);
-    cr_expect_eq(test_verify(path, NULL, NULL, NULL, NULL, NULL), 0,
+    cr_expect_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, NULL), 0,
                  "nothing but the answer is asked for");
 }
 

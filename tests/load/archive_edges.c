@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level where something is missing, wrong or elsewhere. */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 TestSuite(archive_edges, .init = begin_sample, .fini = end_sample);
 
 static int open_records(const char *options, berth_archive **archive)
 {
-    return test_archive_open_memory(file, file_nbytes, only(options, NULL), archive, &error);
+    return berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL), archive, &error);
 }
 
 static void expect_no_records(const char *options, const char *message)
@@ -158,8 +157,8 @@ Test(archive_edges, a_bad_environment_is_told_by_every_way_to_open)
 
     cr_assert_eq(setenv(text, "nonsense", 1), 0);
     cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(test_archive_open_fd(0, NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(test_archive_open_memory("a", 1, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_FD(0), NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY("a", 1), NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
@@ -175,7 +174,8 @@ Test(archive_edges, arguments_that_are_missing)
 
     cr_expect_eq(berth_archive_open(FROM_PATH(NULL), NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(test_archive_open_memory(NULL, 5, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(NULL, 5), NULL, &archive, &error),
+                 BERTH_E_ARGUMENT);
     cr_expect_null(archive);
     cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 TestSuite(bad_input, .init = begin_sample_file, .fini = end_sample_file, .timeout = 100);
 
@@ -31,7 +30,7 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_eq(berth_archive_open(FROM_PATH(what), NULL, &archive, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(archive);
-    cr_expect_eq(test_verify(what, NULL, NULL, NULL, NULL, &error), code);
+    cr_expect_eq(berth_verify(FROM_PATH(what), NULL, NULL, NULL, NULL, &error), code);
     cr_expect_str_eq(error.message, expected);
 }
 
@@ -42,10 +41,10 @@ static void expect_no_descriptor(int fd, int code, const char *text)
 
     checkpoint = (berth_checkpoint *)path;
     cr_assert_geq(fd, 0);
-    cr_expect_eq(test_open_fd(fd, NULL, &checkpoint, &error), code);
+    cr_expect_eq(berth_open_source(FROM_FD(fd), NULL, &checkpoint, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(checkpoint);
-    cr_expect_eq(test_archive_open_fd(fd, NULL, &archive, &error), code);
+    cr_expect_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(archive);
     cr_expect_eq(close(fd), 0);

@@ -4,7 +4,6 @@
  * checking, with memory in proportion to the file (P3). Flipped bits: tests/hostile/flips.c.
  */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 TestSuite(broken, .init = begin_sample, .fini = end_sample);
 
@@ -52,8 +51,8 @@ Test(broken, no_broken_file_makes_a_load_take_much_memory)
     for (size_t at = 0; at < file_nbytes; at++) {
         file[at] = (uint8_t)~file[at];
         test_memory_watch();
-        (void)test_open_memory(file, file_nbytes, &call, &checkpoint, NULL);
-        close_opened();
+        if (berth_open_source(FROM_MEMORY(file, file_nbytes), &call, &checkpoint, NULL) == 0)
+            close_opened();
         struct test_memory seen = test_memory_seen();
         test_memory_unwatch();
         cr_expect_leq(seen.peak_nbytes, 64 * file_nbytes + 65536, "byte %zu: %zu bytes", at,
@@ -84,7 +83,7 @@ Test(broken, a_deflated_pickle_that_claims_to_be_huge_takes_no_memory)
     memcpy(local + 22, claimed, 4);
     memcpy(central + 24, claimed, 4);
     test_memory_watch();
-    cr_expect_eq(test_open_memory(file, file_nbytes, call, &checkpoint, &error),
+    cr_expect_eq(berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error),
                  BERTH_E_UNSUPPORTED);
     cr_expect_leq(test_memory_seen().largest_nbytes, 64 * file_nbytes + 65536);
     test_memory_unwatch();

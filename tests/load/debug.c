@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 /* Before anything has asked for the environment, which is read once. */
 static void set_up(void)
@@ -164,7 +163,7 @@ static int open_path(const berth_params *call)
 static int open_descriptor(const berth_params *call)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int result = test_open_fd(fd, call, &checkpoint, &error);
+    int result = berth_open_source(FROM_FD(fd), call, &checkpoint, &error);
 
     (void)close(fd);
     return result;
@@ -172,7 +171,7 @@ static int open_descriptor(const berth_params *call)
 
 static int open_memory(const berth_params *call)
 {
-    return test_open_memory(file, file_nbytes, call, &checkpoint, &error);
+    return berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error);
 }
 
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
@@ -192,7 +191,7 @@ static int open_function(const berth_params *call)
 static int verify(const berth_params *call)
 {
     checkpoint = NULL;
-    return test_verify(path, call, NULL, NULL, NULL, &error);
+    return berth_verify(FROM_PATH(path), call, NULL, NULL, NULL, &error);
 }
 
 /* The last does not open. */

@@ -10,7 +10,6 @@
 #include "io/syscalls.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 TestSuite(failing_reads, .init = begin_sample, .fini = end_sample, .timeout = 100);
 
@@ -58,9 +57,9 @@ static int open_flaky(struct flaky *flaky, const char *options, bool records)
 static int open_whole(const char *options, bool records)
 {
     berth_archive *archive = NULL;
-    int result =
-        records ? test_archive_open_memory(file, file_nbytes, only(options, NULL), &archive, NULL)
-                : try_file(options);
+    int result = records ? berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL),
+                                              &archive, NULL)
+                         : try_file(options);
 
     close_opened();
     berth_archive_close(archive);

@@ -4,7 +4,6 @@
  * counted.
  */
 #include "tests/support/load/fetch_scene.h"
-#include "tests/support/sources.h"
 
 TestSuite(fetch, .init = begin_fetch, .fini = end_fetch);
 
@@ -289,7 +288,9 @@ Test(fetch, of_memory)
         save_tensors(saved[i]);
         file = realloc(file, file_nbytes + 1);
         memmove(file + (i == 2), file, file_nbytes);
-        cr_assert_eq(test_open_memory(file + (i == 2), file_nbytes, NULL, &checkpoint, &error), 0);
+        cr_assert_eq(
+            berth_open_source(FROM_MEMORY(file + (i == 2), file_nbytes), NULL, &checkpoint, &error),
+            0);
         berth_stats stats = fetched(NULL);
         expect_elements();
         cr_expect_eq(strcmp(stats.method, "memory") == 0, i == 0);

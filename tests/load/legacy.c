@@ -3,7 +3,6 @@
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 #define VIEWS "tests/data/old/views-1.13-stream.pth"
 
@@ -111,8 +110,9 @@ Test(legacy, tells_what_it_is)
     cr_expect_eq(info.storages_nbytes, 4 * 3 * 91);
     cr_expect_not(info.calculated_offsets);
     close_opened();
-    cr_assert_eq(
-        test_verify("tests/data/old/many-1.13-stream.pth", NULL, NULL, NULL, &verdict, &error), 0);
+    cr_assert_eq(berth_verify(FROM_PATH("tests/data/old/many-1.13-stream.pth"), NULL, NULL, NULL,
+                              &verdict, &error),
+                 0);
     cr_expect_eq(verdict.n_storages, 13);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 13);
@@ -152,7 +152,7 @@ Test(legacy, a_flipped_bit_does_no_harm)
         for (int bit = 0; bit < 8; bit++) {
             file[at] ^= (uint8_t)(1 << bit);
             test_memory_watch();
-            if (test_open_memory(file, file_nbytes, NULL, &checkpoint, &error) == 0) {
+            if (berth_open_source(FROM_MEMORY(file, file_nbytes), NULL, &checkpoint, &error) == 0) {
                 for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
                     berth_named_tensor named;
                     if (berth_tensor_at(checkpoint, i, &named, &error) == 0)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* When offsets are calculated, and when the directory is read; files that are no checkpoints. */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 TestSuite(open, .init = begin_sample, .fini = end_sample);
 
@@ -25,8 +24,9 @@ static void expect_calculated(const char *options, bool calculated, const char *
     build(NULL);
     logged[0] = 0;
     berth_set_log(keep_log, NULL);
-    cr_assert_eq(test_open_memory(file, file_nbytes, only(options, &stats), &checkpoint, &error), 0,
-                 "%s", error.message);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(file, file_nbytes), only(options, &stats),
+                                   &checkpoint, &error),
+                 0, "%s", error.message);
     cr_expect_str_eq(logged, log, "%s", logged);
     cr_expect_eq(stats.calculated_offsets, calculated);
     cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0);
@@ -278,7 +278,7 @@ Test(open, no_memory_where_a_record_is_longer)
     for (unsigned nth = 1; reached; nth++) {
         test_memory_watch();
         test_memory_refuse(nth, false);
-        int result = test_open_memory(file, file_nbytes, NULL, &checkpoint, &error);
+        int result = berth_open_source(FROM_MEMORY(file, file_nbytes), NULL, &checkpoint, &error);
         reached = test_memory_seen().n_allocations >= nth;
         cr_expect_eq(result, reached ? BERTH_E_MEMORY : 0, "allocation %u: %s", nth, error.message);
         close_opened();
@@ -468,7 +468,8 @@ Test(open, every_failing_allocation_is_a_clean_error)
             const berth_params *call = only(options[i], NULL);
             test_memory_watch();
             test_memory_refuse(++nth, false);
-            failed = test_open_memory(file, file_nbytes, call, &checkpoint, &error) < 0;
+            failed =
+                berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error) < 0;
             if (failed)
                 cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
             close_opened();

@@ -4,7 +4,6 @@
  * prefetch_passes.c.
  */
 #include "tests/support/load/prefetch_scene.h"
-#include "tests/support/sources.h"
 
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -371,7 +370,7 @@ Test(prefetch, of_memory_and_callbacks_has_nothing_to_do)
     uint8_t *bytes = test_read_file(path, &nbytes);
     berth_source source = {.nbytes = nbytes, .read = read_bytes, .context = bytes};
 
-    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error), 0);
     expect_none("the source is memory");
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
     expect_none("the source is a function");

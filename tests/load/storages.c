@@ -11,7 +11,6 @@
 #include "load/checkpoint.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 static void tear_down(void)
 {
@@ -65,11 +64,11 @@ Test(storages, of_a_descriptor_and_of_memory)
     berth_stats stats;
     berth_params call = {.stats = &stats};
 
-    cr_assert_eq(test_open_fd(fd, &call, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(FROM_FD(fd), &call, &checkpoint, NULL), 0);
     close(fd);
     expect_sample_values();
     close_opened();
-    cr_assert_eq(test_open_memory(file, file_nbytes, &call, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(file, file_nbytes), &call, &checkpoint, NULL), 0);
     cr_expect_str_eq(stats.method, "memory");
     expect_sample_values();
     const uint8_t *weight = data_of("weight");

@@ -4,7 +4,6 @@
  * each is summed as it comes, and no byte of it is read twice (Z10).
  */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 enum { N_TENSORS = 6, N_BYTES = 300000 };
 

@@ -8,7 +8,6 @@
 
 #include "io/syscalls.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 /* What the last verification said. */
 static berth_verdict verdict;
@@ -25,7 +24,7 @@ TestSuite(verify, .init = begin_sample_file, .fini = tear_down, .timeout = 300);
 /* With these options alone, whatever the environment says of debug. */
 static int verify_with(const char *options, berth_record_function tell, void *context)
 {
-    return test_verify(path, only(options, &stats), tell, context, &verdict, &error);
+    return berth_verify(FROM_PATH(path), only(options, &stats), tell, context, &verdict, &error);
 }
 
 static void expect_good(const char *options)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
 
 struct archive sample;
 uint8_t *file;
@@ -192,7 +191,7 @@ void read_file(const char *name)
 int open_bytes(const void *bytes, size_t nbytes, const char *options)
 {
     close_opened();
-    return test_open_memory(bytes, nbytes, only(options, NULL), &checkpoint, &error);
+    return berth_open_source(FROM_MEMORY(bytes, nbytes), only(options, NULL), &checkpoint, &error);
 }
 
 int try_file(const char *options)
