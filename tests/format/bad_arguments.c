@@ -76,6 +76,10 @@ Test(bad_arguments, of_nothing_nothing_is_made)
     int64_t one = 1;
     cr_expect_null(berth_make_size(NULL, &one, 1));
     cr_expect_null(berth_make_nested(tree, NULL));
+    cr_expect_null(berth_make_nested(
+        NULL, (berth_value *[]){foreign_dict, foreign_dict, foreign_dict, foreign_dict}));
+    cr_expect_null(berth_make_size(NULL, NULL, -1));
+    cr_expect_null(berth_make_device(NULL, NULL, 0));
     cr_expect_null(berth_make_subclass(NULL, foreign_text, foreign_dict));
     cr_expect_null(berth_make_parameter(NULL, foreign_text, true));
     cr_expect_null(berth_make_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));

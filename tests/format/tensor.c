@@ -422,6 +422,9 @@ Test(tensor, sparse_parts_agree)
         {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 2, 3}}, true},
         {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 3, 3}}, false},
         {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 0, 3}}, false},
+        /* As many blocks as fit whole, where they are no parts of the rows, or columns. */
+        {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{2}, {3}, {3, 3, 2}}, false},
+        {BERTH_SPARSE_BSC, 2, {4, 6}, {1, 1, 3}, {{2}, {3}, {3, 2, 4}}, false},
         {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 2, 0}}, false},
         {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 3}, {{3}, {4}, {4, 2, 4}}, false},
         {BERTH_SPARSE_BSR, 2, {4, 6}, {1, 1, 1}, {{3}, {4}, {4}}, false},
