@@ -156,7 +156,8 @@ static void save_below(size_t most_nbytes, enum teller teller)
     int status = save_records(path, &error);
     if (most_nbytes >= expected_nbytes)
         _exit(status == 0 ? 0 : 4);
-    _exit(status == BERTH_E_NO_SPACE && error.system_errno == EFBIG ? 0 : 5);
+    check_told(status, &error, EFBIG);
+    _exit(0);
 }
 
 static void try_limit(size_t most_nbytes, enum teller teller)

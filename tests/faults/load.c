@@ -10,23 +10,14 @@
 enum { N_ELEMENTS = 50000 };
 
 static float *elements;
-static bool is_for_ever; /* the fault stays */
 
 static void set_up(void)
 {
     static const int64_t shape[] = {N_ELEMENTS};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    static const char *const names[] = {"a", "b"};
 
     begin_faults();
-    elements = malloc(N_ELEMENTS * sizeof *elements);
-    for (int i = 0; i < N_ELEMENTS; i++)
-        elements[i] = (float)i;
-    berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-    berth_dict_set(root, "a", berth_make_tensor(tree, &tensor));
-    berth_dict_set(root, "b", berth_make_tensor(tree, &tensor));
-    cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
-    berth_tree_free(tree);
+    elements = save_elements(1, shape, 2, names);
 }
 
 static void tear_down(void)
@@ -55,10 +46,7 @@ static const char *const all_options[] = {
 #define N_OPTIONS (sizeof all_options / sizeof *all_options)
 
 /* Every row that loading calls, and what it can give. */
-static const struct {
-    enum fault_row row;
-    int errnos[16];
-} faults[] = {
+static const fault_kind faults[] = {
     {FAULT_open,
      {EACCES, EINTR, EIO, ELOOP, EMFILE, ENAMETOOLONG, ENFILE, ENOENT, ENOMEM, ENOTDIR, ENXIO,
       EOVERFLOW, EPERM}},
@@ -151,20 +139,6 @@ static int use_all(berth_error *error)
     return use_archive(error);
 }
 
-/* After test_memory_watch. */
-static int use_watched(size_t n_open, const char *about)
-{
-    berth_error error;
-
-    int status = use_all(&error);
-    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s: memory leaks", about);
-    cr_assert_eq(n_open_files(), n_open, "%s: a descriptor leaks", about);
-    cr_assert_eq(status, error.code, "%s", about);
-    if (status < 0)
-        cr_assert(names_path(&error, path), "%s: %s", about, error.message);
-    return status;
-}
-
 static bool goes_on(int system_errno)
 {
     return system_errno == EINTR || system_errno == EAGAIN || system_errno == FAULT_SHORT;
@@ -194,7 +168,6 @@ static bool must_work(enum fault_row row, int system_errno)
 /* False: the fault was not reached any more. */
 static bool fails_cleanly(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
 {
-    size_t n_open = n_open_files();
     char about[100];
 
     snprintf(about, sizeof about, "%s, call %u, errno %d%s", fault_row_names[row], nth,
@@ -202,7 +175,7 @@ static bool fails_cleanly(enum fault_row row, unsigned nth, int system_errno, bo
     fault_set(row, nth, system_errno, for_ever);
     is_for_ever = for_ever;
     test_memory_watch();
-    int status = use_watched(n_open, about);
+    int status = use_watched(use_all, about);
     test_memory_unwatch();
     bool hit = atomic_load(&fault.n_hits) > 0;
     fault_clear();
@@ -294,14 +267,6 @@ Test(load_faults, a_descriptor_of_the_caller_stays_the_callers)
     check_points(6, n_points, 180);
 }
 
-static bool has_faults(enum fault_row row)
-{
-    for (size_t i = 0; i < N_FAULTS; i++)
-        if (faults[i].row == row)
-            return true;
-    return false;
-}
-
 /* A row that loading calls has its errnos above. */
 Test(load_faults, no_row_is_forgotten)
 {
@@ -310,33 +275,17 @@ Test(load_faults, no_row_is_forgotten)
         with_fetch = i >= FIRST_WITH_FETCH;
         cr_assert_not(fails_cleanly(FAULT_open, 0, EIO, false));
         berth_config_unpatch(NULL);
-        for (enum fault_row row = 0; row < FAULT_N_ROWS; row++)
-            cr_assert(!atomic_load(&fault.n_calls[row]) || has_faults(row), "%s: not in the table",
-                      fault_row_names[row]);
+        check_no_row_is_forgotten(faults, N_FAULTS);
     }
 }
 
 /* W6 */
 Test(load_faults, no_memory_is_a_clean_error_wherever_it_happens)
 {
-    for (size_t i = 0; i < N_OPTIONS; i++)
-        for (int for_ever = 0; for_ever < 2; for_ever++) {
-            bool reached = true;
-            for (unsigned nth = 1; reached; nth++) {
-                cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
-                with_fetch = i >= FIRST_WITH_FETCH;
-                is_for_ever = for_ever;
-                size_t n_open = n_open_files();
-                test_memory_watch();
-                test_memory_refuse(nth, for_ever);
-                int status = use_watched(n_open, "no memory");
-                reached = test_memory_seen().n_allocations >= nth;
-                test_memory_unwatch();
-                berth_config_unpatch(NULL);
-                cr_assert_eq(status, reached ? BERTH_E_MEMORY : 0, "allocation %u", nth);
-                n_points += reached;
-            }
-        }
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        with_fetch = i >= FIRST_WITH_FETCH;
+        use_without_memory(use_all, all_options[i], true);
+    }
     check_points(6, n_points, 1400);
 }
 
@@ -400,9 +349,8 @@ Test(load_faults, short_reads_are_continued)
         cr_assert_eq(berth_config_patch(all_options[i], NULL), 0);
         with_fetch = i >= FIRST_WITH_FETCH;
         fault_set(FAULT_pread, 1, FAULT_SHORT, true);
-        size_t n_open = n_open_files();
         test_memory_watch();
-        cr_assert_eq(use_watched(n_open, "short reads"), 0);
+        cr_assert_eq(use_watched(use_all, "short reads"), 0);
         test_memory_unwatch();
         n_points += atomic_load(&fault.n_hits);
         fault_clear();

@@ -8,26 +8,15 @@
 
 enum { N_ELEMENTS = 30000, N_TENSORS = 4 };
 
+static const char *const names[N_TENSORS] = {"t0", "t1", "t2", "t3"};
 static float *elements;
 
 static void set_up(void)
 {
     static const int64_t shape[] = {N_ELEMENTS};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
-    char name[16];
 
     begin_faults();
-    elements = malloc(N_ELEMENTS * sizeof *elements);
-    for (int i = 0; i < N_ELEMENTS; i++)
-        elements[i] = (float)i;
-    berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-    for (int i = 0; i < N_TENSORS; i++) {
-        (void)snprintf(name, sizeof name, "t%d", i);
-        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
-    }
-    cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
-    berth_tree_free(tree);
+    elements = save_elements(1, shape, N_TENSORS, names);
 }
 
 static void tear_down(void)
@@ -51,10 +40,7 @@ static const struct {
 static size_t way;
 
 /* Every row that prefetching calls beyond opening, and what it can give. */
-static const struct {
-    enum fault_row row;
-    int errnos[8];
-} faults[] = {
+static const fault_kind faults[] = {
     {FAULT_open, {EACCES, EMFILE, ENOENT}},
     {FAULT_fstat, {EIO}},
     {FAULT_pread, {EAGAIN, EINTR, EIO, FAULT_SHORT}},
@@ -80,11 +66,9 @@ static const struct {
 static void consume(berth_checkpoint *checkpoint, berth_prefetch *prefetch, berth_error *error)
 {
     berth_error unasked;
-    char name[16];
 
     for (int i = 0; i < N_TENSORS; i++) {
-        (void)snprintf(name, sizeof name, "t%d", i);
-        const berth_tensor *tensor = berth_as_tensor(berth_find(checkpoint, name, &unasked));
+        const berth_tensor *tensor = berth_as_tensor(berth_find(checkpoint, names[i], &unasked));
         if (tensor && berth_prefetch_advance(prefetch, tensor, 0, -1, &unasked) < 0 &&
             error->code == 0)
             *error = unasked;
@@ -125,19 +109,6 @@ static int use(berth_error *error)
     return error->code;
 }
 
-static int use_watched(size_t n_open, const char *about)
-{
-    berth_error error;
-
-    int status = use(&error);
-    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s: memory leaks", about);
-    cr_assert_eq(n_open_files(), n_open, "%s: a descriptor leaks", about);
-    cr_assert_eq(status, error.code, "%s", about);
-    if (status < 0)
-        cr_assert(names_path(&error, path), "%s: %s", about, error.message);
-    return status;
-}
-
 /* What only helps, or only tells. */
 static bool must_work(enum fault_row row, int system_errno)
 {
@@ -152,14 +123,13 @@ static bool must_work(enum fault_row row, int system_errno)
 /* False: the fault was not reached any more. */
 static bool fails_cleanly(enum fault_row row, unsigned nth, int system_errno, bool for_ever)
 {
-    size_t n_open = n_open_files();
     char about[100];
 
     (void)snprintf(about, sizeof about, "way %zu, %s, call %u, errno %d%s", way,
                    fault_row_names[row], nth, system_errno, for_ever ? ", for ever" : "");
     fault_set(row, nth, system_errno, for_ever);
     test_memory_watch();
-    int status = use_watched(n_open, about);
+    int status = use_watched(use, about);
     test_memory_unwatch();
     bool hit = atomic_load(&fault.n_hits) > 0;
     fault_clear();
@@ -191,14 +161,6 @@ Test(prefetch_faults, any_fault_is_a_clean_error_or_does_not_matter)
     check_points(6, n_points, 700);
 }
 
-static bool has_faults(enum fault_row row)
-{
-    for (size_t i = 0; i < N_FAULTS; i++)
-        if (faults[i].row == row)
-            return true;
-    return false;
-}
-
 /* A row that prefetching calls has its errnos above. */
 Test(prefetch_faults, no_row_is_forgotten)
 {
@@ -206,9 +168,7 @@ Test(prefetch_faults, no_row_is_forgotten)
         cr_assert_eq(berth_config_patch(ways[way].options, NULL), 0);
         cr_assert_not(fails_cleanly(FAULT_open, 0, EIO, false));
         berth_config_unpatch(NULL);
-        for (enum fault_row row = 0; row < FAULT_N_ROWS; row++)
-            cr_assert(!atomic_load(&fault.n_calls[row]) || has_faults(row), "%s: not in the table",
-                      fault_row_names[row]);
+        check_no_row_is_forgotten(faults, N_FAULTS);
     }
 }
 
@@ -216,20 +176,6 @@ Test(prefetch_faults, no_row_is_forgotten)
 Test(prefetch_faults, no_memory_is_a_clean_error_wherever_it_happens)
 {
     for (way = 0; way < N_WAYS; way++)
-        for (int for_ever = 0; for_ever < 2; for_ever++) {
-            bool reached = true;
-            for (unsigned nth = 1; reached; nth++) {
-                cr_assert_eq(berth_config_patch(ways[way].options, NULL), 0);
-                size_t n_open = n_open_files();
-                test_memory_watch();
-                test_memory_refuse(nth, for_ever);
-                int status = use_watched(n_open, "no memory");
-                reached = test_memory_seen().n_allocations >= nth;
-                test_memory_unwatch();
-                berth_config_unpatch(NULL);
-                cr_assert(reached || status == 0, "allocation %u", nth);
-                n_points += reached;
-            }
-        }
+        use_without_memory(use, ways[way].options, false);
     check_points(6, n_points, 240);
 }

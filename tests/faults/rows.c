@@ -16,16 +16,10 @@ static const berth_tensor *tensor;
 static void set_up(void)
 {
     static const int64_t shape[] = {N_ROWS, N_COLUMNS};
-    berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    static const char *const names[] = {"table"};
 
     begin_faults();
-    elements = malloc(N_ROWS * N_COLUMNS * sizeof *elements);
-    for (int i = 0; i < N_ROWS * N_COLUMNS; i++)
-        elements[i] = (float)i;
-    berth_dict_set(root, "table", test_tensor(tree, BERTH_FLOAT32, elements, 2, shape));
-    cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
-    berth_tree_free(tree);
+    elements = save_elements(2, shape, 1, names);
     /* Neighbours and rows far apart; the second half of the one is the first of the other. */
     for (int64_t i = 0; i < N_IDS; i++) {
         ids[0][i] = i % 3 ? i * 14 : i;
@@ -48,10 +42,7 @@ static const struct {
 #define N_WAYS (sizeof ways / sizeof *ways)
 
 /* Every row of the table that a row cache calls, and what it can give. */
-static const struct {
-    enum fault_row row;
-    int errnos[8];
-} faults[] = {
+static const fault_kind faults[] = {
     {FAULT_pread, {EAGAIN, EINTR, EINVAL, EIO, EISDIR, FAULT_SHORT}},
     {FAULT_poll, {EINTR, ENOMEM}},
     {FAULT_mmap, {EAGAIN, EINVAL, ENOMEM}},
@@ -179,14 +170,6 @@ Test(rows_faults, any_fault_is_a_clean_error_or_does_not_matter)
     check_points(6, n_points, 400);
 }
 
-static bool has_faults(enum fault_row row)
-{
-    for (size_t i = 0; i < N_FAULTS; i++)
-        if (faults[i].row == row)
-            return true;
-    return false;
-}
-
 /* A row that is called has its errnos above. */
 Test(rows_faults, no_row_is_forgotten)
 {
@@ -194,9 +177,7 @@ Test(rows_faults, no_row_is_forgotten)
         cr_assert_eq(berth_config_patch(ways[way].options, NULL), 0);
         cr_assert_not(fails_cleanly(way, FAULT_pread, 0, EIO, false));
         berth_config_unpatch(NULL);
-        for (enum fault_row row = 0; row < FAULT_N_ROWS; row++)
-            cr_assert(!atomic_load(&fault.n_calls[row]) || has_faults(row), "%s: not in the table",
-                      fault_row_names[row]);
+        check_no_row_is_forgotten(faults, N_FAULTS);
     }
 }
 

@@ -340,6 +340,16 @@ static void expect_two_keys(const char *a, const char *b, int filling)
     cr_expect_eq(berth_value_kind(berth_dict_get(dict, b)), BERTH_KIND_BOOL);
 }
 
+/* T3: two storages, which keep their keys. */
+static void expect_two_storages(const char *a, const char *b)
+{
+    berth_storage *first = bth_tree_register_storage(tree, a, strlen(a), BERTH_UINT8, 1, "cpu", 3);
+    berth_storage *second = bth_tree_register_storage(tree, b, strlen(b), BERTH_UINT8, 1, "cpu", 3);
+    cr_expect_neq(first, second);
+    cr_expect_eq(bth_tree_find_storage(tree, a, strlen(a)), first);
+    cr_expect_eq(bth_tree_find_storage(tree, b, strlen(b)), second);
+}
+
 /* A hash has 32 bits: of a million texts, some 120 pairs have one. */
 Test(keys, of_one_hash_are_told_apart, .timeout = 60)
 {
@@ -361,6 +371,7 @@ Test(keys, of_one_hash_are_told_apart, .timeout = 60)
             n_pairs[strlen(a) == strlen(b)]++;
             expect_two_keys(a, b, 0);
             expect_two_keys(a, b, 20);
+            expect_two_storages(a, b);
         }
     cr_expect_gt(n_pairs[0], 0);
     cr_expect_gt(n_pairs[1], 0);

@@ -46,11 +46,6 @@ static berth_value *tensor(void)
     return vector(BERTH_FLOAT32, 1);
 }
 
-static berth_value *text(const char *string)
-{
-    return berth_make_str(tree, string, strlen(string));
-}
-
 /* Of a tree that was made without a failure. */
 static void walk(const berth_value *root)
 {
@@ -343,114 +338,40 @@ Test(names, of_nested_tensors_are_those_of_their_parts)
                 "0.storage_offsets [0].storage_offsets\n");
 }
 
-Test(names, show_other_keys_as_python_does)
-{
-    static const uint8_t big[10] = {[8] = 0x40}, negative[10] = {[8] = 0xc0, [9] = 0xff};
-    berth_value *root = berth_make_dict(tree), *one = berth_make_int(tree, 1);
-    berth_value *pair[2] = {one, text("x")};
-    const int64_t shape[2] = {2, 3};
-    berth_value *keys[] = {
-        berth_make_none(tree),
-        berth_make_bool(tree, true),
-        berth_make_float(tree, 1.5),
-        berth_make_float(tree, 1e16),
-        berth_make_float(tree, 123456789012345.0),
-        berth_make_float(tree, -1e-5),
-        berth_make_float(tree, 0.0001),
-        berth_make_float(tree, 0.1),
-        berth_make_complex(tree, 1, -2.5),
-        berth_make_complex(tree, 0, 2),
-        berth_make_bigint(tree, big, sizeof(big)),
-        berth_make_bigint(tree, negative, sizeof(negative)),
-        berth_make_bytes(tree, "a\0\xff'", 4),
-        berth_make_tuple(tree, pair, 2),
-        berth_make_tuple(tree, &pair[1], 1),
-        berth_make_size(tree, shape, 2),
-        berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_BFLOAT16),
-        berth_make_device(tree, "cuda", 1),
-        berth_make_device(tree, "cpu", -1),
-        berth_make_tuple(tree, NULL, 0),
-    };
-    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
-        berth_dict_set_value(root, keys[i], tensor());
-    walk(root);
-    expect_list("None [None]\n"
-                "True [True]\n"
-                "1.5 [1.5]\n"
-                "1e+16 [1e+16]\n"
-                "123456789012345.0 [123456789012345.0]\n"
-                "-1e-05 [-1e-05]\n"
-                "0.0001 [0.0001]\n"
-                "0.1 [0.1]\n"
-                "(1-2.5j) [(1-2.5j)]\n"
-                "2j [2j]\n"
-                "1180591620717411303424 [1180591620717411303424]\n"
-                "-1180591620717411303424 [-1180591620717411303424]\n"
-                "b\"a\\x00\\xff'\" [b\"a\\x00\\xff'\"]\n"
-                "(1, 'x') [(1, 'x')]\n"
-                "('x',) [('x',)]\n"
-                "torch.Size([2, 3]) [torch.Size([2, 3])]\n"
-                "torch.bfloat16 [torch.bfloat16]\n"
-                "device(type='cuda', index=1) [device(type='cuda', index=1)]\n"
-                "device(type='cpu') [device(type='cpu')]\n"
-                "() [()]\n");
-    for (size_t i = 0; i < bth_names_count(names); i++) {
-        char *name, *path;
-        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
-        expect_found(name, bth_names_value(names, i));
-        expect_found(path, bth_names_value(names, i));
-        bth_release(name);
-        bth_release(path);
-    }
-}
-
-Test(names, quote_and_escape_text_as_python_does)
-{
-    static const char *const keys[] = {"it's", "\"it's\"", "a\\b\n\t\r\x01",
-                                       "\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80", ""};
-    berth_value *root = berth_make_dict(tree);
-    for (size_t i = 0; i < 5; i++)
-        berth_dict_set(root, keys[i], tensor());
-    walk(root);
-    static const char *const paths[] = {"[\"it's\"]", "['\"it\\'s\"']", "['a\\\\b\\n\\t\\r\\x01']",
-                                        "['\xc3\xa9\\ud800\xf0\x9f\x98\x80']", "['']"};
-    for (size_t i = 0; i < 5; i++) {
-        char *name, *path;
-        cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
-        cr_assert_str_eq(name, i < 3 ? keys[i] : paths[i]);
-        cr_assert_str_eq(path, paths[i]);
-        expect_found(path, bth_names_value(names, i));
-        bth_release(name);
-        bth_release(path);
-    }
-    expect_found("['\\xe9\\uD800\\U0001F600']", bth_names_value(names, 3));
-}
-
-/* As str.isprintable() has it, at least for what a terminal takes for something else. */
-Test(names, escape_what_could_not_be_seen)
+/*
+ * As Python does, and as str.isprintable() has it, at least for what a terminal takes for something
+ * else. The name is the text itself, where there can be such a name.
+ */
+Test(names, quote_text_and_escape_what_could_not_be_seen)
 {
     static const struct {
         const char *key, *path;
+        bool is_path; /* the name is, too */
     } rows[] = {
-        {"\x1f", "['\\x1f']"},
-        {"~", "['~']"},
-        {"\x7f", "['\\x7f']"},
-        {"\xc2\x80", "['\\x80']"},
-        {"\xc2\xa0", "['\\xa0']"},
-        {"\xc2\xa1", "['\xc2\xa1']"},
-        {"\xc2\xad", "['\\xad']"},
-        {"\xe2\x80\x8a", "['\xe2\x80\x8a']"},
-        {"\xe2\x80\x8b", "['\\u200b']"},
-        {"\xe2\x80\x8f", "['\\u200f']"},
-        {"\xe2\x80\x90", "['\xe2\x80\x90']"},
-        {"\xe2\x80\xa8", "['\\u2028']"},
-        {"\xe2\x80\xae", "['\\u202e']"},
-        {"\xe2\x81\xa0", "['\\u2060']"},
-        {"\xe2\x81\xaf", "['\\u206f']"},
-        {"\xef\xbb\xbf", "['\\ufeff']"},
-        {"\xed\x9f\xbf", "['\xed\x9f\xbf']"},
-        {"\xed\xbf\xbf", "['\\udfff']"},
-        {"\xee\x80\x80", "['\xee\x80\x80']"},
+        {"it's", "[\"it's\"]", false},
+        {"\"it's\"", "['\"it\\'s\"']", false},
+        {"a\\b\n\t\r\x01", "['a\\\\b\\n\\t\\r\\x01']", false},
+        {"", "['']", true},
+        {"\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80", "['\xc3\xa9\\ud800\xf0\x9f\x98\x80']", true},
+        {"\x1f", "['\\x1f']", false},
+        {"~", "['~']", false},
+        {"\x7f", "['\\x7f']", false},
+        {"\xc2\x80", "['\\x80']", false},
+        {"\xc2\xa0", "['\\xa0']", false},
+        {"\xc2\xa1", "['\xc2\xa1']", false},
+        {"\xc2\xad", "['\\xad']", false},
+        {"\xe2\x80\x8a", "['\xe2\x80\x8a']", false},
+        {"\xe2\x80\x8b", "['\\u200b']", false},
+        {"\xe2\x80\x8f", "['\\u200f']", false},
+        {"\xe2\x80\x90", "['\xe2\x80\x90']", false},
+        {"\xe2\x80\xa8", "['\\u2028']", false},
+        {"\xe2\x80\xae", "['\\u202e']", false},
+        {"\xe2\x81\xa0", "['\\u2060']", false},
+        {"\xe2\x81\xaf", "['\\u206f']", false},
+        {"\xef\xbb\xbf", "['\\ufeff']", false},
+        {"\xed\x9f\xbf", "['\xed\x9f\xbf']", false},
+        {"\xed\xbf\xbf", "['\\udfff']", true},
+        {"\xee\x80\x80", "['\xee\x80\x80']", false},
     };
     berth_value *root = berth_make_dict(tree);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -459,11 +380,13 @@ Test(names, escape_what_could_not_be_seen)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *name, *path;
         cr_assert_eq(bth_names_text(names, i, &name, &path, &error), 0);
+        cr_expect_str_eq(name, rows[i].is_path ? rows[i].path : rows[i].key);
         cr_expect_str_eq(path, rows[i].path);
         expect_found(rows[i].path, bth_names_value(names, i));
         bth_release(name);
         bth_release(path);
     }
+    expect_found("['\\xe9\\uD800\\U0001F600']", bth_names_value(names, 4));
 }
 
 /* P3: a memo-doubled tuple as a key would be 2^60 characters. */

@@ -55,58 +55,6 @@ static void expect_none(const char *name)
     cr_expect_eq(error.code, BERTH_E_NOT_FOUND, "%s: %s", name, error.message);
 }
 
-Test(names_asked, paths_that_are_none_are_not_found)
-{
-    static const char *const paths[] = {
-        "['\\x",
-        "['\\x4",
-        "['\\x4g']",
-        "['\\uZZZZ']",
-        "['\\U00110000']",
-        "['\\q']",
-        "['\\",
-        "['a",
-        "['a'",
-        "['a'x",
-        "['a'].",
-        "['a'].nothing",
-        "['a'].data",
-        "['l'][",
-        "['l'][1]",
-        "['l'][-1]",
-        "['l']['a']",
-        "['l'][01]",
-        "['l'][x]",
-        "[",
-        "['a']]",
-        ".",
-        ".x",
-        "['l'][0",
-        "['a'][0]",
-        "['a'].scales",
-        "['l'].list_items",
-        "['l'].dict_items",
-        "['l'].callable",
-        "['l'].__dict__",
-        "[nan]",
-        "[99]",
-        "['l'][4294967296]",
-        "['\\xA']",
-    };
-    berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree);
-
-    berth_dict_set(root, "a", tensor());
-    berth_list_append(list, tensor());
-    berth_dict_set(root, "l", list);
-    walk(root);
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        expect_none(paths[i]);
-    cr_expect_eq(find("['\\x61']"), berth_dict_get(root, "a"));
-    cr_expect_eq(find("[\"\\u0061\"]"), berth_dict_get(root, "a"));
-    cr_expect_eq(find("['l'][0]"), bth_value_item(list, 0));
-    cr_expect_eq(find(""), root);
-}
-
 /* What is no name of anything, beside what it would name if it were read less strictly. */
 Test(names_asked, what_only_looks_like_a_name_is_not_found)
 {
@@ -150,6 +98,34 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
         "['a",
         "['P",
         "['s'].nothing",
+        "['\\x4",
+        "['\\uZZZZ']",
+        "['a'",
+        "['a'x",
+        "['a'].",
+        "['a'].nothing",
+        "['a'].data",
+        "['l'][",
+        "['l'][2]",
+        "['l'][-1]",
+        "['l']['a']",
+        "['l'][01]",
+        "['l'][x]",
+        "[",
+        "['a']]",
+        ".",
+        ".x",
+        "['l'][0",
+        "['a'][0]",
+        "['a'].scales",
+        "['l'].list_items",
+        "['l'].dict_items",
+        "['l'].callable",
+        "['l'].__dict__",
+        "[nan]",
+        "[99]",
+        "['l'][4294967296]",
+        "['\\xA']",
     };
     berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree),
                 *ints = berth_make_dict(tree);
@@ -187,6 +163,10 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         expect_none(asked[i]);
+    cr_expect_eq(find(""), root);
+    cr_expect_eq(find("['\\x61']"), berth_dict_get(root, "a"));
+    cr_expect_eq(find("[\"\\u0061\"]"), berth_dict_get(root, "a"));
+    cr_expect_eq(find("['l'][0]"), bth_value_item(list, 0));
     cr_expect_eq(find("l.0"), bth_value_item(list, 0));
     cr_expect_eq(find("i.-9223372036854775808"), bth_value_item(ints, 1));
     cr_expect_eq(find("i.data"), berth_dict_get(ints, "data"), "a key, and no attribute");
@@ -384,6 +364,7 @@ static void expect_name(berth_value *key, const char *wanted)
     walk(root);
     cr_assert_eq(bth_names_text(names, 0, &name, &path, &error), 0);
     cr_expect_str_eq(name, wanted);
+    cr_expect_eq(find(name), bth_value_item(root, 0), "%s", name);
     cr_expect_eq(find(path), bth_value_item(root, 0), "%s", path);
     bth_release(name);
     bth_release(path);
@@ -391,10 +372,33 @@ static void expect_name(berth_value *key, const char *wanted)
     names = NULL;
 }
 
-Test(names_asked, numbers_as_python_shows_them)
+Test(names_asked, keys_as_python_shows_them)
 {
+    static const uint8_t big[10] = {[8] = 0x40}, negative[10] = {[8] = 0xc0, [9] = 0xff};
     static const uint8_t all_ones[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0xff};
+    berth_value *pair[2] = {berth_make_int(tree, 1), berth_make_str(tree, "x", 1)};
+    const int64_t shape[2] = {2, 3};
 
+    expect_name(berth_make_none(tree), "None");
+    expect_name(berth_make_bool(tree, true), "True");
+    expect_name(berth_make_float(tree, 1.5), "1.5");
+    expect_name(berth_make_float(tree, 1e16), "1e+16");
+    expect_name(berth_make_float(tree, 123456789012345.0), "123456789012345.0");
+    expect_name(berth_make_float(tree, -1e-5), "-1e-05");
+    expect_name(berth_make_float(tree, 0.0001), "0.0001");
+    expect_name(berth_make_float(tree, 0.1), "0.1");
+    expect_name(berth_make_complex(tree, 1, -2.5), "(1-2.5j)");
+    expect_name(berth_make_complex(tree, 0, 2), "2j");
+    expect_name(berth_make_bigint(tree, big, sizeof(big)), "1180591620717411303424");
+    expect_name(berth_make_bigint(tree, negative, sizeof(negative)), "-1180591620717411303424");
+    expect_name(berth_make_bytes(tree, "a\0\xff'", 4), "b\"a\\x00\\xff'\"");
+    expect_name(berth_make_tuple(tree, pair, 2), "(1, 'x')");
+    expect_name(berth_make_tuple(tree, &pair[1], 1), "('x',)");
+    expect_name(berth_make_size(tree, shape, 2), "torch.Size([2, 3])");
+    expect_name(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_BFLOAT16), "torch.bfloat16");
+    expect_name(berth_make_device(tree, "cuda", 1), "device(type='cuda', index=1)");
+    expect_name(berth_make_device(tree, "cpu", -1), "device(type='cpu')");
+    expect_name(berth_make_tuple(tree, NULL, 0), "()");
     expect_name(berth_make_float(tree, (double)NAN), "nan");
     expect_name(berth_make_float(tree, (double)INFINITY), "inf");
     expect_name(berth_make_float(tree, -(double)INFINITY), "-inf");
@@ -412,10 +416,6 @@ Test(names_asked, numbers_as_python_shows_them)
     expect_name(berth_make_bool(tree, false), "False");
     expect_name(berth_make_bigint(tree, all_ones, sizeof all_ones), "-18446744073709551616");
     expect_name(berth_make_str(tree, "\xe2\x80\xa8", 3), "\xe2\x80\xa8");
-}
-
-Test(names_asked, bytes_as_python_shows_them)
-{
     expect_name(berth_make_bytes(tree, "\\'\"", 3), "b'\\\\\\'\"'");
 }
 

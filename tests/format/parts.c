@@ -70,28 +70,3 @@ Test(parts, nothing_behind_a_shape_is_read_for_values_without_dimensions)
     expect_misfit(BERTH_SPARSE_CSR, shape_by_a_wall(1, false), 1, of_length(1), of_length(0),
                   longs(0, NULL));
 }
-
-/* Also where as many blocks as fit whole are there. */
-Test(parts, rows_that_are_no_multiple_of_a_block)
-{
-    const int64_t shape[] = {4, 6}, blocks[] = {3, 3, 2};
-
-    expect_misfit(BERTH_SPARSE_BSR, shape, 2, of_length(2), of_length(3), longs(3, blocks));
-}
-
-Test(parts, columns_that_are_no_multiple_of_a_block)
-{
-    const int64_t shape[] = {4, 6}, blocks[] = {3, 2, 4};
-
-    expect_misfit(BERTH_SPARSE_BSC, shape, 2, of_length(2), of_length(3), longs(3, blocks));
-}
-
-/* What fails the tree asks first whether there is one. */
-Test(parts, of_no_tree_are_refused)
-{
-    berth_value *value = of_length(1), *four[] = {value, value, value, value};
-
-    cr_expect_null(berth_make_nested(NULL, four));
-    cr_expect_null(berth_make_size(NULL, NULL, -1));
-    cr_expect_null(berth_make_device(NULL, NULL, 0));
-}

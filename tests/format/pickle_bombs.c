@@ -157,47 +157,36 @@ Test(pickle_bombs, the_memo)
 /* REDUCE never copies: what it is given again and again is shared, or used once. */
 Test(pickle_bombs, long_arguments_used_again_and_again)
 {
-    struct pickle pickle = {0};
-    char text[20001];
+    static const struct {
+        const char *name, *function, *before, *items, *after; /* no items: a long text */
+        int wanted;
+    } cases[] = {
+        {"text encoded", "_codecs encode", "", NULL, "'latin1' TUPLE2", 0},
+        {"bytearrays of the same bytes", "__builtin__ bytearray", "GLOBAL _codecs encode", NULL,
+         "'latin1' TUPLE2 REDUCE TUPLE1", 0},
+        {"bytearrays of the same text", "__builtin__ bytearray", "", NULL, "'latin1' TUPLE2", 0},
+        {"sizes of the same tuple", "torch Size", "MARK", "BININT1 1", "TUPLE TUPLE1", 0},
+        {"sets of the same list", "__builtin__ set", "EMPTY_LIST MARK", "BININT1 1",
+         "APPENDS TUPLE1", BERTH_E_PICKLE},
+    };
+    char text[20001], words[100];
+
     memset(text, 'x', sizeof text);
-    assemble(&pickle, "GLOBAL _codecs encode BINPUT 0");
-    put_text(&pickle, text, sizeof text);
-    assemble(&pickle, "'latin1' TUPLE2 BINPUT 1 MARK");
-    assemble_times(&pickle, "BINGET 0 BINGET 1 REDUCE", MANY);
-    assemble(&pickle, "TUPLE TUPLE3 STOP");
-    read_within_bound(&pickle, "text encoded", 0);
-
-    pickle = (struct pickle){0};
-    assemble(&pickle, "GLOBAL __builtin__ bytearray BINPUT 0 GLOBAL _codecs encode");
-    put_text(&pickle, text, sizeof text);
-    assemble(&pickle, "'latin1' TUPLE2 REDUCE TUPLE1 BINPUT 1 MARK");
-    assemble_times(&pickle, "BINGET 0 BINGET 1 REDUCE", MANY);
-    assemble(&pickle, "TUPLE TUPLE3 STOP");
-    read_within_bound(&pickle, "bytearrays of the same bytes", 0);
-
-    pickle = (struct pickle){0};
-    assemble(&pickle, "GLOBAL __builtin__ bytearray BINPUT 0");
-    put_text(&pickle, text, sizeof text);
-    assemble(&pickle, "'latin1' TUPLE2 BINPUT 1 MARK");
-    assemble_times(&pickle, "BINGET 0 BINGET 1 REDUCE", MANY);
-    assemble(&pickle, "TUPLE TUPLE3 STOP");
-    read_within_bound(&pickle, "bytearrays of the same text", 0);
-
-    pickle = (struct pickle){0};
-    assemble(&pickle, "GLOBAL torch Size BINPUT 0 MARK");
-    assemble_times(&pickle, "BININT1 1", 20000);
-    assemble(&pickle, "TUPLE TUPLE1 BINPUT 1 MARK");
-    assemble_times(&pickle, "BINGET 0 BINGET 1 REDUCE", MANY);
-    assemble(&pickle, "TUPLE TUPLE3 STOP");
-    read_within_bound(&pickle, "sizes of the same tuple", 0);
-
-    pickle = (struct pickle){0};
-    assemble(&pickle, "GLOBAL __builtin__ set BINPUT 0 EMPTY_LIST MARK");
-    assemble_times(&pickle, "BININT1 1", 20000);
-    assemble(&pickle, "APPENDS TUPLE1 BINPUT 1 MARK");
-    assemble_times(&pickle, "BINGET 0 BINGET 1 REDUCE", MANY);
-    assemble(&pickle, "TUPLE TUPLE3 STOP");
-    read_within_bound(&pickle, "sets of the same list", BERTH_E_PICKLE);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pickle pickle = {0};
+        (void)snprintf(words, sizeof words, "GLOBAL %s BINPUT 0 %s", cases[i].function,
+                       cases[i].before);
+        assemble(&pickle, words);
+        if (cases[i].items)
+            assemble_times(&pickle, cases[i].items, sizeof text);
+        else
+            put_text(&pickle, text, sizeof text);
+        assemble(&pickle, cases[i].after);
+        assemble(&pickle, "BINPUT 1 MARK");
+        assemble_times(&pickle, "BINGET 0 BINGET 1 REDUCE", MANY);
+        assemble(&pickle, "TUPLE TUPLE3 STOP");
+        read_within_bound(&pickle, cases[i].name, cases[i].wanted);
+    }
 }
 
 Test(pickle_bombs, keys_are_hashed_once)

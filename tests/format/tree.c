@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The memory of a tree (P3), its failure, its storages (T3). */
+/* The memory of a tree, its failure, its storages (T3). P3: pickle_bombs.c. */
 #include "format/values/node.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
@@ -205,100 +205,6 @@ Test(tree, what_is_too_little_for_a_block_is_not_used)
     berth_tree_free(tree);
 }
 
-/* ---- P3: memory a byte of pickle, less the 16 bytes of the reader's own stack a slot ---- */
-
-static berth_tree *watched(void)
-{
-    test_memory_watch();
-    return berth_tree_new(NULL);
-}
-
-static void expect_within(berth_tree *tree, uint64_t nbytes)
-{
-    uint64_t peak = test_memory_seen().peak_nbytes;
-    cr_assert_eq(berth_tree_error(tree, NULL), 0);
-    cr_assert_leq(peak, nbytes + 65536, "%zu bytes, at most %zu + 64 KiB", (size_t)peak,
-                  (size_t)nbytes);
-    berth_tree_free(tree);
-    cr_assert_eq(test_memory_seen().live_nbytes, 0);
-    test_memory_unwatch();
-}
-
-enum { MANY = 200000 };
-
-Test(tree, a_list_of_empty_lists_stays_within_the_bound)
-{
-    berth_tree *tree = watched();
-    berth_value **items = malloc(MANY * sizeof(*items));
-    for (int i = 0; i < MANY; i++)
-        items[i] = berth_make_list(tree); /* ] is one byte */
-    bth_list_extend(berth_make_list(tree), items, MANY);
-    free(items);
-    expect_within(tree, MANY * (64 - 16));
-}
-
-Test(tree, a_list_that_grows_by_one_stays_within_the_bound)
-{
-    berth_tree *tree = watched();
-    berth_value *list = berth_make_list(tree);
-    for (unsigned i = 1; i <= MANY; i++) { /* Na: two bytes; also right after it has grown */
-        berth_list_append(list, berth_make_none(tree));
-        cr_assert_leq(test_memory_seen().peak_nbytes, i * 2 * 32 + 65536, "%u items", i);
-    }
-    expect_within(tree, MANY * 2 * 32);
-}
-
-Test(tree, many_short_lists_stay_within_the_bound)
-{
-    berth_tree *tree = watched();
-    for (int i = 0; i < MANY; i++)
-        berth_list_append(berth_make_list(tree), berth_make_none(tree)); /* ]Na: three bytes */
-    expect_within(tree, MANY * (3 * 64 - 16));
-}
-
-Test(tree, many_short_dicts_stay_within_the_bound)
-{
-    berth_tree *tree = watched();
-    for (int i = 0; i < MANY; i++)
-        berth_dict_set_value(berth_make_dict(tree), berth_make_none(tree),
-                             berth_make_none(tree)); /* }NNs */
-    expect_within(tree, MANY * (4 * 64 - 16));
-}
-
-Test(tree, a_dict_of_short_keys_stays_within_the_bound)
-{
-    berth_tree *tree = watched();
-    berth_value *dict = berth_make_dict(tree);
-    for (int i = 0; i < MANY; i++) /* J….Ns: seven bytes */
-        berth_dict_set_value(dict, berth_make_int(tree, i), berth_make_none(tree));
-    expect_within(tree, (uint64_t)MANY * 7 * 32);
-}
-
-Test(tree, sets_and_bytes_made_by_reduce_stay_within_the_bound)
-{
-    berth_tree *tree = watched();
-    char *text = calloc(1, MANY);
-    memset(text, 'a', MANY - 1);
-    berth_value *string = berth_make_str(tree, text, MANY - 1);
-    for (int i = 0; i < MANY; i++) /* h.h.R: five bytes each, never a copy */
-        bth_bytearray_from(tree, bth_bytes_from_latin1(tree, string));
-    free(text);
-    expect_within(tree, (uint64_t)MANY * 2 + (uint64_t)MANY * 10 * 48);
-}
-
-Test(tree, a_tuple_made_a_size_again_and_again_is_checked_once, .timeout = 60)
-{
-    berth_tree *tree = watched();
-    berth_value **items = malloc(MANY * sizeof(*items));
-    for (int i = 0; i < MANY; i++)
-        items[i] = berth_make_int(tree, i);
-    berth_value *tuple = berth_make_tuple(tree, items, MANY);
-    for (int i = 0; i < MANY; i++)
-        cr_assert_not_null(bth_size_from(tree, tuple));
-    free(items);
-    expect_within(tree, (uint64_t)MANY * (5 + 3) * 48);
-}
-
 /* W6: every allocation of a building of all kinds is refused in turn. */
 static berth_value *build(berth_tree *tree)
 {
@@ -431,53 +337,6 @@ Test(tree, keys_that_are_positions_and_others_are_told_apart)
     berth_tree_free(tree);
 }
 
-struct hashed {
-    uint32_t hash;
-    uint32_t number;
-};
-
-static int by_hash(const void *a, const void *b)
-{
-    uint32_t x = ((const struct hashed *)a)->hash, y = ((const struct hashed *)b)->hash;
-    return (x > y) - (x < y);
-}
-
-/* Keys of 7 and of 9 bytes. */
-static const char *make_key(char key[16], uint32_t number)
-{
-    (void)snprintf(key, 16, "%s%06u", number % 2 ? "a" : "abc", (unsigned)number);
-    return key;
-}
-
-/* Of 2^19 keys some 32 pairs have the same hash, half of them of different lengths. */
-Test(tree, storages_whose_keys_have_the_same_hash_are_told_apart, .timeout = 60)
-{
-    enum { N = 1 << 19 };
-    berth_tree *tree = berth_tree_new(NULL);
-    struct hashed *all = malloc(N * sizeof(*all));
-    char keys[2][16];
-    size_t n_pairs = 0;
-    cr_assert_not_null(all);
-    for (uint32_t i = 0; i < N; i++) {
-        make_key(keys[0], i);
-        all[i] = (struct hashed){bth_hash_bytes(tree, keys[0], strlen(keys[0])), i};
-    }
-    qsort(all, N, sizeof(*all), by_hash);
-    for (size_t i = 1; i < N; i++) {
-        if (all[i].hash != all[i - 1].hash)
-            continue;
-        berth_storage *first = meet(tree, make_key(keys[0], all[i - 1].number), BERTH_UINT8, 1);
-        berth_storage *second = meet(tree, make_key(keys[1], all[i].number), BERTH_UINT8, 1);
-        cr_expect_neq(first, second);
-        cr_expect_eq(meet(tree, keys[0], BERTH_UINT8, 1), first);
-        cr_expect_eq(meet(tree, keys[1], BERTH_UINT8, 1), second);
-        n_pairs++;
-    }
-    cr_expect_gt(n_pairs, 0);
-    free(all);
-    berth_tree_free(tree);
-}
-
 struct conflict {
     berth_dtype first, second;
     uint64_t first_nbytes, second_nbytes;
@@ -514,20 +373,32 @@ Test(tree, a_storage_keeps_one_size_and_one_class)
 
 Test(tree, storage_keys_and_locations_are_bounded)
 {
-    char text[2000];
+    static char text[2000];
     memset(text, 'k', sizeof(text));
+    static const struct {
+        const char *key;
+        size_t key_nbytes;
+        const char *location;
+        size_t location_nbytes;
+        const char *message; /* NULL: it is good */
+    } rows[] = {
+        {text, 1024, text, 255, NULL},
+        {"0", 1, "metal", 5, NULL},
+        {text, 1025, "cpu", 3, "a storage key of 1025 bytes (1 to 1024, without NUL)"},
+        {"a\0b", 3, "cpu", 3, "a storage key of 3 bytes (1 to 1024, without NUL)"},
+        {"1", 1, text, 256, "a storage's location of 256 bytes (at most 255, without NUL)"},
+        {"1", 1, "c\0pu", 4, "a storage's location of 4 bytes (at most 255, without NUL)"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        berth_tree *tree = berth_tree_new(NULL);
+        const berth_storage *made =
+            bth_tree_register_storage(tree, rows[i].key, rows[i].key_nbytes, BERTH_UINT8, 1,
+                                      rows[i].location, rows[i].location_nbytes);
+        cr_expect_eq(made != NULL, rows[i].message == NULL);
+        expect_error(tree, made ? 0 : BERTH_E_UNSUPPORTED, made ? "" : rows[i].message);
+        berth_tree_free(tree);
+    }
     berth_tree *tree = berth_tree_new(NULL);
-    cr_assert_null(bth_tree_register_storage(tree, text, 1025, BERTH_UINT8, 1, "cpu", 3));
-    expect_error(tree, BERTH_E_UNSUPPORTED, "a storage key of 1025 bytes (1 to 1024, without NUL)");
-    berth_tree_free(tree);
-    tree = berth_tree_new(NULL);
-    cr_assert_not_null(bth_tree_register_storage(tree, text, 1024, BERTH_UINT8, 1, text, 255));
-    cr_assert_null(bth_tree_register_storage(tree, "1", 1, BERTH_UINT8, 1, text, 256));
-    expect_error(tree, BERTH_E_UNSUPPORTED,
-                 "a storage's location of 256 bytes (at most 255, without NUL)");
-    berth_tree_free(tree);
-    tree = berth_tree_new(NULL);
-    cr_assert_not_null(bth_tree_register_storage(tree, "0", 1, BERTH_UINT8, 1, "metal", 5));
     cr_assert_null(berth_storage_new(tree, BERTH_UINT8, text, 1, "meta"));
     expect_error(tree, BERTH_E_UNSUPPORTED,
                  "a storage whose location is meta: PyTorch would read none of its bytes");

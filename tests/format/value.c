@@ -79,10 +79,8 @@ Test(value, ints_of_any_size)
     cr_assert_not(berth_as_int(value, &integer));
     berth_as_bigint(berth_make_bigint(tree, above, 9), &nbytes);
     cr_assert_eq(nbytes, 9); /* 2^63 needs its sign */
-    uint8_t most[256] = {[254] = 1};
+    uint8_t most[255] = {[254] = 1};
     cr_assert_not_null(berth_make_bigint(tree, most, 255));
-    expect_failure(berth_make_bigint(tree, most, 256), BERTH_E_ARGUMENT,
-                   "an integer of 256 bytes (1 to 255)");
 }
 
 Test(value, floats_keep_their_bits)
@@ -345,7 +343,6 @@ Test(value, devices)
     cr_assert_null(bth_value_device(berth_make_none(tree), &index));
     expect_failure(berth_make_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
                    "\"cuda:1\" is no device type");
-    expect_failure(berth_make_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
     expect_failure(berth_make_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
                    "device index 128 (at most 127)");
 }
@@ -391,13 +388,6 @@ Test(value, facts_of_one_word)
     }
     berth_storage *storage = berth_storage_new(tree, BERTH_INT8, "abc", 3, "cpu");
     cr_assert_eq(berth_as_storage(berth_make_storage(tree, storage)), storage);
-    expect_failure(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_DTYPE_NONE), BERTH_E_ARGUMENT,
-                   "no torch.dtype has the number 0");
-    expect_failure(berth_make_constant(tree, BERTH_KIND_QSCHEME, BERTH_NOT_QUANTIZED),
-                   BERTH_E_ARGUMENT, "no torch.qscheme has the number 0");
-    expect_failure(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)0),
-                   BERTH_E_ARGUMENT, "no torch.layout has the number 0");
-    expect_failure(berth_make_storage(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
 }
 
 /* Every asker is defined for every kind: what it is not for gives 0, NULL or false. */

@@ -12,26 +12,18 @@
 
 #include "tests/support/io/small_file.h"
 
-static int fd;
-
 static void open_a_file(void)
 {
     begin_file(NBYTES);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static void close_the_file(void)
-{
-    (void)close(fd);
-    end_file();
-}
-TestSuite(map, .init = open_a_file, .fini = close_the_file);
+TestSuite(map, .init = open_a_file, .fini = end_file);
 
 Test(map, holds_the_bytes_of_the_file)
 {
     bth_map map;
 
-    cr_assert_eq(bth_map_file(fd, NBYTES, 0, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, NBYTES, 0, &map, &error), 0);
     cr_assert_arr_eq(map.address, file_bytes, NBYTES);
     cr_expect(bth_map_holds(&map, (uint8_t *)map.address + NBYTES - 1));
     cr_expect_not(bth_map_holds(&map, (uint8_t *)map.address + NBYTES));
@@ -45,8 +37,8 @@ Test(map, private_is_copied_on_write)
     bth_map map, other;
     size_t nbytes;
 
-    cr_assert_eq(bth_map_file(fd, 50, BTH_MMAP_POPULATE, &map, &error), 0);
-    cr_assert_eq(bth_map_file(fd, 50, 0, &other, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, BTH_MMAP_POPULATE, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, 0, &other, &error), 0);
     memset(map.address, 0xEE, 50);
     cr_assert_arr_eq(other.address, file_bytes, 50);
     uint8_t *found = test_read_file(path, &nbytes);
@@ -71,14 +63,14 @@ Test(map, asks_for_what_load_mmap_flags_says)
     bth_map map;
 
     bth_system.mmap = noting_mmap;
-    cr_assert_eq(bth_map_file(fd, 50, BTH_MMAP_SHARED, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, BTH_MMAP_SHARED, &map, &error), 0);
     bth_map_free(&map);
     cr_assert_eq(asked_protection, PROT_READ);
     cr_assert_eq(asked_flags, MAP_SHARED);
-    cr_assert_eq(bth_map_file(fd, 50, BTH_MMAP_SHARED | BTH_MMAP_POPULATE, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, BTH_MMAP_SHARED | BTH_MMAP_POPULATE, &map, &error), 0);
     bth_map_free(&map);
     cr_assert_eq(asked_flags, MAP_SHARED);
-    cr_assert_eq(bth_map_file(fd, 50, 0, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, 0, &map, &error), 0);
     bth_map_free(&map);
     cr_assert_eq(asked_protection, PROT_READ | PROT_WRITE);
     cr_assert_eq(asked_flags, MAP_PRIVATE | MAP_NORESERVE);
@@ -102,13 +94,13 @@ Test(map, populate_and_huge_are_asked_for_when_it_is_made)
 
     bth_system.mmap = noting_mmap;
     bth_system.madvise = noting_madvise;
-    cr_assert_eq(bth_map_file(fd, 50, BTH_MMAP_POPULATE | BTH_MMAP_HUGE, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, BTH_MMAP_POPULATE | BTH_MMAP_HUGE, &map, &error), 0);
     bth_map_free(&map);
     cr_assert_eq(asked_flags, MAP_PRIVATE | MAP_NORESERVE);
     cr_assert_eq(n_advised, 2);
     cr_assert_eq(advised[0], MADV_HUGEPAGE);
     cr_assert_eq(advised[1], MADV_POPULATE_READ);
-    cr_assert_eq(bth_map_file(fd, 50, BTH_MMAP_SHARED, &map, &error), 0);
+    cr_assert_eq(bth_map_file(file_fd, 50, BTH_MMAP_SHARED, &map, &error), 0);
     bth_map_free(&map);
     cr_assert_eq(n_advised, 2);
 }
@@ -126,7 +118,7 @@ Test(map, that_the_system_refuses_is_an_error_w6)
     bth_map map = {0};
 
     bth_system.mmap = failing_mmap;
-    cr_assert_eq(bth_map_file(fd, 50, 0, &map, &error), BERTH_E_MEMORY);
+    cr_assert_eq(bth_map_file(file_fd, 50, 0, &map, &error), BERTH_E_MEMORY);
     cr_assert_str_eq(error.message, "at byte 0: 50 bytes cannot be mapped: Cannot allocate memory");
     cr_assert_null(map.address);
 }

@@ -11,21 +11,12 @@
 #include "io/file_system.h"
 #include "tests/support/io/small_file.h"
 
-static int fd;
-
 static void open_a_file(void)
 {
     begin_file(NBYTES);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static void close_the_file(void)
-{
-    (void)close(fd);
-    end_file();
-}
-
-TestSuite(residency, .init = open_a_file, .fini = close_the_file);
+TestSuite(residency, .init = open_a_file, .fini = end_file);
 
 /* ---- a file of a thousand pages, of which the test says what is there ---- */
 
@@ -61,17 +52,17 @@ Test(residency, is_of_nine_tenths_or_more)
 {
     bth_system.preadv2 = told_preadv2;
     set_pages(0, N_PAGES, true);
-    cr_expect_eq(bth_page_cache_probe(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_WARM);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_WARM);
     cr_expect_eq(n_asked, 64);
     set_pages(100, 160, false); /* 4 samples or 5 */
-    cr_expect_eq(bth_page_cache_probe(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_WARM);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_WARM);
     set_pages(100, 300, false);
-    cr_expect_eq(bth_page_cache_probe(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_COLD);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_COLD);
     /* A range is not its neighbours. */
-    cr_expect_eq(bth_page_cache_probe(fd, (uint64_t)(300 * PAGE), (uint64_t)(200 * PAGE)),
+    cr_expect_eq(bth_page_cache_probe(file_fd, (uint64_t)(300 * PAGE), (uint64_t)(200 * PAGE)),
                  BTH_PAGE_CACHE_WARM);
-    cr_expect_eq(bth_page_cache_probe(fd, (uint64_t)(200 * PAGE), 1), BTH_PAGE_CACHE_COLD);
-    cr_expect_eq(bth_page_cache_probe(fd, (uint64_t)(299 * PAGE), (uint64_t)PAGE + 1),
+    cr_expect_eq(bth_page_cache_probe(file_fd, (uint64_t)(200 * PAGE), 1), BTH_PAGE_CACHE_COLD);
+    cr_expect_eq(bth_page_cache_probe(file_fd, (uint64_t)(299 * PAGE), (uint64_t)PAGE + 1),
                  BTH_PAGE_CACHE_COLD);
 }
 
@@ -80,10 +71,10 @@ Test(residency, asks_little_of_what_is_not_there_and_never_at_the_same_pages)
     unsigned most = 0;
 
     bth_system.preadv2 = told_preadv2;
-    cr_expect_eq(bth_page_cache_probe(fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_COLD);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, (uint64_t)(N_PAGES * PAGE)), BTH_PAGE_CACHE_COLD);
     cr_expect_eq(n_asked, 7);
     for (int i = 0; i < 20; i++)
-        (void)bth_page_cache_probe(fd, 0, (uint64_t)(N_PAGES * PAGE));
+        (void)bth_page_cache_probe(file_fd, 0, (uint64_t)(N_PAGES * PAGE));
     for (size_t i = 0; i < N_PAGES; i++)
         most = n_times[i] > most ? n_times[i] : most;
     cr_expect_lt(most, 15, "what asking has brought would be taken for resident");
@@ -94,7 +85,7 @@ static int advised;
 static int noting_fadvise(int of, off_t offset, off_t nbytes, int advice)
 {
     (void)offset, (void)nbytes;
-    cr_expect_neq(of, fd, "the caller's own description reads ahead as ever");
+    cr_expect_neq(of, file_fd, "the caller's own description reads ahead as ever");
     advised = advice;
     return 0;
 }
@@ -103,9 +94,9 @@ Test(residency, asks_by_a_description_that_does_not_read_ahead)
 {
     bth_system.preadv2 = told_preadv2;
     bth_system.posix_fadvise = noting_fadvise;
-    (void)bth_page_cache_probe(fd, 0, NBYTES);
+    (void)bth_page_cache_probe(file_fd, 0, NBYTES);
     cr_expect_eq(advised, POSIX_FADV_RANDOM);
-    cr_expect_neq(asked_fd, fd);
+    cr_expect_neq(asked_fd, file_fd);
     cr_expect_eq(fcntl(asked_fd, F_GETFD), -1, "it is closed again");
 }
 
@@ -121,8 +112,8 @@ Test(residency, is_asked_of_the_file_itself_where_it_cannot_be_opened_again)
     bth_system.preadv2 = told_preadv2;
     bth_system.open = refused_open;
     set_pages(0, N_PAGES, true);
-    cr_expect_eq(bth_page_cache_probe(fd, 0, NBYTES), BTH_PAGE_CACHE_WARM);
-    cr_expect_eq(asked_fd, fd);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, NBYTES), BTH_PAGE_CACHE_WARM);
+    cr_expect_eq(asked_fd, file_fd);
 }
 
 static ssize_t unable_preadv2(int from, const struct iovec *pieces, int n, off_t offset, int flags)
@@ -135,22 +126,22 @@ static ssize_t unable_preadv2(int from, const struct iovec *pieces, int n, off_t
 Test(residency, is_unknown_where_nobody_tells)
 {
     bth_system.preadv2 = unable_preadv2;
-    cr_expect_eq(bth_page_cache_probe(fd, 0, NBYTES), BTH_PAGE_CACHE_UNKNOWN);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, NBYTES), BTH_PAGE_CACHE_UNKNOWN);
 }
 
 /* ---- for real ---- */
 
 Test(residency, of_a_file_that_was_just_written_and_of_one_that_was_sent_away)
 {
-    if (bth_file_system_of(fd) != BTH_ON_DISK)
+    if (bth_file_system_of(file_fd) != BTH_ON_DISK)
         cr_skip_test("no disk here");
     free(test_read_file(path, &(size_t){0}));
-    cr_expect_eq(bth_page_cache_probe(fd, 0, NBYTES), BTH_PAGE_CACHE_WARM);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, NBYTES), BTH_PAGE_CACHE_WARM);
     int writing = open(path, O_RDWR | O_CLOEXEC);
     cr_assert_eq(fsync(writing), 0);
     cr_assert_eq(posix_fadvise(writing, 0, 0, POSIX_FADV_DONTNEED), 0);
     (void)close(writing);
-    cr_expect_eq(bth_page_cache_probe(fd, 0, NBYTES), BTH_PAGE_CACHE_COLD);
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, NBYTES), BTH_PAGE_CACHE_COLD);
 }
 
 Test(residency, kinds_of_file_systems_are_told_apart)

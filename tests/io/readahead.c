@@ -12,21 +12,12 @@
 
 #include "tests/support/io/small_file.h"
 
-static int fd;
-
 static void open_a_file(void)
 {
     begin_file(NBYTES);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static void close_the_file(void)
-{
-    (void)close(fd);
-    end_file();
-}
-
-TestSuite(readahead, .init = open_a_file, .fini = close_the_file);
+TestSuite(readahead, .init = open_a_file, .fini = end_file);
 
 /* A partition 259:3, or what the test wants. */
 static int on_a_partition(int of, struct stat *status)
@@ -63,7 +54,7 @@ Test(readahead, is_of_the_disk)
     bth_system.fstat = on_a_partition;
     write_below("sys/dev/block/259:3/queue/read_ahead_kb", "512\n");
     write_below("sys/class/bdi/259:3/read_ahead_kb", "64\n");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 512 << 10);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 512 << 10);
 }
 
 Test(readahead, of_a_partition_is_of_its_disk)
@@ -71,24 +62,24 @@ Test(readahead, of_a_partition_is_of_its_disk)
     bth_system.fstat = on_a_partition;
     write_below("sys/dev/block/259:3/partition", "3\n");
     write_below("sys/dev/block/queue/read_ahead_kb", "8192\n");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 8192 << 10);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 8192 << 10);
 }
 
 Test(readahead, without_a_disk_is_of_the_file_system)
 {
     bth_system.fstat = on_a_partition;
     write_below("sys/class/bdi/259:3/read_ahead_kb", "1024\n");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 1024 << 10);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 1024 << 10);
 }
 
 Test(readahead, that_nobody_tells_is_what_linux_has_by_itself)
 {
     bth_system.fstat = on_a_partition;
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 128 << 10);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 128 << 10);
     write_below("sys/dev/block/259:3/queue/read_ahead_kb", "");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 128 << 10);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 128 << 10);
     bth_system.fstat = nowhere;
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 128 << 10);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 128 << 10);
 }
 
 Test(readahead, is_whole_pages_and_within_reason)
@@ -97,9 +88,9 @@ Test(readahead, is_whole_pages_and_within_reason)
 
     bth_system.fstat = on_a_partition;
     write_below("sys/dev/block/259:3/queue/read_ahead_kb", "0\n");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), page_nbytes);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), page_nbytes);
     write_below("sys/dev/block/259:3/queue/read_ahead_kb", "129\n");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), (129 << 10) / page_nbytes * page_nbytes);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), (129 << 10) / page_nbytes * page_nbytes);
     write_below("sys/dev/block/259:3/queue/read_ahead_kb", "18446744073709551615\n");
-    cr_expect_eq(bth_readahead_nbytes(fd, folder), 1 << 30);
+    cr_expect_eq(bth_readahead_nbytes(file_fd, folder), 1 << 30);
 }

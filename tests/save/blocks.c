@@ -7,8 +7,7 @@
 
 #include "config/error.h"
 #include "io/workers.h"
-#include "save/run.h"
-#include "tests/support/save/records.h"
+#include "tests/support/save/runs.h"
 
 #define BLOCK 512u
 #define MEMORY_ALIGNMENT 8u
@@ -79,22 +78,6 @@ static bth_output strict_output(strict *memory)
                                         .memory_alignment = MEMORY_ALIGNMENT}};
 }
 
-static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
-                           const char *assignments)
-{
-    struct berth_config config;
-    berth_error error;
-
-    bth_error_clear(&error);
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
-    berth_config_unpatch(&error);
-    berth_plan *plan =
-        bth_plan_make("archive", OF_RECORDS(records, n_records, flags), &config, &error);
-    cr_assert(plan, "%s", error.message);
-    return plan;
-}
-
 static void check_written(const berth_plan *plan, const strict *memory, const uint8_t *expected,
                           const bth_run_settings *settings)
 {
@@ -148,34 +131,16 @@ static void check_all_runs(const berth_plan *plan, const uint8_t *expected)
             }
 }
 
-static void check_samples(uint32_t alignment, bool compute_crc32)
-{
-    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
-    berth_new_record records[N_SAMPLES];
-    char assignments[128];
-    composed file;
-
-    sample_records(bytes, records);
-    compose(&file, records, N_SAMPLES, alignment, compute_crc32);
-    snprintf(assignments, sizeof assignments, "save.storage_alignment=%u save.compute_crc32=%s",
-             alignment, compute_crc32 ? "on" : "off");
-    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, assignments);
-    check_all_runs(plan, file.bytes);
-    berth_plan_free(plan);
-    free(file.bytes);
-    free(bytes);
-}
-
 Test(blocks, give_the_composed_file_whatever_the_tiles_and_workers)
 {
-    check_samples(64, true);
+    check_samples(64, true, check_all_runs);
 }
 
 Test(blocks, give_the_same_without_crcs_and_at_other_alignments)
 {
-    check_samples(64, false);
-    check_samples(1, true);
-    check_samples(4096, true);
+    check_samples(64, false, check_all_runs);
+    check_samples(1, true, check_all_runs);
+    check_samples(4096, true, check_all_runs);
 }
 
 /* Every position of a descriptor at the border of a block and of a tile, first and last bytes. */
@@ -191,7 +156,8 @@ Test(blocks, hold_descriptors_that_straddle_them)
         };
         composed file;
         compose(&file, records, 3, 1, true);
-        berth_plan *plan = plan_of(records, 3, BERTH_RECORDS_COMPLETE, "save.storage_alignment=1");
+        berth_plan *plan =
+            plan_of_records(records, 3, BERTH_RECORDS_COMPLETE, "save.storage_alignment=1");
         for (unsigned n_workers = 1; n_workers <= 4; n_workers += 3)
             for (uint64_t tile = BLOCK; tile <= 2 * BLOCK; tile += BLOCK) {
                 const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = tile};
@@ -211,16 +177,10 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
 
     sample_records(bytes, records);
     for (size_t n = 1; n <= N_SAMPLES; n++) {
-        berth_plan *plan = plan_of(records, n, 0, "");
-        uint8_t *memory = malloc(plan->nbytes);
-        bth_output output = bth_output_of_memory(memory);
-        const bth_run_settings settings = {.tile_nbytes = plan->nbytes};
-        berth_stats facts = {0};
-        berth_error error;
-        bth_error_clear(&error);
-        cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0);
-        check_all_runs(plan, memory);
-        free(memory);
+        berth_plan *plan = plan_of_records(records, n, 0, "");
+        uint8_t *written = run_into_memory(plan, &(bth_run_settings){.tile_nbytes = plan->nbytes});
+        check_all_runs(plan, written);
+        free(written);
         berth_plan_free(plan);
     }
     free(bytes);
@@ -245,7 +205,7 @@ Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
         composed file;
         compose(&file, records, 2, BLOCK, true);
         berth_plan *plan =
-            plan_of(records, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=512");
+            plan_of_records(records, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=512");
         memset(stats, 0, sizeof stats);
         run(plan, file.bytes, &settings);
         cr_assert_eq(stats[1].zero_copy_nbytes, shift ? 0 : 40 * BLOCK);
@@ -297,7 +257,7 @@ Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout 
         records[0].data = NULL;
         records[0].read = read_slowly;
         records[0].context = &from;
-        berth_plan *plan = plan_of(records, 2, BERTH_RECORDS_COMPLETE, "");
+        berth_plan *plan = plan_of_records(records, 2, BERTH_RECORDS_COMPLETE, "");
         from.until = plan->tail_offset / BLOCK - 2; /* all of the data but two blocks */
         const bth_output output = strict_output(&memory);
         bth_error_clear(&error);
@@ -320,7 +280,7 @@ Test(blocks, and_tiles_together_keep_to_the_bound_of_memory)
     composed file;
 
     compose(&file, records, 1, 64, true);
-    berth_plan *plan = plan_of(records, 1, BERTH_RECORDS_COMPLETE, "");
+    berth_plan *plan = plan_of_records(records, 1, BERTH_RECORDS_COMPLETE, "");
     for (uint64_t bound = 16 * 1024; bound <= 4u << 20; bound *= 2)
         for (unsigned n_workers = 0; n_workers <= 16; n_workers += 4)
             for (uint64_t tile = BLOCK; tile <= 1u << 20; tile *= 16) {
@@ -347,7 +307,7 @@ Test(blocks, of_little_memory_are_written_by_fewer_workers)
     composed file;
 
     compose(&file, records, 1, 64, true);
-    berth_plan *plan = plan_of(records, 1, BERTH_RECORDS_COMPLETE, "");
+    berth_plan *plan = plan_of_records(records, 1, BERTH_RECORDS_COMPLETE, "");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bth_run_settings settings = {
             .n_workers = 8, .tile_nbytes = 4 * mib, .memory_nbytes = cases[i].bound_nbytes * mib};
@@ -365,12 +325,8 @@ static bth_run_settings settings_of(const char *assignments, const berth_plan *p
                                     uint32_t block_nbytes)
 {
     const bth_output output = {.constraints.block_nbytes = block_nbytes};
-    struct berth_config config;
-    berth_error error;
+    const struct berth_config config = config_of(assignments);
 
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
-    berth_config_unpatch(NULL);
     return bth_run_settings_of(&config, plan, &output);
 }
 

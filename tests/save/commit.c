@@ -3,12 +3,8 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
-#include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "io/syscalls.h"
@@ -255,60 +251,6 @@ Test(commit, what_can_be_told_is_told_before_data_is_written)
         free(too_long);
 }
 
-/* W10: Root may do everything: a child does it as somebody else. */
-Test(commit, folders_and_files_without_permission_are_refused)
-{
-    char *path = test_path(folder, "model.pt"), *other = test_path(folder, "other.pt");
-
-    test_write_file(path, "old", 3);
-    cr_assert_eq(chmod(path, 0444), 0);
-    cr_assert_eq(chmod(folder, 0777), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        berth_error error;
-        if (geteuid() == 0 && (setegid(65534) < 0 || seteuid(65534) < 0))
-            _exit(2);
-        if (save(path, 1000, &error) != BERTH_E_SYSTEM || error.system_errno != EACCES)
-            _exit(3);
-        if (geteuid() != 65534)
-            _exit(0); /* its own folder cannot be taken from it */
-        if (seteuid(0) < 0 || chmod(folder, 0555) < 0 || seteuid(65534) < 0)
-            _exit(4);
-        _exit(save(other, 1000, &error) == BERTH_E_SYSTEM && error.system_errno == EACCES ? 0 : 5);
-    }
-    int status = -1;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0, "child ended with %x", (unsigned)status);
-    cr_assert_eq(chmod(folder, 0777), 0);
-    cr_assert_eq(test_folder_count(folder), 1);
-    free(path), free(other);
-}
-
-/* W1: Without asking first, the write would raise SIGXFSZ and end the process. */
-Test(commit, a_limit_of_file_sizes_is_told_with_what_is_missing)
-{
-    char *path = test_path(folder, "model.pt");
-    struct rlimit limit;
-
-    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = 100000;
-    test_write_file(path, "old", 3);
-    pid_t child = fork();
-    if (child == 0) {
-        berth_error error;
-        char expected[600];
-        snprintf(expected, sizeof expected, "%s: File too large (1052 KiB missing)", path);
-        if (setrlimit(RLIMIT_FSIZE, &limit) < 0 || save(path, 1175000, &error) != BERTH_E_NO_SPACE)
-            _exit(2);
-        _exit(strcmp(error.message, expected) == 0 ? 0 : 3);
-    }
-    int status = -1;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0, "child ended with %x", (unsigned)status);
-    cr_assert_eq(test_folder_count(folder), 1);
-    free(path);
-}
-
 /* ---- leftovers of killed saves ---- */
 
 Test(commit, names_of_temporaries_are_told_exactly)
@@ -394,37 +336,6 @@ Test(commit, more_saves_than_slots_find_names_without_a_listing)
     free(path);
 }
 
-static int kill_when_half_done(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    (void)context;
-    if (done_nbytes == total_nbytes)
-        raise(SIGKILL); /* all is written, nothing renamed */
-    return 0;
-}
-
-/* W4 */
-Test(commit, a_killed_save_leaves_the_old_file_and_the_next_one_cleans_up)
-{
-    char *path = test_path(folder, "model.pt");
-    const berth_params call = {.progress = kill_when_half_done};
-    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
-
-    save_well(path, 1000);
-    pid_t child = fork();
-    if (child == 0) {
-        _exit(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, NULL));
-    }
-    int status = -1;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert(WIFSIGNALED(status));
-    cr_assert_eq(test_folder_count(folder), 2, "the temporary of the killed save");
-    cr_assert(is_checkpoint(path, 1000));
-    save_well(path, 2000);
-    cr_assert_eq(test_folder_count(folder), 1);
-    cr_assert(is_checkpoint(path, 2000));
-    free(path);
-}
-
 /* ---- cancelling ---- */
 
 static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
@@ -449,46 +360,6 @@ Test(commit, a_cancelled_save_leaves_the_old_file)
     snprintf(expected, sizeof expected, "%s: cancelled", path);
     cr_assert_str_eq(error.message, expected);
     cr_assert(is_checkpoint(path, 1000));
-    cr_assert_eq(test_folder_count(folder), 1);
-    free(path);
-}
-
-/* ---- many writers ---- */
-
-static void write_often(const char *path, size_t nbytes, int n)
-{
-    berth_error error;
-
-    if (berth_config_patch("save.durability=none", &error) < 0)
-        _exit(3);
-    for (int i = 0; i < n; i++)
-        if (save(path, nbytes, &error) < 0) {
-            fprintf(stderr, "%s\n", error.message);
-            _exit(2);
-        }
-    _exit(0);
-}
-
-/* W7 */
-Test(commit, of_writers_on_one_path_each_makes_a_whole_file)
-{
-    enum { WRITERS = 4, SAVES = 100 };
-    char *path = test_path(folder, "model.pt");
-    pid_t children[WRITERS];
-
-    save_well(path, 5000);
-    for (size_t i = 0; i < WRITERS; i++)
-        if ((children[i] = fork()) == 0)
-            write_often(path, 5000 + i, SAVES);
-    for (size_t n_left = WRITERS; n_left > 0;) {
-        int status;
-        cr_assert(is_checkpoint(path, 5000)); /* all begin with the same 5000 bytes */
-        pid_t child = waitpid(-1, &status, WNOHANG);
-        if (child > 0) {
-            cr_assert_eq(status, 0);
-            n_left--;
-        }
-    }
     cr_assert_eq(test_folder_count(folder), 1);
     free(path);
 }

@@ -7,25 +7,11 @@
 
 #include "config/error.h"
 #include "format/values/value.h"
-#include "save/run.h"
-#include "tests/support/save/records.h"
+#include "tests/support/save/runs.h"
 
 static const uint64_t tile_sizes[] = {1,  2,   3,   7,   16,   30,   63,    64,
                                       65, 100, 127, 512, 4096, 5000, 20001, 1u << 20};
 #define N_TILE_SIZES (sizeof tile_sizes / sizeof *tile_sizes)
-
-static berth_plan *plan_of(const berth_new_record *records, size_t n_records, uint32_t flags,
-                           const char *assignments)
-{
-    struct berth_config config = config_of(assignments);
-    berth_error error;
-
-    bth_error_clear(&error);
-    berth_plan *plan =
-        bth_plan_make("archive", OF_RECORDS(records, n_records, flags), &config, &error);
-    cr_assert(plan, "%s", error.message);
-    return plan;
-}
 
 /* Runs into memory and compares. */
 static void check_run(const berth_plan *plan, const uint8_t *expected, unsigned n_workers,
@@ -62,28 +48,9 @@ static void check_all_runs(const berth_plan *plan, const uint8_t *expected)
     }
 }
 
-static void check_samples(uint32_t alignment, bool compute_crc32)
-{
-    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
-    berth_new_record records[N_SAMPLES];
-    char assignments[128];
-    composed file;
-
-    sample_records(bytes, records);
-    compose(&file, records, N_SAMPLES, alignment, compute_crc32);
-    snprintf(assignments, sizeof assignments, "save.storage_alignment=%u save.compute_crc32=%s",
-             alignment, compute_crc32 ? "on" : "off");
-    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, assignments);
-    cr_assert_eq(plan->nbytes, file.nbytes);
-    check_all_runs(plan, file.bytes);
-    berth_plan_free(plan);
-    free(file.bytes);
-    free(bytes);
-}
-
 Test(tiles, any_size_and_any_number_of_workers_give_the_composed_file)
 {
-    check_samples(64, true);
+    check_samples(64, true, check_all_runs);
 }
 
 typedef struct slow_record {
@@ -134,7 +101,7 @@ Test(tiles, a_descriptor_waits_for_a_tile_before_it, .timeout = 60)
         if (side_by_side)
             slow.until = file.places[1].data_offset;
         records[0].context = &slow;
-        berth_plan *plan = plan_of(records, 2, BERTH_RECORDS_COMPLETE, "");
+        berth_plan *plan = plan_of_records(records, 2, BERTH_RECORDS_COMPLETE, "");
         const bth_output output = {.write = write_reached, .context = &slow};
         const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = 70};
         berth_stats stats = {0};
@@ -152,13 +119,13 @@ Test(tiles, a_descriptor_waits_for_a_tile_before_it, .timeout = 60)
 
 Test(tiles, the_same_without_crcs)
 {
-    check_samples(64, false);
+    check_samples(64, false, check_all_runs);
 }
 
 Test(tiles, the_same_at_other_alignments)
 {
-    check_samples(1, true);
-    check_samples(512, true);
+    check_samples(1, true, check_all_runs);
+    check_samples(512, true, check_all_runs);
 }
 
 /* The id and its CRC are known last; a run of one tile is the measure for all others. */
@@ -166,21 +133,15 @@ Test(tiles, the_id_does_not_depend_on_how_it_was_run)
 {
     uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
     berth_new_record records[N_SAMPLES];
-    berth_error error;
 
     sample_records(bytes, records);
-    berth_plan *plan = plan_of(records, N_SAMPLES, 0, "save.compute_crc32=on");
-    uint8_t *memory = malloc(plan->nbytes);
-    bth_output output = bth_output_of_memory(memory);
-    const bth_run_settings settings = {.tile_nbytes = plan->nbytes};
-    berth_stats facts = {0};
-    bth_error_clear(&error);
-    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
-    check_all_runs(plan, memory);
-    const uint8_t *id = memory + plan->records[plan->id_index].layout.data_offset;
+    berth_plan *plan = plan_of_records(records, N_SAMPLES, 0, "save.compute_crc32=on");
+    uint8_t *written = run_into_memory(plan, &(bth_run_settings){.tile_nbytes = plan->nbytes});
+    check_all_runs(plan, written);
+    const uint8_t *id = written + plan->records[plan->id_index].layout.data_offset;
     for (size_t i = 0; i < BTH_ID_NBYTES; i++)
         cr_assert(id[i] >= '0' && id[i] <= '9');
-    free(memory);
+    free(written);
     berth_plan_free(plan);
     free(bytes);
 }
@@ -189,19 +150,13 @@ static void save_id(const uint8_t *bytes, const char *last_name, const char *ass
                     char id[BTH_ID_NBYTES])
 {
     berth_new_record records[N_SAMPLES];
-    berth_stats facts = {0};
-    berth_error error;
 
     sample_records(bytes, records);
     records[N_SAMPLES - 1].name = last_name;
-    berth_plan *plan = plan_of(records, N_SAMPLES, 0, assignments);
-    uint8_t *memory = malloc(plan->nbytes);
-    bth_output output = bth_output_of_memory(memory);
-    const bth_run_settings settings = {.tile_nbytes = 4096};
-    bth_error_clear(&error);
-    cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
-    memcpy(id, memory + plan->records[plan->id_index].layout.data_offset, BTH_ID_NBYTES);
-    free(memory);
+    berth_plan *plan = plan_of_records(records, N_SAMPLES, 0, assignments);
+    uint8_t *written = run_into_memory(plan, &(bth_run_settings){.tile_nbytes = 4096});
+    memcpy(id, written + plan->records[plan->id_index].layout.data_offset, BTH_ID_NBYTES);
+    free(written);
     berth_plan_free(plan);
 }
 
@@ -252,7 +207,7 @@ Test(tiles, records_read_by_callback_give_the_same_file)
         records[i].data = NULL;
         records[i].read = read_sample;
     }
-    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
+    berth_plan *plan = plan_of_records(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
     check_all_runs(plan, file.bytes);
     berth_plan_free(plan);
     free(file.bytes);
@@ -265,7 +220,7 @@ Test(tiles, a_callback_that_fails_is_told_with_record_and_byte)
         {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
         {.name = "data/0", .nbytes = 100, .read = refuse_to_read},
     };
-    berth_plan *plan = plan_of(records, 2, 0, "");
+    berth_plan *plan = plan_of_records(records, 2, 0, "");
     uint8_t *memory = malloc(plan->nbytes);
     bth_output output = bth_output_of_memory(memory);
     const bth_run_settings settings = {.n_workers = 2, .tile_nbytes = 64};
@@ -295,7 +250,8 @@ Test(tiles, a_record_may_go_without_its_crc)
     compose(&without, records, N_SAMPLES, 64, false);
     for (size_t i = 0; i < N_SAMPLES; i++)
         records[i].no_crc32 = true;
-    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "save.compute_crc32=on");
+    berth_plan *plan =
+        plan_of_records(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "save.compute_crc32=on");
     check_all_runs(plan, without.bytes);
     cr_assert_neq(memcmp(with.bytes, without.bytes, with.nbytes), 0);
     berth_plan_free(plan);
@@ -331,7 +287,7 @@ Test(tiles, bytes_that_do_not_sum_to_the_crc_that_is_known_are_not_saved)
     for (size_t i = 0; i < N_SAMPLES; i++)
         if (records[i].data)
             records[i].crc32 = bth_crc32(0, records[i].data, (size_t)records[i].nbytes);
-    berth_plan *plan = plan_of(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
+    berth_plan *plan = plan_of_records(records, N_SAMPLES, BERTH_RECORDS_COMPLETE, "");
     check_all_runs(plan, with.bytes);
     for (size_t i = 0; i < plan->n_records; i++) {
         if (plan->records[i].crc32 == 0)

@@ -253,3 +253,18 @@ void check_points(unsigned line, unsigned n, unsigned least)
     fflush(stdout);
     cr_assert_geq(n, least, "W%u: only %u fault points, not %u", line, n, least);
 }
+
+static bool is_among(enum fault_row row, const fault_kind *kinds, size_t n_kinds)
+{
+    for (size_t i = 0; i < n_kinds; i++)
+        if (kinds[i].row == row)
+            return true;
+    return false;
+}
+
+void check_no_row_is_forgotten(const fault_kind *kinds, size_t n_kinds)
+{
+    for (enum fault_row row = 0; row < FAULT_N_ROWS; row++)
+        cr_assert(!atomic_load(&fault.n_calls[row]) || is_among(row, kinds, n_kinds),
+                  "%s: not in the table", fault_row_names[row]);
+}

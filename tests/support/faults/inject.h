@@ -42,6 +42,15 @@ extern char fault_trace[4096];
 void fault_set(enum fault_row row, unsigned nth, int system_errno, bool for_ever);
 void fault_clear(void);
 
+/* A row of the table, and what it can give, up to a 0. */
+typedef struct fault_kind {
+    enum fault_row row;
+    int errnos[20];
+} fault_kind;
+
+/* A row that was called since fault_set has its errnos among these. */
+void check_no_row_is_forgotten(const fault_kind *kinds, size_t n_kinds);
+
 /* The first row that has no stand-in above; NULL: every row has one. After fault_set. */
 const char *fault_row_without(void);
 

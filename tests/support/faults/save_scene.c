@@ -9,6 +9,7 @@ char *link_path, *leftover_path;
 uint8_t *bytes;
 unsigned n_points;
 unsigned n_points_of[11];
+bool is_for_ever;
 
 int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
 {
@@ -260,4 +261,60 @@ unsigned try_row(const scene *tried, enum fault_row row, int system_errno, bool 
     for (unsigned nth = 1; try_fault(tried, row, nth, system_errno, for_ever, &status); nth++)
         n_failed += status < 0;
     return n_failed;
+}
+
+float *save_elements(int32_t rank, const int64_t *shape, size_t n_names, const char *const *names)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree);
+    int64_t n = 1;
+
+    for (int32_t i = 0; i < rank; i++)
+        n *= shape[i];
+    float *elements = malloc((size_t)n * sizeof *elements);
+    for (int64_t i = 0; i < n; i++)
+        elements[i] = (float)i;
+    for (size_t i = 0; i < n_names; i++)
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, elements, rank, shape));
+    cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
+    berth_tree_free(tree);
+    return elements;
+}
+
+int use_watched(int (*use)(berth_error *error), const char *about)
+{
+    size_t n_open = n_open_files();
+    berth_error error;
+
+    int status = use(&error);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0, "%s: memory leaks", about);
+    cr_assert_eq(n_open_files(), n_open, "%s: a descriptor leaks", about);
+    cr_assert_eq(status, error.code, "%s", about);
+    if (status < 0)
+        cr_assert(names_path(&error, path), "%s: %s", about, error.message);
+    return status;
+}
+
+static bool use_refused(int (*use)(berth_error *error), unsigned nth, bool always)
+{
+    test_memory_watch();
+    test_memory_refuse(nth, is_for_ever);
+    int status = use_watched(use, "no memory");
+    bool reached = test_memory_seen().n_allocations >= nth;
+    test_memory_unwatch();
+    cr_assert(reached || status == 0, "allocation %u", nth);
+    cr_assert(!reached || !always || status == BERTH_E_MEMORY, "allocation %u", nth);
+    n_points += reached;
+    return reached;
+}
+
+void use_without_memory(int (*use)(berth_error *error), const char *options, bool always)
+{
+    cr_assert_eq(berth_config_patch(options, NULL), 0);
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        is_for_ever = for_ever;
+        for (unsigned nth = 1; use_refused(use, nth, always);)
+            nth++;
+    }
+    berth_config_unpatch(NULL);
 }

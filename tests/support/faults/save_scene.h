@@ -66,4 +66,18 @@ bool try_fault(const scene *tried, enum fault_row row, unsigned nth, int system_
 /* N = 1, 2, 3 … until the row is not called so often. Returns how many saves failed. */
 unsigned try_row(const scene *tried, enum fault_row row, int system_errno, bool for_ever);
 
+/* ---- a file that is read ---- */
+
+/* Saves tensors of these names at `path`, all of one shape, with the elements 0, 1, 2 …, which are
+ * returned, malloc's. */
+float *save_elements(int32_t rank, const int64_t *shape, size_t n_names, const char *const *names);
+
+extern bool is_for_ever; /* the fault that is tried stays */
+
+/* Under test_memory_watch: nothing leaks, and an error names the file. Returns the status. */
+int use_watched(int (*use)(berth_error *error), const char *about);
+
+/* The nth allocation is refused, for all n, once and for ever. `always`: none only helps. */
+void use_without_memory(int (*use)(berth_error *error), const char *options, bool always);
+
 #endif
