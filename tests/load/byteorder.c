@@ -78,6 +78,7 @@ static void expect_ranges(const char *name, const void *expected)
     const berth_storage *storage = berth_find_tensor(checkpoint, name, NULL)->storage;
     uint8_t buffer[32];
 
+    error = (berth_error){0};
     for (size_t offset = 0; offset <= storage->nbytes; offset++)
         for (size_t n = 0; n <= storage->nbytes - offset; n++) {
             memset(buffer, 0xee, sizeof buffer);
