@@ -120,7 +120,7 @@ static const bth_known *global_by_number(int number, bth_known *room)
 /* Its number, or -1. dtypes and quantization schemes have nodes of their own kinds. */
 static int global_number(const berth_value *value)
 {
-    const struct enum_node *node = (const struct enum_node *)value;
+    const struct int_node *node = (const struct int_node *)value;
     if (value->kind == BERTH_KIND_GLOBAL)
         return (int)((const struct global_node *)value)->known - 1;
     if (value->kind == BERTH_KIND_DTYPE)
