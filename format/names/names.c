@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Names of tensors: a walk enters each container once, in linear time and without recursion (P3).
- * Entries are made only on the way to a tensor. The hash of a short name is computed from its
- * parent's, so no text is made before it is needed.
+ * The walk that lists tensors: linear time, no recursion (P3). Only edges that lead to a tensor get
+ * an entry. The hash of a short name is computed from its parent's hash, without the text.
  */
 #include "format/hash.h"
 #include "format/names/names_inner.h"
@@ -15,7 +14,7 @@
 
 enum { NO_ENTRY = UINT32_MAX, LONG_KEY_NBYTES = 256 };
 
-/* The note of a frame of the walk is its entry; 0 until a tensor is found below, else entry + 1. */
+/* The note of a frame of the walk is its entry + 1; 0 until a tensor is found below it. */
 struct naming {
     bth_names *names;
     berth_error *error;
@@ -272,7 +271,7 @@ static int naming_walk(struct naming *naming)
     return status;
 }
 
-/* ---- look-up by hash ---- */
+/* ---- slots by hash ---- */
 
 uint32_t bth_names_slot(const bth_names *names, uint64_t hash)
 {

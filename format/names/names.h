@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Names of tensors in a tree. A walk enters each container once (P3) and keeps (parent, key) for
- * each edge instead of text. Names are found by hash.
+ * Names of tensors in a tree. A walk enters each container once (P3) and keeps no text, but for
+ * each edge its parent and key. Names are found by hash.
  */
 #ifndef BTH_FORMAT_NAMES_NAMES_H
 #define BTH_FORMAT_NAMES_NAMES_H
@@ -14,10 +14,7 @@ typedef struct bth_names bth_names;
 int bth_names_new(const berth_value *root, bth_names **names, berth_error *error);
 void bth_names_free(bth_names *names);
 
-/*
- * Tensors in the order of the walk. The parts of sparse and nested tensors are tensors of their
- * own.
- */
+/* Tensors in the order of the walk; also the parts of sparse and nested tensors. */
 size_t bth_names_count(const bth_names *names);
 const berth_value *bth_names_value(const bth_names *names, size_t i);
 /*
@@ -44,9 +41,9 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
 int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error);
 
 /*
- * Any value, not only tensors, by short name or path: see berth_find. A listed tensor comes before
- * other values of the same short name. The empty name is the root. Paths, and short names of values
- * that are not listed, may also follow edges that the walk did not enter again.
+ * Any value by short name or path: see berth_find. A listed tensor comes before other values of the
+ * same short name. The empty name is the root. Paths, and short names of other values, also follow
+ * edges that the walk did not enter again.
  */
 const berth_value *bth_names_find(const bth_names *names, const char *name, berth_error *error);
 

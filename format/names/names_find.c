@@ -49,8 +49,8 @@ static bool find_failed(const bth_name_text *out, berth_error *error)
 }
 
 /*
- * Finds up to two keys that are neither str nor int64 by their repr, and returns how many. Long
- * tuples with the same beginning share a repr, and so do NaNs.
+ * Finds up to two keys that are neither str nor int64 by their repr, and returns how many. Several
+ * keys can have one repr: long tuples with the same beginning, NaNs.
  */
 static int find_repr(const berth_value *dict, const char *text, size_t nbytes, size_t found[2],
                      berth_error *error)
@@ -105,8 +105,8 @@ static int find_other_keys(const berth_value *dict, const char *text, size_t nby
 }
 
 /*
- * Finds the steps that a part of a short name can mean: the str key "1" and the int key 1, two keys
- * with the same repr, and an attribute.
+ * Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
+ * repr, and an attribute.
  */
 static int find_steps(const berth_value *value, const char *text, size_t nbytes,
                       uint32_t steps[MAX_STEPS], berth_error *error)
@@ -373,7 +373,7 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
     return value;
 }
 
-/* ---- what is near ---- */
+/* ---- similar names ---- */
 
 static size_t find_min(size_t a, size_t b, size_t c)
 {
@@ -427,13 +427,9 @@ static char *find_nearest(const bth_names *names, const char *name)
 static int find_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
     char *near = find_nearest(names, name);
-    if (near)
-        bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                 "no value named \"%.*s\"; near: \"%.*s\"", MAX_SHOWN_NBYTES, name,
-                 MAX_SHOWN_NBYTES, near);
-    else
-        bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"",
-                 MAX_SHOWN_NBYTES, name);
+    bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"%s%.*s%s",
+             MAX_SHOWN_NBYTES, name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
+             near ? "\"" : "");
     bth_release(near);
     return error->code;
 }

@@ -32,7 +32,7 @@ struct bth_names {
     uint32_t *tensors; /* entries, in the order of the walk */
     uint32_t n_tensors;
     uint32_t tensors_capacity;
-    uint32_t *slots; /* by hash: place in `tensors` + 1, 0: free */
+    uint32_t *slots; /* by hash: position in `tensors` + 1; 0: free */
     uint64_t slots_mask;
     struct names_key *keys;
     size_t n_keys;
@@ -47,13 +47,16 @@ struct bth_names {
 enum { BTH_TUPLE_REPR_NBYTES = 256 };
 
 /*
- * P3: one long key may stand on many levels for a few bytes each, but a name contains it each time.
- * A million levels of short keys stay below this.
+ * P3: a pickle can use one long key on many levels for a few bytes each, and a name contains it
+ * each time. A million levels of short keys stay below this.
  */
 #define BTH_MAX_NAME_NBYTES ((size_t)16 << 20)
 
 void bth_out_bytes(bth_name_text *out, const char *text, size_t nbytes);
 void bth_out_text(bth_name_text *out, const char *text);
+/* At most 159 bytes. */
+void bth_out_format(bth_name_text *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Python's repr of a key. The repr of a tuple is cut after about 256 bytes (P3). */
 void bth_out_repr(bth_name_text *out, const berth_value *key);
@@ -70,7 +73,7 @@ const char *bth_step_name(const berth_value *parent, uint32_t step);
 
 /* The hash of a short name, as of an entry. */
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);
-/* The place in `tensors` of the first tensor of that hash, or UINT32_MAX. */
+/* The position in `tensors` of the first tensor of that hash, or UINT32_MAX. */
 uint32_t bth_names_slot(const bth_names *names, uint64_t hash);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,16 @@ void bth_out_text(bth_name_text *out, const char *text)
     bth_out_bytes(out, text, strlen(text));
 }
 
+void bth_out_format(bth_name_text *out, const char *format, ...)
+{
+    char text[160];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    bth_out_text(out, text);
+}
+
 /* ---- numbers ---- */
 
 /*
@@ -66,7 +77,7 @@ static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
 /* As Python's repr of a float: exponents from 1e16 on and below 1e-4. */
 static void repr_float(bth_name_text *out, double value, bool whole)
 {
-    char digits[32], text[32];
+    char digits[32];
     if (isnan(value) || isinf(value)) {
         bth_out_text(out, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
         return;
@@ -80,8 +91,7 @@ static void repr_float(bth_name_text *out, double value, bool whole)
         if (n > 1)
             bth_out_text(out, ".");
         bth_out_text(out, digits + 1);
-        (void)snprintf(text, sizeof(text), "e%s%02d", exponent < 0 ? "-" : "+", abs(exponent));
-        bth_out_text(out, text);
+        bth_out_format(out, "e%s%02d", exponent < 0 ? "-" : "+", abs(exponent));
         return;
     }
     if (exponent < 0)
@@ -132,18 +142,13 @@ static void repr_bigint(bth_name_text *out, const uint8_t *bytes, size_t nbytes)
         while (n > 0 && words[n - 1] == 0)
             n--;
     }
-    char text[16];
     bth_out_text(out, negative ? "-" : "");
-    for (size_t i = n_groups; i-- > 0;) {
-        (void)snprintf(text, sizeof(text), i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32,
-                       groups[i]);
-        bth_out_text(out, text);
-    }
+    for (size_t i = n_groups; i-- > 0;)
+        bth_out_format(out, i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32, groups[i]);
 }
 
 static void repr_int(bth_name_text *out, const berth_value *key)
 {
-    char text[32];
     size_t nbytes;
     int64_t integer;
     const uint8_t *bytes = berth_as_bigint(key, &nbytes);
@@ -152,8 +157,7 @@ static void repr_int(bth_name_text *out, const berth_value *key)
         return;
     }
     berth_as_int(key, &integer);
-    (void)snprintf(text, sizeof(text), "%" PRId64, integer);
-    bth_out_text(out, text);
+    bth_out_format(out, "%" PRId64, integer);
 }
 
 /* ---- text ---- */
@@ -181,13 +185,10 @@ static void repr_escape(bth_name_text *out, uint32_t point)
 {
     static const char from[] = "\n\r\t\\'", to[] = "nrt\\'";
     const char *known = point && point < 0x80 ? strchr(from, (int)point) : NULL;
-    char text[16];
     if (known)
-        (void)snprintf(text, sizeof(text), "\\%c", to[known - from]);
+        bth_out_format(out, "\\%c", to[known - from]);
     else
-        (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,
-                       point);
-    bth_out_text(out, text);
+        bth_out_format(out, point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, point);
 }
 
 /* ASCII that repr writes unchanged, in any quotes. */
@@ -196,11 +197,16 @@ static bool repr_is_plain(uint8_t c)
     return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
 }
 
-/* A str, or bytes, where each byte is a character and only ASCII is printable. */
-static void repr_quoted(bth_name_text *out, const uint8_t *text, size_t nbytes, bool is_str)
+/* A str, or bytes, of which only ASCII is printable. */
+static void repr_quoted(bth_name_text *out, const berth_value *key)
 {
+    bool is_str = berth_value_kind(key) == BERTH_KIND_STR;
+    size_t nbytes;
+    const uint8_t *text =
+        is_str ? (const uint8_t *)berth_as_text(key, &nbytes) : berth_as_bytes(key, &nbytes);
     bool is_double = memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes);
     const char *quote = is_double ? "\"" : "'";
+    bth_out_text(out, is_str ? "" : "b");
     bth_out_text(out, quote);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
@@ -222,44 +228,24 @@ static void repr_quoted(bth_name_text *out, const uint8_t *text, size_t nbytes, 
     bth_out_text(out, quote);
 }
 
-static void repr_str(bth_name_text *out, const berth_value *key)
-{
-    size_t nbytes;
-    const char *text = berth_as_text(key, &nbytes);
-    repr_quoted(out, (const uint8_t *)text, nbytes, true);
-}
-
-static void repr_bytes(bth_name_text *out, const berth_value *key)
-{
-    size_t nbytes;
-    const uint8_t *bytes = berth_as_bytes(key, &nbytes);
-    bth_out_text(out, "b");
-    repr_quoted(out, bytes, nbytes, false);
-}
-
 /* ---- all kinds ---- */
 
 static void repr_device(bth_name_text *out, const berth_value *key)
 {
-    char text[96];
     int64_t index;
     const char *type = bth_value_device(key, &index);
     if (index < 0)
-        (void)snprintf(text, sizeof(text), "device(type='%.40s')", type);
+        bth_out_format(out, "device(type='%.40s')", type);
     else
-        (void)snprintf(text, sizeof(text), "device(type='%.40s', index=%" PRId64 ")", type, index);
-    bth_out_text(out, text);
+        bth_out_format(out, "device(type='%.40s', index=%" PRId64 ")", type, index);
 }
 
 /* As Python shows objects: "<module name 7>", with a number instead of an address. */
 static void repr_inert(bth_name_text *out, const berth_value *key)
 {
-    char text[160];
     const berth_value *global =
         berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_part(key, BERTH_PART_INNER) : key;
-    (void)snprintf(text, sizeof(text), "<%.100s %zu>", berth_as_text(global, NULL),
-                   bth_value_id(key));
-    bth_out_text(out, text);
+    bth_out_format(out, "<%.100s %zu>", berth_as_text(global, NULL), bth_value_id(key));
 }
 
 /* All kinds that contain no other values. */
@@ -282,10 +268,8 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
         repr_complex(out, bth_value_real(key), bth_value_imaginary(key));
         break;
     case BERTH_KIND_STR:
-        repr_str(out, key);
-        break;
     case BERTH_KIND_BYTES:
-        repr_bytes(out, key);
+        repr_quoted(out, key);
         break;
     case BERTH_KIND_DEVICE:
         repr_device(out, key);

@@ -7,7 +7,6 @@
 #include "format/values/value.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- steps ---- */
@@ -54,13 +53,6 @@ const char *bth_step_name(const berth_value *parent, uint32_t step)
     }
 }
 
-static void name_out_index(bth_name_text *out, uint32_t index)
-{
-    char text[16];
-    (void)snprintf(text, sizeof(text), "%" PRIu32, index);
-    bth_out_text(out, text);
-}
-
 void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t index)
 {
     const char *attribute = bth_step_name(parent, index);
@@ -74,7 +66,7 @@ void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t 
     else if (key)
         bth_out_repr(out, key);
     else
-        name_out_index(out, index);
+        bth_out_format(out, "%" PRIu32, index);
 }
 
 void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index)
@@ -90,7 +82,7 @@ void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t i
     if (key)
         bth_out_repr(out, key);
     else
-        name_out_index(out, index);
+        bth_out_format(out, "%" PRIu32, index);
     bth_out_text(out, "]");
 }
 
@@ -138,11 +130,10 @@ void bth_out_entry(bth_name_text *out, const bth_names *names, uint32_t entry, b
 }
 
 /*
- * Whether a short name can stand for its tensor. Not if it contains a NUL, which would end it, or
- * surrogates, which are no UTF-8; if it is empty, which is the name of the root; or if it begins
- * like a path.
+ * Whether a short name can be used: without a NUL, which would end it, and surrogates, which are no
+ * UTF-8; not empty, which is the root's name; and not beginning like a path.
  */
-static bool name_can_stand(const bth_name_text *out, const struct names_entry *entry)
+static bool name_is_usable(const bth_name_text *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
@@ -165,7 +156,7 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     name->limit = BTH_MAX_NAME_NBYTES;
     bth_out_entry(name, names, entry, shared);
-    if (!shared && !name->failed && !name->cut && !name_can_stand(name, &names->entries[entry]))
+    if (!shared && !name->failed && !name->cut && !name_is_usable(name, &names->entries[entry]))
         bth_out_entry(name, names, entry, true);
     bth_name_text *longer = path ? path : name;
     longer->limit = BTH_MAX_NAME_NBYTES;

@@ -15,8 +15,7 @@ struct value_walk {
     bth_name_text path;
 };
 
-/* Adds the steps that are missing, so that each is written once however often paths are asked for.
- */
+/* Adds the steps that are missing, so that each is written once, for any number of calls. */
 static const char *value_walk_path(const berth_walk *public)
 {
     struct value_walk *state = (struct value_walk *)(uintptr_t) public;

@@ -84,7 +84,7 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
 static void tensor_emit_storage(bth_emitter *emitter, const berth_tensor *tensor)
 {
     int64_t offset;
-    const berth_storage *storage = bth_tensor_place(tensor, &offset);
+    const berth_storage *storage = bth_tensor_saved_storage(tensor, &offset);
     bth_emit_storage(emitter, storage, tensor->dtype);
     bth_emit_int(emitter, offset);
     bth_emit_ints(emitter, tensor->shape, tensor->rank);

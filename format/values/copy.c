@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A value made again in another tree. No byte is copied: the new storages are views of the old
- * ones, of all of them or, if asked for, of the range that the tensors use.
+ * Copies a value to another tree. No byte is copied: the new storages are views of the old ones,
+ * with BERTH_COPY_COMPACT only of the range that the tensors use.
  *
- * What a value was made of was there before it, so those edges have no cycles: nodes are made depth
- * first along them, each once, without recursion (P3). What was put into a value afterwards, and
- * may hold it again, is filled in when the value is there, one value after the other.
+ * What a value was made of is older than it, so these edges have no cycles: copy_make makes nodes
+ * along them, depth first, without recursion (P3). What was put into a value later can hold the
+ * value again: copy_fill adds it afterwards.
  */
 #include <string.h>
 
 #include "config/memory.h"
 #include "format/values/node.h"
-#include "format/values/value.h"
 
 /* What is used of one of the old storages. */
 struct use {
@@ -71,27 +70,19 @@ static struct use *copy_use(copying *copy, const berth_storage *storage)
     return use;
 }
 
-/* A tensor's first byte in its storage: of the item that holds the element. */
-static uint64_t copy_first_byte(const berth_tensor *tensor, int64_t storage_offset)
+/* The tensor is with the storage that it is saved on, and has been checked (T2). */
+static void copy_note_use(struct use *use, const berth_tensor *tensor)
 {
-    return (uint64_t)storage_offset / (uint64_t)bth_dtype_elements(tensor->dtype) *
-           berth_dtype_nbytes(tensor->dtype);
-}
-
-/* `placed`: with the storage that it is written on. */
-static void copy_note_use(struct use *use, const berth_tensor *placed)
-{
-    uint64_t end, item_nbytes = berth_dtype_nbytes(placed->dtype);
-    uint64_t begin = copy_first_byte(placed, placed->storage_offset);
+    uint64_t end, item_nbytes = berth_dtype_nbytes(tensor->dtype);
+    uint64_t item = (uint64_t)tensor->storage_offset / (uint64_t)bth_dtype_elements(tensor->dtype);
 
     if (use->unit < item_nbytes)
         use->unit = item_nbytes;
-    (void)bth_tensor_extent(placed,
-                            &end); /* it does not overflow: the tensor has been checked (T2) */
+    (void)bth_tensor_extent(tensor, &end); /* cannot overflow */
     if (end == 0)
         return;
-    if (use->begin == use->end || begin < use->begin)
-        use->begin = begin;
+    if (use->begin == use->end || item * item_nbytes < use->begin)
+        use->begin = item * item_nbytes;
     if (end > use->end)
         use->end = end;
 }
@@ -151,17 +142,13 @@ static berth_value *copy_made(const copying *copy, const berth_value *source)
 
 static berth_value *copy_make_tuple(const copying *copy, const berth_value *source)
 {
-    size_t n = berth_value_count(source);
-    berth_value **items = bth_allocate(n * sizeof *items);
+    size_t n, stride;
+    berth_value *const *items = bth_node_items(source, &n, &stride);
+    berth_value *tuple = bth_tuple_of(copy->tree, items, n);
 
-    if (!items)
-        return BTH_TREE_REFUSE(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a tuple",
-                               n * sizeof *items);
-    for (size_t i = 0; i < n; i++)
-        items[i] = copy_made(copy, bth_value_item(source, i));
-    berth_value *tuple = berth_make_tuple(copy->tree, items, n);
-    bth_release(items);
-    return tuple;
+    for (size_t i = 0; tuple && i < n; i++)
+        ((struct tuple_node *)tuple)->items[i] = copy_made(copy, items[i]);
+    return copy->tree->error.code == BERTH_OK ? tuple : NULL;
 }
 
 static berth_value *copy_make_parts(const copying *copy, const berth_value *source)
@@ -186,7 +173,8 @@ static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
     tensor.qscheme = BERTH_NOT_QUANTIZED;
     tensor.scales = tensor.zero_points = NULL;
     if (old->storage) {
-        tensor.storage = (berth_storage *)(uintptr_t)bth_tensor_place(old, &tensor.storage_offset);
+        tensor.storage =
+            (berth_storage *)(uintptr_t)bth_tensor_saved_storage(old, &tensor.storage_offset);
         struct use *use = copy_use(copy, tensor.storage);
         if (!use)
             return NULL;
@@ -295,7 +283,7 @@ static bool copy_is_made(const copying *copy, const berth_value *source)
     return id == SIZE_MAX || copy->made[id];
 }
 
-/* Makes the node on top, or enters what is missing for it. */
+/* Makes the node on top, or pushes a part that is missing. */
 static int copy_step(copying *copy)
 {
     bth_walk *walk = &copy->walk;
@@ -328,7 +316,7 @@ static berth_value *copy_get(copying *copy, const berth_value *source)
     return code == BERTH_OK ? copy_made(copy, source) : NULL;
 }
 
-/* ---- filling: what came into the old node later ---- */
+/* ---- filling: what was put into the old node later ---- */
 
 static void copy_fill_container(copying *copy, const berth_value *source, berth_value *made)
 {
@@ -386,7 +374,7 @@ static void copy_fill(copying *copy, const berth_value *source)
         berth_value_set_state(made, copy_get(copy, state));
 }
 
-/* ---- when all is there ---- */
+/* ---- trimming, when everything is copied ---- */
 
 /* The tensor on its trimmed storage; T2 holds for it as for any. */
 static void copy_trim_tensor(copying *copy, const berth_value *source)
@@ -397,14 +385,14 @@ static void copy_trim_tensor(copying *copy, const berth_value *source)
 
     if (!tensor->storage)
         return;
-    const berth_storage *storage = bth_tensor_place(old, &tensor->storage_offset);
+    const berth_storage *storage = bth_tensor_saved_storage(old, &tensor->storage_offset);
     const struct use *use = &copy->uses[storage->index];
     uint64_t skipped = use->begin / berth_dtype_nbytes(tensor->dtype) *
                        (uint64_t)bth_dtype_elements(tensor->dtype);
     if (berth_tensor_numel(tensor) > 0)
         tensor->storage_offset -= (int64_t)skipped;
     else if (use->made->nbytes < storage->nbytes)
-        tensor->storage_offset = 0; /* without elements, any offset will do */
+        tensor->storage_offset = 0; /* without elements, any offset is valid */
     (void)bth_tensor_check(tensor, &copy->tree->error);
 }
 
@@ -418,7 +406,7 @@ static void copy_trim(copying *copy)
             copy_trim_tensor(copy, copy->sources[i]);
 }
 
-/* Sizes are taken now, because the new tree may be the old one and grow. */
+/* Sizes are read now, because the new tree can be the old one, which grows. */
 static bool copy_begin(copying *copy)
 {
     size_t n = bth_tree_n_ids(copy->from) + 1;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Keys of dicts (P4): each node is hashed once, then Python's equality takes constant time. Of
- * equal str, bytes or tuples one node is canonical, and the others link to it. So two tuples are
- * equal if the canonical nodes of their items are the same, and a tuple that contains another one
- * many times costs no more than its nodes. Numbers are compared by value.
+ * Keys of dicts (P4): each node is hashed once; then a comparison takes constant time. Of equal
+ * str, bytes or tuples one node is canonical, and the others link to it. So two tuples are equal if
+ * the canonical nodes of their items are the same. Numbers are compared by value, as in Python.
  */
 #include "config/memory.h"
 #include "format/hash.h"

@@ -140,7 +140,7 @@ bool bth_value_is_new_object(const berth_value *value)
     return bth_node_is(value, BERTH_KIND_CALL) && value->flags & BTH_NODE_TRUE;
 }
 
-/* Where a value keeps its attributes; NULL if it can have none (yet). */
+/* The pointer to a value's attributes; NULL if it can have none (yet). */
 static berth_value **state_slot(const berth_value *value)
 {
     switch (berth_value_kind(value)) {

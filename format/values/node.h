@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a value is in memory. Private to format/values/, with one exception: the pickle reader,
- * which makes millions of nodes and looks at them without a call.
+ * What a value is in memory. Private to format/values/ and to the pickle reader, which reads
+ * millions of nodes without a call.
  *
- * The bound of P3, 64 bytes of memory for each byte of pickle, is the reason for every choice here:
- * `]` and `}` are one byte each, and so is each further TUPLE1. A node begins with 8 bytes and
- * does not point at its tree: `at` is its distance from the start of its memory block, which does.
+ * Everything here is small because of P3, 64 bytes of memory for each byte of pickle: `]`, `}` and
+ * TUPLE1 are one byte each. A node begins with 8 bytes. It has no pointer to its tree: `at` is its
+ * distance from the start of its memory block, which has one.
  */
 #ifndef BTH_FORMAT_VALUES_NODE_H
 #define BTH_FORMAT_VALUES_NODE_H
@@ -40,12 +40,7 @@ struct berth_value {
     uint32_t id;
 };
 
-/* DTYPE, QSCHEME, LAYOUT. */
-struct enum_node {
-    berth_value head;
-    int64_t value;
-};
-
+/* INT, DTYPE, QSCHEME, LAYOUT. */
 struct int_node {
     berth_value head;
     int64_t value;
@@ -67,7 +62,7 @@ struct float_node {
 #define BTH_FLOAT_NBYTES offsetof(struct float_node, imaginary)
 
 /*
- * STR, BYTES and TUPLE: what is hashed once and then compared by its canonical node (P4).
+ * STR, BYTES and TUPLE, which are hashed once and then compared by their canonical node (P4).
  * `link`: of a canonical node the next in its chain, of an alias the canonical one.
  */
 struct keyed {
@@ -331,8 +326,7 @@ void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
 bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
 /*
  * The same for an item of a container. The tree's error then begins with the key, or with the index
- * where `key` is NULL. An earlier error without a location gets it, too, because a value that could
- * not be made is NULL.
+ * if `key` is NULL; an earlier error, too, because a value that could not be made is NULL.
  */
 bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
                         const berth_value *key, size_t index);
@@ -355,10 +349,7 @@ berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_
 
 /* ---- keys.c ---- */
 
-/*
- * Prepares a value to be a key: hashes it and all its parts, once (P4). False: the tree has failed
- * ("a tensor cannot be a dict key").
- */
+/* Hashes a value and its parts once (P4). False: "a tensor cannot be `what`", "a dict key". */
 bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what);
 /* The hash of a prepared key. */
 uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key);

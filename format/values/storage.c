@@ -8,8 +8,8 @@
 #include <string.h>
 
 /*
- * A persistent id of 15 bytes can name a key and a location by memo. Both are hashed or
- * copied, so both are bounded (P3); PyTorch's are numbers, addresses, and "cuda:0".
+ * Keys and locations are hashed or copied, and a persistent id of 15 bytes can name them by memo.
+ * So both have a limit (P3). PyTorch's are numbers, addresses, and "cuda:0".
  */
 enum { MAX_KEY_NBYTES = 1024, MAX_LOCATION_NBYTES = 255 };
 
@@ -78,9 +78,7 @@ static const char *storage_keep_key(berth_tree *tree, berth_storage *storage, co
 {
     if (nbytes >= sizeof(storage->short_key))
         return storage_copy_text(tree, key, nbytes);
-    for (size_t i = 0; i < nbytes; i++)
-        storage->short_key[i] = key[i];
-    return storage->short_key;
+    return memcpy(storage->short_key, key, nbytes); /* zeros follow it */
 }
 
 static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_nbytes,

@@ -64,7 +64,7 @@ bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)
     return bth_add(last, 1, &last) && tensor_elements_nbytes(tensor->dtype, last, nbytes);
 }
 
-const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset)
+const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_t *storage_offset)
 {
     const berth_storage *storage = tensor->storage;
     uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
@@ -76,7 +76,7 @@ const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *stora
     int64_t moved =
         (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements(tensor->dtype);
     if (__builtin_add_overflow(*storage_offset, moved, storage_offset))
-        *storage_offset = 0; /* without elements (T2), any offset will do */
+        *storage_offset = 0; /* without elements (T2), any offset is valid */
     return storage->root;
 }
 

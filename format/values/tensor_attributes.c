@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The names of attributes that a file must not give a tensor (P5). PyTorch sets the attributes of a
- * state by setattr (torch/_utils.py _set_obj_state), whatever their names: `data` is then another
- * tensor's elements, `requires_grad` a flag, `__class__` another type, and others raise. They come
- * out of no tensor: these live outside of its __dict__.
+ * The names of attributes that a file must not set in a tensor (P5). PyTorch sets all attributes of
+ * a state by setattr (torch/_utils.py _set_obj_state): `data` replaces the elements,
+ * `requires_grad` a flag, `__class__` the type, and others raise. No tensor saves them: they are
+ * not in its __dict__.
  *
  * The table: every name in the classes of torch.nn.Parameter's __mro__ whose value there has
  * __set__ or __delete__, of PyTorch 2.13; tests/peers/attributes.py compares. Names like __this__
- * have a meaning for Python and are refused with no table.
+ * are Python's, and all refused.
  */
 #include <stdio.h>
 #include <stdlib.h>

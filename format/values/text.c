@@ -218,7 +218,7 @@ void bth_value_global(const berth_value *value, const char **module, const char 
 
 const char *berth_as_text(const berth_value *value, size_t *nbytes)
 {
-    size_t ignored;
+    size_t ignored = 0;
     nbytes = nbytes ? nbytes : &ignored;
     switch (berth_value_kind(value)) {
     case BERTH_KIND_STR: {
@@ -244,7 +244,7 @@ const char *berth_as_text(const berth_value *value, size_t *nbytes)
 
 const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes)
 {
-    size_t ignored;
+    size_t ignored = 0;
     nbytes = nbytes ? nbytes : &ignored;
     *nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTEARRAY)

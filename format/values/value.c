@@ -89,7 +89,7 @@ berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary)
     return &node->head;
 }
 
-/* Where the tree keeps the only node of a constant; NULL: there is no such constant. */
+/* The tree's pointer to the only node of a constant; NULL: there is no such constant. */
 static berth_value **constant_slot(berth_tree *tree, berth_kind kind, int number)
 {
     if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
@@ -109,7 +109,7 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no %s has the number %d",
                                berth_kind_name(kind), number);
     if (!*slot) {
-        struct enum_node *node = bth_node_new(tree, kind, sizeof(*node));
+        struct int_node *node = bth_node_new(tree, kind, sizeof(*node));
         if (!node)
             return NULL;
         node->value = number;
@@ -200,7 +200,7 @@ bool berth_as_constant(const berth_value *value, berth_kind kind, int *number)
     if (kind == BERTH_KIND_LAYOUT && bth_node_is(value, BERTH_KIND_SPARSE))
         *number = ((const struct parts_node *)value)->layout;
     else if (bth_node_is(value, kind) && kind >= BERTH_KIND_DTYPE && kind <= BERTH_KIND_LAYOUT)
-        *number = (int)((const struct enum_node *)value)->value;
+        *number = (int)((const struct int_node *)value)->value;
     return *number != 0; /* no constant has the number 0 */
 }
 

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The door of format/values/: the tree of values behind berth.h. The pickle reader builds it and
- * the writer walks it. The bounds of P3 decide its form: a node is a few words, containers hold
- * pointers, text and shapes are shared and never copied by REDUCE, and nothing recurses.
+ * The interface of format/values/: the tree of values behind berth.h. The pickle reader builds it,
+ * the writer walks it. P3 limits its memory: a node is a few words, containers hold pointers,
+ * REDUCE shares text and shapes, and nothing recurses.
  */
 #ifndef BTH_FORMAT_VALUES_VALUE_H
 #define BTH_FORMAT_VALUES_VALUE_H
 
 #include "berth.h"
 
-/*
- * Bytes that tensors view. Either made by the caller (`data`), or by the pickle reader; then load/
- * sets how they are read.
- */
+/* Bytes that tensors view: of the caller (`data`), or of a file; then load/ sets `read`. */
 struct berth_storage {
     berth_tree *tree;
     union {
@@ -24,19 +21,19 @@ struct berth_storage {
             uint64_t nbytes;   /* as the pickle claims: numel x item, overflow-checked */
         };
     };
-    size_t index;     /* position in tree's storages: the order of first meeting */
-    const void *data; /* the bytes, or NULL: ask read */
+    size_t index;     /* position among the tree's storages */
+    const void *data; /* the bytes; NULL: use read */
     /* Fills buffer from the storage's bytes, in this machine's byte order for `dtype`. */
     int (*read)(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                 berth_error *error);
     void *context;   /* of read */
     uint64_t offset; /* of the data in the file it was loaded from, or BERTH_NO_OFFSET */
-    /* A view of another storage (streams from before 1.6): root and byte offset in it. */
+    /* A view of another storage (legacy format): root and byte offset in it. */
     const berth_storage *root;
     uint64_t root_offset;
-    /* On a device: where (io/device.h), from root_offset on. */
+    /* On a device (io/device.h), from root_offset on. */
     const struct bth_device_memory *device;
-    berth_dtype element; /* first dtype a tensor viewed it as: how an untyped one is swapped */
+    berth_dtype element; /* dtype of the first tensor: byte order of an untyped storage */
     char short_key[12];  /* what `key` points to, if it fits */
 };
 
@@ -59,19 +56,16 @@ void bth_tree_set_memory(berth_tree *tree, void *memory, size_t nbytes);
 berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
                                          const char *location);
 
-/*
- * The storage that has the bytes: in memory, or to be read; those of a pickle alone are nowhere.
- * Adds to *offset the position of this storage in it.
- */
+/* The storage that has the bytes. Adds to *offset the position of this storage in it. */
 const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *offset);
 
-/* All storages, in the order of first meeting. */
+/* All storages, in the order in which they were made. */
 size_t bth_tree_n_storages(const berth_tree *tree);
 berth_storage *bth_tree_storage(const berth_tree *tree, size_t i);
 
 /*
- * The storage of a key, made if there is none. A second call must agree in bytes, and in class
- * unless the storage is empty or the classes are uint8 and untyped (T3).
+ * The storage of a key, made if there is none. If there is one, size and class must agree; not the
+ * class if the storage is empty or the classes are uint8 and untyped (T3).
  */
 berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size_t key_nbytes,
                                          berth_dtype dtype, uint64_t nbytes, const char *location,
@@ -88,15 +82,14 @@ int bth_list_extend(berth_value *list, berth_value *const *items, size_t n);
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n);
 
 /*
- * The ints of a TUPLE, SIZE or LIST as an array that is kept with the node, so that all uses of the
- * node as a shape share it. False (the tree has failed) if an item is no int64, or the rank is
- * above 64.
+ * The ints of a TUPLE, SIZE or LIST as an array, which is kept with the node. False: the tree has
+ * failed, because an item is no int64 or the rank is above 64.
  */
 bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank);
 
 /*
- * What REDUCE builds from an argument of that kind. So that memory stays linear (P3), text is
- * decoded once and shared, and a list or dict may be used once: a second use fails.
+ * What REDUCE builds from an argument. So that memory stays linear (P3), text is decoded once and
+ * shared, and a list or dict can be used only once.
  */
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
 berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes);    /* NULL: empty */
@@ -105,19 +98,19 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict);       /* DIC
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
 berth_value *bth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
 
-/* Like berth_make_tensor, but keeps the pointers of the tensor, which are the tree's. */
+/* Like berth_make_tensor, but keeps shape and stride, which are in the tree's memory. */
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
 
-/* Like berth_make_sparse, but keeps the pointer shape (it lives in the tree). */
+/* Like berth_make_sparse, but keeps the shape, which is in the tree's memory. */
 berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                               int32_t rank, berth_value *const *parts, bool is_coalesced);
 
-/* Like berth_make_storage, named by a class that may differ from the storage's (T3). */
+/* Like berth_make_storage, with a class of its own (T3). */
 berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
-/* STORAGE: the dtype of the class that it was named by. */
+/* STORAGE: the dtype of its class. */
 berth_dtype bth_value_storage_class(const berth_value *value);
 
-/* A named class or function; kept, never called. An inert one can be a key, by identity. */
+/* A named class or function, never called. An inert one can be a key, by identity. */
 berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
                         const char *name, size_t name_nbytes, bool is_inert);
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
@@ -129,10 +122,10 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 
-/* Item i of any container, of a dict the value; NULL beyond. Key i of a dict. */
+/* Item i of any container (of a dict, the value), and key i of a dict; NULL: there is none. */
 berth_value *bth_value_item(const berth_value *value, size_t i);
 berth_value *bth_value_key(const berth_value *value, size_t i);
-/* Readers without an out-parameter: false or 0 for any other kind. */
+/* What the value holds; false or 0 for other kinds. */
 bool bth_value_bool(const berth_value *value);
 double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
 double bth_value_imaginary(const berth_value *value);
@@ -153,18 +146,14 @@ static inline berth_layout_kind bth_value_layout(const berth_value *value)
     return (berth_layout_kind)bth_value_constant(value, BERTH_KIND_LAYOUT);
 }
 
-/* The position of a key among a dict's keys, or SIZE_MAX: a str of nbytes bytes, an int. */
+/* The position of a str or int key in a dict, or SIZE_MAX. */
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer);
-/* What a PARAMETER or SUBCLASS is around, or the value itself. */
+/* The tensor inside PARAMETER and SUBCLASS, or the value itself. */
 const berth_value *bth_value_plain(const berth_value *value);
-/* Attributes of a tensor as PyTorch's _set_obj_state takes them: None, a dict, or a pair of these.
- */
+/* Whether PyTorch's _set_obj_state accepts it: None, a dict, or a pair of these. */
 bool bth_value_is_state(const berth_value *value);
-/*
- * Whether such a state may be given to a tensor: no name in it is the tensor's own. Else writes why
- * not to `problem`.
- */
+/* Whether no name in a state is the tensor's own (P5). If one is, writes which to `problem`. */
 bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes);
 /* The tree a value was made in. */
 berth_tree *bth_value_tree(const berth_value *value);
@@ -177,36 +166,31 @@ void bth_value_global(const berth_value *value, const char **module, const char 
 /* DEVICE: type and index (-1: none). */
 const char *bth_value_device(const berth_value *value, int64_t *index);
 /*
- * A number below bth_tree_n_ids(tree) for each node that has an identity, so that tables of nodes
- * can be arrays. NONE, BOOL, INT, FLOAT and the empty tuple, which no pickler puts into its memo,
- * have none (SIZE_MAX). A tree has each dtype, qscheme and layout once, as Python has.
+ * The id of a node, below bth_tree_n_ids(tree), so that tables of nodes can be arrays. NONE, BOOL,
+ * INT, FLOAT and the empty tuple have none (SIZE_MAX): no pickler puts them into its memo. A tree
+ * has each dtype, qscheme and layout once, as Python has.
  */
 size_t bth_value_id(const berth_value *value);
 size_t bth_tree_n_ids(const berth_tree *tree);
 
 /* ---- arithmetic on tensors: bounds, overflow, strides, byte order (T1 to T5) ---- */
 
-/*
- * Checks shape, stride and offset against the storage's bytes (T2, T4): all >= 0, rank <= 64, the
- * last element inside; every sum and product checked; in bits for sub-byte kinds. On failure
- * sets error with the sentence (BERTH_E_TENSOR).
- */
+/* Checks that the storage holds every element (T1, T2, T4). BERTH_E_TENSOR if not. */
 int bth_tensor_check(const berth_tensor *tensor, berth_error *error);
 
 /*
- * Bytes from the storage's start to the end of the last element; 0 for an empty tensor.
- * False on overflow. Shape, stride and offset must be >= 0.
+ * Bytes from the storage's start to the end of the last element; 0 for an empty tensor. False: it
+ * overflows. Shape, stride and offset must be >= 0.
  */
 bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes);
 
 /*
- * The storage that a tensor is saved on, and its offset there. A view of another storage (files
- * from before 1.6) is saved as the whole storage with a larger offset, so that shared memory stays
- * shared. Not for meta tensors.
+ * The storage that a tensor is saved on, and its offset there. A view of another storage (legacy
+ * format) is saved as that storage, so that shared memory stays shared. Not for meta tensors.
  */
-const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *storage_offset);
+const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_t *storage_offset);
 
-/* product of shape into *numel, or false on overflow. */
+/* The product of the shape; false: it overflows. */
 bool bth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
 
 /*
@@ -216,8 +200,8 @@ bool bth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
 void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
 
 /*
- * Copies elements [first, first + n) in row-major order from `base` (the storage's first byte)
- * to out. The tensor has been checked; whole-item dtypes only.
+ * Copies elements [first, first + n) in row-major order from `base`, the storage's first byte. The
+ * tensor has been checked, and an item holds one element.
  */
 void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
                        void *out);
@@ -235,10 +219,7 @@ const char *bth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NUL
 bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
 /* The class by which a tensor of this dtype names its storage; NONE: UntypedStorage. */
 berth_dtype bth_dtype_of_storage(berth_dtype dtype);
-/*
- * Whether PyTorch takes two classes for one: it compares dtypes, and an UntypedStorage counts as
- * uint8 (T3).
- */
+/* Whether two classes are one to PyTorch, which treats an UntypedStorage as uint8 (T3). */
 bool bth_dtype_same_class(berth_dtype a, berth_dtype b);
 bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
 

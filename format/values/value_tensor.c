@@ -96,8 +96,8 @@ static bool tensor_is_plain(const berth_value *value)
 }
 
 /*
- * A Parameter or SUBCLASS is around a plain tensor, or around the other of the two around a plain
- * tensor. So at most two of them are nested, whatever a file says.
+ * Inside a PARAMETER or SUBCLASS is a plain tensor, or the other of the two with a plain tensor
+ * inside. So no file can nest more than two.
  */
 static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {

@@ -94,28 +94,22 @@ const berth_value *bth_step(const berth_value *parent, uint32_t step)
 
 const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *frame)
 {
-    const berth_value *value = frame->value, *child;
+    const berth_value *value = frame->value, *child = NULL;
     uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
-    if (walk->edges == BTH_WALK_ITEMS || walk->edges == BTH_WALK_MADE_OF || step == BTH_STEP_NONE)
+    if (walk->edges == BTH_WALK_ITEMS || walk->edges == BTH_WALK_MADE_OF)
         return NULL;
-    /* Only the tensor itself: a Parameter has it as BTH_STEP_INNER. */
-    if (walk->edges == BTH_WALK_ALL && step < BTH_STEP_LIST_ITEMS &&
-        bth_value_plain(value) == value && bth_is_tensor(bth_node_kind(value)) &&
-        (child = bth_part(value, step))) {
-        frame->step = step;
-        return child;
-    }
-    for (step = step < BTH_STEP_LIST_ITEMS ? BTH_STEP_LIST_ITEMS : step; step < BTH_STEP_NONE;
-         step++)
-        if ((child = bth_step(value, step))) {
-            frame->step = step;
-            return child;
-        }
-    frame->step = BTH_STEP_STATE;
-    return NULL;
+    /* Only the tensor itself has parts: a Parameter has the tensor as BTH_STEP_INNER. */
+    bool has_parts = walk->edges == BTH_WALK_ALL && bth_is_tensor(bth_node_kind(value)) &&
+                     bth_value_plain(value) == value;
+    if (step < BTH_STEP_LIST_ITEMS && !(has_parts && bth_part(value, step)))
+        step = BTH_STEP_LIST_ITEMS;
+    for (; !child && step < BTH_STEP_NONE; step++)
+        child = bth_step(value, step);
+    frame->step = step - 1;
+    return child;
 }
 
-/* ---- what was met ---- */
+/* ---- values that were seen ---- */
 
 int bth_walk_begin_seen(bth_walk *walk, const berth_tree *tree, berth_error *error)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The walk over values: depth first, with a stack of its own, as a file may nest values as deep as
- * memory allows (P3). The walk gives children and keeps the stack; its caller decides what to push.
+ * The walk over values: depth first, with a stack of its own, because a file can nest values as
+ * deep as memory allows (P3). The walk returns children; its caller decides which to push.
  */
 #ifndef BTH_FORMAT_VALUES_WALK_H
 #define BTH_FORMAT_VALUES_WALK_H
@@ -20,18 +20,18 @@ enum {
     BTH_STEP_NONE /* before the first */
 };
 
-/* Which children a walk gives. */
+/* Which children a walk returns. */
 typedef enum bth_walk_edges {
     BTH_WALK_ITEMS,   /* items of containers */
     BTH_WALK_MEMBERS, /* items, then BTH_STEP_LIST_ITEMS to BTH_STEP_STATE; no parts of tensors */
     BTH_WALK_ALL,     /* the same, and the parts of tensors as items */
-    BTH_WALK_MADE_OF  /* what a value was made of: it was there before, so these have no cycles */
+    BTH_WALK_MADE_OF  /* what a value was made of, which is older: no cycles */
 } bth_walk_edges;
 
 /* Small, because a value may be nested as deep as its pickle has bytes (P3). */
 typedef struct bth_walk_frame {
     const berth_value *value;
-    uint32_t step; /* to the child that was given last */
+    uint32_t step; /* to the child that was returned last */
     uint32_t note; /* the caller's; 0 at first */
 } bth_walk_frame;
 
@@ -59,7 +59,7 @@ const berth_value *bth_part(const berth_value *value, uint32_t i);
 
 /* Memory for bth_walk_is_new. */
 int bth_walk_begin_seen(bth_walk *walk, const berth_tree *tree, berth_error *error);
-/* True if the value is met for the first time, or has no id. */
+/* True if the value is seen for the first time, or has no id. */
 bool bth_walk_is_new(bth_walk *walk, const berth_value *value);
 
 /* The next child that is no item. */

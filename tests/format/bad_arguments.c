@@ -367,13 +367,13 @@ Test(bad_arguments, the_place_of_an_empty_tensor_far_away)
 
     view->root = root;
     view->root_offset = 8;
-    cr_expect_eq(bth_tensor_place(&tensor, &at), root);
+    cr_expect_eq(bth_tensor_saved_storage(&tensor, &at), root);
     cr_expect_eq(at, 0);
     tensor.storage_offset = 5;
-    cr_expect_eq(bth_tensor_place(&tensor, &at), root);
+    cr_expect_eq(bth_tensor_saved_storage(&tensor, &at), root);
     cr_expect_eq(at, 7);
     view->root_offset = 6; /* no whole item */
-    cr_expect_eq(bth_tensor_place(&tensor, &at), view);
+    cr_expect_eq(bth_tensor_saved_storage(&tensor, &at), view);
     cr_expect_eq(at, 5);
 }
 

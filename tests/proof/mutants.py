@@ -9,7 +9,8 @@ no trace: an error that a called function has set is cleared, as nothing sets an
 import re
 
 FAILS = re.compile(
-    r"\b\w*(fail|refuse)\w*\s*\(|\breturn\s+(error->code|code|status|NULL|false|SIZE_MAX|UINT32_MAX"
+    r"\b\w*(fail|refuse|FAIL|REFUSE)\w*\s*\("
+    r"|\breturn\s+(error->code|code|status|NULL|false|SIZE_MAX|UINT32_MAX"
     r"|NO_ENTRY|BERTH_E_\w+|-1|\w+->error(->|\.)code|abandon\()|\bgoto cleanup|\bgood = false")
 GIVES_BACK = re.compile(r"\b(return|goto)\b[^;]*;\s*$")
 CONDITION = re.compile(r"\bif\s*\(")
