@@ -125,7 +125,7 @@ typedef struct bth_pending {
     berth_value *value;  /* NULL until resolved */
     berth_value *tensor; /* of a Parameter; NULL: a tensor class */
     bool requires_grad;
-    int8_t dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
+    berth_dtype dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
 } bth_pending;
 
 /*
@@ -293,6 +293,15 @@ static inline size_t bth_unpickle_items(const berth_value *value, berth_value *c
         return SIZE_MAX;
     *items = tuple->items;
     return tuple->key.count;
+}
+
+/* Whether it is a FLOAT or an INT of 64 bits. */
+static inline bool bth_unpickle_number(const berth_value *value, double *number)
+{
+    int64_t integer;
+    bool is_int = berth_as_int(value, &integer);
+    *number = is_int ? (double)integer : bth_value_real(value);
+    return is_int || bth_node_is(value, BERTH_KIND_FLOAT);
 }
 
 /* NULL for any other value than a STR. */

@@ -168,7 +168,7 @@ static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_know
         reduce_fail_count(unpickler, known, berth_value_count(arguments));
         return NULL;
     }
-    return reduce_new_pending(unpickler, (bth_pending){.dtype = (int8_t)known->number});
+    return reduce_new_pending(unpickler, (bth_pending){.dtype = (berth_dtype)known->number});
 }
 
 /* NEWOBJ makes an object without its __init__: only what is the same then as REDUCE's. */

@@ -27,15 +27,12 @@ BTH_BUILDER(size)
     return bth_size_from(unpickler->tree, items[0]);
 }
 
-static double complex_number(const berth_value *value)
-{
-    int64_t integer;
-    return berth_as_int(value, &integer) ? (double)integer : bth_value_real(value);
-}
-
 BTH_BUILDER(complex)
 {
-    return berth_make_complex(unpickler->tree, complex_number(items[0]), complex_number(items[1]));
+    double real, imaginary; /* numbers, as their letters say */
+    (void)bth_unpickle_number(items[0], &real);
+    (void)bth_unpickle_number(items[1], &imaginary);
+    return berth_make_complex(unpickler->tree, real, imaginary);
 }
 
 /* Device types that PyTorch knows by itself. */

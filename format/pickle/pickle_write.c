@@ -204,15 +204,19 @@ static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
                             __attribute__((unused)) const berth_value *value,                      \
                             __attribute__((unused)) uint32_t *slot)
 
-EMITTER(none)
-{
-    bth_emit_op(emitter, BTH_OP_NONE);
-}
+#define EMITS(name, call)                                                                          \
+    EMITTER(name)                                                                                  \
+    {                                                                                              \
+        call;                                                                                      \
+    }
 
-EMITTER(bool)
-{
-    bth_emit_bool(emitter, bth_value_bool(value));
-}
+EMITS(none, bth_emit_op(emitter, BTH_OP_NONE))
+EMITS(boolean, bth_emit_bool(emitter, bth_value_bool(value)))
+EMITS(float, bth_emit_float(emitter, bth_value_real(value)))
+EMITS(dtype, bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_dtype(value))))
+EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_qscheme(value)))
+EMITS(layout, bth_emit_layout(emitter, bth_value_layout(value)))
+EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
 
 EMITTER(int)
 {
@@ -223,11 +227,6 @@ EMITTER(int)
         bth_emit_int(emitter, integer);
     else
         bth_emit_bigint(emitter, bytes, nbytes);
-}
-
-EMITTER(float)
-{
-    bth_emit_float(emitter, bth_value_real(value));
 }
 
 EMITTER(complex)
@@ -283,26 +282,6 @@ EMITTER(device)
     if (index >= 0)
         bth_emit_int(emitter, index);
     bth_emit_reduce(emitter, index >= 0 ? 2 : 1, slot);
-}
-
-EMITTER(dtype)
-{
-    bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_dtype(value)));
-}
-
-EMITTER(qscheme)
-{
-    bth_emit_qscheme(emitter, bth_value_qscheme(value));
-}
-
-EMITTER(layout)
-{
-    bth_emit_layout(emitter, bth_value_layout(value));
-}
-
-EMITTER(storage)
-{
-    bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value));
 }
 
 EMITTER(global)
@@ -385,7 +364,7 @@ static const struct {
     void (*step)(bth_emitter *emitter, bth_walk_frame *frame);
 } kinds[] = {
     [BERTH_KIND_NONE] = {emit_none, NULL},
-    [BERTH_KIND_BOOL] = {emit_bool, NULL},
+    [BERTH_KIND_BOOL] = {emit_boolean, NULL},
     [BERTH_KIND_INT] = {emit_int, NULL},
     [BERTH_KIND_FLOAT] = {emit_float, NULL},
     [BERTH_KIND_COMPLEX] = {emit_complex, NULL},
