@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Runs the opcodes of a pickle (P1, P2), each by a handler, which the table of pickle_opcodes.def
- * chooses. No recursion, and no allocation but for stack and memo (P3).
+ * Runs the opcodes of a pickle (P1, P2), each by its handler. No recursion, and no allocation but
+ * for stack and memo (P3).
  */
+#include "config/memory.h"
 #include "format/pickle/pickle_machine.h"
 
 /*
@@ -77,16 +78,15 @@ HANDLER(LONG1)
                                                : berth_make_int(unpickler->tree, 0));
 }
 
-/* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
+/* Text of Python 2: PyTorch reads it as UTF-8, here without surrogates. */
 HANDLER(SHORT_BINSTRING)
 {
     const uint8_t *text = (const uint8_t *)argument->text;
-    for (size_t i = 1; i < argument->text_nbytes; i++) {
+    for (size_t i = 1; i < argument->text_nbytes; i++)
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
             return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                      "SHORT_BINSTRING: text that is no UTF-8 at its byte %zu",
                                      i - 1);
-    }
     return run_BINUNICODE(unpickler, argument);
 }
 
@@ -132,7 +132,7 @@ static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
     return code < 0 ? bth_unpickle_fail_tree(unpickler, opcode) : 0;
 }
 
-/* P5. NULL (after a failure) is no list; the first error stays. */
+/* P5. `list` is NULL after a failure, which stays the error. */
 static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
                        size_t n)
 {
@@ -147,7 +147,7 @@ static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value 
     return 0;
 }
 
-/* P5; NULL as above. */
+/* P5. `dict` can be NULL in the same way. */
 static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
                           size_t n)
 {
@@ -324,6 +324,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
         *root = bth_unpickle_peek(&unpickler, 0);
         code = error->code;
     }
-    bth_unpickle_free_stack(&unpickler);
+    bth_release(unpickler.stack);
+    bth_release(unpickler.memo);
     return code;
 }

@@ -47,7 +47,7 @@ static berth_value *tensor_make(bth_unpickler *unpickler, berth_tensor *tensor,
     return bth_tensor_adopt(unpickler->tree, tensor);
 }
 
-/* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
+/* The dtype of tensors of a storage class; for PyTorch an untyped one holds bytes. */
 static berth_dtype tensor_class_dtype(const berth_value *storage)
 {
     berth_dtype dtype = ((const struct storage_node *)storage)->dtype;
@@ -55,8 +55,8 @@ static berth_dtype tensor_class_dtype(const berth_value *storage)
 }
 
 /*
- * {'conj': True, 'neg': True}. PyTorch only asks whether the keys are there, so False would have
- * two readings and is refused. Nobody writes it.
+ * {'conj': True, 'neg': True}. PyTorch checks only that the keys exist, so False would have two
+ * readings and is refused. No program writes it.
  */
 static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *known,
                                  const berth_value *metadata, uint32_t *flags)
@@ -194,8 +194,7 @@ BTH_BUILDER(parameter)
 }
 
 /*
- * PyTorch reads the dicts of a state now, so they must not grow later. Their names have been
- * checked.
+ * PyTorch reads the dicts of a state now, so they must not grow later. Their names are checked.
  */
 static void attributes_keep(berth_value *state)
 {

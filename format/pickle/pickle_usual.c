@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Reads a usual tensor at once, without stack and memo, and without nodes for its parts. This is a
- * short cut with the same result: anything unusual, anything that is fetched again and anything
- * that would fail is left to the opcodes, one by one.
+ * Reads a usual tensor at once, without stack and memo, and without nodes for its parts. The result
+ * is the same: what is unusual, fetched again, or would fail is read opcode by opcode.
  */
 #include <string.h>
 
@@ -16,11 +15,9 @@ enum { LONG = 5, OTHERS = 16 };
 _Static_assert(LONG *(BTH_USUAL_GETS + BTH_USUAL_PUTS + 3 + 2 * BTH_USUAL_RANK) +
                        BTH_USUAL_KEY_NBYTES + OTHERS <
                    BTH_USUAL_NBYTES,
-               "what is looked at is there");
+               "a usual tensor fits BTH_USUAL_NBYTES");
 
-/*
- * Each reads what it names and moves *at, or returns false. They are a few instructions each; as
- * calls they would take as long as all the rest.
+/* Each reads what it names and moves *at, or returns false. As calls they would take twice as long.
  */
 #define READS static inline __attribute__((always_inline)) bool
 
@@ -188,7 +185,7 @@ static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_us
                                  location->data, location->key.count);
 }
 
-/* NULL: it cannot be made, or only by the opcodes. */
+/* NULL: only the opcodes can make it, or fail with the better message. */
 static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     size_t rank = (size_t)usual->rank;
@@ -223,7 +220,6 @@ size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
         (void)bth_unpickle_push(unpickler, tensor);
         return used;
     }
-    /* The opcodes will fail at the same point, with a better message. */
     bth_error_clear(&unpickler->tree->error);
     return 0;
 }
