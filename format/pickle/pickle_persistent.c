@@ -57,9 +57,9 @@ static bool persistent_count_bytes(bth_unpickler *unpickler, const berth_value *
     return false;
 }
 
-static berth_storage *persistent_meet(bth_unpickler *unpickler, const named_storage *named)
+static berth_storage *persistent_register(bth_unpickler *unpickler, const named_storage *named)
 {
-    berth_storage *storage = bth_tree_meet_storage(
+    berth_storage *storage = bth_tree_register_storage(
         unpickler->tree, named->key->data, named->key->key.count, named->dtype, named->nbytes,
         named->location->data, named->location->key.count);
     if (!storage)
@@ -82,7 +82,7 @@ static berth_storage *persistent_storage(bth_unpickler *unpickler, berth_value *
         return persistent_refuse(unpickler, "location is no str");
     if (!persistent_count_bytes(unpickler, items[NUMEL], named->dtype, "numel", &named->nbytes))
         return NULL;
-    berth_storage *storage = persistent_meet(unpickler, named);
+    berth_storage *storage = persistent_register(unpickler, named);
     return storage && storage->root ? persistent_refuse(unpickler, "storage was a view before")
                                     : storage;
 }
@@ -105,7 +105,7 @@ static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *r
                                    (unsigned long long)part.nbytes, (unsigned long long)offset,
                                    (unsigned long long)root->nbytes);
     size_t n_before = bth_tree_n_storages(unpickler->tree);
-    berth_storage *storage = persistent_meet(unpickler, &part);
+    berth_storage *storage = persistent_register(unpickler, &part);
     if (!storage)
         return NULL;
     if (bth_tree_n_storages(unpickler->tree) > n_before) {
