@@ -68,21 +68,6 @@ const char *bth_dtype_storage_class(berth_dtype dtype)
     return facts[dtype_row(dtype)].storage_class;
 }
 
-bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype)
-{
-    *dtype = BERTH_DTYPE_NONE;
-    if (nbytes == strlen("UntypedStorage") && memcmp(name, "UntypedStorage", nbytes) == 0)
-        return true;
-    for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++) {
-        const char *known = facts[i].storage_class;
-        if (known && strlen(known) == nbytes && memcmp(known, name, nbytes) == 0) {
-            *dtype = (berth_dtype)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 berth_dtype bth_dtype_of_storage(berth_dtype dtype)
 {
     return bth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;

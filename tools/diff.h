@@ -7,9 +7,9 @@
 
 typedef struct pair_walk pair_walk;
 
-/* What is told on the way; not 0 stops the walk. */
+/* Called on the way; a result other than 0 stops the walk. */
 typedef struct pair_visitor {
-    /* Two values that are no containers, or not of one sort, or whose shapes are to be compared. */
+    /* Two values that are no containers or of different sorts, and two tensors. */
     int (*both)(void *context, const pair_walk *walk, const berth_value *a, const berth_value *b);
     /* An item that only one of two containers has. */
     int (*only)(void *context, const pair_walk *walk, bool in_left);
@@ -18,17 +18,17 @@ typedef struct pair_visitor {
 
 /*
  * Walks both in step, without recursion: items by key or index, attributes, and the parts of
- * tensors. What was compared once is not compared again, however often and by whatever way it is
- * met: equality is transitive, so values that were compared form classes (Hopcroft and Karp), and
- * time is linear also where the two sides share their containers differently (P3). Returns what
- * the visitor returned, or EXIT_TROUBLE after telling why.
+ * tensors. What was compared once is not compared again: equality is transitive, so values that
+ * were compared form classes (Hopcroft and Karp). Time is linear even where the two sides share
+ * their containers differently (P3). Returns what the visitor returned, or EXIT_TROUBLE after it
+ * has reported why.
  */
 int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor);
 
-/* The path of what is being told, as ['a'][0]; allocated, NULL without memory. */
+/* The path of the values that are reported, as ['a'][0]; allocated, NULL without memory. */
 char *pair_path(const pair_walk *walk);
 
-/* What a Parameter or a tensor with attributes is around; or the value itself. */
+/* The tensor inside a Parameter or a tensor with attributes; or the value itself. */
 const berth_value *plain_value(const berth_value *value);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Two values side by side: each pair of containers once, no recursion (P3). */
+/*
+ * Two values side by side: each pair of containers once, no recursion (P3). berth_value_walk()
+ * walks one value to its end, so it cannot go in step with a second one.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,15 +11,12 @@
 
 #define ABSENT SIZE_MAX
 
-/* What can be walked in step with its like: a dict with an OrderedDict, a list with a tuple. */
-typedef enum family { NO_FAMILY, MAPPINGS, SEQUENCES, SETS, TENSORS, SPARSE, NESTED, CALLS } family;
-
 /* Item i of the left goes with item j of the right. */
 typedef struct match {
     size_t i, j;
 } match;
 
-/* Steps after the items. */
+/* Steps after the items; `step_names` has their names in paths. */
 enum {
     STEP_LIST_ITEMS,
     STEP_DICT_ITEMS,
@@ -26,14 +26,16 @@ enum {
     STEP_ZERO_POINTS,
     N_STEPS
 };
+static const char *const step_names[N_STEPS] = {"list_items", "dict_items", "__dict__",
+                                                "callable",   "scales",     "zero_points"};
 
 /* Two values that are being walked. */
 typedef struct frame {
     const berth_value *a, *b;
-    family kin;
-    match *matches; /* of mappings and sets; else item i goes with item i */
+    berth_kind family;
+    match *matches; /* of dicts and sets; else item i goes with item i */
     size_t n;       /* items, matched or not */
-    size_t next;    /* the item or, from n on, step that comes next; the one before is walked */
+    size_t next;    /* the next child: an item or, from n on, a step; the one before is walked */
 } frame;
 
 struct pair_walk {
@@ -57,32 +59,25 @@ const berth_value *plain_value(const berth_value *value)
     return value;
 }
 
-static family family_of(const berth_value *value)
+/*
+ * Values of one family are walked in step: a dict with an OrderedDict, a list with a tuple. NONE:
+ * nothing is inside.
+ */
+static berth_kind family_of(const berth_value *value)
 {
-    switch (berth_value_kind(value)) {
-    case BERTH_KIND_DICT:
-    case BERTH_KIND_ORDERED_DICT:
-    case BERTH_KIND_COUNTER:
-        return MAPPINGS;
-    case BERTH_KIND_LIST:
-    case BERTH_KIND_TUPLE:
-        return SEQUENCES;
-    case BERTH_KIND_SET:
-        return SETS;
-    case BERTH_KIND_TENSOR:
-        return TENSORS;
-    case BERTH_KIND_SPARSE:
-        return SPARSE;
-    case BERTH_KIND_NESTED:
-        return NESTED;
-    case BERTH_KIND_CALL:
-        return CALLS;
-    default:
-        return NO_FAMILY;
-    }
+    berth_kind kind = berth_value_kind(value);
+
+    if (kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER)
+        return BERTH_KIND_DICT;
+    if (kind == BERTH_KIND_TUPLE)
+        return BERTH_KIND_LIST;
+    bool is_walked = kind == BERTH_KIND_LIST || kind == BERTH_KIND_DICT || kind == BERTH_KIND_SET ||
+                     kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE ||
+                     kind == BERTH_KIND_NESTED || kind == BERTH_KIND_CALL;
+    return is_walked ? kind : BERTH_KIND_NONE;
 }
 
-/* Attributes of a value or of the tensor that it is around. */
+/* The attributes of a value, or of the tensor inside it. */
 static const berth_value *state_of(const berth_value *value)
 {
     while (value && !berth_value_part(value, BERTH_PART_STATE) &&
@@ -125,7 +120,7 @@ static bool grow_classes(pair_walk *w)
     return true;
 }
 
-/* The class of a value, by the node that stands for it; false without memory. */
+/* The class of a value: its root node. False: no memory. */
 static bool class_of(pair_walk *w, const berth_value *value, uint32_t *root)
 {
     if (w->n_nodes == w->node_capacity && !grow_classes(w))
@@ -143,7 +138,7 @@ static bool class_of(pair_walk *w, const berth_value *value, uint32_t *root)
     return true;
 }
 
-/* 1 if two values are to be compared, 0 if they are known to be of one class, -1: no memory. */
+/* 1: compare the two values. 0: they are of one class already. -1: no memory. */
 static int unite(pair_walk *w, const berth_value *a, const berth_value *b)
 {
     uint32_t left, right;
@@ -205,11 +200,11 @@ static void free_names(named_item *names, size_t n)
     free(names);
 }
 
-/* The keys of a container in the order of their texts; NULL after telling. */
+/* The keys of a container in the order of their texts; NULL: an error was reported. */
 static named_item *sorted_names(pair_walk *w, const berth_value *container, size_t n)
 {
     named_item *names = calloc(n + 1, sizeof *names);
-    bool told = false;
+    bool too_long = false;
     size_t i;
 
     for (i = 0; names && i < n; i++) {
@@ -220,13 +215,13 @@ static named_item *sorted_names(pair_walk *w, const berth_value *container, size
             name->text = berth_as_text(key, &name->nbytes);
         else if ((name->text = name->made = leaf_text(key)))
             name->nbytes = strlen(name->made);
-        told = name->text && count_long_name(&w->long_nbytes, name->nbytes);
-        if (!name->text || told)
+        too_long = name->text && count_long_name(&w->long_nbytes, name->nbytes);
+        if (!name->text || too_long)
             break;
     }
     if (!names || i < n) {
         free_names(names, n);
-        if (!told)
+        if (!too_long) /* else it is reported */
             trouble("out of memory");
         return NULL;
     }
@@ -234,7 +229,7 @@ static named_item *sorted_names(pair_walk *w, const berth_value *container, size
     return names;
 }
 
-/* 0, or EXIT_TROUBLE after telling. */
+/* 0, or EXIT_TROUBLE: an error was reported. */
 static int match_keys(pair_walk *w, frame *f)
 {
     size_t n = berth_value_count(f->a), m = berth_value_count(f->b), i = 0, j = 0;
@@ -245,7 +240,7 @@ static int match_keys(pair_walk *w, frame *f)
         f->matches = calloc(n + m + 1, sizeof *f->matches);
         code = f->matches ? 0 : trouble("out of memory");
     }
-    while (!code && f->matches && (i < n || j < m)) {
+    while (!code && (i < n || j < m)) {
         int order = i == n ? 1 : j == m ? -1 : compare_names(&left[i], &right[j]);
         f->matches[f->n++] =
             (match){order <= 0 ? left[i].i : ABSENT, order >= 0 ? right[j].i : ABSENT};
@@ -259,7 +254,7 @@ static int match_keys(pair_walk *w, frame *f)
 
 /* ---- frames ---- */
 
-static int push(pair_walk *w, const berth_value *a, const berth_value *b, family kin)
+static int push(pair_walk *w, const berth_value *a, const berth_value *b, berth_kind family)
 {
     if (w->n_frames == w->frame_capacity) {
         size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
@@ -270,11 +265,9 @@ static int push(pair_walk *w, const berth_value *a, const berth_value *b, family
         w->frame_capacity = capacity;
     }
     frame *f = &w->frames[w->n_frames++];
-    *f = (frame){.a = a, .b = b, .kin = kin};
-    if (kin == MAPPINGS || kin == SETS)
+    *f = (frame){.a = a, .b = b, .family = family};
+    if (family == BERTH_KIND_DICT || family == BERTH_KIND_SET)
         return match_keys(w, f);
-    if (kin == TENSORS)
-        return 0;
     size_t n = berth_value_count(plain_value(a)), m = berth_value_count(plain_value(b));
     f->n = n > m ? n : m;
     return 0;
@@ -302,15 +295,15 @@ static const berth_value *step_of(const berth_value *value, size_t step)
     }
 }
 
-/* Items, steps, and the keys of a mapping. */
+/* Items, steps, and the keys of a dict. */
 static size_t count_children(const frame *f)
 {
-    return f->n + N_STEPS + (f->kin == MAPPINGS ? f->n : 0);
+    return f->n + N_STEPS + (f->family == BERTH_KIND_DICT ? f->n : 0);
 }
 
-/* Keys and items of sets are found by their texts, which do not tell all of an object or a tuple.
+/* Keys and items of sets are matched by their texts, which are incomplete for objects and tuples.
  */
-static bool is_told_in_full(const berth_value *key)
+static bool is_matched_in_full(const berth_value *key)
 {
     return berth_value_kind(key) != BERTH_KIND_CALL && berth_value_kind(key) != BERTH_KIND_TUPLE;
 }
@@ -321,7 +314,7 @@ static void key_pair_of(const frame *f, size_t at, const berth_value **a, const 
     match m = f->matches[at];
 
     *a = *b = NULL;
-    if (m.i == ABSENT || m.j == ABSENT || is_told_in_full(key_of(f->a, m.i)))
+    if (m.i == ABSENT || m.j == ABSENT || is_matched_in_full(key_of(f->a, m.i)))
         return;
     *a = key_of(f->a, m.i);
     *b = key_of(f->b, m.j);
@@ -369,16 +362,13 @@ static const char *part_name(const berth_value *value, size_t i)
 
 static bool print_step(FILE *out, const frame *f, size_t at)
 {
-    static const char *const steps[N_STEPS] = {"list_items", "dict_items", "__dict__",
-                                               "callable",   "scales",     "zero_points"};
-
     bool is_key = at >= f->n + N_STEPS;
 
     if (is_key) {
         fputs(".keys", out);
         at -= f->n + N_STEPS;
-    } else if (at >= f->n || f->kin == SPARSE || f->kin == NESTED) {
-        fprintf(out, ".%s", at >= f->n ? steps[at - f->n] : part_name(plain_value(f->a), at));
+    } else if (at >= f->n || f->family == BERTH_KIND_SPARSE || f->family == BERTH_KIND_NESTED) {
+        fprintf(out, ".%s", at >= f->n ? step_names[at - f->n] : part_name(plain_value(f->a), at));
         return true;
     }
     if (!f->matches) {
@@ -413,23 +403,23 @@ char *pair_path(const pair_walk *w)
 
 /* ---- the walk ---- */
 
-/* Tells two values, and enters them if there is more inside. */
+/* Reports two values, and enters them if they have values inside. */
 static int visit(pair_walk *w, const berth_value *a, const berth_value *b)
 {
     const pair_visitor *visitor = w->visitor;
 
     if (!a || !b)
         return a || b ? visitor->only(visitor->context, w, a != NULL) : 0;
-    family kin = family_of(plain_value(a));
-    if (kin == NO_FAMILY || kin != family_of(plain_value(b)))
+    berth_kind family = family_of(plain_value(a));
+    if (family == BERTH_KIND_NONE || family != family_of(plain_value(b)))
         return visitor->both(visitor->context, w, a, b);
     int first = unite(w, a, b);
     if (first <= 0)
         return first < 0 ? trouble("out of memory") : 0;
     int code = 0;
-    if (kin == TENSORS || kin == SPARSE)
+    if (family == BERTH_KIND_TENSOR || family == BERTH_KIND_SPARSE)
         code = visitor->both(visitor->context, w, a, b);
-    return code ? code : push(w, a, b, kin);
+    return code ? code : push(w, a, b, family);
 }
 
 int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor)
@@ -445,7 +435,7 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
             continue;
         }
         child_of(top, top->next++, &a, &b);
-        if (top->kin != SETS || !a || !b || !is_told_in_full(a))
+        if (top->family != BERTH_KIND_SET || !a || !b || !is_matched_in_full(a))
             code = visit(&w, a, b);
     }
     while (w.n_frames)

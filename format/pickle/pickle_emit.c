@@ -199,18 +199,12 @@ bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot)
 
 /* ---- globals ---- */
 
-static uint64_t emit_hash_text(uint64_t hash, const char *text)
-{
-    hash = bth_fnv(hash, text, strlen(text));
-    return hash ^ (hash >> 29);
-}
-
 /* The entry of a global, or the free one where it belongs. */
 static bth_emitted_global *emit_find_global(const bth_emitter *emitter, const char *module,
                                             const char *name)
 {
-    uint64_t hash = emit_hash_text(emit_hash_text(BTH_FNV_BEGIN, module) * 31, name);
-    size_t i = (size_t)hash & (emitter->globals_capacity - 1);
+    uint64_t hash = bth_fnv(bth_fnv(BTH_FNV_BEGIN, module, strlen(module)), name, strlen(name));
+    size_t i = (size_t)(hash ^ hash >> 29) & (emitter->globals_capacity - 1);
     for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
         bth_emitted_global *global = &emitter->globals[i];
         if (!global->name ||

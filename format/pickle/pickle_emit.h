@@ -111,7 +111,7 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
  * a step function changes its frame first, and emits an inner value last.
  */
 void bth_emit_value(bth_emitter *emitter, const berth_value *value);
-/* Puts a value on top of the walk: its step function is called next. */
+/* Puts a value on top of the walk: its step function is called next. NULL: does nothing. */
 void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t notes);
 /* The memo slot of a node, or NULL for what is never stored. */
 uint32_t *bth_emit_slot(bth_emitter *emitter, const berth_value *value);

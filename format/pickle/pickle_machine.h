@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The pickle reader's machine, private to its files. Each calls only those below it:
+ * The pickle reader's machine, private to its files. Each file calls only those below it:
  *
  *     pickle_read.c        runs the opcodes
  *     pickle_scan.c        looks ahead
- *     pickle_reduce.c      REDUCE: checks arguments, and chooses who builds
+ *     pickle_reduce.c      REDUCE: checks arguments, and chooses the builder
  *     pickle_values.c, pickle_tensors.c, pickle_persistent.c    build
  *     pickle_usual.c       a usual tensor at once
  *     pickle_globals.c     the known globals
@@ -27,13 +27,13 @@
  * arguments. Most of a checkpoint's pickle consists of them.
  */
 enum {
-    BTH_USUAL_NBYTES = 192, /* more than one can have; it is not looked for where fewer are left */
+    BTH_USUAL_NBYTES = 192, /* more than its size; only looked for where so many are left */
     BTH_USUAL_RANK = 6,
     BTH_USUAL_KEY_NBYTES = 16,
     BTH_USUAL_PUTS = 6
 };
 
-/* What is fetched: _rebuild_tensor_v2, 'storage', its class, its key, its location, OrderedDict. */
+/* What it fetches: _rebuild_tensor_v2, 'storage', class, key, location, OrderedDict. */
 enum {
     BTH_USUAL_FUNCTION,
     BTH_USUAL_WORD,
@@ -70,7 +70,7 @@ static inline bool bth_may_be_usual(const bth_pickle_rules *rules, const uint8_t
     return bytes[is_brief ? 2 : 5] == BTH_OP_MARK;
 }
 
-/* Its size, or 0 if there is none; BTH_USUAL_NBYTES are there. */
+/* Its size, or 0 if there is none. Needs BTH_USUAL_NBYTES bytes. */
 size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual);
 
 /* ---- globals ---- */
@@ -95,8 +95,7 @@ enum bth_build {
 #include "format/pickle/pickle_globals.def"
 };
 
-/* Builds what REDUCE asks for; arguments have been checked against known->arguments. NULL: error
-   or tree has failed. */
+/* Makes the object of a REDUCE from checked arguments. NULL: error or tree has failed. */
 typedef berth_value *(*bth_builder)(bth_unpickler *unpickler, const bth_known *known,
                                     berth_value *const *arguments, size_t n);
 
@@ -125,7 +124,7 @@ typedef struct bth_pending {
     berth_value *value;  /* NULL until resolved */
     berth_value *tensor; /* of a Parameter; NULL: a tensor class */
     bool requires_grad;
-    int8_t dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
+    berth_dtype dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
 } bth_pending;
 
 /*
@@ -179,7 +178,7 @@ const char *bth_unpickle_opcode(const bth_unpickler *unpickler);
 
 /* Room for one more slot. */
 int bth_unpickle_grow_stack(bth_unpickler *unpickler);
-/* P2: there are fewer than n items above the last MARK. */
+/* P2: fewer than n items lie above the last MARK. */
 int bth_unpickle_fail_want(bth_unpickler *unpickler, size_t n);
 /* The object behind a slot that is pending. */
 berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot);
@@ -211,7 +210,7 @@ static inline int bth_unpickle_want(bth_unpickler *unpickler, size_t n)
     return unpickler->depth - unpickler->floor >= n ? 0 : bth_unpickle_fail_want(unpickler, n);
 }
 
-/* The item that lies `below` the top, resolved; NULL after a failure. There is one. */
+/* The item `below` the top, which must exist, resolved; NULL after a failure. */
 static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t below)
 {
     berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
@@ -219,7 +218,7 @@ static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t be
 }
 
 int bth_unpickle_push_mark(bth_unpickler *unpickler);
-/* Removes the last MARK and gives the items above it, which are valid until the next push. */
+/* Removes the last MARK and returns the items above it, which are valid until the next push. */
 int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
 /* Room in the memo for what is fetched. */
 int bth_unpickle_begin_memo(bth_unpickler *unpickler);
@@ -244,7 +243,6 @@ static inline int bth_unpickle_put(bth_unpickler *unpickler, uint64_t index)
 /* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. */
 berth_value *bth_unpickle_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n);
 int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index);
-void bth_unpickle_free_stack(bth_unpickler *unpickler);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
@@ -273,16 +271,13 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
 /* Hooks are never saved: None or an empty OrderedDict stands for them. */
 bool bth_is_no_hooks(const berth_value *value);
-/* A tensor with attributes, which `known` was asked to build (P5). */
+/* A tensor with attributes, for a call of `known` (P5). */
 berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *known,
                                      berth_value *tensor, berth_value *state);
 /* The storage that a persistent id names (P5). */
 berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
 
-/*
- * Reads and pushes the usual tensor at `bytes` and returns its size; 0 if there is none. It can
- * fail for lack of memory.
- */
+/* Reads and pushes the usual tensor at `bytes`. Returns its size, or 0 if there is none. */
 size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes);
 
 /* The items of a tuple; SIZE_MAX for any other kind. */
@@ -293,6 +288,15 @@ static inline size_t bth_unpickle_items(const berth_value *value, berth_value *c
         return SIZE_MAX;
     *items = tuple->items;
     return tuple->key.count;
+}
+
+/* Whether it is a FLOAT or an INT of 64 bits. */
+static inline bool bth_unpickle_number(const berth_value *value, double *number)
+{
+    int64_t integer;
+    bool is_int = berth_as_int(value, &integer);
+    *number = is_int ? (double)integer : bth_value_real(value);
+    return is_int || bth_node_is(value, BERTH_KIND_FLOAT);
 }
 
 /* NULL for any other value than a STR. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Runs the opcodes of a pickle (P1, P2), each by a handler, which the table of pickle_opcodes.def
- * chooses. No recursion, and no allocation but for stack and memo (P3).
+ * Runs the opcodes of a pickle (P1, P2), each by its handler. No recursion, and no allocation but
+ * for stack and memo (P3).
  */
+#include "config/memory.h"
 #include "format/pickle/pickle_machine.h"
 
 /*
@@ -38,12 +39,14 @@ HANDLER(PROTO)
     return 0;
 }
 
-/* An opcode that only pushes a value. */
-#define PUSHES(name, made)                                                                         \
+#define RUNS(name, call)                                                                           \
     HANDLER(name)                                                                                  \
     {                                                                                              \
-        return bth_unpickle_push(unpickler, made);                                                 \
+        return call;                                                                               \
     }
+
+/* An opcode that only pushes a value. */
+#define PUSHES(name, made) RUNS(name, bth_unpickle_push(unpickler, made))
 
 PUSHES(NONE, berth_make_none(unpickler->tree))
 PUSHES(NEWTRUE, berth_make_bool(unpickler->tree, true))
@@ -75,25 +78,21 @@ HANDLER(LONG1)
                                                : berth_make_int(unpickler->tree, 0));
 }
 
-/* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
+/* Text of Python 2: PyTorch reads it as UTF-8, here without surrogates. */
 HANDLER(SHORT_BINSTRING)
 {
     const uint8_t *text = (const uint8_t *)argument->text;
-    for (size_t i = 1; i < argument->text_nbytes; i++) {
+    for (size_t i = 1; i < argument->text_nbytes; i++)
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
             return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                      "SHORT_BINSTRING: text that is no UTF-8 at its byte %zu",
                                      i - 1);
-    }
     return run_BINUNICODE(unpickler, argument);
 }
 
 /* ---- containers ---- */
 
-HANDLER(MARK)
-{
-    return bth_unpickle_push_mark(unpickler);
-}
+RUNS(MARK, bth_unpickle_push_mark(unpickler))
 
 HANDLER(TUPLE)
 {
@@ -110,20 +109,9 @@ static inline int read_tuple(bth_unpickler *unpickler, size_t n)
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
-HANDLER(TUPLE1)
-{
-    return read_tuple(unpickler, 1);
-}
-
-HANDLER(TUPLE2)
-{
-    return read_tuple(unpickler, 2);
-}
-
-HANDLER(TUPLE3)
-{
-    return read_tuple(unpickler, 3);
-}
+RUNS(TUPLE1, read_tuple(unpickler, 1))
+RUNS(TUPLE2, read_tuple(unpickler, 2))
+RUNS(TUPLE3, read_tuple(unpickler, 3))
 
 /*
  * P1: what is built from an unknown global keeps its items. Every pickler writes list items, then
@@ -144,7 +132,7 @@ static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
     return code < 0 ? bth_unpickle_fail_tree(unpickler, opcode) : 0;
 }
 
-/* P5. NULL (after a failure) is no list; the first error stays. */
+/* P5. `list` is NULL after a failure, which stays the error. */
 static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
                        size_t n)
 {
@@ -159,14 +147,13 @@ static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value 
     return 0;
 }
 
-/* P5; NULL as above. */
+/* P5. `dict` can be NULL in the same way. */
 static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
                           size_t n)
 {
     const char *opcode = bth_unpickle_opcode(unpickler);
     berth_kind kind = bth_node_kind(dict);
-    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER &&
-        kind != BERTH_KIND_CALL)
+    if (!bth_is_dict(dict) && kind != BERTH_KIND_CALL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
                                  bth_kind_phrase(kind));
     if (n % 2 != 0)
@@ -179,43 +166,32 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
     return 0;
 }
 
-HANDLER(APPEND)
-{
-    berth_value *item;
-    int code = read_pop(unpickler, &item, 1, 1);
-    return code < 0 ? code : read_append(unpickler, bth_unpickle_peek(unpickler, 0), &item, 1);
-}
+typedef int read_filler(bth_unpickler *unpickler, berth_value *container, berth_value *const *items,
+                        size_t n);
 
-HANDLER(SETITEM)
+/* Puts the n items on top into what lies below them. */
+static int read_fill(bth_unpickler *unpickler, size_t n, read_filler *fill)
 {
     berth_value *items[2];
-    int code = read_pop(unpickler, items, 2, 1);
-    return code < 0 ? code : read_set_items(unpickler, bth_unpickle_peek(unpickler, 0), items, 2);
+    int code = read_pop(unpickler, items, n, 1);
+    return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
-/* APPENDS and SETITEMS: what lies above the last MARK goes into what lies below it. */
-static int read_fill(bth_unpickler *unpickler,
-                     int (*into)(bth_unpickler *, berth_value *, berth_value *const *, size_t))
+/* Puts the items above the last MARK into what lies below it. */
+static int read_fill_from_mark(bth_unpickler *unpickler, read_filler *fill)
 {
     berth_value *const *items;
     size_t n;
     int code = bth_unpickle_pop_mark(unpickler, &items, &n);
     if (code == 0)
         code = bth_unpickle_want(unpickler, 1);
-    if (code < 0)
-        return code;
-    return into(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
+    return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
-HANDLER(APPENDS)
-{
-    return read_fill(unpickler, read_append);
-}
-
-HANDLER(SETITEMS)
-{
-    return read_fill(unpickler, read_set_items);
-}
+RUNS(APPEND, read_fill(unpickler, 1, read_append))
+RUNS(SETITEM, read_fill(unpickler, 2, read_set_items))
+RUNS(APPENDS, read_fill_from_mark(unpickler, read_append))
+RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
 
 /* ---- memo ---- */
 
@@ -225,13 +201,9 @@ HANDLER(BINPUT)
     return code < 0 ? code : bth_unpickle_put(unpickler, (uint64_t)argument->number);
 }
 
-HANDLER(BINGET)
-{
-    return bth_unpickle_get(unpickler, (uint64_t)argument->number);
-}
-
-#define run_LONG_BINPUT run_BINPUT
-#define run_LONG_BINGET run_BINGET
+RUNS(LONG_BINPUT, run_BINPUT(unpickler, argument))
+RUNS(BINGET, bth_unpickle_get(unpickler, (uint64_t)argument->number))
+RUNS(LONG_BINGET, run_BINGET(unpickler, argument))
 
 /* ---- objects ---- */
 
@@ -244,15 +216,8 @@ static int read_object(bth_unpickler *unpickler, bool new_object)
                                                                        items[1], new_object));
 }
 
-HANDLER(REDUCE)
-{
-    return read_object(unpickler, false);
-}
-
-HANDLER(NEWOBJ)
-{
-    return read_object(unpickler, true);
-}
+RUNS(REDUCE, read_object(unpickler, false))
+RUNS(NEWOBJ, read_object(unpickler, true))
 
 HANDLER(BUILD)
 {
@@ -359,6 +324,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
         *root = bth_unpickle_peek(&unpickler, 0);
         code = error->code;
     }
-    bth_unpickle_free_stack(&unpickler);
+    bth_release(unpickler.stack);
+    bth_release(unpickler.memo);
     return code;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * REDUCE and NEWOBJ: checks the kinds of arguments (P1) and chooses who builds. No code of a file
+ * REDUCE and NEWOBJ: checks the kinds of arguments (P1) and chooses the builder. No code of a file
  * is called: each known global has a function that builds nodes.
  */
 #include <stdio.h>
@@ -143,7 +143,7 @@ static berth_value *reduce_new_pending(bth_unpickler *unpickler, bth_pending pen
     return (berth_value *)((uintptr_t)kept | BTH_TAG_PENDING);
 }
 
-/* Parameter(tensor, requires_grad): files from before 0.4, whose BUILD tells the rest. */
+/* Parameter(tensor, requires_grad): files from before 0.4, which set the rest by BUILD. */
 static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_known *known,
                                            berth_value *arguments)
 {
@@ -160,18 +160,16 @@ static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_k
         (bth_pending){.tensor = items[0], .requires_grad = n < 2 || bth_value_bool(items[1])});
 }
 
-/* FloatTensor(): its BUILD tells storage, offset, size and stride. */
+/* FloatTensor(): BUILD sets its storage, offset, size and stride. */
 static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_known *known,
                                         berth_value *arguments)
 {
-    if (berth_value_count(arguments) != 0) {
-        reduce_fail_count(unpickler, known, berth_value_count(arguments));
+    if (reduce_check_arguments(unpickler, known, NULL, berth_value_count(arguments)) < 0)
         return NULL;
-    }
-    return reduce_new_pending(unpickler, (bth_pending){.dtype = (int8_t)known->number});
+    return reduce_new_pending(unpickler, (bth_pending){.dtype = (berth_dtype)known->number});
 }
 
-/* NEWOBJ makes an object without its __init__: only what is the same then as REDUCE's. */
+/* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */
 static bool reduce_is_same_as_new(const bth_known *known, berth_value *arguments)
 {
     if (known->what == BTH_IS_PARAMETER_CLASS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The look ahead: finds the end of a pickle and what it fetches, and builds nothing. */
+/* Finds the end of a pickle and the memo indices that it fetches. Builds nothing. */
 #include "format/pickle/pickle_machine.h"
 
 static void scan_note_fetched(bth_pickle_survey *survey, uint32_t index)

@@ -133,7 +133,7 @@ int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index)
                              (unsigned long long)index, unpickler->nbytes);
 }
 
-/* Whether REDUCE or BINPERSID follows directly, or behind a PUT that is never fetched. */
+/* Whether REDUCE or BINPERSID is next, or follows a PUT that is never fetched. */
 static bool tuple_is_used_once(const bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
@@ -171,10 +171,4 @@ int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index)
                                  "%s of memo index %llu, where nothing was put",
                                  bth_unpickle_opcode(unpickler), (unsigned long long)index);
     return bth_unpickle_push_slot(unpickler, unpickler->memo[index]);
-}
-
-void bth_unpickle_free_stack(bth_unpickler *unpickler)
-{
-    bth_release(unpickler->stack);
-    bth_release(unpickler->memo);
 }

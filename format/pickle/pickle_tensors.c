@@ -47,7 +47,7 @@ static berth_value *tensor_make(bth_unpickler *unpickler, berth_tensor *tensor,
     return bth_tensor_adopt(unpickler->tree, tensor);
 }
 
-/* The dtype of tensors of a storage class; PyTorch takes an untyped one for bytes. */
+/* The dtype of tensors of a storage class; for PyTorch an untyped one holds bytes. */
 static berth_dtype tensor_class_dtype(const berth_value *storage)
 {
     berth_dtype dtype = ((const struct storage_node *)storage)->dtype;
@@ -55,8 +55,8 @@ static berth_dtype tensor_class_dtype(const berth_value *storage)
 }
 
 /*
- * {'conj': True, 'neg': True}. PyTorch only asks whether the keys are there, so False would have
- * two readings and is refused. Nobody writes it.
+ * {'conj': True, 'neg': True}. PyTorch checks only that the keys exist, so False would have two
+ * readings and is refused. No program writes it.
  */
 static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *known,
                                  const berth_value *metadata, uint32_t *flags)
@@ -118,14 +118,6 @@ BTH_BUILDER(meta)
 
 /* ---- quantized ---- */
 
-static bool quantizer_is_number(const berth_value *value, double *number)
-{
-    int64_t integer;
-    bool is_int = berth_as_int(value, &integer);
-    *number = is_int ? (double)integer : bth_value_real(value);
-    return is_int || bth_node_kind(value) == BERTH_KIND_FLOAT;
-}
-
 /* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
 static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
 {
@@ -136,7 +128,7 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
     tensor->qscheme = bth_value_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
-        return n == 3 && quantizer_is_number(items[1], &tensor->scale) &&
+        return n == 3 && bth_unpickle_number(items[1], &tensor->scale) &&
                berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
@@ -202,8 +194,7 @@ BTH_BUILDER(parameter)
 }
 
 /*
- * PyTorch reads the dicts of a state now, so they must not grow later. Their names have been
- * checked.
+ * PyTorch reads the dicts of a state now, so they must not grow later. Their names are checked.
  */
 static void attributes_keep(berth_value *state)
 {
@@ -246,30 +237,40 @@ bool bth_is_no_hooks(const berth_value *value)
            (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
 }
 
+/* (requires_grad, volatile, hooks) */
+static bool pending_is_parameter_state(berth_value *const *items, size_t n)
+{
+    return n == 3 && bth_node_kind(items[0]) == BERTH_KIND_BOOL &&
+           bth_node_kind(items[1]) == BERTH_KIND_BOOL && bth_is_no_hooks(items[2]);
+}
+
+/* (storage, offset, size, stride); dtype NONE: any storage class. */
+static bool pending_is_tensor_state(berth_value *const *items, size_t n, berth_dtype dtype)
+{
+    int64_t offset;
+    return n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
+           berth_as_int(items[OFFSET], &offset) &&
+           (dtype == BERTH_DTYPE_NONE || tensor_class_dtype(items[STORAGE]) == dtype);
+}
+
 /* The second step of a Parameter or tensor from before 0.4. */
 static int pending_build(bth_unpickler *unpickler, bth_pending *pending, berth_value *state)
 {
     berth_value *const *items = NULL;
     size_t n = bth_unpickle_items(state, &items);
-    const char *words =
-        pending->tensor ? "(requires_grad, volatile, hooks)" : "(storage, offset, size, stride)";
-    int64_t integer;
-    bool good = !pending->value;
-    if (pending->tensor)
-        good = good && n == 3 && bth_node_kind(items[0]) == BERTH_KIND_BOOL &&
-               bth_node_kind(items[1]) == BERTH_KIND_BOOL && bth_is_no_hooks(items[2]);
-    else
-        good = good && n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
-               berth_as_int(items[OFFSET], &integer) &&
-               (pending->dtype == BERTH_DTYPE_NONE ||
-                tensor_class_dtype(items[STORAGE]) == (berth_dtype)pending->dtype);
-    if (!good)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of a %s wants %s, once",
-                                 pending->tensor ? "Parameter" : "tensor", words);
+    bool once = !pending->value;
     if (pending->tensor) {
+        if (!once || !pending_is_parameter_state(items, n))
+            return bth_unpickle_fail(
+                unpickler, BERTH_E_PICKLE,
+                "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
         pending->value =
             berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
+        if (!once || !pending_is_tensor_state(items, n, pending->dtype))
+            return bth_unpickle_fail(
+                unpickler, BERTH_E_PICKLE,
+                "BUILD of a tensor wants (storage, offset, size, stride), once");
         berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE])};
         pending->value = tensor_make(unpickler, &tensor, items);
     }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Reads a usual tensor at once, without stack and memo, and without nodes for its parts. This is a
- * short cut with the same result: anything unusual, anything that is fetched again and anything
- * that would fail is left to the opcodes, one by one.
+ * Reads a usual tensor at once, without stack and memo, and without nodes for its parts. The result
+ * is the same: what is unusual, fetched again, or would fail is read opcode by opcode.
  */
 #include <string.h>
 
@@ -16,20 +15,18 @@ enum { LONG = 5, OTHERS = 16 };
 _Static_assert(LONG *(BTH_USUAL_GETS + BTH_USUAL_PUTS + 3 + 2 * BTH_USUAL_RANK) +
                        BTH_USUAL_KEY_NBYTES + OTHERS <
                    BTH_USUAL_NBYTES,
-               "what is looked at is there");
+               "a usual tensor fits BTH_USUAL_NBYTES");
 
-/*
- * Each reads what it names and moves *at, or returns false. They are a few instructions each; as
- * calls they would take as long as all the rest.
+/* Each reads what it names and moves *at, or returns false. As calls they would take twice as long.
  */
-#define TAKES static inline __attribute__((always_inline)) bool
+#define READS static inline __attribute__((always_inline)) bool
 
-TAKES usual_take(const uint8_t **at, uint8_t opcode)
+READS usual_read(const uint8_t **at, uint8_t opcode)
 {
     return *(*at)++ == opcode;
 }
 
-TAKES usual_take_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
+READS usual_read_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
 {
     const uint8_t *bytes = *at;
     bool is_brief = bytes[0] == brief;
@@ -38,17 +35,17 @@ TAKES usual_take_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t
     return is_brief || bytes[0] == wide;
 }
 
-TAKES usual_take_get(const uint8_t **at, uint32_t *index)
+READS usual_read_get(const uint8_t **at, uint32_t *index)
 {
-    return usual_take_index(at, 'h', 'j', index);
+    return usual_read_index(at, 'h', 'j', index);
 }
 
-TAKES usual_take_put(const uint8_t **at, bth_usual *usual)
+READS usual_read_put(const uint8_t **at, bth_usual *usual)
 {
-    return usual_take_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
+    return usual_read_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
 }
 
-TAKES usual_take_int(const uint8_t **at, int64_t *number)
+READS usual_read_int(const uint8_t **at, int64_t *number)
 {
     const uint8_t *bytes = *at;
     switch (bytes[0]) {
@@ -71,7 +68,7 @@ TAKES usual_take_int(const uint8_t **at, int64_t *number)
     }
 }
 
-TAKES usual_take_bool(const uint8_t **at, bool *value)
+READS usual_read_bool(const uint8_t **at, bool *value)
 {
     uint8_t opcode = *(*at)++;
     *value = opcode == 0x88;
@@ -79,34 +76,34 @@ TAKES usual_take_bool(const uint8_t **at, bool *value)
 }
 
 /* The text of a key, or a fetch of one. */
-TAKES usual_take_key(const uint8_t **at, bth_usual *usual)
+READS usual_read_key(const uint8_t **at, bth_usual *usual)
 {
     const uint8_t *bytes = *at;
     usual->key = NULL;
     if (bytes[0] != 'X')
-        return usual_take_get(at, &usual->gets[BTH_USUAL_KEY]);
+        return usual_read_get(at, &usual->gets[BTH_USUAL_KEY]);
     usual->gets[BTH_USUAL_KEY] = usual->gets[BTH_USUAL_WORD];
     usual->key_nbytes = bth_little_u32(bytes + 1);
     if (usual->key_nbytes > BTH_USUAL_KEY_NBYTES)
         return false;
     usual->key = (const char *)bytes + LONG;
     *at += LONG + usual->key_nbytes;
-    return usual_take_put(at, usual);
+    return usual_read_put(at, usual);
 }
 
 /* A tuple of ints. An empty one is never put into the memo. */
-TAKES usual_take_shape(const uint8_t **at, bth_usual *usual, int64_t *items, int32_t *rank)
+READS usual_read_shape(const uint8_t **at, bth_usual *usual, int64_t *items, int32_t *rank)
 {
     uint8_t n = 0;
     bool is_marked = **at == '(';
     *at += is_marked;
-    while (n < BTH_USUAL_RANK && usual_take_int(at, &items[n]))
+    while (n < BTH_USUAL_RANK && usual_read_int(at, &items[n]))
         n++;
     *rank = n;
     if (n == 0)
-        return !is_marked && usual_take(at, ')');
-    return (is_marked || n <= 3) && usual_take(at, is_marked ? 't' : (uint8_t)(0x84 + n)) &&
-           usual_take_put(at, usual);
+        return !is_marked && usual_read(at, ')');
+    return (is_marked || n <= 3) && usual_read(at, is_marked ? 't' : (uint8_t)(0x84 + n)) &&
+           usual_read_put(at, usual);
 }
 
 size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual)
@@ -114,19 +111,19 @@ size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual)
     const uint8_t *at = bytes;
     uint32_t *gets = usual->gets;
     usual->n_puts = 0;
-    bool good = usual_take_get(&at, &gets[BTH_USUAL_FUNCTION]) && usual_take(&at, '(') &&
-                usual_take(&at, '(') && usual_take_get(&at, &gets[BTH_USUAL_WORD]) &&
-                usual_take_get(&at, &gets[BTH_USUAL_CLASS]) && usual_take_key(&at, usual) &&
-                usual_take_get(&at, &gets[BTH_USUAL_LOCATION]) &&
-                usual_take_int(&at, &usual->numel) && usual_take(&at, 't') &&
-                usual_take_put(&at, usual) && usual_take(&at, 'Q') &&
-                usual_take_int(&at, &usual->offset) &&
-                usual_take_shape(&at, usual, usual->size, &usual->rank) &&
-                usual_take_shape(&at, usual, usual->stride, &usual->stride_rank) &&
-                usual_take_bool(&at, &usual->requires_grad) &&
-                usual_take_get(&at, &gets[BTH_USUAL_HOOKS]) && usual_take(&at, ')') &&
-                usual_take(&at, 'R') && usual_take_put(&at, usual) && usual_take(&at, 't') &&
-                usual_take_put(&at, usual) && usual_take(&at, 'R');
+    bool good = usual_read_get(&at, &gets[BTH_USUAL_FUNCTION]) && usual_read(&at, '(') &&
+                usual_read(&at, '(') && usual_read_get(&at, &gets[BTH_USUAL_WORD]) &&
+                usual_read_get(&at, &gets[BTH_USUAL_CLASS]) && usual_read_key(&at, usual) &&
+                usual_read_get(&at, &gets[BTH_USUAL_LOCATION]) &&
+                usual_read_int(&at, &usual->numel) && usual_read(&at, 't') &&
+                usual_read_put(&at, usual) && usual_read(&at, 'Q') &&
+                usual_read_int(&at, &usual->offset) &&
+                usual_read_shape(&at, usual, usual->size, &usual->rank) &&
+                usual_read_shape(&at, usual, usual->stride, &usual->stride_rank) &&
+                usual_read_bool(&at, &usual->requires_grad) &&
+                usual_read_get(&at, &gets[BTH_USUAL_HOOKS]) && usual_read(&at, ')') &&
+                usual_read(&at, 'R') && usual_read_put(&at, usual) && usual_read(&at, 't') &&
+                usual_read_put(&at, usual) && usual_read(&at, 'R');
     return good ? (size_t)(at - bytes) : 0;
 }
 
@@ -188,7 +185,7 @@ static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_us
                                      location->data, location->key.count);
 }
 
-/* NULL: it cannot be made, or only by the opcodes. */
+/* NULL: only the opcodes can make it, or fail with the better message. */
 static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     size_t rank = (size_t)usual->rank;
@@ -223,7 +220,6 @@ size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
         (void)bth_unpickle_push(unpickler, tensor);
         return used;
     }
-    /* The opcodes will fail at the same point, with a better message. */
     bth_error_clear(&unpickler->tree->error);
     return 0;
 }

@@ -27,15 +27,12 @@ BTH_BUILDER(size)
     return bth_size_from(unpickler->tree, items[0]);
 }
 
-static double complex_number(const berth_value *value)
-{
-    int64_t integer;
-    return berth_as_int(value, &integer) ? (double)integer : bth_value_real(value);
-}
-
 BTH_BUILDER(complex)
 {
-    return berth_make_complex(unpickler->tree, complex_number(items[0]), complex_number(items[1]));
+    double real, imaginary; /* numbers, as their letters say */
+    (void)bth_unpickle_number(items[0], &real);
+    (void)bth_unpickle_number(items[1], &imaginary);
+    return berth_make_complex(unpickler->tree, real, imaginary);
 }
 
 /* Device types that PyTorch knows by itself. */
@@ -46,10 +43,9 @@ static bool device_is_known(const char *type)
         "ideep",  "hip",  "ve",   "fpga", "maia",   "xla",           "lazy",
         "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
     };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(type, types[i]) == 0)
             return true;
-    }
     return false;
 }
 
@@ -117,10 +113,9 @@ BTH_BUILDER(bytearray)
 BTH_BUILDER(layout)
 {
     const char *name = berth_as_text(items[0], NULL);
-    for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
+    for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++)
         if (strcmp(name, bth_layout_names[layout]) == 0)
             return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT, layout);
-    }
     return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout",
                                known->module, known->name);
 }

@@ -51,8 +51,10 @@ uint32_t *bth_emit_slot(bth_emitter *emitter, const berth_value *value)
 void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
     bth_walk *walk = &emitter->walk;
-    if (emitter->error->code == BERTH_OK && bth_walk_push(walk, value, emitter->error) == 0)
-        walk->frames[walk->n_frames - 1].note = notes;
+    if (!value || emitter->error->code != BERTH_OK ||
+        bth_walk_push(walk, value, emitter->error) < 0)
+        return;
+    walk->frames[walk->n_frames - 1].note = notes;
     if (walk->n_items == BTH_STEP_LIST_ITEMS) /* the walk numbers no more */
         BTH_EMIT_REFUSE(emitter, "%zu items in one container", berth_value_count(value));
 }
@@ -80,23 +82,22 @@ static bool batch_is_alone(const bth_walk_frame *frame, size_t i, size_t n)
             berth_value_kind(frame->value) == BERTH_KIND_ORDERED_DICT);
 }
 
-/* What stands before item i of n, and after the last one: i is n then. */
-static void emit_batch(bth_emitter *emitter, const bth_walk_frame *frame, size_t i, int single_op,
-                       int batch_op)
+/*
+ * Emits what stands before the next item, or after the last one. Returns how many items have been
+ * written.
+ */
+static size_t emit_batch(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
+                         int batch_op)
 {
     size_t n = emitter->walk.n_items;
+    size_t i = (uint32_t)(frame->step + 1); /* 0 for BTH_STEP_NONE */
     if (i > 0 && batch_is_alone(frame, i - 1, n))
         bth_emit_op(emitter, single_op);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         bth_emit_op(emitter, batch_op);
     if (i < n && i % BATCH == 0 && !batch_is_alone(frame, i, n))
         bth_emit_op(emitter, BTH_OP_MARK);
-}
-
-/* How many items of the value on top have been written. */
-static size_t emit_position(const bth_walk_frame *frame)
-{
-    return (uint32_t)(frame->step + 1); /* 0 for BTH_STEP_NONE */
+    return i;
 }
 
 /* ---- lists, sets and tuples ---- */
@@ -104,7 +105,7 @@ static size_t emit_position(const bth_walk_frame *frame)
 static void emit_list_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value;
-    emit_batch(emitter, frame, emit_position(frame), BTH_OP_APPEND, BTH_OP_APPENDS);
+    (void)emit_batch(emitter, frame, BTH_OP_APPEND, BTH_OP_APPENDS);
     const berth_value *item = bth_walk_next(&emitter->walk);
     if (item) {
         bth_emit_value(emitter, item);
@@ -151,13 +152,12 @@ static void emit_dict_end(bth_emitter *emitter, bth_walk_frame *frame)
 
 static void emit_dict_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
-    size_t i = emit_position(frame);
     frame->note ^= BTH_NOTE_KEY;
     if (!(frame->note & BTH_NOTE_KEY)) {
         bth_emit_value(emitter, bth_walk_next(&emitter->walk));
         return;
     }
-    emit_batch(emitter, frame, i, BTH_OP_SETITEM, BTH_OP_SETITEMS);
+    size_t i = emit_batch(emitter, frame, BTH_OP_SETITEM, BTH_OP_SETITEMS);
     if (i < emitter->walk.n_items)
         bth_emit_value(emitter, bth_value_key(frame->value, i));
     else
@@ -165,12 +165,6 @@ static void emit_dict_step(bth_emitter *emitter, bth_walk_frame *frame)
 }
 
 /* ---- inert calls: written back as they were read ---- */
-
-static void emit_call_items(bth_emitter *emitter, const berth_value *items)
-{
-    if (items)
-        bth_emit_enter(emitter, items, BTH_NOTE_ITEMS);
-}
 
 /* save_reduce(): the object is made and stored; then list items, key items, and state. */
 static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
@@ -186,10 +180,10 @@ static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
     case 2:
         bth_emit_op(emitter, bth_value_is_new_object(value) ? BTH_OP_NEWOBJ : BTH_OP_REDUCE);
         bth_emit_memo(emitter, bth_emit_slot(emitter, value));
-        emit_call_items(emitter, berth_value_part(value, BERTH_PART_LIST_ITEMS));
+        bth_emit_enter(emitter, berth_value_part(value, BERTH_PART_LIST_ITEMS), BTH_NOTE_ITEMS);
         break;
     case 3:
-        emit_call_items(emitter, berth_value_part(value, BERTH_PART_DICT_ITEMS));
+        bth_emit_enter(emitter, berth_value_part(value, BERTH_PART_DICT_ITEMS), BTH_NOTE_ITEMS);
         break;
     default:
         emit_state(emitter, frame, berth_value_part(value, BERTH_PART_STATE));
@@ -204,15 +198,19 @@ static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
                             __attribute__((unused)) const berth_value *value,                      \
                             __attribute__((unused)) uint32_t *slot)
 
-EMITTER(none)
-{
-    bth_emit_op(emitter, BTH_OP_NONE);
-}
+#define EMITS(name, call)                                                                          \
+    EMITTER(name)                                                                                  \
+    {                                                                                              \
+        call;                                                                                      \
+    }
 
-EMITTER(bool)
-{
-    bth_emit_bool(emitter, bth_value_bool(value));
-}
+EMITS(none, bth_emit_op(emitter, BTH_OP_NONE))
+EMITS(boolean, bth_emit_bool(emitter, bth_value_bool(value)))
+EMITS(float, bth_emit_float(emitter, bth_value_real(value)))
+EMITS(dtype, bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_dtype(value))))
+EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_qscheme(value)))
+EMITS(layout, bth_emit_layout(emitter, bth_value_layout(value)))
+EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
 
 EMITTER(int)
 {
@@ -223,11 +221,6 @@ EMITTER(int)
         bth_emit_int(emitter, integer);
     else
         bth_emit_bigint(emitter, bytes, nbytes);
-}
-
-EMITTER(float)
-{
-    bth_emit_float(emitter, bth_value_real(value));
 }
 
 EMITTER(complex)
@@ -283,26 +276,6 @@ EMITTER(device)
     if (index >= 0)
         bth_emit_int(emitter, index);
     bth_emit_reduce(emitter, index >= 0 ? 2 : 1, slot);
-}
-
-EMITTER(dtype)
-{
-    bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_dtype(value)));
-}
-
-EMITTER(qscheme)
-{
-    bth_emit_qscheme(emitter, bth_value_qscheme(value));
-}
-
-EMITTER(layout)
-{
-    bth_emit_layout(emitter, bth_value_layout(value));
-}
-
-EMITTER(storage)
-{
-    bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value));
 }
 
 EMITTER(global)
@@ -385,7 +358,7 @@ static const struct {
     void (*step)(bth_emitter *emitter, bth_walk_frame *frame);
 } kinds[] = {
     [BERTH_KIND_NONE] = {emit_none, NULL},
-    [BERTH_KIND_BOOL] = {emit_bool, NULL},
+    [BERTH_KIND_BOOL] = {emit_boolean, NULL},
     [BERTH_KIND_INT] = {emit_int, NULL},
     [BERTH_KIND_FLOAT] = {emit_float, NULL},
     [BERTH_KIND_COMPLEX] = {emit_complex, NULL},

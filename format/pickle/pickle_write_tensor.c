@@ -122,11 +122,8 @@ static void tensor_emit_metadata(bth_emitter *emitter, uint32_t flags)
 void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
 {
     static const char *const names[] = {
-        [BERTH_PER_TENSOR_AFFINE] = "per_tensor_affine",
-        [BERTH_PER_TENSOR_SYMMETRIC] = "per_tensor_symmetric",
-        [BERTH_PER_CHANNEL_AFFINE] = "per_channel_affine",
-        [BERTH_PER_CHANNEL_SYMMETRIC] = "per_channel_symmetric",
-        [BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS] = "per_channel_affine_float_qparams",
+#define BTH_QSCHEME_GLOBAL(name, qscheme) [qscheme] = name,
+#include "format/pickle/pickle_globals.def"
     };
     bth_emit_global(emitter, "torch", names[scheme]);
 }
@@ -214,8 +211,9 @@ static bool tensor_emit_flat(bth_emitter *emitter, const berth_value *inner, boo
 
 /* ---- other arguments: the next inner value, or NULL when the tuple is complete ---- */
 
-static const berth_value *next_of_per_channel(bth_emitter *emitter, const bth_walk_frame *frame,
-                                              const berth_value *inner)
+static const berth_value *tensor_next_of_per_channel(bth_emitter *emitter,
+                                                     const bth_walk_frame *frame,
+                                                     const berth_value *inner)
 {
     const berth_tensor *tensor = berth_as_tensor(inner);
     if (frame->step == 0) {
@@ -235,38 +233,34 @@ static const berth_value *next_of_per_channel(bth_emitter *emitter, const bth_wa
     return NULL;
 }
 
-static const berth_value *next_of_sparse(bth_emitter *emitter, const berth_value *inner, uint32_t i)
+/* Sparse: (layout, (part, …, size)), of a COO tensor with is_coalesced. Nested: (part, …). */
+static const berth_value *tensor_next_of_parts(bth_emitter *emitter, const berth_value *inner,
+                                               uint32_t i)
 {
-    if (i == 0) {
+    bool is_sparse = berth_value_kind(inner) == BERTH_KIND_SPARSE;
+    if (i == 0 && is_sparse)
         bth_emit_layout(emitter, bth_value_layout(inner));
-        bth_emit_op(emitter, BTH_OP_MARK);
-    }
-    const berth_value *part = bth_part(inner, i);
-    if (part)
-        return part;
-    int32_t rank;
-    const int64_t *shape = berth_as_size(inner, &rank);
-    bth_emit_size(emitter, shape, rank, NULL);
-    if (bth_value_layout(inner) == BERTH_SPARSE_COO)
-        bth_emit_bool(emitter, (berth_value_flags(inner) & BERTH_COALESCED));
-    bth_emit_tuple(emitter, 4, NULL);
-    bth_emit_tuple(emitter, 2, NULL);
-    return NULL;
-}
-
-static const berth_value *next_of_nested(bth_emitter *emitter, const berth_value *inner, uint32_t i)
-{
     if (i == 0)
         bth_emit_op(emitter, BTH_OP_MARK);
     const berth_value *part = bth_part(inner, i);
-    if (!part)
-        bth_emit_tuple(emitter, 4, NULL);
-    return part;
+    if (part)
+        return part;
+    if (is_sparse) {
+        int32_t rank;
+        const int64_t *shape = berth_as_size(inner, &rank);
+        bth_emit_size(emitter, shape, rank, NULL);
+        if (bth_value_layout(inner) == BERTH_SPARSE_COO)
+            bth_emit_bool(emitter, (berth_value_flags(inner) & BERTH_COALESCED));
+    }
+    bth_emit_tuple(emitter, 4, NULL);
+    if (is_sparse)
+        bth_emit_tuple(emitter, 2, NULL);
+    return NULL;
 }
 
 /* (data, requires_grad, hooks), and the attributes as a fourth where there are some. */
-static const berth_value *next_of_parameter(bth_emitter *emitter, const berth_value *value,
-                                            uint32_t i)
+static const berth_value *tensor_next_of_parameter(bth_emitter *emitter, const berth_value *value,
+                                                   uint32_t i)
 {
     const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
     if (i == 0) {
@@ -282,19 +276,18 @@ static const berth_value *next_of_parameter(bth_emitter *emitter, const berth_va
     return NULL;
 }
 
-static const berth_value *next_argument(bth_emitter *emitter, const bth_walk_frame *frame)
+static const berth_value *tensor_next_argument(bth_emitter *emitter, const bth_walk_frame *frame)
 {
     const berth_value *inner = tensor_inner(frame->value);
     switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
-        return next_of_sparse(emitter, inner, frame->step);
     case BERTH_KIND_NESTED:
-        return next_of_nested(emitter, inner, frame->step);
+        return tensor_next_of_parts(emitter, inner, frame->step);
     case BERTH_KIND_PARAMETER:
-        return next_of_parameter(emitter, frame->value, frame->step);
+        return tensor_next_of_parameter(emitter, frame->value, frame->step);
     default: /* a flat one is complete */
         return tensor_is_per_channel(berth_as_tensor(inner))
-                   ? next_of_per_channel(emitter, frame, inner)
+                   ? tensor_next_of_per_channel(emitter, frame, inner)
                    : NULL;
     }
 }
@@ -321,7 +314,7 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     if (frame->note & BTH_NOTE_STATE) /* (function, type, arguments, state) */
         bth_emit_tuple(emitter, 4, NULL);
     else
-        argument = next_argument(emitter, frame);
+        argument = tensor_next_argument(emitter, frame);
     if (argument && frame->step == 0 &&
         berth_value_kind(tensor_inner(value)) == BERTH_KIND_PARAMETER) {
         bth_emit_tensor(emitter, argument, BTH_NOTE_DETACHED);
@@ -360,22 +353,20 @@ static const char *tensor_rebuild_function(const berth_value *value)
     }
 }
 
-/* PyTorch saves and loads per-tensor and per-channel affine only. */
-static void tensor_check_scheme(bth_emitter *emitter, const berth_value *inner)
+/*
+ * P5: PyTorch saves and loads per-tensor and per-channel affine only. Attributes must be those that
+ * our reader and PyTorch's accept. Nothing is left out silently.
+ */
+static void tensor_check(bth_emitter *emitter, const berth_value *value)
 {
+    const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
     const berth_tensor *tensor = tensor_itself(inner);
+    char problem[200];
     if (tensor && (tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC ||
                    tensor->qscheme == BERTH_PER_CHANNEL_SYMMETRIC))
         BTH_EMIT_REFUSE(
             emitter, "symmetrically quantized tensors cannot be saved: PyTorch cannot load them");
-}
-
-/* P5: only attributes that our reader and PyTorch's accept; nothing is left out silently. */
-static void tensor_check_attributes(bth_emitter *emitter, const berth_value *value)
-{
-    const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
-    char problem[200];
-    if (berth_value_part(inner, BERTH_PART_STATE))
+    else if (berth_value_part(inner, BERTH_PART_STATE))
         BTH_EMIT_REFUSE(
             emitter,
             "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
@@ -397,8 +388,7 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
 {
     const berth_value *inner = tensor_inner(value);
     bool has_type = tensor_has_type(value);
-    tensor_check_scheme(emitter, inner);
-    tensor_check_attributes(emitter, value);
+    tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
         return;
     if (has_type) {

@@ -215,8 +215,6 @@ void bth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit);
 int bth_dtype_elements(berth_dtype dtype);
 /* Whether storages have a class of their own (FloatStorage); else UntypedStorage (v3). */
 const char *bth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
-/* The dtype of "FloatStorage"; UntypedStorage gives NONE. False if unknown. */
-bool bth_dtype_from_storage_class(const char *name, size_t nbytes, berth_dtype *dtype);
 /* The class by which a tensor of this dtype names its storage; NONE: UntypedStorage. */
 berth_dtype bth_dtype_of_storage(berth_dtype dtype);
 /* Whether two classes are one to PyTorch, which treats an UntypedStorage as uint8 (T3). */

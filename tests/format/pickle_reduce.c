@@ -67,6 +67,9 @@ Test(pickle_reduce, all_other_globals_are_refused_by_name)
     expect_forbidden("torch", "torch.float32");
     expect_forbidden("torch", "untyped");
     expect_forbidden("torch", "UntypedStorage");
+    expect_forbidden("torch", "FloatStorag");
+    expect_forbidden("torch", "FloatStorage2");
+    expect_forbidden("torch", "TypedStorage");
     expect_forbidden("torch.cuda", "QInt8Storage");
     expect_forbidden("torch.cuda", "UntypedStorage");
     expect_forbidden("torch.cuda", "float32");
