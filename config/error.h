@@ -42,8 +42,7 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 /* Without a record and an offset. */
-#define bth_fail_status(error, code, ...)                                                          \
-    bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+#define bth_fail_status(error, code, ...) bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 #define bth_fail_argument(error, ...) bth_fail_status(error, BERTH_E_ARGUMENT, __VA_ARGS__)
 #define bth_fail_system(error, system_errno, ...)                                                  \
     bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)

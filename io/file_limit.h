@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * X14: a write beyond RLIMIT_FSIZE raises SIGXFSZ, which kills the process, before it fails with
- * EFBIG. Our own threads block the signal. A caller's thread blocks it until the end of the block,
- * and then consumes the one that was raised, unless one was pending before.
+ * X14: a write beyond RLIMIT_FSIZE raises SIGXFSZ, which kills the process. Our own threads block
+ * the signal; a caller's thread blocks it until the end of the block, and then consumes it, unless
+ * one was pending before.
  */
 #ifndef BTH_IO_FILE_LIMIT_H
 #define BTH_IO_FILE_LIMIT_H
