@@ -27,19 +27,6 @@ static struct {
 
 /* ---- one buffer ---- */
 
-/* For drivers that cannot pin existing memory. */
-static int buffer_from_driver(bth_device_handle *device, bth_staging_buffer *buffer,
-                              berth_error *error)
-{
-    void *bytes;
-
-    bth_error_clear(error);
-    if (bth_pinned_allocate(device, buffer->nbytes, &bytes, error) < 0)
-        return error->code;
-    buffer->bytes = bytes;
-    return 0;
-}
-
 /*
  * DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
  * goes on with the old page.
@@ -47,6 +34,8 @@ static int buffer_from_driver(bth_device_handle *device, bth_staging_buffer *buf
 static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
                       berth_error *error)
 {
+    void *bytes;
+
     if (bth_region_new(buffer->nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &buffer->region, error) <
         0)
         return error->code;
@@ -59,8 +48,11 @@ static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buf
     if (bth_pinned_register(device, buffer->bytes, buffer->nbytes, error) == 0)
         return 0;
     bth_region_free(&buffer->region);
-    if (error->code == BERTH_E_UNSUPPORTED)
-        return buffer_from_driver(device, buffer, error);
+    if (error->code != BERTH_E_UNSUPPORTED)
+        return error->code;
+    bth_error_clear(error); /* the driver cannot pin existing memory */
+    (void)bth_pinned_allocate(device, buffer->nbytes, &bytes, error);
+    buffer->bytes = bytes;
     return error->code;
 }
 
