@@ -111,8 +111,7 @@ int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from,
                             berth_error *error);
 int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
                               size_t nbytes, berth_error *error);
-/* Waits for all work of the stream. Reports errors of copies; any later call may report them, too.
- */
+/* Waits for all work of the stream. Reports errors of copies, as any later call may, too. */
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error);
 
 /* Copies to the host, after the driver's event `ready` (NULL: none), and waits. For few bytes. */
@@ -123,7 +122,7 @@ int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t 
 
 int bth_device_event_open(bth_device_handle *device, bth_device_event *event, berth_error *error);
 void bth_device_event_close(bth_device_event *event); /* does nothing to zeros */
-/* The event now stands for all work that the stream has so far. */
+/* The event now represents all work that the stream has so far. */
 int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, berth_error *error);
 /* Sleeps until that work is done; returns at once if the event was never recorded. */
 int bth_device_event_wait(bth_device_event *event, berth_error *error);

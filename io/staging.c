@@ -82,8 +82,8 @@ static void kept_lock(void)
         kept.n = 0;
 }
 
-/* Takes a buffer of this kind of device and this size. False: there is none. */
-static bool kept_take(bth_device_handle *device, bth_staging_buffer *buffer)
+/* Gets a buffer for this kind of device, of this size. False: there is none. */
+static bool kept_remove(bth_device_handle *device, bth_staging_buffer *buffer)
 {
     bool is_found = false;
 
@@ -175,7 +175,7 @@ static int staging_fill(bth_staging *ring, berth_error *error)
     for (; n < ring->n_buffers; n++) {
         bth_staging_buffer *buffer = &ring->buffers[n];
         buffer->nbytes = ring->buffer_nbytes;
-        if (!(ring->is_pinned && kept_take(ring->device, buffer)) &&
+        if (!(ring->is_pinned && kept_remove(ring->device, buffer)) &&
             buffer_new(ring->device, ring->is_pinned, buffer, error) < 0)
             break;
     }

@@ -11,13 +11,13 @@
 
 /* One entry as it stands there. */
 typedef struct zip_central {
-    bth_zip_entry kept; /* its sizes and offset: from the zip64 extra where the field says so */
+    bth_zip_entry kept; /* its sizes and offset: of the zip64 field if their own are saturated */
     uint64_t at;        /* byte of the file */
     uint32_t signature;
     uint16_t extra_nbytes;
     uint16_t comment_nbytes;
     uint16_t disk;
-    uint8_t version_needed; /* 45: 4.5; the byte above it says a system, and nobody reads it */
+    uint8_t version_needed; /* 45: 4.5; the byte above it, a system, is not read */
     uint32_t attributes;    /* those of MS-DOS in the low bits, those of Unix in the high ones */
     const uint8_t *name;
     const uint8_t *extra;
@@ -114,7 +114,7 @@ static void entry_keep_name(zip_filling *filling, zip_central *entry)
     filling->names_at += entry->kept.name_nbytes + 1;
 }
 
-/* Reads the zip64 field's value in place of a 32 bit field that says so. */
+/* Replaces a saturated field by the value of the zip64 field. */
 static void entry_widen(uint64_t *field, bth_cursor *zip64)
 {
     if (*field == BTH_ZIP_SATURATED32)
@@ -215,8 +215,8 @@ static int entry_check_offset(const zip_central *entry, uint64_t directory_offse
 }
 
 /*
- * Z8: a slash at the end means folder, and attributes that say what an entry is must say the same.
- * PyTorch and others follow the attributes: they read nothing, or make a link.
+ * Z8: a slash at the end means folder; attributes must not contradict that. PyTorch and others
+ * follow the attributes: they read nothing, or make a link.
  */
 static int entry_check_kind(const zip_central *entry, berth_error *error)
 {
