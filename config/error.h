@@ -6,8 +6,37 @@
 #ifndef BTH_CONFIG_ERROR_H
 #define BTH_CONFIG_ERROR_H
 
+#include <pthread.h>
+#include <stdbool.h>
+
 #include "berth.h"
-#include "config/cancel.h"
+
+/*
+ * X13: a call of the library that is cancelled (pthread_cancel) goes on to its end, wherever it
+ * waits; so do the caller's own functions that it calls.
+ */
+/* Returns the state for bth_cancel_restore; -1: nothing was changed. */
+static inline int bth_cancel_hold(bool condition)
+{
+    int before = -1;
+
+    if (condition)
+        (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+static inline void bth_cancel_restore(const int *before)
+{
+    int unused;
+
+    if (*before >= 0)
+        (void)pthread_setcancelstate(*before, &unused);
+}
+
+/* Holds off cancellation until the end of the block, if the condition is true. */
+#define BTH_HOLD_CANCEL(condition)                                                                 \
+    __attribute__((cleanup(bth_cancel_restore), unused)) const int bth_cancel_before =             \
+        bth_cancel_hold(condition)
 
 /* First statement of every public function with a `berth_error *error` parameter (X13). */
 #define BTH_ERROR_BEGIN(error)                                                                     \
@@ -42,8 +71,7 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 /* Without a record and an offset. */
-#define bth_fail_status(error, code, ...)                                                          \
-    bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+#define bth_fail_status(error, code, ...) bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 #define bth_fail_argument(error, ...) bth_fail_status(error, BERTH_E_ARGUMENT, __VA_ARGS__)
 #define bth_fail_system(error, system_errno, ...)                                                  \
     bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)

@@ -39,7 +39,7 @@ uint64_t bth_forks(void);
 typedef enum bth_lock_state {
     BTH_LOCK_OURS,      /* this process has had the lock before */
     BTH_LOCK_INHERITED, /* its first time in this process; nobody held it at the fork */
-    BTH_LOCK_TORN /* the same, but a thread of the parent held it: a change may be half done */
+    BTH_LOCK_TORN       /* the same, but a thread of the parent held it: during a change */
 } bth_lock_state;
 
 /* A lock of zeros, as static ones are, is ready for use. */

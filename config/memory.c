@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "berth.h"
-#include "config/cancel.h"
+#include "config/error.h"
 
 static berth_allocator allocator;
 

@@ -59,7 +59,7 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
 /* Of the portable text: the same on every machine. */
 uint64_t berth_config_hash(const berth_config *config)
 {
-    char text[BTH_N_OPTIONS * 2 * BTH_OPTION_TEXT_NBYTES];
+    char text[BTH_N_OPTIONS * 2 * BTH_OPTION_TEXT_NBYTES] = {0};
     int64_t n = berth_config_print(config, BERTH_CONFIG_PORTABLE, text, sizeof text, NULL);
 
     assert(n < (int64_t)sizeof text);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Facts about dtypes, from the rows of dtypes.def. */
+/* Properties of dtypes, from the rows of dtypes.def. */
 #include "format/values/value.h"
 
 #include <string.h>
 
 enum { PLAIN, QUANTIZED };
 
-struct dtype_facts {
+struct dtype_row {
     const char *name;
     const char *storage_class;
     uint8_t nbytes;
@@ -15,25 +15,25 @@ struct dtype_facts {
     uint8_t sort;
 };
 
-static const struct dtype_facts facts[] = {
+static const struct dtype_row rows[] = {
     {"untyped", NULL, 1, 1, 1, PLAIN},
 #define DTYPE(name, text, nbytes, storage_class, swap_nbytes, elements, sort)                      \
     [BERTH_##name] = {text, storage_class, nbytes, swap_nbytes, elements, sort},
 #include "format/dtypes.def"
 #undef DTYPE
 };
-_Static_assert(sizeof facts / sizeof *facts == BERTH_DTYPE_COUNT,
+_Static_assert(sizeof rows / sizeof *rows == BERTH_DTYPE_COUNT,
                "dtypes.def has other dtypes than berth.h");
 
 /* Any value of the enum's type, also one from a foreign cast. */
-static unsigned dtype_row(berth_dtype dtype)
+static unsigned dtype_index(berth_dtype dtype)
 {
     return (unsigned)dtype < BERTH_DTYPE_COUNT ? (unsigned)dtype : 0;
 }
 
 const char *berth_dtype_name(berth_dtype dtype)
 {
-    return facts[dtype_row(dtype)].name;
+    return rows[dtype_index(dtype)].name;
 }
 
 berth_dtype berth_dtype_from_name(const char *name)
@@ -43,29 +43,29 @@ berth_dtype berth_dtype_from_name(const char *name)
     if (strncmp(name, "torch.", 6) == 0)
         name += 6;
     for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++)
-        if (strcmp(facts[i].name, name) == 0)
+        if (strcmp(rows[i].name, name) == 0)
             return (berth_dtype)i;
     return BERTH_DTYPE_NONE;
 }
 
 size_t berth_dtype_nbytes(berth_dtype dtype)
 {
-    return facts[dtype_row(dtype)].nbytes;
+    return rows[dtype_index(dtype)].nbytes;
 }
 
 size_t bth_dtype_swap_nbytes(berth_dtype dtype)
 {
-    return facts[dtype_row(dtype)].swap_nbytes;
+    return rows[dtype_index(dtype)].swap_nbytes;
 }
 
 int bth_dtype_elements(berth_dtype dtype)
 {
-    return facts[dtype_row(dtype)].elements;
+    return rows[dtype_index(dtype)].elements;
 }
 
 const char *bth_dtype_storage_class(berth_dtype dtype)
 {
-    return facts[dtype_row(dtype)].storage_class;
+    return rows[dtype_index(dtype)].storage_class;
 }
 
 berth_dtype bth_dtype_of_storage(berth_dtype dtype)
@@ -81,5 +81,5 @@ bool bth_dtype_same_class(berth_dtype a, berth_dtype b)
 
 bool bth_dtype_is_quantized(berth_dtype dtype)
 {
-    return facts[dtype_row(dtype)].sort == QUANTIZED;
+    return rows[dtype_index(dtype)].sort == QUANTIZED;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The layout: where every byte of a checkpoint goes, computed from names, sizes and an alignment
- * (format/FORMAT.md section 2). Saving writes by it, loading finds records by it, debug mode checks
- * files against it.
+ * The layout: the position of every byte of a checkpoint, computed from names, sizes and an
+ * alignment (FORMAT.md section 2). A save writes by it, a load finds records by it and checks them.
  */
 #ifndef BTH_FORMAT_LAYOUT_H
 #define BTH_FORMAT_LAYOUT_H
@@ -15,7 +14,7 @@
 #define BTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
 #define BTH_MAX_ALIGNMENT_READ 65536
 
-/* A 16 or 32 bit field that says "see the zip64 field". */
+/* A field of 16 or 32 bits with this value: the zip64 field has the number. */
 #define BTH_ZIP_SATURATED16 0xFFFFu
 #define BTH_ZIP_SATURATED32 0xFFFFFFFFu
 
@@ -32,14 +31,13 @@ typedef struct bth_layout_entry {
 } bth_layout_entry;
 
 /*
- * Places one record whose local header begins at `cursor`. `alignment` 1 to
- * BTH_MAX_ALIGNMENT_READ, not necessarily a power of two. 0, or -1 when a sum
- * does not fit 63 bits or a length does not fit its field.
+ * Computes the entry of a record whose local header begins at `cursor`. alignment: 1 to
+ * BTH_MAX_ALIGNMENT_READ, any number. -1: a sum exceeds 63 bits, or a length its field.
  */
 int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbytes,
                              uint32_t alignment, bth_layout_entry *entry);
 
-/* Bytes of the central directory entry of a placed record. */
+/* The size of the record's entry in the central directory. */
 uint64_t bth_layout_central_nbytes(const bth_layout_entry *entry);
 
 #endif

@@ -202,12 +202,14 @@ static void visit_end(struct visit *visit)
         }                                                                                          \
     } while (0)
 
-#define RETURN_IN_CONTEXT(device, call)                                                            \
-    do {                                                                                           \
-        CUresult result_;                                                                          \
-        IN_CONTEXT(device, result_, call);                                                         \
-        return (int)result_;                                                                       \
-    } while (0)
+/* Defines a function of the driver table that makes one call. */
+#define CUDA_CALL(function, parameters, call)                                                      \
+    static int function parameters                                                                 \
+    {                                                                                              \
+        CUresult result;                                                                           \
+        IN_CONTEXT(device, result, call);                                                          \
+        return (int)result;                                                                        \
+    }
 
 /* ---- opening ---- */
 
@@ -295,10 +297,8 @@ static int cuda_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *ad
     return (int)result;
 }
 
-static int cuda_release(bth_device_handle *device, uintptr_t address)
-{
-    RETURN_IN_CONTEXT(device, cuda.MemFree((CUdeviceptr)address));
-}
+CUDA_CALL(cuda_release, (bth_device_handle * device, uintptr_t address),
+          cuda.MemFree((CUdeviceptr)address))
 
 /* Host memory that the driver does not know is an invalid value. */
 static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner)
@@ -327,29 +327,15 @@ static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_ow
     return (int)result;
 }
 
-static int cuda_pin(bth_device_handle *device, size_t nbytes, void **bytes)
-{
-    RETURN_IN_CONTEXT(device, cuda.MemHostAlloc(bytes, nbytes, CU_MEMHOSTALLOC_PORTABLE));
-}
-
-static int cuda_unpin(bth_device_handle *device, void *bytes)
-{
-    RETURN_IN_CONTEXT(device, cuda.MemFreeHost(bytes));
-}
-
-static int cuda_register_pinned(bth_device_handle *device, void *bytes, size_t nbytes)
-{
-    if (!cuda.MemHostRegister || !cuda.MemHostUnregister)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    RETURN_IN_CONTEXT(device, cuda.MemHostRegister(bytes, nbytes, CU_MEMHOSTREGISTER_PORTABLE));
-}
-
-static int cuda_unregister_pinned(bth_device_handle *device, void *bytes)
-{
-    if (!cuda.MemHostUnregister)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    RETURN_IN_CONTEXT(device, cuda.MemHostUnregister(bytes));
-}
+CUDA_CALL(cuda_pin, (bth_device_handle * device, size_t nbytes, void **bytes),
+          cuda.MemHostAlloc(bytes, nbytes, CU_MEMHOSTALLOC_PORTABLE))
+CUDA_CALL(cuda_unpin, (bth_device_handle * device, void *bytes), cuda.MemFreeHost(bytes))
+CUDA_CALL(cuda_register_pinned, (bth_device_handle * device, void *bytes, size_t nbytes),
+          !cuda.MemHostRegister || !cuda.MemHostUnregister
+              ? CUDA_ERROR_NOT_SUPPORTED
+              : cuda.MemHostRegister(bytes, nbytes, CU_MEMHOSTREGISTER_PORTABLE))
+CUDA_CALL(cuda_unregister_pinned, (bth_device_handle * device, void *bytes),
+          cuda.MemHostUnregister ? cuda.MemHostUnregister(bytes) : CUDA_ERROR_NOT_SUPPORTED)
 
 /* ---- streams ---- */
 
@@ -364,30 +350,16 @@ static int cuda_open_stream(bth_device_handle *device, void **stream)
     return (int)result;
 }
 
-static int cuda_wait_stream(bth_device_handle *device, void *stream)
-{
-    RETURN_IN_CONTEXT(device, cuda.StreamSynchronize((CUstream)stream));
-}
-
-static int cuda_close_stream(bth_device_handle *device, void *stream)
-{
-    (void)cuda_wait_stream(device, stream);
-    RETURN_IN_CONTEXT(device, cuda.StreamDestroy((CUstream)stream));
-}
-
-static int cuda_copy_to_host(bth_device_handle *device, void *stream, void *to, uintptr_t from,
-                             size_t nbytes)
-{
-    RETURN_IN_CONTEXT(device,
-                      cuda.MemcpyDtoHAsync(to, (CUdeviceptr)from, nbytes, (CUstream)stream));
-}
-
-static int cuda_copy_to_device(bth_device_handle *device, void *stream, uintptr_t to,
-                               const void *from, size_t nbytes)
-{
-    RETURN_IN_CONTEXT(device,
-                      cuda.MemcpyHtoDAsync((CUdeviceptr)to, from, nbytes, (CUstream)stream));
-}
+CUDA_CALL(cuda_wait_stream, (bth_device_handle * device, void *stream),
+          cuda.StreamSynchronize((CUstream)stream))
+CUDA_CALL(cuda_close_stream, (bth_device_handle * device, void *stream),
+          ((void)cuda.StreamSynchronize((CUstream)stream), cuda.StreamDestroy((CUstream)stream)))
+CUDA_CALL(cuda_copy_to_host,
+          (bth_device_handle * device, void *stream, void *to, uintptr_t from, size_t nbytes),
+          cuda.MemcpyDtoHAsync(to, (CUdeviceptr)from, nbytes, (CUstream)stream))
+CUDA_CALL(cuda_copy_to_device,
+          (bth_device_handle * device, void *stream, uintptr_t to, const void *from, size_t nbytes),
+          cuda.MemcpyHtoDAsync((CUdeviceptr)to, from, nbytes, (CUstream)stream))
 
 /* ---- events ---- */
 
@@ -403,25 +375,14 @@ static int cuda_open_event(bth_device_handle *device, void **event)
     return (int)result;
 }
 
-static int cuda_close_event(bth_device_handle *device, void *event)
-{
-    RETURN_IN_CONTEXT(device, cuda.EventDestroy((CUevent)event));
-}
-
-static int cuda_record(bth_device_handle *device, void *event, void *stream)
-{
-    RETURN_IN_CONTEXT(device, cuda.EventRecord((CUevent)event, (CUstream)stream));
-}
-
-static int cuda_wait_event(bth_device_handle *device, void *event)
-{
-    RETURN_IN_CONTEXT(device, cuda.EventSynchronize((CUevent)event));
-}
-
-static int cuda_wait_for(bth_device_handle *device, void *stream, void *event)
-{
-    RETURN_IN_CONTEXT(device, cuda.StreamWaitEvent((CUstream)stream, (CUevent)event, 0));
-}
+CUDA_CALL(cuda_close_event, (bth_device_handle * device, void *event),
+          cuda.EventDestroy((CUevent)event))
+CUDA_CALL(cuda_record, (bth_device_handle * device, void *event, void *stream),
+          cuda.EventRecord((CUevent)event, (CUstream)stream))
+CUDA_CALL(cuda_wait_event, (bth_device_handle * device, void *event),
+          cuda.EventSynchronize((CUevent)event))
+CUDA_CALL(cuda_wait_for, (bth_device_handle * device, void *stream, void *event),
+          cuda.StreamWaitEvent((CUstream)stream, (CUevent)event, 0))
 
 const bth_device_driver bth_cuda_driver = {
     .kind = "cuda",

@@ -114,11 +114,10 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
 
 static int device_fail_forked(const bth_device_handle *device, berth_error *error)
 {
-    return bth_fail_status(
-        error, BERTH_E_DEVICE,
-        "%s: this process was forked from one that had opened a device, and devices "
-        "do not survive that",
-        device->name);
+    return bth_fail_status(error, BERTH_E_DEVICE,
+                           "%s: this process was forked from one that had opened a device, and "
+                           "devices do not survive that",
+                           device->name);
 }
 
 /* X11: a child does not use devices if its parent had one, or was opening one. */

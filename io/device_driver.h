@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The driver of one kind of device, below io/device.h: a table of functions. They return 0 or a
- * number that only `describe` understands; io/device.c makes the messages. They are called only in
- * the process that opened the device, with open handles, and never to copy 0 bytes.
+ * The driver of one kind of device: a table of functions. They return 0 or a number that only
+ * `describe` understands; io/device.c makes the messages. It calls them only in the process that
+ * opened the device, with open handles, and never to copy 0 bytes.
  */
 #ifndef BTH_IO_DEVICE_DRIVER_H
 #define BTH_IO_DEVICE_DRIVER_H
@@ -19,15 +19,13 @@ typedef struct bth_driver_result {
 
 typedef struct bth_device_driver {
     const char *kind; /* "cuda" */
-    /* Starts the driver; may be called again. Messages do not name a device. Called under a lock,
-     * as is `open`. */
+    /* Starts the driver; may be called again. Called under a lock, as is `open`. */
     int (*load)(berth_error *error);
     void (*describe)(int result, bth_driver_result *described);
     int (*count)(unsigned *n);
     /*
-     * First adds 1 to `life`, then sets `native`, a context that was tried; on failure it changes
-     * nothing. (In this order, what other threads make meanwhile belongs to the new life, or fails
-     * in the old context.)
+     * Adds 1 to `life`, then sets `native`, a context that works; on failure it changes nothing. In
+     * this order, objects that other threads make meanwhile belong to the new life, or fail.
      */
     int (*open)(bth_device_handle *device);
     /* 0: the opened context still exists; `thoroughly`: and works. Any thread may call it. */
@@ -73,9 +71,8 @@ struct bth_device_handle {
 extern const bth_device_driver bth_cuda_driver;
 #endif
 /*
- * Adds a kind of device, under the name driver->kind. Call it before any device is opened, from the
- * thread that starts the program. Tests and the command add the simulated device so: it is no part
- * of the library that is installed.
+ * Adds a kind of device. Call it before any device is opened, from the first thread. Tests and the
+ * command add the simulated device, which is no part of the installed library.
  */
 void bth_device_register(const bth_device_driver *driver);
 

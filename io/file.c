@@ -2,8 +2,8 @@
 #include "io/file.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "config/error.h"
 #include "io/syscalls.h"
@@ -226,4 +226,45 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
         offset += (uint64_t)n;
     }
     return 0;
+}
+
+/* ---- the limit of file sizes (X14) ---- */
+
+static sigset_t signal_set(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
+    return set;
+}
+
+static bool is_pending(void)
+{
+    sigset_t pending;
+
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+}
+
+bth_file_limit bth_file_limit_hold(void)
+{
+    sigset_t set = signal_set();
+    bth_file_limit held = {.was_pending = false};
+
+    (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
+    held.was_pending = is_pending();
+    return held;
+}
+
+void bth_file_limit_restore(const bth_file_limit *held)
+{
+    static const struct timespec at_once = {0};
+    sigset_t set = signal_set();
+    int failure = errno;
+
+    if (!held->was_pending && is_pending())
+        while (sigtimedwait(&set, NULL, &at_once) < 0 && errno == EINTR)
+            ;
+    (void)pthread_sigmask(SIG_SETMASK, &held->before, NULL);
+    errno = failure;
 }

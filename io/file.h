@@ -7,6 +7,7 @@
 #ifndef BTH_IO_FILE_H
 #define BTH_IO_FILE_H
 
+#include <signal.h>
 #include <sys/uio.h>
 
 #include "berth.h"
@@ -39,5 +40,22 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n, uint64_t offse
                           berth_error *error);
 /* Writes at the descriptor's own position, to pipes and sockets too. */
 int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error);
+
+/*
+ * X14: a write beyond RLIMIT_FSIZE raises SIGXFSZ, which kills the process. Our own threads block
+ * the signal; a caller's thread blocks it until the end of the block, and then consumes it, unless
+ * one was pending before.
+ */
+typedef struct bth_file_limit {
+    sigset_t before; /* the thread's mask */
+    bool was_pending;
+} bth_file_limit;
+
+bth_file_limit bth_file_limit_hold(void);
+void bth_file_limit_restore(const bth_file_limit *held);
+
+#define BTH_HOLD_FILE_LIMIT()                                                                      \
+    __attribute__((cleanup(bth_file_limit_restore), unused))                                       \
+    const bth_file_limit bth_file_limit_held = bth_file_limit_hold()
 
 #endif

@@ -49,10 +49,13 @@ struct totals {
 };
 
 /* A short file, with a newline before it, so that each line begins with one. */
-static bool read_text(const char *path, char text[TEXT_NBYTES])
+static bool read_text(const char *folder, const char *name, char *text, size_t text_nbytes)
 {
+    char path[PATH_NBYTES + 64];
+
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     text[0] = '\n';
-    return bth_file_read_text(path, text + 1, TEXT_NBYTES - 1);
+    return bth_file_read_text(path, text + 1, text_nbytes - 1);
 }
 
 /* The number after a label. False: the label is missing, or its value is "max". */
@@ -68,23 +71,20 @@ static bool find_number(const char *text, const char *label, uint64_t *number)
     return end != at;
 }
 
-static bool read_number(const char *folder, const char *name, char text[TEXT_NBYTES],
-                        uint64_t *number)
+static bool read_number(const char *folder, const char *name, uint64_t *number)
 {
-    char path[PATH_NBYTES + 64];
+    char text[64];
 
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return read_text(path, text) && find_number(text, "\n", number);
+    return read_text(folder, name, text, sizeof text) && find_number(text, "\n", number);
 }
 
-static struct totals read_totals(const char *root, char text[TEXT_NBYTES])
+static struct totals read_totals(const char *root)
 {
     struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
-    char path[PATH_NBYTES];
+    char text[TEXT_NBYTES];
     uint64_t number;
 
-    (void)snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    if (!read_text(path, text))
+    if (!read_text(root, "proc/meminfo", text, sizeof text))
         return totals;
     if (find_number(text, "\nSwapFree:", &number))
         totals.swap = number * 1024;
@@ -102,31 +102,29 @@ static struct totals read_totals(const char *root, char text[TEXT_NBYTES])
  * certainly do not fit may be refused.
  */
 static uint64_t reclaimable_of(const char *folder, const struct version *version,
-                               const struct totals *totals, char text[TEXT_NBYTES])
+                               const struct totals *totals)
 {
     uint64_t inactive = 0, active = 0, slab = 0;
-    char path[PATH_NBYTES + 64];
+    char text[TEXT_NBYTES];
 
-    (void)snprintf(path, sizeof path, "%s/memory.stat", folder);
-    if (read_text(path, text)) {
+    if (read_text(folder, "memory.stat", text, sizeof text)) {
         (void)find_number(text, version->file[0], &inactive);
         (void)find_number(text, version->file[1], &active);
         if (version->slab)
             (void)find_number(text, version->slab, &slab);
     }
-    if (version->kernel && read_number(folder, version->kernel, text, &slab))
+    if (version->kernel && read_number(folder, version->kernel, &slab))
         slab = bth_min(slab, totals->slab);
     return inactive + active + slab;
 }
 
 /* The limit minus the used memory that cannot be reclaimed; UINT64_MAX: there is no limit. */
 static uint64_t left_of(const char *folder, const char *limit_name, const char *used_name,
-                        uint64_t reclaimable, char text[TEXT_NBYTES])
+                        uint64_t reclaimable)
 {
     uint64_t limit, used;
 
-    if (!read_number(folder, limit_name, text, &limit) ||
-        !read_number(folder, used_name, text, &used))
+    if (!read_number(folder, limit_name, &limit) || !read_number(folder, used_name, &used))
         return UINT64_MAX;
     used = used > reclaimable ? used - reclaimable : 0;
     return limit > used ? limit - used : 0;
@@ -134,15 +132,15 @@ static uint64_t left_of(const char *folder, const char *limit_name, const char *
 
 /* What one group leaves, including swap; UINT64_MAX: it has no limit. */
 static uint64_t free_of_group(const char *folder, const struct version *version,
-                              const struct totals *totals, char text[TEXT_NBYTES])
+                              const struct totals *totals)
 {
-    uint64_t reclaimable = reclaimable_of(folder, version, totals, text);
-    uint64_t left = left_of(folder, version->limit, version->used, reclaimable, text);
+    uint64_t reclaimable = reclaimable_of(folder, version, totals);
+    uint64_t left = left_of(folder, version->limit, version->used, reclaimable);
 
     if (left == UINT64_MAX || totals->swap == 0)
         return left;
     uint64_t with_swap = left_of(folder, version->swap_limit, version->swap_used,
-                                 version->swap_has_memory ? reclaimable : 0, text);
+                                 version->swap_has_memory ? reclaimable : 0);
     if (version->swap_has_memory)
         return bth_min(left + totals->swap, with_swap);
     return left + bth_min(totals->swap, with_swap);
@@ -153,7 +151,7 @@ static uint64_t free_of_group(const char *folder, const struct version *version,
  * the host and not exist: then only the limits of the mounted top count.
  */
 static uint64_t free_of_groups(const char *root, const char *group, const struct version *version,
-                               const struct totals *totals, char text[TEXT_NBYTES])
+                               const struct totals *totals)
 {
     char folder[PATH_NBYTES];
     uint64_t min = UINT64_MAX;
@@ -166,7 +164,7 @@ static uint64_t free_of_groups(const char *root, const char *group, const struct
         if (*end != '/' && *end != '\0')
             continue;
         *end = '\0';
-        min = bth_min(min, free_of_group(folder, version, totals, text));
+        min = bth_min(min, free_of_group(folder, version, totals));
     }
     return min;
 }
@@ -195,15 +193,15 @@ static bool find_group(const char *text, const char *controller, char group[PATH
 uint64_t bth_free_memory(const char *root)
 {
     static const char *const controllers[] = {"", "memory"};
-    char text[TEXT_NBYTES], path[PATH_NBYTES], group[PATH_NBYTES];
-    const struct totals totals = read_totals(root, text);
+    char text[TEXT_NBYTES], group[PATH_NBYTES];
+    const struct totals totals = read_totals(root);
     uint64_t min = totals.available;
 
     for (size_t i = 0; i < 2; i++) {
-        (void)snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-        if (!read_text(path, text) || !find_group(text, controllers[i], group))
+        if (!read_text(root, "proc/self/cgroup", text, sizeof text) ||
+            !find_group(text, controllers[i], group))
             continue;
-        min = bth_min(min, free_of_groups(root, group, &versions[i], &totals, text));
+        min = bth_min(min, free_of_groups(root, group, &versions[i], &totals));
     }
     return min;
 }

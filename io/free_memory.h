@@ -7,10 +7,9 @@
 
 /*
  * The smallest of: the system's available memory and free swap, and what each control group of this
- * process (v1, v2, and those around them) leaves. X15: memory that the kernel can reclaim counts as
- * free: file pages, and its reclaimable slabs. Larger requests must be refused beforehand: Linux
- * allows them, and kills the process that uses the memory. UINT64_MAX: unknown. `root`: where the
- * folders proc and sys are; "" except in tests.
+ * process (v1, v2, and those around them) leaves. X15: file pages and reclaimable slabs count as
+ * free. Refuse larger requests: Linux allows them, and kills the process that uses the memory.
+ * UINT64_MAX: unknown. `root`: the folder that has proc and sys; "" except in tests.
  */
 uint64_t bth_free_memory(const char *root);
 

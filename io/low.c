@@ -16,7 +16,7 @@ static atomic_bool were_closed;
 static struct {
     bth_lock lock; /* protects the rest */
     unsigned n_users;
-    bool is_taken[N_LOW];
+    bool has_placeholder[N_LOW];
 } low;
 
 static bool is_open(int fd)
@@ -32,7 +32,7 @@ static bool is_placeholder(int fd)
     return flags >= 0 && (flags & O_PATH);
 }
 
-/* The caller holds the lock; also for the next one. */
+/* The caller holds the lock, here and in the next function. */
 static void placeholders_open(void)
 {
     for (int i = 0; i < N_LOW; i++) {
@@ -41,16 +41,16 @@ static void placeholders_open(void)
             (void)close(fd);
         if (fd < 0 || fd >= N_LOW)
             return;
-        low.is_taken[fd] = true;
+        low.has_placeholder[fd] = true;
     }
 }
 
 static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
-        if (low.is_taken[fd] && is_placeholder(fd))
+        if (low.has_placeholder[fd] && is_placeholder(fd))
             (void)close(fd);
-        low.is_taken[fd] = false;
+        low.has_placeholder[fd] = false;
     }
 }
 
@@ -62,7 +62,7 @@ static void low_lock(void)
     if (state == BTH_LOCK_OURS)
         return;
     for (int fd = 0; fd < N_LOW && state == BTH_LOCK_TORN; fd++)
-        low.is_taken[fd] = true;
+        low.has_placeholder[fd] = true;
     placeholders_close();
     low.n_users = 0;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Descriptors 0, 1 and 2 belong to the program, also while they are closed (X10): otherwise its
- * output would land in the file that gets such a number. To move a file to a higher number after it
- * was opened would be too late. So each open first fills the closed numbers with placeholders that
- * can be neither read nor written, and closes them afterwards.
+ * Descriptors 0, 1 and 2 belong to the program, also while they are closed (X10): its output must
+ * not land in a file of ours that got such a number. So each open first fills the closed numbers
+ * with placeholders that can be neither read nor written, and closes them afterwards.
  */
 #ifndef BTH_IO_LOW_H
 #define BTH_IO_LOW_H

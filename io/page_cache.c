@@ -162,17 +162,17 @@ static bool read_number(const char *path, uint64_t *number)
 uint64_t bth_readahead_nbytes(int fd, const char *root)
 {
     /* A disk; a partition; file systems without a disk of their own (btrfs, NFS). */
-    static const char *const places[] = {"%s/sys/dev/block/%u:%u/queue/read_ahead_kb",
-                                         "%s/sys/dev/block/%u:%u/../queue/read_ahead_kb",
-                                         "%s/sys/class/bdi/%u:%u/read_ahead_kb"};
+    static const char *const paths[] = {"%s/sys/dev/block/%u:%u/queue/read_ahead_kb",
+                                        "%s/sys/dev/block/%u:%u/../queue/read_ahead_kb",
+                                        "%s/sys/class/bdi/%u:%u/read_ahead_kb"};
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t n_kib = BTH_READAHEAD_NBYTES / 1024;
     char path[4096];
     struct stat status;
 
     for (size_t i = 0; i < 3 && bth_system.fstat(fd, &status) == 0; i++) {
-        int n = snprintf(path, sizeof path, places[i], root, major(status.st_dev),
-                         minor(status.st_dev));
+        int n =
+            snprintf(path, sizeof path, paths[i], root, major(status.st_dev), minor(status.st_dev));
         if (n > 0 && (size_t)n < sizeof path && read_number(path, &n_kib))
             break;
     }

@@ -13,14 +13,14 @@ typedef enum bth_page_cache {
 
 /*
  * Estimates it for [offset, offset + nbytes), nbytes > 0, from up to 64 pages, other ones at each
- * call. Each is tried by a read that may not wait, because mincore tells callers who may not write
- * the file that everything is there. The read brings a missing page into the cache, but no others.
+ * call, by reads that may not wait: mincore reports every page as present to callers who may not
+ * write the file. The kernel then reads the missing pages among them, but no others.
  */
 bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes);
 
 /*
- * Counts the cached bytes of [offset, offset + nbytes), which begins with a page, and brings none.
- * `map`: of the file, or NULL. False: the system does not give the number.
+ * Counts the cached bytes of [offset, offset + nbytes), which begins with a page; reads none.
+ * `map`: of the file from its beginning, or NULL. False: the system does not give the number.
  */
 bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
                            uint64_t *cached_nbytes);
@@ -28,11 +28,8 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
 /* The default of Linux, if the device does not report its own. */
 #define BTH_READAHEAD_NBYTES (UINT64_C(128) * 1024)
 
-/*
- * The readahead size of the device that holds the file: whole pages, at least one. Linux ignores
- * the rest of an advice to read more than that. `root`: where the folder sys is; "" except in
- * tests.
- */
+/* The readahead size of the file's device: whole pages, at least one. Linux ignores the rest of a
+ * longer advice. `root`: the folder that has sys; "" except in tests. */
 uint64_t bth_readahead_nbytes(int fd, const char *root);
 
 #endif

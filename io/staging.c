@@ -27,19 +27,6 @@ static struct {
 
 /* ---- one buffer ---- */
 
-/* For drivers that cannot pin existing memory. */
-static int buffer_from_driver(bth_device_handle *device, bth_staging_buffer *buffer,
-                              berth_error *error)
-{
-    void *bytes;
-
-    bth_error_clear(error);
-    if (bth_pinned_allocate(device, buffer->nbytes, &bytes, error) < 0)
-        return error->code;
-    buffer->bytes = bytes;
-    return 0;
-}
-
 /*
  * DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
  * goes on with the old page.
@@ -47,6 +34,8 @@ static int buffer_from_driver(bth_device_handle *device, bth_staging_buffer *buf
 static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
                       berth_error *error)
 {
+    void *bytes;
+
     if (bth_region_new(buffer->nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &buffer->region, error) <
         0)
         return error->code;
@@ -59,8 +48,11 @@ static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buf
     if (bth_pinned_register(device, buffer->bytes, buffer->nbytes, error) == 0)
         return 0;
     bth_region_free(&buffer->region);
-    if (error->code == BERTH_E_UNSUPPORTED)
-        return buffer_from_driver(device, buffer, error);
+    if (error->code != BERTH_E_UNSUPPORTED)
+        return error->code;
+    bth_error_clear(error); /* the driver cannot pin existing memory */
+    (void)bth_pinned_allocate(device, buffer->nbytes, &bytes, error);
+    buffer->bytes = bytes;
     return error->code;
 }
 
@@ -90,8 +82,8 @@ static void kept_lock(void)
         kept.n = 0;
 }
 
-/* Takes a buffer of this kind of device and this size. False: there is none. */
-static bool kept_take(bth_device_handle *device, bth_staging_buffer *buffer)
+/* Gets a buffer for this kind of device, of this size. False: there is none. */
+static bool kept_remove(bth_device_handle *device, bth_staging_buffer *buffer)
 {
     bool is_found = false;
 
@@ -168,8 +160,7 @@ static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_e
     if (max == 0)
         return bth_fail_status(
             error, BERTH_E_MEMORY,
-            "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
-            "bytes missing)",
+            "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu bytes missing)",
             ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
             (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
     ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;
@@ -184,7 +175,7 @@ static int staging_fill(bth_staging *ring, berth_error *error)
     for (; n < ring->n_buffers; n++) {
         bth_staging_buffer *buffer = &ring->buffers[n];
         buffer->nbytes = ring->buffer_nbytes;
-        if (!(ring->is_pinned && kept_take(ring->device, buffer)) &&
+        if (!(ring->is_pinned && kept_remove(ring->device, buffer)) &&
             buffer_new(ring->device, ring->is_pinned, buffer, error) < 0)
             break;
     }

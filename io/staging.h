@@ -2,10 +2,9 @@
 /*
  * The staging buffers of one operation: few, of equal size, and pinned where a device copies from
  * or to them. They are aligned to large pages, and consist of them where the system has them.
- *
- * Pinning takes long. So pinned buffers are kept when an operation ends, for the next one of this
- * process that needs the same size, unless their context has died (X18). An operation counts all of
- * its buffers as its own memory, and never waits for those of another operation.
+ * Pinning takes long, so the process keeps pinned buffers for the next operation that needs the
+ * same size, unless their context has died (X18). An operation never waits for another one's
+ * buffers.
  */
 #ifndef BTH_IO_STAGING_H
 #define BTH_IO_STAGING_H
@@ -44,10 +43,7 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
 /* No copy may be under way. Does nothing to zeros. */
 void bth_staging_close(bth_staging *ring);
 
-/*
- * memcpy for bytes that no processor reads again. It writes past the processor's caches if it can,
- * so that the processor need not fetch the target's lines first.
- */
+/* memcpy for bytes that a device reads next: it writes past the processor's caches if it can. */
 void bth_copy_for_device(void *to, const void *from, size_t nbytes);
 
 /* For tests: the size of all kept buffers; frees them. */

@@ -9,10 +9,10 @@
 /* open is variadic, and a field of the table cannot be. */
 static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
 {
-    bool has_taken = bth_low_fds_fill(); /* X10 */
+    bool are_filled = bth_low_fds_fill(); /* X10 */
     int fd = openat(folder, path, flags, mode);
 
-    if (has_taken)
+    if (are_filled)
         bth_low_fds_release();
     return fd >= 0 && fd <= STDERR_FILENO ? bth_low_fd_move_up(fd) : fd;
 }

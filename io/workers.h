@@ -8,7 +8,7 @@
 /* io.chunk_nbytes = 0. */
 #define BTH_WORKERS_CHUNK_NBYTES (UINT64_C(4) << 20)
 
-/* What the workers do most of the time. It decides their number only where io.threads is 0. */
+/* What the workers mostly do. It decides their number if io.threads is 0. */
 typedef enum bth_workers_kind {
     BTH_WORKERS_COMPUTE,  /* copy and sum: as many as there are processors */
     BTH_WORKERS_WAIT,     /* wait for a disk or a device: 8 */

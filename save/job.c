@@ -4,7 +4,7 @@
 #include "config/lock.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "io/file_limit.h"
+#include "io/file.h"
 #include "io/pool.h"
 #include "save/failure.h"
 #include "save/operation.h"

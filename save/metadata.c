@@ -10,7 +10,6 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
-#include "io/xattr.h"
 #include "save/acl.h"
 #include "save/failure.h"
 

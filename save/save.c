@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public functions of saving that return when the save has ended, and berth_plan_new. */
 #include "config/error.h"
-#include "io/file_limit.h"
+#include "io/file.h"
 #include "save/operation.h"
 
 int berth_save_to(const berth_target *target, const berth_content *content,

@@ -153,7 +153,7 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
 {
     const char *opcode = bth_unpickle_opcode(unpickler);
     berth_kind kind = bth_node_kind(dict);
-    if (!bth_is_dict(dict) && kind != BERTH_KIND_CALL)
+    if (!bth_is_dict(kind) && kind != BERTH_KIND_CALL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
                                  bth_kind_phrase(kind));
     if (n % 2 != 0)

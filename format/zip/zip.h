@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The zip format: the door of format/zip/. Reading is strict: what two readers could understand in
- * two ways is refused (Z1 to Z9). All works on bytes that the caller has fetched, and is pure: no
- * file, no thread. Offsets in errors are bytes of the file.
+ * The zip format. Reading refuses what two readers could understand in two ways (Z1 to Z9). All
+ * functions work on bytes in memory. Offsets in errors are positions in the file.
  */
 #ifndef BTH_FORMAT_ZIP_ZIP_H
 #define BTH_FORMAT_ZIP_ZIP_H
@@ -70,10 +69,8 @@ typedef struct bth_zip_entry {
 } bth_zip_entry;
 
 typedef struct bth_zip_directory {
-    /*
-     * The records in the directory's order, then n_folders empty entries of folders ("x/"): these
-     * are no records, but take room, so their headers and ranges are checked too.
-     */
+    /* The records in the directory's order, then n_folders empty entries of folders ("x/"), whose
+     * headers and ranges are checked, too. */
     bth_zip_entry *entries;
     size_t n_entries;
     size_t n_folders;
@@ -85,32 +82,28 @@ typedef struct bth_zip_directory {
 } bth_zip_directory;
 
 /*
- * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes,
- * min(file_nbytes, BTH_ZIP_TAIL_NBYTES) of them. A shorter one is BERTH_E_TRUNCATED: whether
- * there is just one end record must not depend on how much was read.
+ * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes, at
+ * least min(file_nbytes, BTH_ZIP_TAIL_NBYTES); else BERTH_E_TRUNCATED, because whether there is
+ * just one end record must not depend on how much was read.
  */
 int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
                      bth_zip_end *end, berth_error *error);
 
 /*
- * Parses the directory (Z3, Z4, Z8, Z9, and Z7 as far as it can tell: data of two entries never
- * overlap). `bytes` are its end->directory_nbytes bytes. Memory is in proportion to them.
+ * Parses the directory (Z3, Z4, Z8, Z9; of Z7, that the data of entries do not overlap). `bytes`:
+ * end->directory_nbytes of them. Memory is in proportion to them.
  */
 int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error);
 void bth_zip_free_directory(bth_zip_directory *directory);
 
-/*
- * Whether a computed CRC is the entry's (Z10). 0 on a non-empty record is "not computed":
- * accepted, *present says which it was. BERTH_E_CHECKSUM names the record.
- */
+/* Compares a computed CRC with the entry's (Z10): BERTH_E_CHECKSUM. *present is false, and the CRC
+ * accepted, if the entry has 0 and is not empty: it was not computed. */
 int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                       berth_error *error);
 
-/*
- * Refuses a name that two readers could understand in two ways (Z8); also for names to be written.
- * `at`: the byte of the file where its entry begins. No message shows a name that did not pass.
- */
+/* Refuses a name that two readers could understand in two ways (Z8), also before it is written.
+ * `at`: the byte of the file where its entry begins. */
 int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
                        berth_error *error);
 
@@ -141,28 +134,23 @@ typedef struct bth_zip_local {
 /* The size of a local header with name and extra fields, from its first BTH_ZIP_LOCAL_NBYTES. */
 size_t bth_zip_local_nbytes(const uint8_t *bytes);
 
-/*
- * Parses a local header that lies at header_offset; `nbytes` available bytes.
- * BERTH_E_TRUNCATED when there are too few: 30 + 2 x 65535 always suffice.
- */
+/* Parses a local header that begins at header_offset. BERTH_E_TRUNCATED: `nbytes` are too few;
+ * 30 + 2 x 65535 always suffice. */
 int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
                        bth_zip_local *local, berth_error *error);
 
 /*
- * The record check: one record's local header and descriptor against what is expected of them.
- *
- * What is expected stands in an entry: one of the directory, or one that the caller fills from the
- * layout or from the data (name, NULL: any; record, for errors, may be NULL; flags, method, crc32,
- * compressed_nbytes, nbytes, header_offset, next_offset). A callback gets the bytes, so a file, a
- * head in memory, a tile and a save's output are checked by the same code.
- *
- * BERTH_E_ARCHIVE: the bytes contradict the entry or the format. Every other code is the callback's
- * own. A caller that only wants yes or no passes an error of its own.
+ * The record check compares one record's local header and descriptor with an entry: one of the
+ * directory, or one that the caller fills from the layout or from the data (name, NULL: any;
+ * record, for errors, may be NULL; flags, method, crc32, compressed_nbytes, nbytes, header_offset,
+ * next_offset). A callback gets the bytes, so a file, a head in memory, a tile and a save's output
+ * are checked by the same code. BERTH_E_ARCHIVE: the bytes contradict the entry or the format. All
+ * other codes are the callback's.
  */
 typedef struct bth_zip_input {
     /*
-     * Points *bytes at nbytes bytes of the file from `offset`, valid until the next call.
-     * `ahead`: so many bytes from `offset` will soon be asked for; a hint, often below nbytes.
+     * Points *bytes at nbytes bytes of the file from `offset`, valid until the next call. `ahead`:
+     * a hint that so many bytes from `offset` will soon be needed; often below nbytes.
      */
     int (*get)(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
                const uint8_t **bytes, berth_error *error);
@@ -188,8 +176,8 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
 
 /*
  * The descriptor (Z6): it fills all bytes between the data and entry->next_offset, so it is never
- * searched for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 there is none, and
- * no byte is asked for. Where it has no signature the 4 bytes before it are fetched, too.
+ * searched for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 it reads nothing.
+ * If there is no signature it also reads the 4 bytes before the descriptor.
  */
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error);
@@ -214,12 +202,10 @@ int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *
 #define BTH_INFLATE_MAX_RATIO 64
 #define BTH_INFLATE_FREE_NBYTES 65536 /* up to this size the ratio is not checked */
 
-/* Whether the entry's sizes stay below the caps; to be asked before memory for it is allocated. */
+/* Refuses an entry that exceeds the caps; call it before memory for it is allocated. */
 int bth_inflate_check(const bth_zip_entry *entry, berth_error *error);
 
-/*
- * Inflates entry->compressed_nbytes bytes at `in` to exactly entry->nbytes at `out`. Both must
- * come out even. Checks the caps again; not the CRC.
+/* Inflates entry->compressed_nbytes bytes to exactly entry->nbytes. Checks the caps, not the CRC.
  */
 int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, berth_error *error);
 
@@ -239,8 +225,7 @@ int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, u
 int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                               uint32_t *version, berth_error *error);
 
-/* ---- writing: the bytes of a placed record's headers, as PyTorch writes them (FORMAT.md 2, 3)
- * ---- */
+/* ---- writing a record's headers, as PyTorch writes them (FORMAT.md 2, 3) ---- */
 
 /* Local header, name, extra fields: writes data_offset - header_offset bytes. */
 void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_t *out);

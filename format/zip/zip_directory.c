@@ -11,25 +11,20 @@
 
 /* One entry as it stands there. */
 typedef struct zip_central {
-    uint64_t at; /* byte of the file */
+    bth_zip_entry kept; /* its sizes and offset: of the zip64 field if their own are saturated */
+    uint64_t at;        /* byte of the file */
     uint32_t signature;
-    uint16_t flags;
-    uint16_t method;
-    uint32_t crc32;
-    uint64_t
-        compressed_nbytes; /* the three of them: from the zip64 extra where the field says so */
-    uint64_t nbytes;
-    uint64_t header_offset;
-    uint16_t name_nbytes;
     uint16_t extra_nbytes;
     uint16_t comment_nbytes;
     uint16_t disk;
-    uint8_t version_needed; /* 45: 4.5; the byte above it says a system, and nobody reads it */
+    uint8_t version_needed; /* 45: 4.5; the byte above it, a system, is not read */
     uint32_t attributes;    /* those of MS-DOS in the low bits, those of Unix in the high ones */
     const uint8_t *name;
     const uint8_t *extra;
-    const char *record; /* own name, NUL-terminated, once it was checked */
 } zip_central;
+
+#define ENTRY_FAIL(entry, error, code, ...)                                                        \
+    bth_fail(error, code, (entry)->kept.record, (entry)->at, __VA_ARGS__)
 
 /* The next free positions in the directory's memory. */
 typedef struct zip_filling {
@@ -43,19 +38,19 @@ static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
     entry->signature = bth_cursor_u32(cursor);
     bth_cursor_u16(cursor); /* version made by */
     entry->version_needed = (uint8_t)bth_cursor_u16(cursor);
-    entry->flags = bth_cursor_u16(cursor);
-    entry->method = bth_cursor_u16(cursor);
+    entry->kept.flags = bth_cursor_u16(cursor);
+    entry->kept.method = bth_cursor_u16(cursor);
     bth_cursor_u32(cursor); /* time and date */
-    entry->crc32 = bth_cursor_u32(cursor);
-    entry->compressed_nbytes = bth_cursor_u32(cursor);
-    entry->nbytes = bth_cursor_u32(cursor);
-    entry->name_nbytes = bth_cursor_u16(cursor);
+    entry->kept.crc32 = bth_cursor_u32(cursor);
+    entry->kept.compressed_nbytes = bth_cursor_u32(cursor);
+    entry->kept.nbytes = bth_cursor_u32(cursor);
+    entry->kept.name_nbytes = bth_cursor_u16(cursor);
     entry->extra_nbytes = bth_cursor_u16(cursor);
     entry->comment_nbytes = bth_cursor_u16(cursor);
     entry->disk = bth_cursor_u16(cursor);
     bth_cursor_u16(cursor); /* internal attributes */
     entry->attributes = bth_cursor_u32(cursor);
-    entry->header_offset = bth_cursor_u32(cursor);
+    entry->kept.header_offset = bth_cursor_u32(cursor);
 }
 
 /*
@@ -71,14 +66,14 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
                         "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
                         number, entry->signature, BTH_ZIP_CENTRAL_SIGNATURE);
     size_t left = bth_cursor_left(cursor);
-    entry->name = bth_cursor_bytes(cursor, entry->name_nbytes);
+    entry->name = bth_cursor_bytes(cursor, entry->kept.name_nbytes);
     entry->extra = bth_cursor_bytes(cursor, entry->extra_nbytes);
     bth_cursor_bytes(cursor, entry->comment_nbytes);
     if (!cursor->good || bth_cursor_left(cursor) / BTH_ZIP_CENTRAL_NBYTES < n_after)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                        "name, extra fields and comment of entry %zu have %d + %d + %d bytes, "
+                        "name, extra fields and comment of entry %zu have %u + %d + %d bytes, "
                         "but the directory has only %zu for them and %zu more entries",
-                        number, entry->name_nbytes, entry->extra_nbytes, entry->comment_nbytes,
+                        number, entry->kept.name_nbytes, entry->extra_nbytes, entry->comment_nbytes,
                         left, n_after);
     return BERTH_OK;
 }
@@ -89,12 +84,12 @@ static int entry_check_top_folder(zip_filling *filling, const zip_central *entry
 {
     bth_zip_directory *directory = filling->directory;
     const char *name = (const char *)entry->name;
-    const uint8_t *slash = memchr(entry->name, '/', entry->name_nbytes);
+    const uint8_t *slash = memchr(entry->name, '/', entry->kept.name_nbytes);
 
     if (!slash)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "'%.*s' lies in no top folder; a checkpoint's records share one",
-                        entry->name_nbytes, name);
+                        (int)entry->kept.name_nbytes, name);
     size_t length = (size_t)(slash - entry->name);
     if (!directory->archive) {
         memcpy(filling->names_at, name, length);
@@ -106,19 +101,20 @@ static int entry_check_top_folder(zip_filling *filling, const zip_central *entry
     if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "'%.*s' does not lie in the top folder '%s' of the entries before it",
-                        entry->name_nbytes, name, directory->archive);
+                        (int)entry->kept.name_nbytes, name, directory->archive);
     return BERTH_OK;
 }
 
 static void entry_keep_name(zip_filling *filling, zip_central *entry)
 {
-    memcpy(filling->names_at, entry->name, entry->name_nbytes);
-    filling->names_at[entry->name_nbytes] = '\0';
-    entry->record = filling->names_at + filling->directory->archive_nbytes + 1;
-    filling->names_at += entry->name_nbytes + 1;
+    memcpy(filling->names_at, entry->name, entry->kept.name_nbytes);
+    filling->names_at[entry->kept.name_nbytes] = '\0';
+    entry->kept.name = filling->names_at;
+    entry->kept.record = filling->names_at + filling->directory->archive_nbytes + 1;
+    filling->names_at += entry->kept.name_nbytes + 1;
 }
 
-/* Reads the zip64 field's value in place of a 32 bit field that says so. */
+/* Replaces a saturated field by the value of the zip64 field. */
 static void entry_widen(uint64_t *field, bth_cursor *zip64)
 {
     if (*field == BTH_ZIP_SATURATED32)
@@ -127,9 +123,9 @@ static void entry_widen(uint64_t *field, bth_cursor *zip64)
 
 static unsigned entry_zip64_needs(const zip_central *entry)
 {
-    return 8u * (entry->nbytes == BTH_ZIP_SATURATED32) +
-           8u * (entry->compressed_nbytes == BTH_ZIP_SATURATED32) +
-           8u * (entry->header_offset == BTH_ZIP_SATURATED32);
+    return 8u * (entry->kept.nbytes == BTH_ZIP_SATURATED32) +
+           8u * (entry->kept.compressed_nbytes == BTH_ZIP_SATURATED32) +
+           8u * (entry->kept.header_offset == BTH_ZIP_SATURATED32);
 }
 
 /* Z4: well-formed, at most one zip64 field, of exactly the size that the saturated fields need. */
@@ -141,25 +137,24 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
     bool seen = false;
     int more;
 
-    while ((more = bth_zip_next_extra(&cursor, &extra, entry->record, entry->at, error)) > 0) {
+    while ((more = bth_zip_next_extra(&cursor, &extra, entry->kept.record, entry->at, error)) > 0) {
         if (extra.id != BTH_ZIP_EXTRA_ZIP64)
             continue;
         if (seen)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                            "a second ZIP64 extra field");
+            return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE, "a second ZIP64 extra field");
         if (extra.nbytes != needed)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                            "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
-                            needed);
+            return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                              "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
+                              needed);
         bth_cursor zip64 = bth_cursor_over(extra.bytes, extra.nbytes);
-        entry_widen(&entry->nbytes, &zip64);
-        entry_widen(&entry->compressed_nbytes, &zip64);
-        entry_widen(&entry->header_offset, &zip64);
+        entry_widen(&entry->kept.nbytes, &zip64);
+        entry_widen(&entry->kept.compressed_nbytes, &zip64);
+        entry_widen(&entry->kept.header_offset, &zip64);
         seen = true;
     }
     if (more == 0 && needed > 0 && !seen)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "no ZIP64 extra field, but %u bytes of one are needed", needed);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "no ZIP64 extra field, but %u bytes of one are needed", needed);
     return more;
 }
 
@@ -167,29 +162,29 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
 static int entry_check_method(const zip_central *entry, berth_error *error)
 {
     if (entry->version_needed > BTH_ZIP_LAST_VERSION)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
-                        "needs version %d.%d of the format; the last is %d.%d",
-                        entry->version_needed / 10, entry->version_needed % 10,
-                        BTH_ZIP_LAST_VERSION / 10, BTH_ZIP_LAST_VERSION % 10);
-    if (entry->flags & (BTH_ZIP_FLAG_ENCRYPTED | BTH_ZIP_FLAG_STRONG | BTH_ZIP_FLAG_MASKED))
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
-                        "encrypted (flags 0x%04x)", entry->flags);
-    if (entry->flags & BTH_ZIP_FLAG_PATCH)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
-                        "patch data (flags 0x%04x)", entry->flags);
-    if (entry->method != BTH_ZIP_STORED && entry->method != BTH_ZIP_DEFLATED)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
-                        "compression method %d; only stored (0) and deflated (8) can be read",
-                        entry->method);
-    if (entry->method == BTH_ZIP_DEFLATED && strncmp(entry->record, "data/", 5) == 0 &&
-        entry->record[5])
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->at,
-                        "a deflated storage cannot be mapped or placed; unpack the archive and "
-                        "zip it again with `zip -0 -r`");
-    if (entry->method == BTH_ZIP_STORED && entry->compressed_nbytes != entry->nbytes)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "stored, but of %" PRIu64 " bytes in the file and %" PRIu64 " outside",
-                        entry->compressed_nbytes, entry->nbytes);
+        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
+                          "needs version %d.%d of the format; the last is %d.%d",
+                          entry->version_needed / 10, entry->version_needed % 10,
+                          BTH_ZIP_LAST_VERSION / 10, BTH_ZIP_LAST_VERSION % 10);
+    if (entry->kept.flags & (BTH_ZIP_FLAG_ENCRYPTED | BTH_ZIP_FLAG_STRONG | BTH_ZIP_FLAG_MASKED))
+        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED, "encrypted (flags 0x%04x)",
+                          entry->kept.flags);
+    if (entry->kept.flags & BTH_ZIP_FLAG_PATCH)
+        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED, "patch data (flags 0x%04x)",
+                          entry->kept.flags);
+    if (entry->kept.method != BTH_ZIP_STORED && entry->kept.method != BTH_ZIP_DEFLATED)
+        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
+                          "compression method %d; only stored (0) and deflated (8) can be read",
+                          entry->kept.method);
+    if (entry->kept.method == BTH_ZIP_DEFLATED && strncmp(entry->kept.record, "data/", 5) == 0 &&
+        entry->kept.record[5])
+        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
+                          "a deflated storage cannot be mapped or placed; unpack the archive and "
+                          "zip it again with `zip -0 -r`");
+    if (entry->kept.method == BTH_ZIP_STORED && entry->kept.compressed_nbytes != entry->kept.nbytes)
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "stored, but of %" PRIu64 " bytes in the file and %" PRIu64 " outside",
+                          entry->kept.compressed_nbytes, entry->kept.nbytes);
     return BERTH_OK;
 }
 
@@ -197,42 +192,44 @@ static int entry_check_method(const zip_central *entry, berth_error *error)
 static int entry_check_offset(const zip_central *entry, uint64_t directory_offset,
                               berth_error *error)
 {
-    uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->name_nbytes;
-    uint64_t room =
-        entry->header_offset < directory_offset ? directory_offset - entry->header_offset : 0;
+    uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->kept.name_nbytes;
+    uint64_t room = entry->kept.header_offset < directory_offset
+                        ? directory_offset - entry->kept.header_offset
+                        : 0;
 
     if (entry->disk != 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "lies on disk %d; only 0 can be read", entry->disk);
-    if (room < needed || entry->compressed_nbytes > room - needed)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "a header at byte %" PRIu64 " and %" PRIu64
-                        " bytes of data do not fit before the directory at byte %" PRIu64,
-                        entry->header_offset, entry->compressed_nbytes, directory_offset);
-    if (bth_zip_is_folder(entry->name, entry->name_nbytes) &&
-        (entry->nbytes != 0 || entry->compressed_nbytes != 0))
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "a folder with %" PRIu64 " bytes of data, %" PRIu64 " in the file",
-                        entry->nbytes, entry->compressed_nbytes);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE, "lies on disk %d; only 0 can be read",
+                          entry->disk);
+    if (room < needed || entry->kept.compressed_nbytes > room - needed)
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "a header at byte %" PRIu64 " and %" PRIu64
+                          " bytes of data do not fit before the directory at byte %" PRIu64,
+                          entry->kept.header_offset, entry->kept.compressed_nbytes,
+                          directory_offset);
+    if (bth_zip_is_folder(entry->name, entry->kept.name_nbytes) &&
+        (entry->kept.nbytes != 0 || entry->kept.compressed_nbytes != 0))
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "a folder with %" PRIu64 " bytes of data, %" PRIu64 " in the file",
+                          entry->kept.nbytes, entry->kept.compressed_nbytes);
     return BERTH_OK;
 }
 
 /*
- * Z8: a slash at the end means folder, and attributes that say what an entry is must say the same.
- * PyTorch and others follow the attributes: they read nothing, or make a link.
+ * Z8: a slash at the end means folder; attributes must not contradict that. PyTorch and others
+ * follow the attributes: they read nothing, or make a link.
  */
 static int entry_check_kind(const zip_central *entry, berth_error *error)
 {
-    bool is_folder = bth_zip_is_folder(entry->name, entry->name_nbytes);
+    bool is_folder = bth_zip_is_folder(entry->name, entry->kept.name_nbytes);
     uint32_t unix_type = entry->attributes >> 28;
 
     if (unix_type != 0 && unix_type != (is_folder ? BTH_ZIP_UNIX_FOLDER : BTH_ZIP_UNIX_FILE))
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "its name is that of a %s, but its attributes say Unix type 0%02" PRIo32,
-                        is_folder ? "folder" : "record", unix_type);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "its name is that of a %s, but its attributes say Unix type 0%02" PRIo32,
+                          is_folder ? "folder" : "record", unix_type);
     if (!is_folder && (entry->attributes & BTH_ZIP_DOS_FOLDER))
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->at,
-                        "its name is that of a record, but its attributes say folder");
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "its name is that of a record, but its attributes say folder");
     return BERTH_OK;
 }
 
@@ -240,21 +237,11 @@ static void entry_keep(zip_filling *filling, const zip_central *entry)
 {
     bth_zip_directory *directory = filling->directory;
     filling->n_left--;
-    bool folder = bth_zip_is_folder(entry->name, entry->name_nbytes);
+    bool folder = bth_zip_is_folder(entry->name, entry->kept.name_nbytes);
     size_t at = folder ? directory->n_entries + filling->n_left : directory->n_entries;
     directory->n_entries += !folder;
     directory->n_folders += folder;
-    directory->entries[at] = (bth_zip_entry){
-        .name = entry->record - directory->archive_nbytes - 1,
-        .record = entry->record,
-        .name_nbytes = entry->name_nbytes,
-        .flags = entry->flags,
-        .method = entry->method,
-        .crc32 = entry->crc32,
-        .compressed_nbytes = entry->compressed_nbytes,
-        .nbytes = entry->nbytes,
-        .header_offset = entry->header_offset,
-    };
+    directory->entries[at] = entry->kept;
 }
 
 static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
@@ -263,8 +250,8 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
     for (size_t i = 0; i < end->n_entries; i++) {
         zip_central entry = {.at = end->directory_offset + cursor->at};
         if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
-            bth_zip_check_name(entry.name, entry.name_nbytes,
-                               (entry.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
+            bth_zip_check_name(entry.name, entry.kept.name_nbytes,
+                               (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
             entry_check_top_folder(filling, &entry, error) < 0)
             return error->code;
         entry_keep_name(filling, &entry);

@@ -6,7 +6,7 @@
 #include "format/bytes.h"
 #include "format/zip/zip.h"
 
-/* What is known of the file's tail. */
+/* The end of the file. */
 typedef struct zip_tail {
     const uint8_t *bytes;
     size_t nbytes;
@@ -136,7 +136,7 @@ static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
     return BERTH_OK;
 }
 
-/* Z2: with no locator between them, or with something else in the locator's place. */
+/* Z2: without a locator between them, or with other bytes there. */
 static int end_refuse_end64_alone(const zip_tail *tail, size_t end_at, berth_error *error)
 {
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES,

@@ -15,8 +15,8 @@ typedef struct bth_zip_extra {
 } bth_zip_extra;
 
 /*
- * The next extra field: 1, or 0 at the end, or an error: malformed, or of a kind that gives the
- * entry a second name (Z4). `at`: the byte of the file where the header that holds it begins.
+ * Reads the next extra field: 1; 0: there is none; or an error: it is malformed, or gives the entry
+ * a second name (Z4). `at`: the byte of the file where its header begins.
  */
 int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,
                        berth_error *error);
@@ -45,10 +45,8 @@ int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
 
 /* ---- zip_ranges.c ---- */
 
-/*
- * Fills directory->by_offset and every entry's next_offset; refuses entries that overlap by what
- * the directory alone tells (Z7).
- */
+/* Sets directory->by_offset and each next_offset; refuses entries whose headers and data overlap
+ * according to the directory (Z7). */
 int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offset,
                           berth_error *error);
 

@@ -117,7 +117,7 @@ typedef struct name_index {
     size_t slots[];
 } name_index;
 
-/* Z8: equal but for the case of ASCII letters, which is all that PyTorch's reader asks for. */
+/* Z8: equal except for the case of ASCII letters, which PyTorch's reader ignores. */
 static bool name_same_in_any_case(const char *one, const char *other, size_t nbytes)
 {
     uint64_t a, b;
@@ -134,7 +134,7 @@ static bool name_same_in_any_case(const char *one, const char *other, size_t nby
     return bth_small_letters(a) == bth_small_letters(b);
 }
 
-/* The slot that holds the name, in whatever case, or the free one where it would go. */
+/* The slot of the name, in any case, or the free slot for it. */
 static size_t *index_find_slot(const bth_zip_directory *directory, name_index *index,
                                const char *record, size_t record_nbytes, uint32_t hash)
 {

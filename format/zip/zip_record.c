@@ -11,8 +11,8 @@
 
 /* ---- the local header against the directory ---- */
 
-static int record_check_fact(uint64_t local, uint64_t directory, const char *what,
-                             const bth_zip_entry *entry, berth_error *error)
+static int record_check_field(uint64_t local, uint64_t directory, const char *what,
+                              const bth_zip_entry *entry, berth_error *error)
 {
     if (local == directory)
         return BERTH_OK;
@@ -22,12 +22,12 @@ static int record_check_fact(uint64_t local, uint64_t directory, const char *wha
 }
 
 /* Z5: with bit 3 the field may be 0, because the descriptor has the value. */
-static int record_check_late_fact(uint64_t local, uint64_t directory, const char *what,
-                                  const bth_zip_entry *entry, berth_error *error)
+static int record_check_late_field(uint64_t local, uint64_t directory, const char *what,
+                                   const bth_zip_entry *entry, berth_error *error)
 {
     if (local == 0 && bth_zip_has_descriptor(entry->flags))
         return BERTH_OK;
-    return record_check_fact(local, directory, what, entry, error);
+    return record_check_field(local, directory, what, entry, error);
 }
 
 static int record_check_crc_field(const bth_zip_local *local, const bth_zip_entry *entry,
@@ -46,7 +46,7 @@ static int record_check_size_field(uint32_t field, uint64_t directory, const cha
 {
     if (field == BTH_ZIP_SATURATED32)
         return BERTH_OK;
-    return record_check_late_fact(field, directory, what, entry, error);
+    return record_check_late_field(field, directory, what, entry, error);
 }
 
 /*
@@ -59,16 +59,16 @@ static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *e
     if (local->n_zip64 == 1) {
         if (local->zip64[0] == entry->header_offset)
             return BERTH_OK;
-        return record_check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
+        return record_check_late_field(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
     }
     if (local->n_zip64 >= 2 &&
-        (record_check_late_fact(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
-         record_check_late_fact(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size",
-                                entry, error) < 0))
+        (record_check_late_field(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
+         record_check_late_field(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size",
+                                 entry, error) < 0))
         return error->code;
     if (local->n_zip64 == 3)
-        return record_check_fact(local->zip64[2], entry->header_offset, "ZIP64 offset", entry,
-                                 error);
+        return record_check_field(local->zip64[2], entry->header_offset, "ZIP64 offset", entry,
+                                  error);
     return BERTH_OK;
 }
 
@@ -87,8 +87,8 @@ static int record_check_name(const bth_zip_local *local, const bth_zip_entry *en
 static int record_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
 {
     if (record_check_name(local, entry, error) < 0 ||
-        record_check_fact(local->method, entry->method, "method", entry, error) < 0 ||
-        record_check_fact(local->flags, entry->flags, "flags", entry, error) < 0 ||
+        record_check_field(local->method, entry->method, "method", entry, error) < 0 ||
+        record_check_field(local->flags, entry->flags, "flags", entry, error) < 0 ||
         record_check_crc_field(local, entry, error) < 0 ||
         record_check_size_field(local->field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
         record_check_size_field(local->field_compressed_nbytes, entry->compressed_nbytes,
@@ -270,7 +270,7 @@ int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *prese
                       berth_error *error)
 {
     /*
-     * Z10: PyTorch writes 0 where it was told not to compute a CRC. The CRC of no bytes is 0, too.
+     * Z10: PyTorch writes 0 if it does not compute CRCs. The CRC of no bytes is 0, too.
      */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     if (computed == entry->crc32 || !*present)
