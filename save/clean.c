@@ -61,7 +61,7 @@ static void clean_entry(const cleaning *clean, const char *name)
     if (clean->remove && clean_may_remove(clean, &found))
         clean_remove(clean, name, &file, &found, &why);
     clean->report(clean->context, &found);
-    bth_temporary_close(&file);
+    bth_file_close(file.fd);
 }
 
 static int clean_folder(const cleaning *clean, berth_error *error)

@@ -43,21 +43,18 @@ static bool is_forbidden(int system_errno)
 /* Returns 0, or an errno value. */
 static int xattr_read(int fd, const char *attribute, xattr_value *read)
 {
+    uint8_t *bytes = bth_allocate(BTH_MAX_XATTR_NBYTES);
+
     *read = (xattr_value){0};
-    ssize_t n = bth_xattr_get(fd, attribute, NULL, 0);
-    if (n < 0)
-        return bth_xattr_is_absent(errno) ? 0 : errno;
-    uint8_t *bytes = bth_allocate((size_t)n + 1); /* for an empty value, too */
     if (!bytes)
         return ENOMEM;
-    n = bth_xattr_get(fd, attribute, bytes, (size_t)n);
-    if (n < 0) {
-        int failure = errno;
+    ssize_t n = bth_xattr_get(fd, attribute, bytes, BTH_MAX_XATTR_NBYTES);
+    int failure = n < 0 ? errno : 0;
+    if (n >= 0)
+        *read = (xattr_value){.bytes = bytes, .nbytes = (size_t)n};
+    else
         bth_release(bytes);
-        return bth_xattr_is_absent(failure) ? 0 : failure;
-    }
-    *read = (xattr_value){.bytes = bytes, .nbytes = (size_t)n};
-    return 0;
+    return bth_xattr_is_absent(failure) ? 0 : failure;
 }
 
 /* Sets an attribute, unless the file has this value already. Returns 0, or an errno value. */

@@ -29,8 +29,6 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
 /* Whether the name certainly is no longer that of the open file. Names are few: after a removal by
  * hand, or from another host, another save may have the name. */
 bool bth_temporary_is_lost(int folder, const char *name, int fd);
-/* Removes the owner, when the file has become the target. */
-void bth_temporary_release(int fd);
 
 /* A temporary that exists. */
 typedef struct bth_temporary_file {
@@ -40,9 +38,8 @@ typedef struct bth_temporary_file {
     berth_temporary_state state;
 } bth_temporary_file;
 
-/* False: no regular file has the name. */
+/* False: no regular file has the name. Else the caller closes file->fd. */
 bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
-void bth_temporary_close(bth_temporary_file *file);
 /*
  * Removes it. False: another process does, or errno says why not; EEXIST: another process has
  * claimed it. `is_old`: a process on another host that claimed it counts as gone.
