@@ -130,16 +130,13 @@ static void copy_attribute(const metadata *m, const char *attribute)
 /* Losing them gives nobody access, so the save goes on. */
 static int copy_attributes(const metadata *m, berth_error *error)
 {
-    ssize_t n = bth_xattr_list(m->from, NULL, 0);
+    char *names = bth_allocate(BTH_MAX_XATTR_NBYTES);
 
+    if (!names)
+        return bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
+    ssize_t n = bth_xattr_list(m->from, names, BTH_MAX_XATTR_NBYTES);
     if (n < 0 && !bth_xattr_is_absent(errno))
         bth_log("%s: attributes of users are not kept: %s", m->name, strerrordesc_np(errno));
-    if (n <= 0)
-        return 0;
-    char *names = bth_allocate((size_t)n);
-    if (!names)
-        return bth_fail_memory(error, (uint64_t)n);
-    n = bth_xattr_list(m->from, names, (size_t)n);
     for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
         if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_of_bytes(at))
             copy_attribute(m, at);

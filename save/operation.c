@@ -133,7 +133,7 @@ static int operation_open(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-static int operation_take_snapshot(bth_operation *operation, berth_error *error)
+static int operation_copy_tensors(bth_operation *operation, berth_error *error)
 {
     double begin = bth_seconds();
 
@@ -187,7 +187,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
         return error->code;
     if (operation_open(operation, error) < 0)
         return error->code;
-    return snapshot ? operation_take_snapshot(operation, error) : 0;
+    return snapshot ? operation_copy_tensors(operation, error) : 0;
 }
 
 int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,

@@ -16,7 +16,6 @@
 #define SUFFIX ".tmp"
 #define N_DIGITS 16
 #define N_SLOTS 16
-#define MAX_TRIES 100
 #define CLAIM "user.berth.claim"
 #define MAX_CLAIMS 8
 
@@ -232,15 +231,9 @@ static int temporary_open_slot(int folder, uint64_t hash, mode_t mode, char *nam
 static int temporary_open_random(int folder, uint64_t hash, mode_t mode, char *name,
                                  berth_error *error)
 {
-    int fd = -1;
-
-    errno = EEXIST;
-    for (int i = 0; i < MAX_TRIES && fd < 0 && errno == EEXIST; i++) {
-        if (name_of_random(name, hash, error) < 0)
-            return -1;
-        fd = temporary_open_new(folder, name, mode);
-    }
-    return fd;
+    if (name_of_random(name, hash, error) < 0)
+        return -1;
+    return temporary_open_new(folder, name, mode);
 }
 
 /* Removes later slots, of killed saves that ran side by side. */
