@@ -161,8 +161,7 @@ static void image_set_why_copied(const bth_image *image, size_t i, const bth_ran
         (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none, why);
 }
 
-/* Adds bytes to the CRC of the record's share. Blocks take as long as some clocks: a few are timed.
- */
+/* Adds bytes to the CRC of the record's share. A clock costs as much as a block: few are timed. */
 static void image_sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes)
 {
     if (!image->sums)
