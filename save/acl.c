@@ -164,9 +164,8 @@ void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *
     acl_add(made, ACL_GROUP_OBJ, group, NO_ID);
     mask |=
         acl_add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
-    /* With a mask of 0 Linux ignores the named entries: a user named to have no rights would have
-     * those of the others. So the mask is never 0, but has the right to execute, which no entry
-     * has. */
+    /* With a mask of 0 Linux ignores the named entries: a user whose entry has no rights would get
+     * those of the others. So the mask is at least the right to execute, which no entry has. */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
         acl_add(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
     acl_add(made, ACL_OTHER, was.other, NO_ID);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * POSIX ACLs as bytes of the attribute "system.posix_acl_access" (X1). This code opens no file. A
- * file without an ACL has three entries, by its mode. Rights are bits: 4 read, 2 write, 1 execute.
- *
- * The format is that of <linux/posix_acl_xattr.h>: 4 bytes of version, then 8 bytes an entry,
- * little-endian, in the order of the tags.
+ * POSIX ACLs as bytes of the attribute "system.posix_acl_access" (X1), in the format of
+ * <linux/posix_acl_xattr.h>: 4 bytes of version, then 8 bytes an entry, little-endian, in the order
+ * of the tags. Rights are bits: 4 read, 2 write, 1 execute. This code opens no file.
  */
 #ifndef BTH_SAVE_ACL_H
 #define BTH_SAVE_ACL_H
@@ -23,7 +21,7 @@ typedef struct bth_acl {
 size_t bth_acl_room(size_t nbytes);
 /* Whether these are bytes of an ACL, as the kernel makes them. */
 bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes);
-/* Makes the ACL of a file that has none. `acl` has room for three entries. */
+/* Makes the ACL of a file that has only a mode. `acl` has room for three entries. */
 void bth_acl_of_mode(mode_t mode, bth_acl *acl);
 
 /* Whether the new file has another owner or group than the old one. */

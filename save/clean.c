@@ -32,7 +32,7 @@ static bool clean_may_remove(const cleaning *clean, const berth_temporary *found
     return found->state == BERTH_TEMPORARY_UNKNOWN && found->age_seconds >= clean->min_age_seconds;
 }
 
-/* It is no failure if the file is gone, or if another process claimed it to remove it. */
+/* No failure: the file is gone, or another process claimed it to remove it. */
 static void clean_remove(const cleaning *clean, const char *name, bth_temporary_file *file,
                          berth_temporary *found, berth_error *why)
 {
@@ -61,7 +61,7 @@ static void clean_entry(const cleaning *clean, const char *name)
     if (clean->remove && clean_may_remove(clean, &found))
         clean_remove(clean, name, &file, &found, &why);
     clean->report(clean->context, &found);
-    bth_temporary_close(&file);
+    bth_file_close(file.fd);
 }
 
 static int clean_folder(const cleaning *clean, berth_error *error)

@@ -8,6 +8,7 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "io/xattr.h"
 #include "save/failure.h"
 #include "save/output_file.h"
 
@@ -25,17 +26,6 @@ void bth_commit_abort(bth_commit *commit)
         !bth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
         (void)bth_system.unlinkat(commit->target.folder, commit->temporary, 0);
     commit_end(commit);
-}
-
-/* Checked first: a write beyond the limit would raise SIGXFSZ, which kills (F5). */
-static int commit_check_limit(uint64_t nbytes, berth_error *error)
-{
-    struct rlimit limit;
-
-    if (bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
-        limit.rlim_cur >= nbytes)
-        return 0;
-    return bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit.rlim_cur);
 }
 
 /*
@@ -105,6 +95,8 @@ static int commit_in_place(bth_commit *commit, berth_error *error)
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
                      berth_error *error)
 {
+    uint64_t limit = bth_output_file_limit();
+
     *commit = (bth_commit){.fd = -1,
                            .target = BTH_NO_TARGET_FILE,
                            .process = bth_process(),
@@ -116,7 +108,9 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
         bth_fail_system(error, EACCES,
                         "its folder cannot be read, so it cannot be synced "
                         "(save.durability=file does without)");
-    else if (commit_check_limit(nbytes, error) == 0)
+    else if (nbytes > limit)
+        bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit);
+    else
         (void)(commit->target.nameless >= 0 ? commit_in_place : commit_create)(commit, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
@@ -227,7 +221,7 @@ int bth_commit_replace(bth_commit *commit, berth_error *error)
         bth_commit_abort(commit);
         return error->code;
     }
-    bth_temporary_release(commit->fd);
+    (void)bth_xattr_remove(commit->fd, BTH_TEMPORARY_OWNER);
     commit_sync_folder(commit, error);
     commit_end(commit);
     return error->code;

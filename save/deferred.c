@@ -98,7 +98,7 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
     *range = deferred_range(image, tile, i, end);
     if (range->nbytes == 0)
         return 0;
-    /* Under the lock: the worker that completes the CRC either has done so, or finds the block. */
+    /* Under the lock: the worker that completes the CRC has done so, or will find the block. */
     pthread_mutex_lock(&deferred->lock);
     bool is_complete = bth_image_is_complete(image, i);
     if (!is_complete)

@@ -18,28 +18,28 @@ static int device_storage_read(const berth_storage *storage, void *buffer, size_
                            memory->ready, error);
 }
 
-static int device_storage_find(const char *location, uintptr_t address, uint64_t nbytes,
-                               bth_device_memory *memory, berth_error *error)
+/* Sets the device and its life. */
+static int device_storage_find(const char *location, uint64_t nbytes, bth_device_memory *memory,
+                               berth_error *error)
 {
     if (!location)
         return bth_fail_argument(error, "a storage on a device without the device's name");
     if (bth_device_open(location, &memory->device, error) < 0)
         return error->code;
-    memory->address = address;
     memory->life = bth_device_life(memory->device);
-    return bth_device_check(memory->device, address, (size_t)nbytes, error);
+    return bth_device_check(memory->device, memory->address, (size_t)nbytes, error);
 }
 
 berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uintptr_t address,
                                         uint64_t nbytes, const char *location, void *ready)
 {
-    bth_device_memory found = {.ready = ready};
+    bth_device_memory found = {.address = address, .ready = ready};
     berth_error error;
 
     if (!tree)
         return NULL;
     bth_error_clear(&error);
-    if (device_storage_find(location, address, nbytes, &found, &error) < 0) {
+    if (device_storage_find(location, nbytes, &found, &error) < 0) {
         bth_tree_fail(tree, error.code, "%s", error.message);
         return NULL;
     }

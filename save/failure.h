@@ -9,10 +9,8 @@
 #define bth_fail_system(error, system_errno, ...)                                                  \
     bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 
-/*
- * How many of nbytes have no room. UINT64_MAX as room_nbytes: nobody knows. Then, and where there
- * seems to be room (a quota, a limit), those that are not written.
- */
+/* How many of nbytes have no room. If the room is not known (UINT64_MAX), or seems to be enough (a
+ * quota, a limit): how many are not written. */
 uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
 
 /* "... at byte N: No space left on device (812 MiB missing)". */

@@ -16,8 +16,6 @@
 
 #define BTH_MAX_DESCRIPTOR_NBYTES 24
 
-/* ---- tile.c ---- */
-
 #define BTH_MAX_ZERO_COPIES 64 /* ranges of one tile; further ones are copied */
 
 /* A range of the tile that is written from the caller's memory. */
@@ -56,8 +54,6 @@ void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_
 #define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1)
 size_t bth_tile_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
                        struct iovec pieces[BTH_MAX_PIECES]);
-
-/* ---- image.c ---- */
 
 /* A record's CRC while its parts are being summed. */
 typedef struct bth_sum {

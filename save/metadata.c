@@ -42,21 +42,18 @@ static bool is_forbidden(int system_errno)
 /* Returns 0, or an errno value. */
 static int xattr_read(int fd, const char *attribute, xattr_value *read)
 {
+    uint8_t *bytes = bth_allocate(BTH_MAX_XATTR_NBYTES);
+
     *read = (xattr_value){0};
-    ssize_t n = bth_xattr_get(fd, attribute, NULL, 0);
-    if (n < 0)
-        return bth_xattr_is_absent(errno) ? 0 : errno;
-    uint8_t *bytes = bth_allocate((size_t)n + 1); /* for an empty value, too */
     if (!bytes)
         return ENOMEM;
-    n = bth_xattr_get(fd, attribute, bytes, (size_t)n);
-    if (n < 0) {
-        int failure = errno;
+    ssize_t n = bth_xattr_get(fd, attribute, bytes, BTH_MAX_XATTR_NBYTES);
+    int failure = n < 0 ? errno : 0;
+    if (n >= 0)
+        *read = (xattr_value){.bytes = bytes, .nbytes = (size_t)n};
+    else
         bth_release(bytes);
-        return bth_xattr_is_absent(failure) ? 0 : failure;
-    }
-    *read = (xattr_value){.bytes = bytes, .nbytes = (size_t)n};
-    return 0;
+    return bth_xattr_is_absent(failure) ? 0 : failure;
 }
 
 /* Sets an attribute, unless the file has this value already. Returns 0, or an errno value. */
@@ -132,16 +129,13 @@ static void copy_attribute(const metadata *m, const char *attribute)
 /* Losing them gives nobody access, so the save goes on. */
 static int copy_attributes(const metadata *m, berth_error *error)
 {
-    ssize_t n = bth_xattr_list(m->from, NULL, 0);
+    char *names = bth_allocate(BTH_MAX_XATTR_NBYTES);
 
+    if (!names)
+        return bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
+    ssize_t n = bth_xattr_list(m->from, names, BTH_MAX_XATTR_NBYTES);
     if (n < 0 && !bth_xattr_is_absent(errno))
         bth_log("%s: attributes of users are not kept: %s", m->name, strerrordesc_np(errno));
-    if (n <= 0)
-        return 0;
-    char *names = bth_allocate((size_t)n);
-    if (!names)
-        return bth_fail_memory(error, (uint64_t)n);
-    n = bth_xattr_list(m->from, names, (size_t)n);
     for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
         if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_of_bytes(at))
             copy_attribute(m, at);

@@ -133,7 +133,7 @@ static int operation_open(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-static int operation_take_snapshot(bth_operation *operation, berth_error *error)
+static int operation_copy_tensors(bth_operation *operation, berth_error *error)
 {
     double begin = bth_seconds();
 
@@ -187,7 +187,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
         return error->code;
     if (operation_open(operation, error) < 0)
         return error->code;
-    return snapshot ? operation_take_snapshot(operation, error) : 0;
+    return snapshot ? operation_copy_tensors(operation, error) : 0;
 }
 
 int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
@@ -317,18 +317,15 @@ static void operation_end_memory(bth_operation *operation, const berth_error *er
 
 int bth_operation_end(bth_operation *operation, berth_error *error)
 {
-    bth_output_file_end(&operation->file);
+    bth_direct_close(&operation->file.direct);
     bth_commit_abort(&operation->commit);
     operation_end_memory(operation, error);
-    bth_snapshot_free(&operation->snapshot);
+    bth_release(operation->snapshot.memory);
     operation_report_stats(operation);
     berth_plan_free(operation->plan);
     bth_release(operation->storage_stats);
     if (operation->path)
         (void)bth_error_prefix(error, operation->path);
     bth_release(operation->path);
-    operation->plan = NULL;
-    operation->storage_stats = NULL;
-    operation->path = NULL;
     return error->code;
 }

@@ -19,9 +19,8 @@ typedef struct bth_output_constraints {
 } bth_output_constraints;
 
 typedef struct bth_output {
-    /* Writes the pieces one after the other, all of them, or sets the error. May change the array.
-     * One piece, if there are no zero-copy ranges. From several threads at once, unless in_order.
-     */
+    /* Writes all pieces one after the other, or sets the error. May change the array. From several
+     * threads at once, unless in_order. One piece, if there are no zero-copy ranges. */
     int (*write)(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                  berth_error *error);
     /* Reads what was written. NULL: impossible. */

@@ -10,6 +10,13 @@
 #include "save/failure.h"
 #include "save/image.h"
 
+uint64_t bth_output_file_limit(void)
+{
+    struct rlimit limit;
+
+    return bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 ? UINT64_MAX : limit.rlim_cur;
+}
+
 uint64_t bth_output_file_room(int fd)
 {
     struct statvfs system;
@@ -98,22 +105,13 @@ static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
     return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
 }
 
-/* A write of padding beyond the limit would raise SIGXFSZ, which kills (F5). */
-static bool output_file_may_pad(uint64_t padded_nbytes)
-{
-    struct rlimit limit;
-
-    return bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
-           limit.rlim_cur >= padded_nbytes;
-}
-
 /* Direct writes run side by side only within the file's size: round it up, and cut it later. */
 static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 {
     if (!bth_direct_open(file->fd, O_WRONLY, &file->direct, &file->reason))
         return false;
     uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
-    if (!output_file_may_pad(padded_nbytes))
+    if (padded_nbytes > bth_output_file_limit())
         file->reason = "the limit of a file's size leaves no room for a whole last block";
     else if (padded_nbytes != nbytes && bth_system.ftruncate(file->fd, (off_t)padded_nbytes) < 0)
         file->reason = "the last block cannot be padded";
@@ -169,9 +167,4 @@ const char *bth_output_file_method(const bth_output_file *file, const char **rea
         return "direct";
     *reason = "a direct write was refused (EINVAL), the rest was buffered";
     return "direct, then buffered";
-}
-
-void bth_output_file_end(bth_output_file *file)
-{
-    bth_direct_close(&file->direct);
 }

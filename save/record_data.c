@@ -14,11 +14,10 @@ static int record_read_storage(const berth_storage *storage, uint8_t *out, size_
         memcpy(out, (const uint8_t *)storage->data + at, nbytes);
         return 0;
     }
-    if (storage->read && storage->read(storage, out, nbytes, at, error) < 0)
-        return bth_error_add_record(error, name);
-    if (storage->read)
-        return 0;
-    return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
+    if (!storage->read)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");
+    (void)storage->read(storage, out, nbytes, at, error);
+    return bth_error_add_record(error, name);
 }
 
 /* In the machine's byte order. */
@@ -92,14 +91,11 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
         return record_read(plan, i, out, nbytes, at, error);
     while (nbytes > 0) {
         size_t n = next_nbytes(nbytes, at, unit);
-        if (n < unit) {
-            if (record_read_cut(plan, i, out, n, at, error) < 0)
-                return error->code;
-        } else {
-            if (record_read(plan, i, out, n, at, error) < 0)
-                return error->code;
+        bool is_cut = n < unit;
+        if ((is_cut ? record_read_cut : record_read)(plan, i, out, n, at, error) < 0)
+            return error->code;
+        if (!is_cut)
             bth_swap_bytes(out, out, n, unit);
-        }
         out += n;
         at += n;
         nbytes -= n;

@@ -175,9 +175,3 @@ int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct ber
         snapshot_use_copy(snapshot, plan);
     return error->code;
 }
-
-void bth_snapshot_free(bth_snapshot *snapshot)
-{
-    bth_release(snapshot->memory);
-    *snapshot = (bth_snapshot){0};
-}

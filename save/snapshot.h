@@ -9,7 +9,7 @@
 #include "save/plan.h"
 
 typedef struct bth_snapshot {
-    void *memory;
+    void *memory;        /* the caller releases it */
     uint8_t *bytes;      /* of the file's range: */
     uint64_t begin, end; /* first and last byte of the records that are copied */
 } bth_snapshot;
@@ -21,6 +21,5 @@ int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
 /* Copies, and makes the plan read from the copy. The plan must not be in use. */
 int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct berth_config *config,
                       berth_error *error);
-void bth_snapshot_free(bth_snapshot *snapshot); /* of zeros: nothing */
 
 #endif

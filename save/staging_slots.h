@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How tiles come from devices. A staging slot has a staging buffer, in which one tile after the
- * other is rendered, and a stream on each device of the plan, which copies the tile's bytes of that
- * device to their offsets in the buffer. Meanwhile other slots are summed and written.
+ * Tiles with bytes from devices. A staging slot has a staging buffer, in which one tile after the
+ * other is rendered, and a stream on each device of the plan, which copies the tile's bytes into
+ * the buffer. Meanwhile other slots are summed and written.
  */
 #ifndef BTH_SAVE_STAGING_SLOTS_H
 #define BTH_SAVE_STAGING_SLOTS_H
@@ -36,8 +36,8 @@ typedef struct bth_staging_slots {
 } bth_staging_slots;
 
 /*
- * The staging buffers that tiles of settings->tile_nbytes need in max_nbytes (0: no bound). If
- * there is little memory: fewer buffers, as long as it holds two; then smaller ones.
+ * The staging buffers for tiles of settings->tile_nbytes, of max_nbytes in all (0: no limit). If
+ * there is little memory: fewer buffers, down to two; then smaller ones.
  */
 bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsigned n_workers,
                                         uint64_t max_nbytes);
@@ -52,8 +52,8 @@ void bth_staging_slots_close(bth_staging_slots *slots);
 int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error);
 /* Waits until the tile's bytes of record i's device are in the buffer. */
 int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error);
-/* Whether a slot copies this share of record i. False for elements that are to be swapped and are
- * cut by the tile's border: bth_record_data_read reads them. */
+/* Whether a slot copies this share of record i. False if elements are to be swapped and the tile's
+ * border cuts one: bth_record_data_read reads them. */
 bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at);
 
 #endif

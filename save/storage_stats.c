@@ -27,7 +27,7 @@ static const char *stats_pick(const berth_stats *save, const char *direct, const
     return strcmp(save->method, "buffered") == 0 ? buffered : NULL;
 }
 
-/* Copies at the ends of a record count for nothing if most of it was zero-copy. */
+/* Copies at the ends of a record do not count if most of it was zero-copy. */
 static void stats_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
                          const berth_stats *save, berth_storage_stats *out)
 {

@@ -266,7 +266,7 @@ int bth_target_file_find(const char *path, bth_target_file *target, berth_error 
 {
     size_t nbytes = strlen(path);
 
-    *target = (bth_target_file)BTH_NO_TARGET_FILE;
+    *target = BTH_NO_TARGET_FILE;
     if (nbytes == 0)
         return bth_fail_argument(error, "the path is empty");
     if (nbytes >= PATH_MAX)
@@ -286,5 +286,5 @@ void bth_target_file_free(bth_target_file *target)
     bth_file_close(target->folder);
     bth_file_close(target->nameless);
     bth_release(target->name);
-    *target = (bth_target_file)BTH_NO_TARGET_FILE;
+    *target = BTH_NO_TARGET_FILE;
 }

@@ -17,10 +17,7 @@ typedef struct bth_target_file {
                            without a name; -1: it has a name */
 } bth_target_file;
 
-#define BTH_NO_TARGET_FILE                                                                         \
-    {                                                                                              \
-        .folder = -1, .nameless = -1                                                               \
-    }
+#define BTH_NO_TARGET_FILE ((bth_target_file){.folder = -1, .nameless = -1})
 
 /* Follows symbolic links. Refuses all but a regular file that may be written, or none (W10). */
 int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error);

@@ -16,7 +16,6 @@
 #define SUFFIX ".tmp"
 #define N_DIGITS 16
 #define N_SLOTS 16
-#define MAX_TRIES 100
 #define CLAIM "user.berth.claim"
 #define MAX_CLAIMS 8
 
@@ -89,18 +88,12 @@ bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
     if (file->fd < 0)
         return false;
     if (bth_system.fstat(file->fd, &file->status) < 0 || !S_ISREG(file->status.st_mode)) {
-        bth_temporary_close(file);
+        bth_file_close(file->fd);
         return false;
     }
     temporary_read_owner(file->fd, BTH_TEMPORARY_OWNER, file->owner);
     file->state = bth_temporary_owner_state(file->owner);
     return true;
-}
-
-void bth_temporary_close(bth_temporary_file *file)
-{
-    bth_file_close(file->fd);
-    file->fd = -1;
 }
 
 /*
@@ -197,7 +190,7 @@ static bool temporary_remove_dead(int folder, const char *name, bool *exists)
         removed = bth_temporary_remove(folder, name, &file, false);
     if (removed)
         bth_log("removed %s, left by a save that was killed", name);
-    bth_temporary_close(&file);
+    bth_file_close(file.fd);
     return removed;
 }
 
@@ -238,15 +231,9 @@ static int temporary_open_slot(int folder, uint64_t hash, mode_t mode, char *nam
 static int temporary_open_random(int folder, uint64_t hash, mode_t mode, char *name,
                                  berth_error *error)
 {
-    int fd = -1;
-
-    errno = EEXIST;
-    for (int i = 0; i < MAX_TRIES && fd < 0 && errno == EEXIST; i++) {
-        if (name_of_random(name, hash, error) < 0)
-            return -1;
-        fd = temporary_open_new(folder, name, mode);
-    }
-    return fd;
+    if (name_of_random(name, hash, error) < 0)
+        return -1;
+    return temporary_open_new(folder, name, mode);
 }
 
 /* Removes later slots, of killed saves that ran side by side. */
@@ -300,9 +287,4 @@ bool bth_temporary_is_lost(int folder, const char *name, int fd)
     if (bth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT;
     return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
-}
-
-void bth_temporary_release(int fd)
-{
-    (void)bth_xattr_remove(fd, BTH_TEMPORARY_OWNER);
 }

@@ -4,12 +4,10 @@
  * target's folder. The slot is 0 to 15; if all are taken, 16 random hex digits. So a save finds the
  * files that earlier saves of its target left by trying names, and lists no folder.
  *
- * The extended attribute user.berth.owner names the process that owns a temporary. Others remove it
- * only if that process is certainly gone. There are no locks: many file systems keep them to one
- * mount, so each host would see the others' temporaries as left behind.
- *
- * A process that removes a temporary claims its inode first: user.berth.claim0 can be made only
- * once. Otherwise two processes could remove one name, and the second remove a new file.
+ * The attribute user.berth.owner names the process that owns a temporary. Others remove it only if
+ * that process is certainly dead. Locks would not do: on many file systems other hosts do not see
+ * them. A process that removes a temporary first claims its inode: user.berth.claim0 can be made
+ * only once. Otherwise two processes could remove one name, and the second would remove a new file.
  */
 #ifndef BTH_SAVE_TEMPORARY_H
 #define BTH_SAVE_TEMPORARY_H
@@ -26,11 +24,9 @@
 int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
-/* Whether the name certainly is no longer that of the open file. Names are few: after a removal by
- * hand, or from another host, another save may have the name. */
+/* Whether the name certainly no longer leads to the open file. After a removal by hand, or from
+ * another host, another save may have the name. */
 bool bth_temporary_is_lost(int folder, const char *name, int fd);
-/* Removes the owner, when the file has become the target. */
-void bth_temporary_release(int fd);
 
 /* A temporary that exists. */
 typedef struct bth_temporary_file {
@@ -40,9 +36,8 @@ typedef struct bth_temporary_file {
     berth_temporary_state state;
 } bth_temporary_file;
 
-/* False: no regular file has the name. */
+/* False: no regular file has the name. Else the caller closes file->fd. */
 bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
-void bth_temporary_close(bth_temporary_file *file);
 /*
  * Removes it. False: another process does, or errno says why not; EEXIST: another process has
  * claimed it. `is_old`: a process on another host that claimed it counts as gone.

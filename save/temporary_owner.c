@@ -97,8 +97,7 @@ static struct {
     unsigned long long start;
 } known;
 
-/* Kernels before 5.6 have no time namespaces. /proc/self has no namespaces when the first thread
- * has ended. */
+/* Kernels before 5.6 have no time namespaces. /proc/self has none after the first thread's end. */
 static bool owner_describe_host(void)
 {
     char boot[LINK_NBYTES];
@@ -113,8 +112,8 @@ static bool owner_describe_host(void)
     return true;
 }
 
-/* Of its first thread: qemu invents the start in /proc/self/stat. If /proc belongs to another pid
- * namespace, the thread has another number there. */
+/* The start of its first thread: in qemu that in /proc/self/stat is wrong. If /proc belongs to
+ * another pid namespace, the thread has another number there. */
 static bool owner_read_own_start(void)
 {
     char first[LINK_NBYTES];
