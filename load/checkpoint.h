@@ -188,6 +188,8 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 
 /* ---- load.c ---- */
 
+/* Checks the arguments of a function that opens a source; `opened` is its out-parameter. */
+int bth_source_check(const berth_source *source, const void *opened, berth_error *error);
 /* berth_open_source; `config` NULL: that of the params. */
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error);

@@ -75,10 +75,12 @@ static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_param
     return bth_verify_data(checkpoint, &request, error);
 }
 
-/* On failure closes the checkpoint. */
-static int checkpoint_open_reader(berth_checkpoint *checkpoint, const berth_params *params,
-                                  berth_checkpoint **opened, berth_error *error)
+/* Opens the source of an empty checkpoint and reads its contents. The error names the file. */
+static int checkpoint_read(berth_checkpoint *checkpoint, const berth_source *source,
+                           const berth_params *params, berth_error *error)
 {
+    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0)
+        return bth_error_prefix(error, bth_source_name(source));
     bth_lock_begin(&checkpoint->lock);
     atomic_init(&checkpoint->process, bth_process());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
@@ -91,58 +93,42 @@ static int checkpoint_open_reader(berth_checkpoint *checkpoint, const berth_para
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_checkpoint_stats(checkpoint, params);
-    if (bth_error_in_checkpoint(checkpoint, error) < 0) {
-        berth_close(checkpoint);
-        return error->code;
-    }
-    *opened = checkpoint;
-    return 0;
+    return bth_error_in_checkpoint(checkpoint, error);
 }
 
-/* An empty checkpoint with its configuration: `config`, or that of the call. */
-static berth_checkpoint *checkpoint_begin(const struct berth_config *config,
-                                          const berth_params *params, berth_checkpoint **opened,
-                                          berth_error *error)
+int bth_source_check(const berth_source *source, const void *opened, berth_error *error)
 {
-    if (!opened) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no place for the checkpoint");
-        return NULL;
-    }
-    *opened = NULL;
-    berth_checkpoint *checkpoint = bth_allocate_zeroed(sizeof *checkpoint);
-    if (!checkpoint) {
-        (void)bth_fail_memory(error, sizeof *checkpoint);
-        return NULL;
-    }
-    checkpoint->source.reader.fd = -1;
-    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
-    checkpoint->begin_seconds = bth_seconds();
-    checkpoint->contents.keeps_directory = config != NULL;
-    if (config)
-        checkpoint->config = *config;
-    else if (bth_config_resolve(params, &checkpoint->config, error) < 0) {
-        bth_release(checkpoint);
-        return NULL;
-    }
-    return checkpoint;
+    if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
+        return 0;
+    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
+                    !source   ? "there is no source"
+                    : !opened ? "there is no place for what is opened"
+                              : "there is no path");
 }
 
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error)
 {
     bth_stats_begin(params);
-    if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        source ? "there is no path" : "there is no source");
-    berth_checkpoint *checkpoint = checkpoint_begin(config, params, opened, error);
-    if (!checkpoint)
+    if (bth_source_check(source, opened, error) < 0)
         return error->code;
-    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0) {
+    *opened = NULL;
+    berth_checkpoint *checkpoint = bth_allocate_zeroed(sizeof *checkpoint);
+    if (!checkpoint)
+        return bth_fail_memory(error, sizeof *checkpoint);
+    checkpoint->source.reader.fd = -1;
+    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
+    checkpoint->begin_seconds = bth_seconds();
+    checkpoint->contents.keeps_directory = config != NULL;
+    if (config)
+        checkpoint->config = *config;
+    else
+        (void)bth_config_resolve(params, &checkpoint->config, error);
+    if (error->code == 0 && checkpoint_read(checkpoint, source, params, error) == 0)
+        *opened = checkpoint;
+    else
         berth_close(checkpoint);
-        return bth_error_prefix(error, bth_source_name(source));
-    }
-    return checkpoint_open_reader(checkpoint, params, opened, error);
+    return error->code;
 }
 
 int berth_open(const char *path, const berth_params *params, berth_checkpoint **checkpoint,

@@ -73,7 +73,7 @@ static uint64_t verify_computed_offset(const verification *v, const bth_zip_entr
     if (storage)
         return storage->offset;
     for (int which = 0; which < BTH_N_SMALL; which++)
-        if (v->checkpoint->contents.small[which].present &&
+        if (bth_small_entry(&v->checkpoint->contents, which) &&
             strcmp(entry->record, bth_small_names[which]) == 0)
             return v->checkpoint->contents.small[which].data_offset;
     return 0;

@@ -154,7 +154,7 @@ static int rest_check(bth_opening *opening, berth_error *error)
     size_t n_known = bth_tree_n_storages(contents->tree);
 
     for (int which = 0; which < BTH_N_SMALL; which++)
-        n_known += contents->small[which].present;
+        n_known += bth_small_entry(contents, which) != NULL;
     return bth_container_check_rest(&contents->container, &opening->cache, n_known, error);
 }
 
@@ -220,7 +220,7 @@ static int computed_compare(bth_opening *opening, berth_error *error)
 static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *error)
 {
     bth_contents *contents = opening->contents;
-    const bth_small_record *pickle = &contents->small[BTH_DATA_PKL];
+    const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
 
     if (bth_layout_check_small(contents, cursor, error) < 0 ||
         values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
@@ -249,12 +249,7 @@ static int small_read(bth_opening *opening, int which, berth_error *error)
         return 0;
     if (bth_container_bytes(entry, &opening->cache, &bytes, &owned, error) < 0)
         return error->code;
-    opening->contents->small[which] = (bth_small_record){.present = true,
-                                                         .header_offset = entry->header_offset,
-                                                         .data_offset = entry->data_offset,
-                                                         .nbytes = entry->nbytes,
-                                                         .crc32 = entry->crc32,
-                                                         .flags = entry->flags};
+    opening->contents->small[which] = *entry;
     if (which == BTH_DATA_PKL)
         (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);
     else

@@ -119,9 +119,9 @@ static bool prefix_begin(render_check *check)
 static bool small_are_rendered(render_check *check)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_small_record *small = &check->contents->small[which];
+        const bth_zip_entry *small = bth_small_entry(check->contents, which);
         const char *record = bth_small_names[which];
-        if (small->present &&
+        if (small &&
             (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
              !entry_is_rendered(check, record, strlen(record), small->nbytes, &small->crc32)))
             return false;

@@ -18,16 +18,6 @@
 /* So much of a file's head is enough to recognise its kind. */
 #define BTH_HEAD_MIN_NBYTES 512
 
-/* Where a small record is. */
-typedef struct bth_small_record {
-    bool present;
-    uint64_t header_offset;
-    uint64_t data_offset;
-    uint64_t nbytes;
-    uint32_t crc32; /* recorded */
-    uint16_t flags; /* of the local header */
-} bth_small_record;
-
 /* How many records the directory lists: a part of berth_info. */
 typedef struct bth_record_counts {
     bool known;
@@ -45,10 +35,10 @@ typedef struct bth_contents {
     bth_region values;        /* memory of the tree */
     berth_tree *tree;
     berth_value *root;
-    bth_small_record small[BTH_N_SMALL];
-    int64_t format_version;    /* 0: no such record */
-    int64_t storage_alignment; /* 0: no such record */
-    bool is_big;               /* byte order of the storages' elements */
+    bth_zip_entry small[BTH_N_SMALL]; /* as found in the head; use bth_small_entry */
+    int64_t format_version;           /* 0: no such record */
+    int64_t storage_alignment;        /* 0: no such record */
+    bool is_big;                      /* byte order of the storages' elements */
     bool byteorder_recorded;
     bool calculated_offsets;
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
@@ -62,6 +52,12 @@ typedef struct bth_contents {
     bth_record_counts counts;
     bth_names *names;
 } bth_contents;
+
+/* NULL: there is no such record. */
+static inline const bth_zip_entry *bth_small_entry(const bth_contents *contents, int which)
+{
+    return contents->small[which].record ? &contents->small[which] : NULL;
+}
 
 /* Fills empty contents from what the reader gives. On failure bth_contents_free frees them, too. */
 int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct berth_config *config,

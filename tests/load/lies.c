@@ -74,8 +74,8 @@ Test(lies, a_gap_before_the_first_storage_is_seen_in_the_head)
     struct lie lie = {.record = "data/0", .gap = 64};
 
     expect_lie(&lie, "load.check=none", BERTH_E_OFFSETS,
-               "memory: data/0 at byte 854: the layout puts its header here, but there is none; "
-               "load.calculate_storage_offsets=off uses the directory");
+               "memory: data/0 at byte 854: the layout puts its header here, but it is not "
+               "here; load.calculate_storage_offsets=off uses the directory");
     expect_lie(
         &lie, DEBUG, BERTH_E_OFFSETS,
         "memory: data/0 at byte 854: the layout puts its header here, right after byteorder; the "
@@ -291,8 +291,8 @@ Test(lies, another_storage_first_is_seen_in_the_head)
 
     swap_records(&archive, "data/0", "data/2");
     expect_built(&archive, "load.check=none", BERTH_E_OFFSETS,
-                 "memory: data/0 at byte 854: the layout puts its header here, but here is "
-                 "sample/data/2; load.calculate_storage_offsets=off uses the directory");
+                 "memory: data/0 at byte 854: the layout puts its header here, but it is not "
+                 "here; load.calculate_storage_offsets=off uses the directory");
     expect_built(&archive, OFF, 0, NULL);
     free_archive(&archive);
 }
@@ -308,8 +308,8 @@ Test(lies, a_record_before_the_storages)
         archive.records[i - 1] = kept;
     }
     expect_built(&archive, "load.check=none", BERTH_E_OFFSETS,
-                 "memory: data/0 at byte 854: the layout puts its header here, but here is "
-                 "sample/notes.txt; load.calculate_storage_offsets=off uses the directory");
+                 "memory: data/0 at byte 854: the layout puts its header here, but it is not "
+                 "here; load.calculate_storage_offsets=off uses the directory");
     expect_built(&archive, OFF, 0, NULL);
     free_archive(&archive);
 }
