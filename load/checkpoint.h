@@ -88,7 +88,7 @@ void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state);
 /* Works in a child process, too, whatever a thread of its parent was doing at the fork. */
 static inline void bth_checkpoint_lock(berth_checkpoint *checkpoint)
 {
-    bth_lock_state state = bth_lock_take(&checkpoint->lock);
+    bth_lock_state state = bth_lock_acquire(&checkpoint->lock);
 
     if (state != BTH_LOCK_OURS)
         bth_checkpoint_restart(checkpoint, state);

@@ -102,7 +102,7 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
     assert(error->code < 0);
     (void)snprintf(record, sizeof record, checkpoint->contents.is_legacy ? "storage %s" : "data/%s",
                    storage->key);
-    (void)bth_error_in(error, record);
+    (void)bth_error_add_record(error, record);
     if (!bth_storage_name(checkpoint, storage, BERTH_NO_OFFSET, name, sizeof name))
         return error->code;
     (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);

@@ -28,7 +28,6 @@ void bth_stats_begin(const berth_params *params)
 /* How storages are loaded one by one, as far as it is the same for all. */
 static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
 {
-    static const char *const texts[] = {"", "map", "read", "direct"};
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
@@ -36,7 +35,7 @@ static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
     bth_checkpoint_unlock(checkpoint);
     bth_choice choice = bth_choose(&checkpoint->config, &conditions,
                                    (berth_load_method)checkpoint->config.load_method, NULL);
-    stats->method = conditions.is_memory ? "memory" : texts[choice.method];
+    stats->method = bth_choice_name(choice, conditions.is_memory, false);
     stats->reason = choice.reason;
 }
 

@@ -175,14 +175,15 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
 {
     berth_checkpoint *checkpoint = into->checkpoint;
 
-    *transfer = (bth_transfer){.config = &into->config,
-                               .params = into->params,
-                               .calls = {.context = checkpoint, .name = bth_range_name},
-                               .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
-                               .requests = {.ranges = into->ranges, .n_ranges = into->n_ranges}};
+    *transfer = (bth_transfer){
+        .config = &into->config,
+        .params = into->params,
+        .calls = {.context = checkpoint, .name = bth_range_name},
+        .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
+        .requests = {.ranges = into->ranges, .n_ranges = into->n_ranges, .use = BTH_USE_CALLER}};
     if (load_into_need_directory(into, error) < 0 ||
-        bth_read_into(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
-                      error) < 0 ||
+        bth_transfer_once(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
+                          error) < 0 ||
         bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
         return error->code;
     for (size_t i = 0; i < into->n_rest; i++)
@@ -194,7 +195,6 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
 static void load_into_stats(const struct load_into *into, const bth_transfer *transfer,
                             double begin_seconds)
 {
-    static const char *const methods[] = {"none", "map", "read", "direct"};
     berth_stats *stats = into->params ? into->params->stats : NULL;
     bth_choice choice = {.reason = "every byte was read alone"};
 
@@ -202,7 +202,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
         return;
     if (transfer->requests.n_ranges > 0)
         choice = transfer->requests.ranges[0].choice;
-    stats->method = methods[choice.method];
+    stats->method = bth_choice_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
     stats->asked_nbytes = into->asked_nbytes;
@@ -235,17 +235,16 @@ static int load_into(struct load_into *into, berth_error *error)
 }
 
 int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *destinations, size_t n,
-                    size_t destination_nbytes, const berth_params *params, berth_error *error)
+                    const berth_params *params, berth_error *error)
 {
     struct load_into into = {
         .checkpoint = checkpoint, .params = params, .destinations = destinations, .n = n};
 
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
-    if (!checkpoint || (!destinations && n > 0) || destination_nbytes != sizeof *destinations ||
-        n > SIZE_MAX / (2 * sizeof(bth_range)))
+    if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_load_into needs a checkpoint, destinations, and the size of one");
+                        "berth_load_into needs a checkpoint and n destinations");
     if (bth_checkpoint_config(checkpoint, params, &into.config, error) == 0)
         (void)load_into(&into, error);
     return bth_error_in_checkpoint(checkpoint, error);

@@ -23,7 +23,7 @@ typedef struct layout_walk {
     const char *before;         /* the small record before this one, "" for the first */
     size_t next;                /* for bth_container_find_next */
     const bth_zip_entry *entry; /* compared last */
-    bth_place place;
+    bth_layout_entry place;
     berth_storage *storage; /* NULL: before the first one */
     char *record;           /* its record, "data/<key>" */
     size_t record_nbytes;
@@ -84,7 +84,7 @@ static int walk_place(layout_walk *walk, const char *record, size_t record_nbyte
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->place.next_offset;
 
-    if (bth_layout_place(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
+    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
         return bth_fail(error, BERTH_E_ARCHIVE, record, cursor, "%llu bytes cannot be placed here",
                         (ull)nbytes);
     return 0;
@@ -178,7 +178,7 @@ int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error
     bth_contents *contents = opening->contents;
     uint64_t file_nbytes = opening->cache.reader->nbytes;
     layout_walk walk = walk_begin(contents, cursor);
-    const bth_place *place = &walk.place;
+    const bth_layout_entry *place = &walk.place;
 
     while (walk_next(&walk, error)) {
         if (walk_place_storage(&walk, error) == 0 && place->next_offset > file_nbytes)

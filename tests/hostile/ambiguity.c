@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One reading: archives that readers of zip are known to take for different things, made by the
- * recipes in tests/hostile/ambiguity/, a file a kind. Each is refused with its sentence, or read
- * in the one way that there is, whoever reads it: through berth_open at every load.check, by
- * offsets computed or told, from memory, a file or a function; as an archive; by verification; by
- * the command; with debug mode and without. What each way says is written behind each recipe.
+ * One reading, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10: archives that readers of zip are known to
+ * take for different things, made by the recipes in tests/hostile/ambiguity/, a file a kind. Each
+ * is refused with its sentence, or read in the one way that there is, whoever reads it: through
+ * berth_open at every load.check, by offsets computed or told, from memory, a file or a function;
+ * as an archive; by verification; by the command; with debug mode and without. What each way says
+ * is written behind each recipe.
  *
  * BERTH_UPDATE=1 writes there what is said now: to be read with care before it is kept.
  * BERTH_KEEP=folder only puts the archives there. BERTH_LONG=1 asks all subcommands.

@@ -175,3 +175,9 @@ void refuses(const char *source, int code, const char *sentence)
 {
     refuses_by(NO_RULES, source, code, sentence);
 }
+
+void refuses_each(const char *const *sources, int code, const char *sentence)
+{
+    for (; *sources; sources++)
+        refuses(*sources, code, sentence);
+}

@@ -53,6 +53,10 @@ void free_reading(struct reading *reading);
 /* Fails the test unless the words are refused at their `!` with exactly this code and sentence. */
 void refuses_by(bth_pickle_rules rules, const char *source, int code, const char *sentence);
 void refuses(const char *source, int code, const char *sentence);
+/* The same of each of these. */
+void refuses_each(const char *const *sources, int code, const char *sentence);
+#define REFUSES_EACH(code, sentence, ...)                                                          \
+    refuses_each((const char *const[]){__VA_ARGS__, NULL}, code, sentence)
 
 /* Declares `name`, read from words that must be accepted. */
 #define ACCEPTS_BY(name, rules, source)                                                            \

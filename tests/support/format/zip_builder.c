@@ -7,11 +7,6 @@ void test_zip_put(test_zip *zip, size_t at, uint64_t value, size_t width)
     bth_put_integer(zip->bytes + at, value, width);
 }
 
-void test_zip_put_text(test_zip *zip, size_t at, const char *text)
-{
-    memcpy(zip->bytes + at, text, strlen(text));
-}
-
 void test_zip_insert(test_zip *zip, size_t at, const void *bytes, size_t n)
 {
     zip->bytes = realloc(zip->bytes, zip->nbytes + n + 1);
@@ -100,21 +95,16 @@ static void test_zip_add_local(test_zip *zip, size_t i, const test_entry *entry)
 static void test_zip_add_central(test_zip *zip, size_t i, const test_entry *entry)
 {
     uint8_t fixed[BTH_ZIP_CENTRAL_NBYTES] = "PK\1\2";
-    const char *comment = entry->comment ? entry->comment : "";
     bth_put_u16(fixed + CENTRAL_FLAGS, entry->flags);
     bth_put_u16(fixed + CENTRAL_METHOD, entry->method);
     bth_put_u32(fixed + CENTRAL_CRC, entry->crc32);
     bth_put_u32(fixed + CENTRAL_COMPRESSED, entry->compressed);
     bth_put_u32(fixed + CENTRAL_SIZE, entry->size);
     bth_put_u16(fixed + CENTRAL_NAME_NBYTES, strlen(entry->name));
-    bth_put_u16(fixed + CENTRAL_EXTRA_NBYTES, entry->extra_nbytes);
-    bth_put_u16(fixed + CENTRAL_COMMENT_NBYTES, strlen(comment));
     bth_put_u32(fixed + CENTRAL_HEADER_OFFSET, zip->header_at[i]);
     zip->central_at[i] = zip->nbytes;
     test_zip_append(zip, fixed, sizeof fixed);
     test_zip_append(zip, entry->name, strlen(entry->name));
-    test_zip_append(zip, entry->extra, entry->extra_nbytes);
-    test_zip_append(zip, comment, strlen(comment));
 }
 
 test_zip test_zip_new_foreign(const test_entry *entries, size_t n)
