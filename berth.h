@@ -477,12 +477,19 @@ typedef enum berth_layout_kind {
  */
 BERTH_API berth_tree *berth_tree_new(berth_error *error);
 
-/* Frees a tree with all its values and storages. NULL: does nothing. */
+/*
+ * Frees a tree with all its values and storages.
+ * Parameters: tree: NULL: does nothing.
+ * Lifetime: jobs, plans and copies (berth_value_copy) of the tree's values must be gone.
+ * Threads: no other thread may use the tree any more.
+ */
 BERTH_API void berth_tree_free(berth_tree *tree);
 
 /*
  * The first failure of a tree.
- * Returns: 0: there was none; else its status, and *error is a copy of it.
+ * Parameters: error: receives a copy; may be NULL.
+ * Returns: 0: there was none; else its status.
+ * Threads: any, as long as no thread changes the tree.
  */
 BERTH_API int berth_tree_error(const berth_tree *tree, berth_error *error);
 
@@ -492,7 +499,9 @@ BERTH_API int berth_tree_error(const berth_tree *tree, berth_error *error);
  * Each berth_make function makes one value.
  * Lifetime: the tree owns it. Text, numbers and shapes are copied.
  * Returns: the value; NULL on failure: see berth_tree_new.
- * Errors: BERTH_E_MEMORY. BERTH_E_ARGUMENT: an argument is out of range, or of another tree.
+ * Errors: BERTH_E_MEMORY. BERTH_E_ARGUMENT: an argument is out of range, or of another tree. The
+ * tree remembers them.
+ * Threads: one at a time for one tree; different trees do not disturb each other.
  */
 
 /* None. */
@@ -504,7 +513,10 @@ BERTH_API berth_value *berth_make_bool(berth_tree *tree, bool value);
 /* An int. */
 BERTH_API berth_value *berth_make_int(berth_tree *tree, int64_t value);
 
-/* An int of any size. Parameters: bytes: two's complement, little-endian, 1 to 255 of them. */
+/*
+ * An int of any size.
+ * Parameters: bytes: two's complement, little-endian, 1 to 255 of them.
+ */
 BERTH_API berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
 
 /* A float. */
@@ -513,39 +525,53 @@ BERTH_API berth_value *berth_make_float(berth_tree *tree, double value);
 /* A complex. */
 BERTH_API berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary);
 
-/* A str. Parameters: text: UTF-8. It may hold surrogates, as Python's surrogatepass encodes them.
+/*
+ * A str.
+ * Parameters: text: nbytes bytes of UTF-8, which may include NUL. It may hold surrogates, as
+ * Python's surrogatepass encodes them.
+ * Errors: BERTH_E_ARGUMENT: it is not UTF-8; the message names the byte.
  */
 BERTH_API berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes);
 
-/* A bytes. */
+/* A bytes object of nbytes bytes. */
 BERTH_API berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
 
-/* A bytearray. */
+/* A bytearray of nbytes bytes. */
 BERTH_API berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
 
 /* An empty list: berth_list_append fills it. */
 BERTH_API berth_value *berth_make_list(berth_tree *tree);
 
-/* A tuple of n_items values of the same tree. */
+/*
+ * A tuple. It cannot grow.
+ * Parameters: items: n_items values of the same tree, in order; NULL if n_items is 0.
+ */
 BERTH_API berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items,
                                         size_t n_items);
 
-/* An empty dict: berth_dict_set fills it, and the next two. */
+/* An empty dict. berth_dict_set fills it. */
 BERTH_API berth_value *berth_make_dict(berth_tree *tree);
 
-/* An empty collections.OrderedDict, which a state_dict is. */
+/* An empty collections.OrderedDict, which a state_dict is. berth_dict_set fills it. */
 BERTH_API berth_value *berth_make_ordered_dict(berth_tree *tree);
 
-/* An empty collections.Counter. */
+/* An empty collections.Counter. berth_dict_set fills it. */
 BERTH_API berth_value *berth_make_counter(berth_tree *tree);
 
 /* An empty set: berth_set_add fills it. */
 BERTH_API berth_value *berth_make_set(berth_tree *tree);
 
-/* A torch.Size. Shapes: shape: rank items. */
+/*
+ * A torch.Size.
+ * Shapes: shape: rank items, 0 to BERTH_MAX_RANK of them; NULL if rank is 0.
+ */
 BERTH_API berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank);
 
-/* torch.device(type, index); if index < 0, torch.device(type). */
+/*
+ * torch.device(type, index).
+ * Parameters: type: "cpu", "cuda", ... index: at most 127; less than 0: torch.device(type).
+ * Source: torch.device; its index is an int8_t.
+ */
 BERTH_API berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index);
 
 /*
@@ -555,30 +581,45 @@ BERTH_API berth_value *berth_make_device(berth_tree *tree, const char *type, int
  */
 BERTH_API berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number);
 
-/* A storage without a tensor around it. */
+/*
+ * A storage without a tensor around it.
+ * Parameters: storage: of the same tree.
+ */
 BERTH_API berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage);
 
 /*
- * A tensor. Copies *tensor with its shape and stride.
- * Errors: BERTH_E_TENSOR: it does not fit its storage.
+ * A tensor.
+ * Parameters: tensor: see berth_tensor for what may stay 0. Its storage and its values, if it has
+ * some, are of the same tree.
+ * Lifetime: *tensor, its shape and its stride are copied. The elements are not.
+ * Errors: BERTH_E_TENSOR: it does not fit its storage, or its quantization is incomplete.
  */
 BERTH_API berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *tensor);
 
-/* A torch.nn.Parameter around a tensor, or around a sparse one. */
+/*
+ * A torch.nn.Parameter.
+ * Parameters: tensor: a tensor or a sparse one, of the same tree.
+ */
 BERTH_API berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor,
                                             bool requires_grad);
 
 /*
  * A sparse tensor.
  * Parameters: parts: tensors. COO: {indices, values}. CSR and BSR: {crow_indices, col_indices,
- * values}. CSC and BSC: {ccol_indices, row_indices, values}. is_coalesced: for COO.
- * Shapes: shape: rank items.
+ * values}. CSC and BSC: {ccol_indices, row_indices, values}. is_coalesced: for COO: the indices are
+ * sorted, and none occurs twice. Berth does not check the indices.
+ * Shapes: shape: rank items. The shapes of the parts must agree with it, as in PyTorch.
+ * Errors: BERTH_E_TENSOR: the parts do not agree with each other or with the shape.
  */
 BERTH_API berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout,
                                          const int64_t *shape, int32_t rank,
                                          berth_value *const *parts, bool is_coalesced);
 
-/* A nested tensor. Parameters: parts: tensors: buffer, sizes, strides, storage offsets. */
+/*
+ * A nested tensor (torch.nested, strided layout).
+ * Parameters: parts: four tensors: buffer, sizes, strides, storage offsets.
+ * Errors: BERTH_E_TENSOR: the parts do not agree.
+ */
 BERTH_API berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4]);
 
 /*
@@ -601,18 +642,29 @@ BERTH_API berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor
  * names the key or the index.
  * Errors: BERTH_E_ARGUMENT: the first argument is no such container, or the value is NULL or of
  * another tree. BERTH_E_MEMORY.
+ * Threads: one at a time for one tree.
  */
 
-/* Appends an item to a LIST. */
+/* Appends an item to a LIST: list.append(item). */
 BERTH_API int berth_list_append(berth_value *list, berth_value *item);
 
-/* Adds an item to a SET. Errors: BERTH_E_UNSUPPORTED: the item is not hashable. */
+/*
+ * Adds an item to a SET: set.add(item). An item that is equal to one of the set is not added again.
+ * Errors: BERTH_E_UNSUPPORTED: the item is not hashable.
+ */
 BERTH_API int berth_set_add(berth_value *set, berth_value *item);
 
-/* dict[key] = value. Parameters: key: ends with NUL. A key that exists keeps its position. */
+/*
+ * dict[key] = value, for a key that is a text. A key that exists keeps its position.
+ * Parameters: dict: a DICT, ORDERED_DICT or COUNTER. key: UTF-8, ends with NUL; copied.
+ */
 BERTH_API int berth_dict_set(berth_value *dict, const char *key, berth_value *value);
 
-/* dict[key] = value, for any key. Errors: BERTH_E_UNSUPPORTED: the key is not hashable. */
+/*
+ * dict[key] = value, for any key.
+ * Parameters: dict: as for berth_dict_set. key: of the same tree.
+ * Errors: BERTH_E_UNSUPPORTED: the key is not hashable.
+ */
 BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value);
 
 /*
@@ -663,7 +715,11 @@ BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *val
 /* The kind of a value; BERTH_KIND_NONE for NULL. */
 BERTH_API berth_kind berth_value_kind(const berth_value *value);
 
-/* The name of a kind, for example "ordered_dict". Lifetime: static. */
+/*
+ * The name of a kind, for example "OrderedDict".
+ * Returns: a text; "unknown" for a number that is no kind.
+ * Lifetime: static.
+ */
 BERTH_API const char *berth_kind_name(berth_kind kind);
 
 /*
@@ -671,7 +727,7 @@ BERTH_API const char *berth_kind_name(berth_kind kind);
  * false and set it to 0 (false).
  */
 
-/* A BOOL. */
+/* A BOOL: True or False. */
 BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
 
 /* An INT that fits; berth_as_bigint reads one that does not. */
@@ -680,7 +736,10 @@ BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
 /* A FLOAT. An INT is none: 1 and 1.0 are different in Python, too. */
 BERTH_API bool berth_as_float(const berth_value *value, double *result);
 
-/* A COMPLEX. */
+/*
+ * A COMPLEX.
+ * Parameters: real, imaginary: may be NULL.
+ */
 BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
 
 /*
@@ -694,22 +753,35 @@ BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int 
  * may be NULL.
  */
 
-/* An INT beyond 64 bits: its bytes, in two's complement, little-endian. NULL for one that fits. */
+/*
+ * An INT beyond 64 bits: its bytes, in two's complement, little-endian.
+ * Returns: NULL also for an INT that fits: berth_as_int reads it.
+ */
 BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
 
-/* The text of a STR, "module name" of a GLOBAL, "cuda:1" of a DEVICE. It ends with NUL. */
+/*
+ * The text of a STR, "module name" of a GLOBAL, "cuda:1" of a DEVICE.
+ * Parameters: nbytes: receives the length without the NUL at the end. A STR may hold more NULs.
+ */
 BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
 
 /* A BYTES or BYTEARRAY. */
 BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
 
-/* A SIZE, or the shape of a SPARSE. Shapes: *rank items. */
+/*
+ * A SIZE, or the shape of a SPARSE.
+ * Parameters: rank: receives the number of items.
+ * Shapes: the result has *rank items.
+ */
 BERTH_API const int64_t *berth_as_size(const berth_value *value, int32_t *rank);
 
 /* A STORAGE. */
 BERTH_API berth_storage *berth_as_storage(const berth_value *value);
 
-/* A TENSOR, also the one inside a PARAMETER or SUBCLASS. */
+/*
+ * A TENSOR, also the one inside a PARAMETER or SUBCLASS.
+ * Returns: its struct; the elements come from berth_tensor_data and berth_tensor_read.
+ */
 BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
 
 /*
@@ -718,7 +790,10 @@ BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
  */
 BERTH_API size_t berth_value_count(const berth_value *value);
 
-/* Item i of everything that has a count, except dicts; NULL if there is none. */
+/*
+ * Item i of everything that has a count, except dicts. Items of a SET are in the order of the file.
+ * Returns: the item; NULL: there is no item i.
+ */
 BERTH_API berth_value *berth_list_at(const berth_value *list, size_t i);
 
 /*
@@ -729,7 +804,11 @@ BERTH_API berth_value *berth_list_at(const berth_value *list, size_t i);
 BERTH_API bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key,
                              berth_value **item);
 
-/* The item of a dict under a text key; NULL if there is none. */
+/*
+ * The item of a dict under a key that is a text.
+ * Parameters: key: UTF-8, ends with NUL.
+ * Returns: the item; NULL: the dict has no such key, or the value is no dict.
+ */
 BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
 
 /* What a value has beside its items. */
@@ -746,27 +825,37 @@ typedef enum berth_part {
  */
 BERTH_API berth_value *berth_value_part(const berth_value *value, berth_part part);
 
-/* BERTH_REQUIRES_GRAD of a tensor or PARAMETER, BERTH_COALESCED of a SPARSE; else 0. */
+/*
+ * The flags of a value.
+ * Returns: BERTH_REQUIRES_GRAD: of a tensor or PARAMETER. BERTH_COALESCED: of a SPARSE. Else 0.
+ */
 BERTH_API uint32_t berth_value_flags(const berth_value *value);
 
 /* ---- walking ---- */
 
-/* Where a walk stands; valid during the call that gets it. */
+/*
+ * Where a walk stands.
+ * Lifetime: valid during the call that gets it.
+ */
 typedef struct berth_walk berth_walk;
 struct berth_walk {
     const char *(*path)(const berth_walk *walk); /* see berth_walk_path */
 };
 
 /*
- * Returns the path of the value at hand, as berth_find takes it: "['model'][0].__dict__"; "" for
- * the root. Valid until the function of the walker returns. "..." if it is longer than 16 MiB.
+ * The path of the value that the walk stands at, as berth_find takes it: "['model'][0].__dict__".
+ * Lifetime: the text is valid until the function of the walker returns.
+ * Returns: the path; "" for the root; "..." if it is longer than 16 MiB.
  */
 static inline const char *berth_walk_path(const berth_walk *walk)
 {
     return walk->path(walk);
 }
 
-/* Returns 0 to go on, or another number, which ends the walk. */
+/*
+ * A function of a walker.
+ * Returns: 0: go on; another number: end the walk with this result.
+ */
 typedef int (*berth_walk_function)(void *context, const berth_walk *walk, const berth_value *value);
 
 /* What `enter` returns to pass over all that is inside the value. */
@@ -775,27 +864,29 @@ typedef int (*berth_walk_function)(void *context, const berth_walk *walk, const 
 /* Flags of a walker. */
 #define BERTH_WALK_ITEMS 1u /* only items of containers: no attributes, no parts of tensors */
 
+/* What a walk calls. Each function may be NULL. */
 typedef struct berth_walker {
-    uint32_t flags;
-    berth_walk_function enter; /* a value is met for the first time; what is inside follows */
-    berth_walk_function leave; /* all that is inside has been walked; not after BERTH_WALK_SKIP */
-    berth_walk_function alias; /* a value is met again; it is not entered again */
-    void *context;             /* for the functions, of which each may be NULL */
+    uint32_t flags;            /* 0 or BERTH_WALK_ITEMS */
+    berth_walk_function enter; /* at a value, the first time; what is inside follows */
+    berth_walk_function leave; /* after all that is inside; not after BERTH_WALK_SKIP */
+    berth_walk_function alias; /* at a value that was entered before; it is not entered again */
+    void *context;             /* for the functions */
     uint64_t reserved[2];      /* 0 */
 } berth_walker;
 
 /*
  * Walks all values under `value`, depth first and in order: items of containers (keys of dicts are
  * not walked), the parts of sparse, nested and quantized tensors, then what berth_value_part gives.
- * Values that have no identity (None, numbers) are entered wherever they are met.
+ * Values that have no identity (None, numbers) are entered wherever they occur.
  *
- * value: where the walk begins; the first one to be entered.
- * walker: the functions that are called on the way. Read at the start, and not kept.
- * Ownership: the walk owns nothing; values stay their tree's. The functions must not change it.
- * Returns 0, what a function returned to end the walk, BERTH_E_ARGUMENT or BERTH_E_MEMORY. Nothing
- *   recurses, so that values may be nested as deep as a file can hold them. Time is in proportion
- *   to the values, and to the lengths of the paths that are asked for.
- * Threads: several walks may run at once, as long as nobody changes the tree.
+ * Nothing recurses: values may be nested as deep as a file can hold them. Time is in proportion to
+ * the values, and to the lengths of the paths that the functions request.
+ * Parameters: value: where the walk begins; it is the first value to be entered. walker: is read at
+ * the start.
+ * Lifetime: the values stay their tree's. The functions must not change the tree.
+ * Returns: 0; or what a function returned to end the walk.
+ * Errors: BERTH_E_ARGUMENT: the value or the walker is NULL. BERTH_E_MEMORY.
+ * Threads: several walks may run at once, as long as no thread changes the tree.
  */
 BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *walker,
                                berth_error *error);
@@ -830,13 +921,15 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
 typedef struct berth_config berth_config; /* one complete configuration */
 
 /*
- * Sets the program's value of one option.
- * Parameters: text: "off", "4096", "1MiB", "direct".
+ * Sets the program's value of one option, for all threads.
+ * Parameters: name: of the option, or an alias. text: "off", "4096", "1MiB", "direct".
  */
 BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
 
 /*
- * The same with an integer: a number of the option's unit, or 0 and 1 for off and on.
+ * The same with an integer.
+ * Parameters: value: in the option's unit; for a bool 0 or 1; for an enum the index of its value in
+ * the option's bounds.
  */
 BERTH_API int berth_config_set_int(const char *name, int64_t value, berth_error *error);
 
@@ -849,7 +942,8 @@ BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
                                berth_error *error);
 
 /*
- * The same as an integer; an enum's number is its place in the option's bounds.
+ * The same as an integer.
+ * Parameters: value: receives a number, as berth_config_set_int takes it.
  */
 BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
 
@@ -899,7 +993,8 @@ typedef struct berth_option {
 BERTH_API const char *berth_config_name(size_t i);
 
 /*
- * Describes the option of a name or an alias.
+ * Describes an option.
+ * Parameters: name: of the option, or an alias. option: receives the description.
  */
 BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
 
@@ -910,7 +1005,11 @@ BERTH_API int berth_config_describe(const char *name, berth_option *option, bert
  */
 BERTH_API berth_config *berth_config_new(berth_error *error);
 
-/* Frees a configuration. NULL: does nothing. */
+/*
+ * Frees a configuration.
+ * Parameters: config: NULL: does nothing.
+ * Threads: no operation may use it any more.
+ */
 BERTH_API void berth_config_free(berth_config *config);
 
 /*
@@ -940,7 +1039,8 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
 
 /*
  * Sets the program's values from portable text. All take effect, or none does.
- * Parameters: text: as berth_config_print writes it. `#` starts a comment.
+ * Parameters: text: lines "name=value", as berth_config_print writes them. `#` starts a comment.
+ * Errors: BERTH_E_OPTION: the message names the option.
  */
 BERTH_API int berth_config_load(const char *text, berth_error *error);
 
@@ -1131,7 +1231,10 @@ typedef struct berth_target {
     uint64_t reserved[4]; /* 0 */
 } berth_target;
 
-/* A path, with all that berth_save says of it. */
+/*
+ * A path, with all that berth_save says of it.
+ * Lifetime: the text is the caller's; see berth_save_to and berth_job.
+ */
 static inline berth_target berth_to_path(const char *path)
 {
     const berth_target target = {BERTH_TARGET_PATH, -1, path, NULL, NULL, NULL, {0}};
@@ -1159,19 +1262,29 @@ static inline berth_target berth_to_memory(void **bytes, size_t *nbytes)
     return target;
 }
 
-/* A function of the caller. */
+/*
+ * A function of the caller.
+ * Lifetime: *sink is the caller's, and must live as long as the target is used.
+ */
 static inline berth_target berth_to_sink(const berth_sink *sink)
 {
     const berth_target target = {BERTH_TARGET_SINK, -1, NULL, NULL, NULL, sink, {0}};
     return target;
 }
 
-/* Frees memory that berth_to_memory asked for. NULL: nothing. */
+/*
+ * Frees the memory of a save to berth_to_memory.
+ * Parameters: bytes: NULL: does nothing.
+ * Threads: any.
+ */
 BERTH_API void berth_free(void *bytes);
 
 /* ---- contents: what a save writes ---- */
 
-/* One record of an archive. Handed out: text lives as long as the archive or plan. */
+/*
+ * One record of an archive.
+ * Lifetime: if Berth returned it, its text lives as long as the archive or plan.
+ */
 typedef struct berth_record {
     const char *name; /* without the top folder: "data/3" */
     uint64_t nbytes;
@@ -1198,7 +1311,7 @@ typedef struct berth_new_record {
     uint64_t reserved[4]; /* 0 */
 } berth_new_record;
 
-/* The records are all there is: no bookkeeping record is added. */
+/* A flag of berth_of_records: the archive has these records only; Berth adds none. */
 #define BERTH_RECORDS_COMPLETE 1u
 
 typedef enum berth_content_kind {
@@ -1296,6 +1409,7 @@ BERTH_API BERTH_MUST_CHECK int berth_save_begin(const berth_target *target,
                                                 const berth_content *content, uint32_t flags,
                                                 const berth_params *params, berth_job **job,
                                                 berth_error *error);
+
 /*
  * Waits for an event of the job. Can be called again.
  * Parameters: seconds: at most so long; 0: only look; less than 0: without a limit.
@@ -1327,7 +1441,8 @@ BERTH_API bool berth_job_cancel(berth_job *job);
 
 /*
  * Waits until the job is done, and frees it. The job goes on to its end unless it was cancelled.
- * If it failed and nobody has waited for it, the log reports the error. NULL: nothing.
+ * If it failed and nobody has waited for it, the log reports the error.
+ * Parameters: job: NULL: does nothing.
  * Threads: the last call on a job.
  */
 BERTH_API void berth_job_free(berth_job *job);
@@ -1337,6 +1452,7 @@ BERTH_API void berth_job_free(berth_job *job);
 /* What a save would write, before a byte is written. Immutable. Threads: any. */
 typedef struct berth_plan berth_plan;
 
+/* What a plan is, in numbers. */
 typedef struct berth_plan_info {
     uint64_t nbytes;  /* exact size of the file */
     size_t n_records; /* for berth_plan_at */
@@ -1354,13 +1470,26 @@ BERTH_API BERTH_MUST_CHECK berth_plan *berth_plan_new(const berth_target *target
                                                       const berth_content *content,
                                                       const berth_params *params,
                                                       berth_error *error);
-BERTH_API void berth_plan_free(berth_plan *plan); /* NULL: nothing */
-/* Fills *info. Of a plan of NULL: zeros. */
-BERTH_API void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info);
+
 /*
- * Fills *record with record i in the file's order. Its crc32 is 0: no byte has been looked at.
+ * Frees a plan.
+ * Parameters: plan: NULL: does nothing.
+ * Threads: no other thread may use it any more.
+ */
+BERTH_API void berth_plan_free(berth_plan *plan);
+
+/*
+ * Fills *info.
+ * Parameters: plan: NULL: *info becomes zeros.
+ * Threads: any.
+ */
+BERTH_API void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info);
+
+/*
+ * Fills *record with record i in the file's order. Its crc32 is 0: no byte was read yet.
  * Lifetime: its name lives as long as the plan.
- * Returns: 0, BERTH_E_NOT_FOUND: there is no such record, or BERTH_E_ARGUMENT.
+ * Errors: BERTH_E_NOT_FOUND: there is no record i. BERTH_E_ARGUMENT: NULL.
+ * Threads: any.
  */
 BERTH_API int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record);
 
@@ -1431,6 +1560,7 @@ typedef struct berth_temporary {
     const berth_error *error; /* why it could not be removed; NULL: removed, or not tried */
 } berth_temporary;
 
+/* Receives each temporary file, on the thread that called berth_clean. */
 typedef void (*berth_temporary_function)(void *context, const berth_temporary *temporary);
 
 /* For berth_clean: remove files that are dead, and unknown ones older than min_age_seconds. */
@@ -1498,7 +1628,7 @@ typedef enum berth_source_kind {
 } berth_source_kind;
 
 /*
- * Where a load comes from. The four functions below make one.
+ * Where a load comes from. The next four functions make one.
  */
 typedef struct berth_source {
     berth_source_kind kind;
@@ -1514,7 +1644,10 @@ typedef struct berth_source {
     uint64_t reserved[4]; /* 0 */
 } berth_source;
 
-/* A file, with all that berth_open says of it. */
+/*
+ * A file, with all that berth_open says of it.
+ * Lifetime: the text is the caller's, until it is opened.
+ */
 static inline berth_source berth_from_path(const char *path)
 {
     const berth_source source = {BERTH_SOURCE_PATH, -1, path, NULL, 0, NULL, NULL, NULL, {0}};
@@ -1557,14 +1690,17 @@ BERTH_API BERTH_MUST_CHECK int berth_open_source(const berth_source *source,
                                                  berth_checkpoint **checkpoint, berth_error *error);
 
 /*
- * Closes a checkpoint and frees everything that was returned from it. NULL: does nothing.
+ * Closes a checkpoint and frees everything that was returned from it.
+ * Parameters: checkpoint: NULL: does nothing.
  * Threads: no other thread may use the checkpoint any more.
  */
 BERTH_API void berth_close(berth_checkpoint *checkpoint);
 
 /*
  * The value that was saved.
- * Lifetime: the checkpoint's.  Threads: any.
+ * Lifetime: the checkpoint's.
+ * Returns: the value; NULL for NULL.
+ * Threads: any.
  */
 BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
 
@@ -1572,6 +1708,7 @@ BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
  * Finds a value by its name or its path. A name is made of dict keys and list indices with dots
  * between them: "model.0.weight". A path is unambiguous: "['model'][0]['a.b']". The empty name is
  * the root. If a tensor and another value have the same name, the tensor is found.
+ * Parameters: name: UTF-8, ends with NUL.
  * Lifetime: the checkpoint's.
  * Returns: the value; NULL on failure.
  * Errors: BERTH_E_NOT_FOUND: the message says what is near. BERTH_E_AMBIGUOUS: the message names
@@ -1631,7 +1768,8 @@ typedef struct berth_named_tensor {
 BERTH_API size_t berth_tensor_count(const berth_checkpoint *checkpoint);
 
 /*
- * Tensor i, in the order in which a walk meets them.
+ * Tensor i, in the order of berth_value_walk.
+ * Parameters: named: receives the tensor and its names.
  * Errors: BERTH_E_NOT_FOUND: there is no tensor i.
  * Threads: any, but the texts belong to the last call.
  */
@@ -1913,9 +2051,11 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
  * it is the last one that is reported. A record that the disk cannot read (EIO, ENODATA, EILSEQ) is
  * bad too, with that system_errno; but not in the legacy format, nor if opening needs it. A request
  * that fails once and succeeds when it is repeated is an error.
- * Parameters: report: gets every record; NULL: no report. verdict: counts what was checked until
- * the first failure; NULL: not wanted. Returns: 0; or the first thing found bad: what keeps the
- * source from being opened, else the first bad record in the file's order. Threads: any.
+ * Parameters: report: gets every record; NULL: no report. verdict: receives counts of what was
+ * checked until the first failure; may be NULL.
+ * Returns: 0; or the status of the first error: one that keeps the source from being opened, else
+ * that of the first bad record in the file's order.
+ * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_verify(const berth_source *source, const berth_params *params,
                                             berth_record_function report, void *context,
@@ -1997,8 +2137,8 @@ BERTH_API BERTH_MUST_CHECK int berth_archive_read(berth_archive *archive,
  * ahead by itself is part of a pass, unless a pass is shorter than four such reads.
  *
  * The option load.prefetch chooses the method (off: populate):
- *   populate  reads pages and makes them present in the map: who touches them then waits for
- * nothing advise    asks the system to read; the bytes may still be on their way when
+ *   populate  reads pages and makes them present in the map, so that using them waits for nothing
+ *   advise    asks the system to read; the bytes may still be on their way when
  *             berth_prefetch_advance returns
  *   read      reads through a small buffer, so that the page cache holds the bytes; also where
  *             storages are not mapped (load.mmap=off and others), or the system cannot populate
@@ -2026,15 +2166,15 @@ typedef struct berth_prefetch berth_prefetch;
 
 /*
  * Begins to load, and returns at once.
- * Parameters: what: NULL: all storages. flags: 0 or BERTH_PREFETCH_LOCK, BERTH_PREFETCH_SEQUENTIAL.
- * call: only its config is used.
+ * Parameters: selection: NULL: all storages. flags: 0 or BERTH_PREFETCH_LOCK,
+ * BERTH_PREFETCH_SEQUENTIAL. params: only its config is used.
  * Lifetime: *prefetch is the caller's, to be freed with berth_prefetch_free; NULL on failure.
  * Errors: BERTH_E_MEMORY: io.memory_nbytes is too small for one window (the message names the
  * missing bytes), or the pages may not be locked (RLIMIT_MEMLOCK).
  */
 BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint,
-                                                    const berth_selection *what, uint32_t flags,
-                                                    const berth_params *call,
+                                                    const berth_selection *selection,
+                                                    uint32_t flags, const berth_params *params,
                                                     berth_prefetch **prefetch, berth_error *error);
 
 /*
@@ -2056,12 +2196,17 @@ BERTH_API int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tenso
  */
 BERTH_API int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error);
 
-/* Begins nothing more. Calls that wait return BERTH_E_CANCELLED. Does not wait. NULL: nothing. */
+/*
+ * Stops a prefetch: no request begins any more, and calls that wait return BERTH_E_CANCELLED. It
+ * does not wait for requests that have begun. Parameters: prefetch: NULL: does nothing. Threads:
+ * any.
+ */
 BERTH_API void berth_prefetch_cancel(berth_prefetch *prefetch);
 
 /*
- * Cancels, waits for what is being loaded (one window per thread at most), and frees. An error that
- * no call has returned goes to the log. NULL: nothing.
+ * Cancels a prefetch, waits for what is being loaded (one request per thread at most), and frees
+ * it. An error that no call has returned goes to the log. Parameters: prefetch: NULL: does nothing.
+ * Threads: the last call on a prefetch.
  */
 BERTH_API void berth_prefetch_free(berth_prefetch *prefetch);
 
@@ -2090,7 +2235,11 @@ typedef struct berth_prefetch_stats {
     uint64_t reserved[4];
 } berth_prefetch_stats;
 
-/* Copies the statistics as they are now. */
+/*
+ * Copies the statistics as they are now.
+ * Errors: BERTH_E_ARGUMENT: NULL.
+ * Threads: any.
+ */
 BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
                                        berth_error *error);
 
@@ -2150,17 +2299,18 @@ typedef struct berth_rows_limits {
  * Makes an empty cache. io.threads threads read rows; io.threads=0: 16, because they mostly wait
  * (but where reads do not wait, only as many as there are processors). io.threads=1: none, and
  * berth_rows_wait reads.
- * Parameters: call: only its config is used.
+ * Parameters: limits: see berth_rows_limits; copied. params: only its config is used.
  * Lifetime: *rows is the caller's, to be freed with berth_rows_free; NULL on failure.
  * Errors: BERTH_E_MEMORY: there is not that much memory, or io.memory_nbytes is less than both
  * limits together; the message names the missing bytes. BERTH_E_ARGUMENT: invalid limits.
  */
 BERTH_API BERTH_MUST_CHECK int berth_rows_new(const berth_rows_limits *limits,
-                                              const berth_params *call, berth_rows **rows,
+                                              const berth_params *params, berth_rows **rows,
                                               berth_error *error);
 
 /*
- * Ends all reading and frees the cache. Live tickets and their pointers end with it. NULL: nothing.
+ * Ends all reading and frees the cache. Live tickets and their pointers end with it.
+ * Parameters: rows: NULL: does nothing.
  * Threads: no other thread may be in a call with this cache.
  */
 BERTH_API void berth_rows_free(berth_rows *rows);
@@ -2228,7 +2378,11 @@ typedef struct berth_rows_stats {
     uint64_t reserved[4];
 } berth_rows_stats;
 
-/* Copies the statistics as they are now. */
+/*
+ * Copies the statistics as they are now.
+ * Errors: BERTH_E_ARGUMENT: NULL.
+ * Threads: any.
+ */
 BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error *error);
 
 /* ===================================================================== */
@@ -2266,12 +2420,7 @@ BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, be
 /* ---- saving from devices ---- */
 
 /*
- * Like berth_storage_new, for bytes on a device: nbytes bytes from `address` on, which stay the
- * caller's. `location`: the device, "cuda:0"; "cuda" is the first one, and is saved as "cuda:0".
- * `ready`: an event (CUevent, cudaEvent_t) of that device, recorded behind the kernels that write
- * the bytes, and in no capture of a graph: whoever copies them lets the device wait for it. NULL:
- * they are there. The event must live as long as the bytes must. NULL, and berth_tree_error tells,
- * also if the device cannot be opened or the first or last byte is not its memory.
+ * Makes a storage from memory of a device, as berth_storage_new does from memory of the host.
  *
  *     berth_storage *storage =
  *         berth_device_storage_new(tree, BERTH_FLOAT32, address, nbytes, "cuda:0", event);
@@ -2279,11 +2428,18 @@ BERTH_API int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, be
  *                    berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1,
  *                                                             .shape = &n, .storage = storage}));
  *
- * Storages on several devices and on the host may mix in one file, which is as if all had been on
- * the host, but for the locations that it records. Saves read the bytes by asynchronous copies on
- * streams of their own, and look again whether they are the device's. For a job they must stay as
- * they are until it is staged: from then on they may be overwritten or freed, while the copy is
- * still on its way to the file.
+ * One file may have storages of several devices and of the host. It differs from a file of host
+ * storages only in the locations that it records. Saves read the bytes by asynchronous copies on
+ * streams of their own, and check again that they are the device's.
+ * Parameters: address, nbytes: the bytes. location: the device, "cuda:0"; "cuda" is the first one,
+ * and is saved as "cuda:0". ready: an event (CUevent, cudaEvent_t) of that device, recorded after
+ * the kernels that write the bytes, and in no capture of a graph: the device waits for it before it
+ * copies. NULL: the bytes are ready.
+ * Lifetime: the bytes stay the caller's. They must live, unchanged, as long as the tree; for a job,
+ * until it is staged: from then on they may be overwritten or freed. The event must live as long.
+ * Returns: the storage; NULL on failure, and berth_tree_error tells why.
+ * Errors: BERTH_E_DEVICE: the device cannot be opened. BERTH_E_ARGUMENT: the first or the last byte
+ * is not its memory.
  */
 BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype,
                                                   uintptr_t address, uint64_t nbytes,
@@ -2353,12 +2509,14 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uint
 /*
  * The address of a tensor's first element on its device, in the device's byte order. Its strides
  * apply. Loads the storage if that has not been done. Memory that Berth allocates begins at
- * multiples of 512 bytes; for storages of up to 64 KiB at multiples of 64. Saves of the
- * checkpoint's values and berth_tensor_read see what a program writes there. Such saves copy
- * through ordinary memory; a storage that is made by berth_device_storage_new over the address is
- * saved faster. Lifetime: the memory is there until berth_close, or it is the caller's. Returns:
- * *address; 0 if the tensor is empty. Errors: BERTH_E_ARGUMENT: its place is the host. Otherwise as
- * for berth_load. Threads: any.
+ * multiples of 512 bytes; for storages of up to 64 KiB at multiples of 64.
+ *
+ * Saves of the checkpoint's values and berth_tensor_read see what a program writes there. Such
+ * saves copy through ordinary memory; a storage that is made by berth_device_storage_new over the
+ * address is saved faster. Parameters: address: receives the address; 0 if the tensor is empty.
+ * Lifetime: the memory is there until berth_close, or it is the caller's.
+ * Errors: BERTH_E_ARGUMENT: the tensor's device is the host. Otherwise as for berth_load.
+ * Threads: any.
  */
 BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                           uintptr_t *address, berth_error *error);

@@ -218,8 +218,8 @@ int bth_error_add_record(berth_error *error, const char *record)
 
 int bth_fail_memory(berth_error *error, uint64_t nbytes)
 {
-    return BTH_FAIL(error, BERTH_E_MEMORY, "out of memory: %llu bytes were requested",
-                    (unsigned long long)nbytes);
+    return bth_fail_status(error, BERTH_E_MEMORY, "out of memory: %llu bytes were requested",
+                           (unsigned long long)nbytes);
 }
 
 static berth_log_function log_function;

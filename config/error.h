@@ -34,10 +34,6 @@ void bth_error_clear(berth_error *error);
 int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
              ...) __attribute__((format(printf, 5, 6)));
 
-/* The same without a record and an offset. */
-#define bth_fail_argument(error, ...)                                                              \
-    bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
-
 /*
  * The same for a failed system call: the message ends in ": " and the text of errno. The code is
  * NO_SPACE for ENOSPC, EDQUOT and EFBIG, MEMORY for ENOMEM, NOT_FOUND for ENOENT, else SYSTEM.
@@ -45,10 +41,11 @@ int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, 
 int bth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* The same for failures that have no record and no offset. */
-#define BTH_FAIL(error, code, ...) bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
-#define BTH_FAIL_ARGUMENT(error, ...) BTH_FAIL(error, BERTH_E_ARGUMENT, __VA_ARGS__)
-#define BTH_FAIL_ERRNO(error, system_errno, ...)                                                   \
+/* Without a record and an offset. */
+#define bth_fail_status(error, code, ...)                                                          \
+    bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+#define bth_fail_argument(error, ...) bth_fail_status(error, BERTH_E_ARGUMENT, __VA_ARGS__)
+#define bth_fail_system(error, system_errno, ...)                                                  \
     bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 
 /* Puts "name: " before the message if an error is set; once per operation. Returns its code. */

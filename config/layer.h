@@ -25,7 +25,7 @@ void bth_layer_add(bth_layer *layer, const bth_layer *more);
 /* Copies the values that the layer sets to `config`. */
 void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
 
-/* Adds "name=value" words. `source`: as for bth_option_parse. A failure leaves the layer undefined.
+/* Adds "name=value" words. `source`: see bth_option_parse. After a failure the layer is undefined.
  */
 int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source,
                           berth_error *error);

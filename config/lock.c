@@ -144,7 +144,7 @@ void bth_lock_end(bth_lock *lock)
 
 int bth_fail_forked(berth_error *error, const char *what)
 {
-    return BTH_FAIL_ARGUMENT(error,
+    return bth_fail_argument(error,
                              "this %s belongs to the parent process, whose threads do not exist "
                              "here: make a new one in this process",
                              what);

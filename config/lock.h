@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Locks that a forked child can take, even if a thread of its parent held them at the fork (X11).
- * The child initializes a lock again when it first takes it. There is no fork handler that takes
- * locks: it would deadlock with a holder that waits for Python's global lock.
+ * Locks that a forked child can acquire, even if a thread of its parent held them at the fork
+ * (X11): the child then initializes the lock again. A fork handler that acquires locks would
+ * deadlock with a holder that waits for Python's global lock.
  */
 #ifndef BTH_CONFIG_LOCK_H
 #define BTH_CONFIG_LOCK_H
@@ -29,10 +29,9 @@ static inline uint64_t bth_process(void)
 }
 
 /*
- * How many forks have begun, here and in the parents. Data that was noted with the number of its
- * fork came into being during that fork. If a device wrote it, the child may have an older version
- * than the note: the kernel copies pages that are pinned at once, and other pages when they are
- * next changed.
+ * How many forks have begun, here and in the parents. A note that has the number of its own fork
+ * was written during that fork. If it is about data that a device wrote, the child may have older
+ * data: the kernel copies pinned pages at once, and other pages when they change.
  */
 uint64_t bth_forks(void);
 
@@ -47,17 +46,16 @@ typedef enum bth_lock_state {
 typedef struct bth_lock {
     pthread_mutex_t mutex;
     _Atomic uint64_t process; /* where the mutex was initialized; one bit: it is being done */
-    bth_lock_state state;     /* the result of the next bth_lock_acquire */
+    bth_lock_state state;     /* of the next bth_lock_acquire */
 } bth_lock;
 
 void bth_lock_begin(bth_lock *lock);
-/* Takes the lock. If the result is not OURS, the caller first repairs what the lock protects. */
+/* If the result is not OURS, the caller first repairs the data that the lock protects. */
 bth_lock_state bth_lock_acquire(bth_lock *lock);
 void bth_lock_release(bth_lock *lock);
 /* Whether this process initialized the lock. False: the object is the parent's. */
 bool bth_lock_is_ours(const bth_lock *lock);
-/* For a lock of the parent's that this process has not taken: whether nobody held it at the fork.
- */
+/* Of a parent's lock that this process has not acquired: whether it was free at the fork. */
 bool bth_lock_was_free(bth_lock *lock);
 /* Does nothing to a lock of the parent's. */
 void bth_lock_end(bth_lock *lock);

@@ -38,8 +38,7 @@ size_t bth_option_index(const bth_option_row *row);
  */
 const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank);
 
-/* Whether a variable's name ("SAVE_METHD") begins with a section of options: then it must be one.
- */
+/* Whether a variable's name ("SAVE_METHD") begins with a section: then it must be an option. */
 bool bth_option_is_in_section(const char *name, size_t n);
 
 /* The field of a row. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Configuration layers, highest first: forced, patch of the thread, program, environment, default.
- */
+/* The layers, highest first: forced, patch of the thread, program, environment, default. */
 #include "config/options.h"
 
 #include <pthread.h>
@@ -121,7 +120,7 @@ int berth_config_patch(const char *assignments, berth_error *error)
     *inner = (patch){.outer = outer, .layer = layer};
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
-        return BTH_FAIL(error, BERTH_E_MEMORY, "out of memory for thread-local values");
+        return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
     }
     return 0;
 }
@@ -132,7 +131,7 @@ int berth_config_unpatch(berth_error *error)
     patch *inner = innermost_patch();
 
     if (!inner)
-        return BTH_FAIL_ARGUMENT(error, "this thread has no patch to undo");
+        return bth_fail_argument(error, "this thread has no patch to undo");
     (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
     bth_release(inner);
     return 0;
@@ -203,7 +202,7 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
 {
     for (size_t i = 0; i < n; i++)
         if (reserved[i] != 0)
-            return BTH_FAIL_ARGUMENT(
+            return bth_fail_argument(
                 error,
                 "%s: reserved[%zu] is not 0: a newer library may know its meaning, %s does not",
                 name, i, BERTH_VERSION_STRING);
@@ -229,7 +228,8 @@ static const bth_option_row *option_find(const char *name, berth_error *error)
     const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
     if (!row)
-        (void)BTH_FAIL(error, BERTH_E_OPTION, "%.100s: no such option", name ? name : "(null)");
+        (void)bth_fail_status(error, BERTH_E_OPTION, "%.100s: no such option",
+                              name ? name : "(null)");
     return row;
 }
 
@@ -251,7 +251,7 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
     if (!row)
         return error->code;
     if (!text)
-        return BTH_FAIL_ARGUMENT(error, "%s: no value", row->name);
+        return bth_fail_argument(error, "%s: no value", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
     program_set(row, value);
@@ -281,7 +281,7 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
-        return BTH_FAIL_ARGUMENT(error, "%s: its value needs %zu bytes", row->name,
+        return bth_fail_argument(error, "%s: its value needs %zu bytes", row->name,
                                  strlen(printed) + 1);
     memcpy(text, printed, strlen(printed) + 1);
     return 0;
@@ -406,7 +406,7 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
     bth_layer layer = {0};
 
     if (!config)
-        return BTH_FAIL_ARGUMENT(error, "no configuration");
+        return bth_fail_argument(error, "no configuration");
     if (bth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
         return error->code;
     bth_layer_apply(&layer, config);

@@ -38,7 +38,7 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
     struct berth_config in_force;
 
     if (form < BERTH_CONFIG_PORTABLE || form > BERTH_CONFIG_CODE)
-        return BTH_FAIL_ARGUMENT(error, "a configuration cannot be printed in form %d", (int)form);
+        return bth_fail_argument(error, "a configuration cannot be printed in form %d", (int)form);
     if (!config && bth_config_in_force(&in_force, error) < 0)
         return error->code;
     write_text(&out, "%s", "");

@@ -37,9 +37,9 @@ typedef struct bth_layout_entry {
  * does not fit 63 bits or a length does not fit its field.
  */
 int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbytes,
-                             uint32_t alignment, bth_layout_entry *place);
+                             uint32_t alignment, bth_layout_entry *entry);
 
 /* Bytes of the central directory entry of a placed record. */
-uint64_t bth_layout_central_nbytes(const bth_layout_entry *place);
+uint64_t bth_layout_central_nbytes(const bth_layout_entry *entry);
 
 #endif

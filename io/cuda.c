@@ -66,10 +66,10 @@ static int cuda_fail_missing(const char *missing, berth_error *error)
     int version = 0;
 
     if (cuda.DriverGetVersion && cuda.DriverGetVersion(&version) == CUDA_SUCCESS)
-        return BTH_FAIL(error, BERTH_E_DEVICE,
-                        LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
-                        version / 1000, version % 1000 / 10);
-    return BTH_FAIL(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
+                               version / 1000, version % 1000 / 10);
+    return bth_fail_status(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
 }
 
 /*
@@ -121,8 +121,8 @@ static int cuda_load(berth_error *error)
     void *library = bth_system.dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        return BTH_FAIL(error, BERTH_E_DEVICE, "there is no CUDA driver on this machine (%s)",
-                        why ? why : LIBRARY);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
     }
     const char *missing = cuda_find_functions(library);
     if (missing)
@@ -130,8 +130,8 @@ static int cuda_load(berth_error *error)
     CUresult result = cuda.Init(0);
     if (result != CUDA_SUCCESS) {
         cuda_describe((int)result, &described);
-        return BTH_FAIL(error, described.code, "the CUDA driver does not start: %s",
-                        described.text);
+        return bth_fail_status(error, described.code, "the CUDA driver does not start: %s",
+                               described.text);
     }
     is_loaded = true;
     return 0;
@@ -171,8 +171,7 @@ static void visit_unrelax(struct visit *visit)
         visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
 }
 
-/* Some drivers change the mode of a thread only in a live context: the thread's own, or this one.
- */
+/* Some drivers change a thread's mode only in a live context: the thread's own, or this one. */
 static CUresult visit_begin(CUcontext context, struct visit *visit)
 {
     visit_relax(visit);
@@ -354,8 +353,7 @@ static int cuda_unregister_pinned(bth_device_handle *device, void *bytes)
 
 /* ---- streams ---- */
 
-/* NON_BLOCKING: otherwise our stream and the default one, used for training, wait for each other.
- */
+/* NON_BLOCKING: otherwise our stream and the default one (of training) wait for each other. */
 static int cuda_open_stream(bth_device_handle *device, void **stream)
 {
     CUstream opened = NULL;

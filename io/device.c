@@ -50,8 +50,8 @@ device_report(bth_device_handle *device, int result, berth_error *error, const c
     atomic_store(&device->is_doubted, true);
     device->driver->describe(result, &described);
     const char *what_next = described.is_final ? ", and the process must be started again" : "";
-    return BTH_FAIL(error, described.code, "%s: %s%s: %s", device->name, failed, what_next,
-                    described.text);
+    return bth_fail_status(error, described.code, "%s: %s%s: %s", device->name, failed, what_next,
+                           described.text);
 }
 
 /* ---- opening ---- */
@@ -70,8 +70,10 @@ static bool parse_ordinal(const char *text, unsigned *ordinal)
 
 static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
 {
-    size_t length = strcspn(name, ":");
+    size_t length = name ? strcspn(name, ":") : 0;
 
+    if (!name)
+        return bth_fail_argument(error, "the name of the device is NULL");
     *kind = 0;
     while (drivers[*kind] && (strlen(drivers[*kind]->kind) != length ||
                               strncmp(drivers[*kind]->kind, name, length) != 0))
@@ -82,10 +84,10 @@ static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_e
         return 0;
 #ifndef BERTH_HAS_CUDA
     if (is_name && length == 4 && strncmp(name, "cuda", 4) == 0)
-        return BTH_FAIL(error, BERTH_E_UNAVAILABLE,
-                        "%s: this library was built without support for CUDA devices", name);
+        return bth_fail_status(error, BERTH_E_UNAVAILABLE,
+                               "%s: this library was built without support for CUDA devices", name);
 #endif
-    return BTH_FAIL_ARGUMENT(
+    return bth_fail_argument(
         error, "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
 }
 
@@ -98,8 +100,8 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
     if (device_report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
         return error->code;
     if (device->ordinal >= n)
-        return BTH_FAIL(error, BERTH_E_DEVICE, "%s: there is no such device, the driver has %u",
-                        device->name, n);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               "%s: there is no such device, the driver has %u", device->name, n);
     if (device->is_open &&
         device->driver->check(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
@@ -112,10 +114,11 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
 
 static int device_fail_forked(const bth_device_handle *device, berth_error *error)
 {
-    return BTH_FAIL(error, BERTH_E_DEVICE,
-                    "%s: this process was forked from one that had opened a device, and devices "
-                    "do not survive that",
-                    device->name);
+    return bth_fail_status(
+        error, BERTH_E_DEVICE,
+        "%s: this process was forked from one that had opened a device, and devices "
+        "do not survive that",
+        device->name);
 }
 
 /* X11: a child does not use devices if its parent had one, or was opening one. */
@@ -159,8 +162,9 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
     wanted.driver = drivers[kind];
     (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", wanted.driver->kind, wanted.ordinal);
     if (wanted.ordinal >= DEVICES_MAX)
-        return BTH_FAIL(error, BERTH_E_DEVICE, "%s: there is no such device, at most %d are used",
-                        wanted.name, DEVICES_MAX);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               "%s: there is no such device, at most %d are used", wanted.name,
+                               DEVICES_MAX);
     if (device_open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
         return error->code;
     *device = &opened.devices[kind][wanted.ordinal];
@@ -208,9 +212,9 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
     if (life != bth_device_life(device))
-        return BTH_FAIL(error, BERTH_E_DEVICE,
-                        "%s: its context died and was opened again: what was in it is lost",
-                        device->name);
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               "%s: its context died and was opened again: what was in it is lost",
+                               device->name);
     return device_report(device, device->driver->check(device, false), error, "its context died");
 }
 
@@ -262,9 +266,9 @@ static int device_check_byte(bth_device_handle *device, uintptr_t address, size_
     if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
         return 0;
     if (owner.kind == BTH_MEMORY_DEVICE)
-        return BTH_FAIL_ARGUMENT(error, "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name,
+        return bth_fail_argument(error, "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name,
                                  nbytes, (size_t)address, device->driver->kind, owner.ordinal);
-    return BTH_FAIL_ARGUMENT(error,
+    return bth_fail_argument(error,
                              "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
                              device->name, nbytes, (size_t)address);
 }
@@ -275,7 +279,7 @@ int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
-        return BTH_FAIL_ARGUMENT(error, "%s: %zu bytes at 0x%zx end beyond all addresses",
+        return bth_fail_argument(error, "%s: %zu bytes at 0x%zx end beyond all addresses",
                                  device->name, nbytes, (size_t)address);
     if (device_check_byte(device, address, nbytes, address, error) < 0)
         return error->code;

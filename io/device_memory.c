@@ -3,13 +3,6 @@
 #include "config/error.h"
 #include "io/device.h"
 
-static int device_open_named(const char *device, bth_device_handle **handle, berth_error *error)
-{
-    if (!device)
-        return BTH_FAIL_ARGUMENT(error, "the name of the device is NULL");
-    return bth_device_open(device, handle, error);
-}
-
 int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
                             berth_error *error)
 {
@@ -17,7 +10,7 @@ int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *addres
 
     BTH_ERROR_BEGIN(error);
     *address = 0;
-    if (device_open_named(device, &handle, error) < 0)
+    if (bth_device_open(device, &handle, error) < 0)
         return error->code;
     return bth_device_allocate(handle, nbytes, address, error);
 }
@@ -28,7 +21,7 @@ void berth_device_memory_free(const char *device, uintptr_t address)
     berth_error error;
 
     bth_error_clear(&error);
-    if (address != 0 && device_open_named(device, &handle, &error) == 0)
+    if (address != 0 && bth_device_open(device, &handle, &error) == 0)
         bth_device_release(handle, address);
 }
 
@@ -40,9 +33,8 @@ int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes,
 
     BTH_ERROR_BEGIN(error);
     if (direction != BERTH_TO_DEVICE && direction != BERTH_FROM_DEVICE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid direction %d",
-                        (int)direction);
-    if (device_open_named(device, &handle, error) < 0 ||
+        return bth_fail_argument(error, "invalid direction %d", (int)direction);
+    if (bth_device_open(device, &handle, error) < 0 ||
         bth_device_check(handle, address, nbytes, error) < 0)
         return error->code;
     if (direction == BERTH_FROM_DEVICE)

@@ -5,13 +5,9 @@
 #include <errno.h>
 
 #include "config/error.h"
+#include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-
-static uint32_t max_of(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 static bool is_power_of_two(uint32_t n)
 {
@@ -33,22 +29,22 @@ static bool set_alignment(int fd, const struct stat *status, bth_direct *direct)
         (status_more.stx_mask & STATX_DIOALIGN)) {
         if (!is_power_of_two(status_more.stx_dio_offset_align)) /* 0: this file has no direct I/O */
             return false;
-        block_nbytes = max_of(block_nbytes, status_more.stx_dio_offset_align);
+        block_nbytes = (uint32_t)bth_max(block_nbytes, status_more.stx_dio_offset_align);
         memory_alignment = status_more.stx_dio_mem_align;
     }
 #endif
     if (status->st_blksize > 0 && status->st_blksize <= BTH_MAX_DIRECT_BLOCK_NBYTES)
-        block_nbytes = max_of(block_nbytes, (uint32_t)status->st_blksize);
+        block_nbytes = (uint32_t)bth_max(block_nbytes, (uint32_t)status->st_blksize);
     direct->block_nbytes = block_nbytes;
     direct->memory_alignment = memory_alignment;
     return is_power_of_two(block_nbytes) && block_nbytes <= BTH_MAX_DIRECT_BLOCK_NBYTES &&
            is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
 }
 
-/* `none`: the reason if the file system has no such I/O. */
-static bool direct_open(int fd, int flags, const char *none, bth_direct *direct,
-                        const char **reason)
+bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
 {
+    const char *none = flags == O_WRONLY ? "the file system has no direct writes"
+                                         : "the file system has no direct reads";
     struct stat first, second;
 
     *direct = (bth_direct){.fd = -1};
@@ -70,16 +66,6 @@ static bool direct_open(int fd, int flags, const char *none, bth_direct *direct,
         return true;
     bth_direct_close(direct);
     return false;
-}
-
-bool bth_direct_open(int fd, bth_direct *direct, const char **reason)
-{
-    return direct_open(fd, O_WRONLY, "the file system has no direct writes", direct, reason);
-}
-
-bool bth_direct_open_reading(int fd, bth_direct *direct, const char **reason)
-{
-    return direct_open(fd, O_RDONLY, "the file system has no direct reads", direct, reason);
 }
 
 static bool is_refusal(int system_errno)

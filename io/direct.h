@@ -16,13 +16,11 @@ typedef struct bth_direct {
 } bth_direct;
 
 /*
- * Opens the file of fd for direct writes, through fd and not by its path, and checks that it is the
- * same file (F1). False: not possible, for *reason, a static text; that is no error. Even after
- * true the first request may fail with EINVAL.
+ * Opens the file of fd again, through fd and not by its path, and checks that it is the same file
+ * (F1). flags: O_RDONLY or O_WRONLY. False: not possible; *reason, a static text, says why; that is
+ * no error. Even after true the first request may fail with EINVAL.
  */
-bool bth_direct_open(int fd, bth_direct *direct, const char **reason);
-/* The same for direct reads. */
-bool bth_direct_open_reading(int fd, bth_direct *direct, const char **reason);
+bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason);
 /*
  * Reads whole blocks. *done_nbytes is less than nbytes where the file ends, where the kernel
  * returned part of a block, or where it refused the request (EINVAL, EFAULT, EOPNOTSUPP: *refused).

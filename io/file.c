@@ -16,11 +16,11 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
     struct stat status;
 
     if (bth_system.fstat(fd, &status) < 0)
-        return BTH_FAIL_ERRNO(error, errno, "cannot be examined");
+        return bth_fail_system(error, errno, "cannot be examined");
     if (!S_ISREG(status.st_mode))
-        return BTH_FAIL(error, BERTH_E_NOT_CHECKPOINT, "%s",
-                        S_ISDIR(status.st_mode) ? "is a folder, not a file"
-                                                : "is not a regular file");
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s",
+                               S_ISDIR(status.st_mode) ? "is a folder, not a file"
+                                                       : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
     return 0;
 }
@@ -29,9 +29,7 @@ static int file_open(const char *path, int flags)
 {
     int fd;
 
-    do
-        fd = bth_system.open(path, flags | O_CLOEXEC, 0);
-    while (fd < 0 && errno == EINTR);
+    BTH_REPEAT(fd, bth_system.open(path, flags | O_CLOEXEC, 0));
     return fd;
 }
 
@@ -65,7 +63,7 @@ int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *erro
     int opened = open_for_reading(path);
 
     if (opened < 0)
-        return BTH_FAIL_ERRNO(error, errno, "cannot be opened");
+        return bth_fail_system(error, errno, "cannot be opened");
     if (bth_file_size(opened, nbytes, error) < 0) {
         bth_file_close(opened);
         return error->code;
@@ -74,12 +72,17 @@ int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *erro
     return 0;
 }
 
+const char *bth_file_path(int fd, char path[BTH_FILE_PATH_NBYTES])
+{
+    (void)snprintf(path, BTH_FILE_PATH_NBYTES, "/proc/self/fd/%d", fd);
+    return path;
+}
+
 int bth_file_open_again(int fd, int flags)
 {
-    char path[32];
+    char path[BTH_FILE_PATH_NBYTES];
 
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return file_open(path, flags);
+    return file_open(bth_file_path(fd, path), flags);
 }
 
 bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
@@ -89,9 +92,7 @@ bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
 
     if (fd < 0)
         return false;
-    do
-        n = bth_system.pread(fd, text, text_nbytes - 1, 0);
-    while (n < 0 && errno == EINTR);
+    BTH_REPEAT(n, bth_system.pread(fd, text, text_nbytes - 1, 0));
     bth_file_close(fd);
     if (n <= 0)
         return false;

@@ -15,6 +15,9 @@
 int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);
 /* The present size of an open file; fails if it is not a regular file. */
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error);
+/* The path of an open file in /proc. */
+#define BTH_FILE_PATH_NBYTES 32
+const char *bth_file_path(int fd, char path[BTH_FILE_PATH_NBYTES]);
 /*
  * Makes a second open file description, through fd and not by its path (F1). flags: O_RDONLY or
  * O_WRONLY, and O_DIRECT. -1 and errno on failure.
@@ -25,8 +28,7 @@ bool bth_file_read_text(const char *path, char *text, size_t text_nbytes);
 /* Ignores -1. A failure of close after reading is no error. */
 void bth_file_close(int fd);
 
-/* After a failed transfer: whether to try again. Waits first after EAGAIN (`events` as for poll).
- */
+/* After a failed transfer: whether to repeat it. After EAGAIN, waits for `events` (of poll). */
 bool bth_file_may_continue(int fd, int system_errno, short events);
 /* Reads exactly nbytes; if the file ends before, BERTH_E_TRUNCATED. */
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);

@@ -5,60 +5,51 @@
 
 #include "io/syscalls.h"
 
-/* From the kernel's sources: <linux/magic.h> does not have them everywhere. */
-#define XFS 0x58465342ul
-#define CIFS 0xFF534D42ul
-#define SMB2 0xFE534D42ul
-#define FUSE 0x65735546ul
-#define CEPH 0x00C36400ul
-#define LUSTRE 0x0BD00BD0ul
-#define GPFS 0x47504653ul
-#define BEEGFS 0x19830326ul
+typedef struct file_system_row {
+    unsigned long magic;
+    bth_file_system kind;
+    bool obeys_acls;
+} file_system_row;
+
+/* The numbers are from the kernel's sources: not every <linux/magic.h> has them. */
+static const file_system_row rows[] = {
+    {TMPFS_MAGIC, BTH_IN_MEMORY, true},
+    {RAMFS_MAGIC, BTH_IN_MEMORY, true},
+    {HUGETLBFS_MAGIC, BTH_IN_MEMORY, true},
+    {EXT4_SUPER_MAGIC, BTH_ON_DISK, true}, /* and ext2, ext3 */
+    {0x58465342ul, BTH_ON_DISK, true},     /* XFS */
+    {NFS_SUPER_MAGIC, BTH_REMOTE, true},
+    {AFS_SUPER_MAGIC, BTH_REMOTE, true},
+    {CODA_SUPER_MAGIC, BTH_REMOTE, true},
+    {V9FS_MAGIC, BTH_REMOTE, false},
+    {0xFF534D42ul, BTH_REMOTE, false}, /* CIFS */
+    {0xFE534D42ul, BTH_REMOTE, false}, /* SMB2 */
+    {0x65735546ul, BTH_REMOTE, false}, /* FUSE */
+    {0x00C36400ul, BTH_REMOTE, true},  /* CEPH */
+    {0x0BD00BD0ul, BTH_REMOTE, true},  /* LUSTRE */
+    {0x47504653ul, BTH_REMOTE, true},  /* GPFS */
+    {0x19830326ul, BTH_REMOTE, true},  /* BEEGFS */
+    {0, BTH_ELSEWHERE, true},          /* all others */
+};
+
+static file_system_row row_of(int fd)
+{
+    struct statfs system;
+    const file_system_row *row = rows;
+
+    if (bth_system.fstatfs(fd, &system) < 0)
+        return (file_system_row){.kind = BTH_ELSEWHERE};
+    while (row->magic != 0 && row->magic != (unsigned long)system.f_type)
+        row++;
+    return *row;
+}
 
 bth_file_system bth_file_system_of(int fd)
 {
-    struct statfs system;
-
-    if (bth_system.fstatfs(fd, &system) < 0)
-        return BTH_ELSEWHERE;
-    switch ((unsigned long)system.f_type) {
-    case TMPFS_MAGIC:
-    case RAMFS_MAGIC:
-    case HUGETLBFS_MAGIC:
-        return BTH_IN_MEMORY;
-    case EXT4_SUPER_MAGIC: /* and ext2, ext3 */
-    case XFS:
-        return BTH_ON_DISK;
-    case NFS_SUPER_MAGIC:
-    case AFS_SUPER_MAGIC:
-    case CODA_SUPER_MAGIC:
-    case V9FS_MAGIC:
-    case CIFS:
-    case SMB2:
-    case FUSE:
-    case CEPH:
-    case LUSTRE:
-    case GPFS:
-    case BEEGFS:
-        return BTH_REMOTE;
-    default:
-        return BTH_ELSEWHERE;
-    }
+    return row_of(fd).kind;
 }
 
 bool bth_file_system_obeys_acls(int fd)
 {
-    struct statfs system;
-
-    if (bth_system.fstatfs(fd, &system) < 0)
-        return false;
-    switch ((unsigned long)system.f_type) {
-    case FUSE:
-    case CIFS:
-    case SMB2:
-    case V9FS_MAGIC:
-        return false;
-    default:
-        return true;
-    }
+    return row_of(fd).obeys_acls;
 }

@@ -24,8 +24,7 @@ static bool is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* False: the program has put its own file there since. No other code has O_PATH descriptors there.
- */
+/* False: the program has put its own file there. Only we have O_PATH descriptors there. */
 static bool is_placeholder(int fd)
 {
     int flags = fcntl(fd, F_GETFL);

@@ -24,9 +24,7 @@ static bth_page_cache page_probe(int fd, uint64_t offset)
     struct iovec piece = {.iov_base = &byte, .iov_len = 1};
     ssize_t n;
 
-    do
-        n = bth_system.preadv2(fd, &piece, 1, (off_t)offset, RWF_NOWAIT);
-    while (n < 0 && errno == EINTR);
+    BTH_REPEAT(n, bth_system.preadv2(fd, &piece, 1, (off_t)offset, RWF_NOWAIT));
     if (n == 1)
         return BTH_PAGE_CACHE_WARM;
     return n < 0 && errno == EAGAIN ? BTH_PAGE_CACHE_COLD : BTH_PAGE_CACHE_UNKNOWN;
@@ -94,13 +92,12 @@ struct counts {
  * it. */
 static bool mincore_is_true(int fd)
 {
-    char path[32];
+    char path[BTH_FILE_PATH_NBYTES];
     struct stat status;
 
     if (bth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid())
         return true;
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return bth_system.faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
+    return bth_system.faccessat(AT_FDCWD, bth_file_path(fd, path), W_OK, AT_EACCESS) == 0;
 }
 
 /* Pages that can be used at once, without those that are still being read. */
@@ -114,7 +111,7 @@ static bool count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes, u
         uint64_t n = nbytes - at;
         if (n > PAGES_AT_ONCE * page_nbytes)
             n = PAGES_AT_ONCE * page_nbytes;
-        if (bth_system.mincore((uint8_t *)map->base + offset + at, n, pages) < 0)
+        if (bth_system.mincore((uint8_t *)map->address + offset + at, n, pages) < 0)
             return false;
         for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
             *n_cached += pages[i] & 1;

@@ -20,7 +20,7 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes);
 
 /*
  * Counts the cached bytes of [offset, offset + nbytes), which begins with a page, and brings none.
- * `map`: of the file from its beginning, or NULL. False: the system does not give the number.
+ * `map`: of the file, or NULL. False: the system does not give the number.
  */
 bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
                            uint64_t *cached_nbytes);

@@ -44,13 +44,13 @@ struct worker {
 
 static int fail_cancelled(berth_error *error)
 {
-    return BTH_FAIL(error, BERTH_E_CANCELLED, "cancelled");
+    return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
 }
 
 /* For a task that failed without setting an error. */
 static int fail_with_status(berth_error *error, int status)
 {
-    return BTH_FAIL(error, status, "%s", berth_status_text(status));
+    return bth_fail_status(error, status, "%s", berth_status_text(status));
 }
 
 /* ---- one worker: the caller's own thread ---- */
@@ -140,8 +140,8 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
     if (failure != 0) {
         berth_error error;
         bth_error_clear(&error);
-        (void)BTH_FAIL_ERRNO(&error, failure, "worker thread %u of %u cannot be started", n + 1,
-                             n_workers);
+        (void)bth_fail_system(&error, failure, "worker thread %u of %u cannot be started", n + 1,
+                              n_workers);
         pool_stop(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
         pool->n_running -= n_workers - n;

@@ -103,7 +103,7 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *r
     void *base = bth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return BTH_FAIL_ERRNO(error, errno, "%llu bytes of memory", (unsigned long long)nbytes);
+        return bth_fail_system(error, errno, "%llu bytes of memory", (unsigned long long)nbytes);
     *region = (bth_region){
         .bytes = align_up(base, BTH_LARGE_PAGE_NBYTES), .base = base, .base_nbytes = base_nbytes};
     bth_pages_make_large(region->bytes, (size_t)nbytes);

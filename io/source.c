@@ -46,14 +46,14 @@ static int reader_open_fd(bth_reader *reader, int fd, berth_error *error)
 {
     reader->fd = bth_system.dup(fd);
     if (reader->fd < 0)
-        return BTH_FAIL_ERRNO(error, errno, "cannot be duplicated");
+        return bth_fail_system(error, errno, "cannot be duplicated");
     return bth_file_size(reader->fd, &reader->nbytes, error);
 }
 
 static int reader_open_memory(bth_reader *reader, const void *bytes, berth_error *error)
 {
     if (!bytes && reader->nbytes > 0)
-        return BTH_FAIL_ARGUMENT(error, "%zu bytes at address NULL", (size_t)reader->nbytes);
+        return bth_fail_argument(error, "%zu bytes at address NULL", (size_t)reader->nbytes);
     /* Not NULL, also for no bytes: that is how memory differs from files and functions. */
     reader->memory = bytes ? bytes : (const uint8_t *)"";
     return 0;
@@ -63,7 +63,7 @@ static int reader_open_function(bth_reader *reader, const berth_source *source, 
 {
     reader->source = *source;
     reader->source.name = reader->name; /* the caller's text may not outlive this call */
-    return source->read ? 0 : BTH_FAIL_ARGUMENT(error, "has no read function");
+    return source->read ? 0 : bth_fail_argument(error, "has no read function");
 }
 
 static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
@@ -78,7 +78,7 @@ static int reader_open(bth_reader *reader, const berth_source *source, berth_err
     case BERTH_SOURCE_FUNCTION:
         return reader_open_function(reader, source, error);
     }
-    return BTH_FAIL_ARGUMENT(error, "invalid kind of source: %d", (int)source->kind);
+    return bth_fail_argument(error, "invalid kind of source: %d", (int)source->kind);
 }
 
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)

@@ -161,16 +161,17 @@ static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_e
 
     if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
         need->n_buffers == 0 || need->n_buffers > BTH_MAX_STAGING_BUFFERS)
-        return BTH_FAIL_ARGUMENT(error, "%u staging buffers of %zu bytes are not possible",
+        return bth_fail_argument(error, "%u staging buffers of %zu bytes are not possible",
                                  need->n_buffers, need->buffer_nbytes);
     ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
     uint64_t max = need->max_nbytes ? need->max_nbytes / ring->buffer_nbytes : UINT64_MAX;
     if (max == 0)
-        return BTH_FAIL(error, BERTH_E_MEMORY,
-                        "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
-                        "bytes missing)",
-                        ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
-                        (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
+        return bth_fail_status(
+            error, BERTH_E_MEMORY,
+            "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
+            "bytes missing)",
+            ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
+            (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
     ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;
     return 0;
 }

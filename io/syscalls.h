@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -39,5 +40,11 @@ typedef struct bth_system_table {
 extern bth_system_table bth_system;
 
 void bth_system_restore(void);
+
+/* Repeats a call that a signal interrupted. */
+#define BTH_REPEAT(result, call)                                                                   \
+    do                                                                                             \
+        (result) = (call);                                                                         \
+    while ((result) < 0 && errno == EINTR)
 
 #endif

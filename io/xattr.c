@@ -2,45 +2,37 @@
 #include "io/xattr.h"
 
 #include <errno.h>
-#include <stdio.h>
 
+#include "io/file.h"
 #include "io/syscalls.h"
-
-#define PATH_NBYTES 32
-
-static const char *path_of(int fd, char path[PATH_NBYTES])
-{
-    (void)snprintf(path, PATH_NBYTES, "/proc/self/fd/%d", fd);
-    return path;
-}
 
 ssize_t bth_xattr_get(int fd, const char *name, void *value, size_t nbytes)
 {
-    char path[PATH_NBYTES];
+    char path[BTH_FILE_PATH_NBYTES];
     ssize_t n = bth_system.fgetxattr(fd, name, value, nbytes);
 
     if (n < 0 && errno == EBADF)
-        n = bth_system.getxattr(path_of(fd, path), name, value, nbytes);
+        n = bth_system.getxattr(bth_file_path(fd, path), name, value, nbytes);
     return n;
 }
 
 ssize_t bth_xattr_list(int fd, char *names, size_t nbytes)
 {
-    char path[PATH_NBYTES];
+    char path[BTH_FILE_PATH_NBYTES];
     ssize_t n = bth_system.flistxattr(fd, names, nbytes);
 
     if (n < 0 && errno == EBADF)
-        n = bth_system.listxattr(path_of(fd, path), names, nbytes);
+        n = bth_system.listxattr(bth_file_path(fd, path), names, nbytes);
     return n;
 }
 
 int bth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags)
 {
-    char path[PATH_NBYTES];
+    char path[BTH_FILE_PATH_NBYTES];
     int result = bth_system.fsetxattr(fd, name, value, nbytes, flags);
 
     if (result < 0 && errno == EBADF)
-        result = bth_system.setxattr(path_of(fd, path), name, value, nbytes, flags);
+        result = bth_system.setxattr(bth_file_path(fd, path), name, value, nbytes, flags);
     return result;
 }
 

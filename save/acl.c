@@ -53,9 +53,9 @@ static void acl_add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
 
 size_t bth_acl_room(size_t nbytes)
 {
-    size_t least = HEAD_NBYTES + (size_t)3 * ENTRY_NBYTES;
+    size_t min_nbytes = HEAD_NBYTES + 3 * ENTRY_NBYTES;
 
-    return (nbytes < least ? least : nbytes) + (size_t)MAX_NEW_ENTRIES * ENTRY_NBYTES;
+    return (nbytes < min_nbytes ? min_nbytes : nbytes) + MAX_NEW_ENTRIES * ENTRY_NBYTES;
 }
 
 bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/archive_name.h"
+#include "save/plan.h"
 
 #include <string.h>
 
@@ -15,8 +15,7 @@
  */
 #define KEPT_NBYTES 511
 
-/* By the rule of Berth's reader, and never the name of a folder. `what`: for the message. */
-static int name_check(const char *what, const char *name, berth_error *error)
+int bth_check_name(const char *what, const char *name, berth_error *error)
 {
     berth_error bad;
 
@@ -33,7 +32,7 @@ static int name_check(const char *what, const char *name, berth_error *error)
 
 int bth_check_archive_name(const char *name, berth_error *error)
 {
-    if (name_check("archive name", name, error) == 0 && strchr(name, '/'))
+    if (bth_check_name("archive name", name, error) == 0 && strchr(name, '/'))
         bth_fail_argument(error, "the archive name: a name with a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
         bth_fail_argument(
@@ -42,11 +41,6 @@ int bth_check_archive_name(const char *name, berth_error *error)
             "name has more than %d: give a shorter one",
             strlen(name), KEPT_NBYTES - 1);
     return error->code;
-}
-
-int bth_check_record_name(const char *name, berth_error *error)
-{
-    return name_check("record name", name, error);
 }
 
 int bth_check_full_name(const char *full_name, const char *name, berth_error *error)
@@ -59,14 +53,6 @@ int bth_check_full_name(const char *full_name, const char *name, berth_error *er
                     strlen(full_name), KEPT_NBYTES);
 }
 
-static bool name_is_archive(const char *name)
-{
-    berth_error bad;
-
-    bth_error_clear(&bad);
-    return bth_check_archive_name(name, &bad) == 0;
-}
-
 static bool name_is_ascii(const char *text)
 {
     while (*text && (unsigned char)*text < 0x80)
@@ -77,6 +63,7 @@ static bool name_is_ascii(const char *text)
 char *bth_archive_name_of_path(const char *path)
 {
     const char *base = path ? path : "";
+    berth_error bad;
 
     for (const char *at = base; *at; at++)
         if (*at == '/' || *at == '\\')
@@ -84,7 +71,8 @@ char *bth_archive_name_of_path(const char *path)
     const char *dot = strrchr(base, '.');
     size_t n = dot ? (size_t)(dot - base) : strlen(base);
     char *name = bth_duplicate(base, n);
-    if (!name || (name_is_ascii(path ? path : "") && name_is_archive(name)))
+    bth_error_clear(&bad);
+    if (!name || (name_is_ascii(path ? path : "") && bth_check_archive_name(name, &bad) == 0))
         return name;
     bth_release(name);
     return bth_duplicate("archive", strlen("archive"));

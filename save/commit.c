@@ -9,7 +9,6 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "save/failure.h"
-#include "save/metadata.h"
 #include "save/output_file.h"
 
 /* Frees. The temporary was removed, or has become the target. */
@@ -40,15 +39,14 @@ static int commit_check_limit(uint64_t nbytes, berth_error *error)
 }
 
 /*
- * Takes all of the room now, so that a full disk is known before a byte is written. Never by
- * posix_fallocate, which writes zeros where the file system cannot take room. There, free space is
- * a forecast and no promise.
+ * Reserves all disk space now, so that a full disk is known before a byte is written. Where the
+ * file system cannot do that, it compares the free space, which is no promise; posix_fallocate
+ * would write zeros there.
  *
- * On tmpfs this makes every page, which is most of a save (0.11 of 0.17 s of 512 MiB). It is no
- * loss: writes that make the pages take as long (0.18 s). Both hold the inode's lock. Maps that two
- * threads fill do not, and take twice as long.
+ * On tmpfs this makes every page, most of a save (0.11 of 0.17 s for 512 MiB). Writes that make
+ * the pages take as long (0.18 s), maps that two threads fill twice as long.
  */
-static int commit_take_room(const bth_commit *commit, berth_error *error)
+static int commit_reserve(const bth_commit *commit, berth_error *error)
 {
     off_t nbytes = (off_t)commit->nbytes;
     int result;
@@ -84,7 +82,7 @@ static int commit_create(bth_commit *commit, berth_error *error)
         return error->code;
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    return commit_take_room(commit, error);
+    return commit_reserve(commit, error);
 }
 
 /* X4: a file without a name cannot be replaced by another. It is written itself. */
@@ -97,11 +95,11 @@ static int commit_in_place(bth_commit *commit, berth_error *error)
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
         return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");
-    if (commit_take_room(commit, error) < 0)
+    if (commit_reserve(commit, error) < 0)
         return error->code;
     if (bth_system.ftruncate(commit->fd, 0) < 0)
         return bth_fail_system(error, errno, "has no name, and cannot be written in place");
-    return commit_take_room(commit, error);
+    return commit_reserve(commit, error);
 }
 
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
@@ -127,8 +125,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
 
 /*
  * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
- * disk. W2: a sync that failed is never repeated: the kernel may have dropped the pages, and would
- * report success.
+ * disk. W2: never repeated after a failure: the kernel may have dropped the pages, and succeed.
  */
 static int commit_sync_data(const bth_commit *commit, berth_error *error)
 {
@@ -183,9 +180,8 @@ static bool is_as_copied(const struct stat *copied, const struct stat *now)
 }
 
 /*
- * X1: the file that is replaced now counts, not the one that was there when the save began. It may
- * have become private since, or be another user's. Until its rights are copied, only the owner of
- * the new file can open it.
+ * X1: what counts is the file that is replaced now. Since the save began it may have become
+ * private, or another user's. Until its rights are copied, only the new file's owner can open it.
  */
 static int commit_copy_metadata(bth_commit *commit, berth_error *error)
 {

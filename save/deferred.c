@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/deferred.h"
+#include "save/run_state.h"
 
 #include <assert.h>
 #include <string.h>

@@ -19,7 +19,7 @@
 
 /*
  * Bytes are copied and summed in blocks, while they are in the cache: 8.0 GB/s in blocks of 16 KiB,
- * 7.5 of 256 KiB, 7.0 of 1 MiB. A callback of the caller is not called so often.
+ * 7.5 of 256 KiB, 7.0 of 1 MiB. A caller's function gets larger ones.
  */
 #define BLOCK_NBYTES ((size_t)16 * 1024)
 #define BLOCKS_PER_TIMED 16
@@ -125,8 +125,7 @@ static void image_sum(const bth_image *image, bth_tile *tile, const uint8_t *byt
 
 /*
  * Copies, swaps and sums a block of record i while it is in the cache. Large ranges for a disk go
- * past the cache (1 GiB through four buffers, on processors that the device's side shares: 0.16 s
- * of processor instead of 0.33, and 1.2 times faster).
+ * past the cache: half the processor time, and 1.2 times faster (1 GiB through four buffers).
  */
 static void image_copy_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
                              const uint8_t *from, size_t nbytes, bool is_streamed)
@@ -219,9 +218,8 @@ static int image_check_crc32(const bth_image *image, size_t i, berth_error *erro
 }
 
 /*
- * Adds the CRC of bytes [at, at + nbytes) of record i. Returns true if that completes it. The CRC
- * of a whole is the XOR of its parts' CRCs, each shifted over the bytes that follow the part
- * (zlib's combine with 0), so parts may come in any order.
+ * Adds the CRC of bytes [at, at + nbytes) of record i. True: that completes it. The CRC of a record
+ * is the XOR of its parts' CRCs, each shifted over the bytes behind it, so parts come in any order.
  */
 static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t nbytes,
                             uint64_t at)
@@ -354,9 +352,8 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 }
 
 /*
- * 20 digits of the names, 20 of the CRCs. As PyTorch's, it is a fingerprint and not a proof; the
- * hash is another one (format/FORMAT.md section 4). Without CRCs the second half is that of no
- * bytes.
+ * 20 digits of the names, 20 of the CRCs (format/FORMAT.md section 4). As PyTorch's, it is a
+ * fingerprint and not a proof. Without CRCs the second half is the hash of no bytes.
  */
 static void image_write_id(bth_image *image)
 {

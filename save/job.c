@@ -62,14 +62,6 @@ static void job_release(berth_job *job)
     bth_release(job);
 }
 
-static int job_start(berth_job *job, berth_error *error)
-{
-    int failure = bth_thread_start(&job->thread, job_run, job);
-    if (failure != 0)
-        return bth_fail_system(error, failure, "the job's thread cannot be started");
-    return 0;
-}
-
 int berth_save_begin(const berth_target *target, const berth_content *content, uint32_t flags,
                      const berth_params *params, berth_job **job, berth_error *error)
 {
@@ -88,14 +80,18 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     bth_lock_begin(&made->lock);
     bth_condition_begin(&made->changed);
     made->staged = snapshot;
-    if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) < 0 ||
-        job_start(made, error) < 0) {
+    if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) == 0) {
+        int failure = bth_thread_start(&made->thread, job_run, made);
+        if (failure != 0)
+            bth_fail_system(error, failure, "the job's thread cannot be started");
+    }
+    if (error->code == BERTH_OK)
+        *job = made;
+    else {
         bth_operation_end(&made->operation, error);
         job_release(made);
-        return error->code;
     }
-    *job = made;
-    return 0;
+    return error->code;
 }
 
 /* ---- from any thread ---- */
@@ -170,13 +166,10 @@ void berth_job_free(berth_job *job)
     BTH_HOLD_CANCEL(true);
     if (!job)
         return;
-    if (job_is_lost(
-            job)) { /* Plan, copies and the parent's temporary stay as the thread left them. */
-        job_release(job);
-        return;
+    if (!job_is_lost(job)) { /* else plan, copies and temporary stay as the thread left them */
+        pthread_join(job->thread, NULL);
+        if (!job->waited_for && job->error.code != BERTH_OK && job->error.code != BERTH_E_CANCELLED)
+            bth_log("%s", job->error.message);
     }
-    pthread_join(job->thread, NULL);
-    if (!job->waited_for && job->error.code != BERTH_OK && job->error.code != BERTH_E_CANCELLED)
-        bth_log("%s", job->error.message);
     job_release(job);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/metadata.h"
+#include "save/target_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -13,7 +13,6 @@
 #include "io/xattr.h"
 #include "save/acl.h"
 #include "save/failure.h"
-#include "save/user_namespace.h"
 
 #define POSIX_ACL "system.posix_acl_access"
 /* Of NFS, and of ZFS. */
@@ -32,11 +31,7 @@ typedef struct metadata {
     bool is_nameless; /* the old owner has no id in this user namespace: no ACL can name it */
 } metadata;
 
-/* The value of an attribute. bytes NULL: there is none. */
-typedef struct xattr_value {
-    uint8_t *bytes;
-    size_t nbytes;
-} xattr_value;
+typedef bth_acl xattr_value; /* of any attribute. bytes NULL: there is none */
 
 /* Whether a file system or the kernel forbids it. Any other failure ends the save. */
 static bool is_forbidden(int system_errno)
@@ -65,37 +60,32 @@ static int xattr_read(int fd, const char *attribute, xattr_value *read)
     return 0;
 }
 
-static bool xattr_is_equal(const xattr_value *a, const xattr_value *b)
-{
-    return a->bytes && b->bytes && a->nbytes == b->nbytes &&
-           memcmp(a->bytes, b->bytes, a->nbytes) == 0;
-}
-
-/* Whether a file has this value already. Then it is not set again. */
-static bool xattr_has(int fd, const char *attribute, const xattr_value *wanted)
+/* Sets an attribute, unless the file has this value already. Returns 0, or an errno value. */
+static int xattr_write(int fd, const char *attribute, const xattr_value *value)
 {
     xattr_value present;
-    bool has = xattr_read(fd, attribute, &present) == 0 && xattr_is_equal(&present, wanted);
+    bool has = xattr_read(fd, attribute, &present) == 0 && present.bytes &&
+               present.nbytes == value->nbytes &&
+               memcmp(present.bytes, value->bytes, value->nbytes) == 0;
 
     bth_release(present.bytes);
-    return has;
+    return has || bth_xattr_set(fd, attribute, value->bytes, value->nbytes, 0) == 0 ? 0 : errno;
 }
 
 /* ---- labels ---- */
 
 /*
- * If a new file has no label, the system does not use labels: there the old one has no effect, and
- * may be lost. Otherwise another label could give others access.
+ * If a new file has no label, the system does not use labels, and the old one may be lost.
+ * Otherwise another label could give others access.
  */
 static int copy_label(const metadata *m, const char *attribute, berth_error *error)
 {
     xattr_value old, present = {0};
     int failure = xattr_read(m->from, attribute, &old);
 
-    if (failure == 0 && old.bytes && !xattr_has(m->to, attribute, &old) &&
-        bth_xattr_set(m->to, attribute, old.bytes, old.nbytes, 0) < 0) {
-        failure = errno;
-        if (xattr_read(m->to, attribute, &present) == 0 && !present.bytes)
+    if (failure == 0 && old.bytes) {
+        failure = xattr_write(m->to, attribute, &old);
+        if (failure != 0 && xattr_read(m->to, attribute, &present) == 0 && !present.bytes)
             failure = 0;
     }
     bth_release(old.bytes);
@@ -132,16 +122,15 @@ static void copy_attribute(const metadata *m, const char *attribute)
     xattr_value old;
     int failure = xattr_read(m->from, attribute, &old);
 
-    if (failure == 0 && old.bytes && !xattr_has(m->to, attribute, &old) &&
-        bth_xattr_set(m->to, attribute, old.bytes, old.nbytes, 0) < 0)
-        failure = errno;
+    if (failure == 0 && old.bytes)
+        failure = xattr_write(m->to, attribute, &old);
     bth_release(old.bytes);
     if (failure != 0)
         bth_log("%s: the attribute %s is not kept: %s", m->name, attribute,
                 strerrordesc_np(failure));
 }
 
-/* Their loss gives nobody access, so it never ends a save. */
+/* Losing them gives nobody access, so the save goes on. */
 static int copy_attributes(const metadata *m, berth_error *error)
 {
     ssize_t n = bth_xattr_list(m->from, NULL, 0);
@@ -163,19 +152,23 @@ static int copy_attributes(const metadata *m, berth_error *error)
 
 /* ---- owner and group ---- */
 
-static int copy_group(metadata *m, gid_t present, berth_error *error)
+/* `present`: the new file's. */
+static int copy_id(metadata *m, bool is_group, long present, berth_error *error)
 {
-    bool outside = bth_group_is_unmapped(m->old.st_gid);
+    uid_t user = is_group ? (uid_t)-1 : m->old.st_uid;
+    gid_t group = is_group ? m->old.st_gid : (gid_t)-1;
+    long old = is_group ? (long)group : (long)user;
+    const char *what = is_group ? "group" : "owner", *kind = is_group ? "group" : "user";
+    bool outside = bth_id_is_unmapped((unsigned)old, is_group);
 
-    if (!outside &&
-        (present == m->old.st_gid || bth_system.fchown(m->to, (uid_t)-1, m->old.st_gid) == 0))
+    if (!outside && (present == old || bth_system.fchown(m->to, user, group) == 0))
         return 0;
     if (!outside && !is_forbidden(errno))
-        return bth_fail_system(error, errno, "its group cannot be kept");
-    m->change.group = true;
+        return bth_fail_system(error, errno, "its %s cannot be kept", what);
+    *(is_group ? &m->change.group : &m->change.owner) = true;
     m->is_nameless |= outside;
-    bth_log("%s: its group becomes %ld: it cannot be given to group %ld", m->name, (long)present,
-            (long)m->old.st_gid);
+    bth_log("%s: its %s becomes %s %ld: it cannot be given to %s %ld", m->name, what, kind, present,
+            kind, old);
     return 0;
 }
 
@@ -183,23 +176,13 @@ static int copy_group(metadata *m, gid_t present, berth_error *error)
  * owner can. */
 static int copy_owner(metadata *m, berth_error *error)
 {
-    bool outside = bth_user_is_unmapped(m->old.st_uid);
     struct stat status;
 
     if (bth_system.fstat(m->to, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
-    if (copy_group(m, status.st_gid, error) < 0)
-        return error->code;
-    if (!outside &&
-        (status.st_uid == m->old.st_uid || bth_system.fchown(m->to, m->old.st_uid, (gid_t)-1) == 0))
-        return 0;
-    if (!outside && !is_forbidden(errno))
-        return bth_fail_system(error, errno, "its owner cannot be kept");
-    m->change.owner = true;
-    m->is_nameless |= outside;
-    bth_log("%s: its owner becomes user %ld: it cannot be given to user %ld", m->name,
-            (long)status.st_uid, (long)m->old.st_uid);
-    return 0;
+    if (copy_id(m, true, (long)status.st_gid, error) == 0)
+        (void)copy_id(m, false, (long)status.st_uid, error);
+    return error->code;
 }
 
 /* ---- rights ---- */
@@ -252,36 +235,37 @@ static int set_narrower_mode(const metadata *m, const bth_acl *old, berth_error 
     return set_mode_alone(m, mode, error);
 }
 
-static int set_acl(const metadata *m, const bth_acl *old, const xattr_value *wanted,
-                   berth_error *error)
+static int set_acl(const metadata *m, const bth_acl *old, const bth_acl *wanted, berth_error *error)
 {
-    if (xattr_has(m->to, POSIX_ACL, wanted) ||
-        bth_xattr_set(m->to, POSIX_ACL, wanted->bytes, wanted->nbytes, 0) == 0)
+    int failure = xattr_write(m->to, POSIX_ACL, wanted);
+
+    if (failure == 0)
         return 0;
-    if (!is_forbidden(errno) && errno != ENOENT)
-        return bth_fail_system(error, errno, "its ACL cannot be kept");
+    if (!is_forbidden(failure) && failure != ENOENT)
+        return bth_fail_system(error, failure, "its ACL cannot be kept");
     return set_narrower_mode(m, old, error);
 }
 
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
-static int copy_posix_acl(const metadata *m, const xattr_value *old, berth_error *error)
+static int copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *error)
 {
     size_t room = bth_acl_room(old->nbytes);
     uint8_t *bytes = bth_allocate(2 * room);
-    bth_acl was = {.bytes = bytes}, made = {.bytes = bytes + room};
+    bth_acl was = *old, made;
+    bool is_changed = m->change.owner || m->change.group;
 
     if (!bytes)
         return bth_fail_memory(error, 2 * room);
-    if (old->bytes)
-        was = (bth_acl){.bytes = old->bytes, .nbytes = old->nbytes};
-    else
+    if (!old->bytes) {
+        was.bytes = bytes;
         bth_acl_of_mode(m->old.st_mode & 0777, &was);
-    if ((m->change.owner || m->change.group) &&
-        (m->is_nameless || !bth_file_system_obeys_acls(m->to)))
+    }
+    if (is_changed && (m->is_nameless || !bth_file_system_obeys_acls(m->to)))
         (void)set_narrower_mode(m, &was, error);
-    else if (m->change.owner || m->change.group) {
+    else if (is_changed) {
+        made.bytes = bytes + room;
         bth_acl_pass_on(&was, &m->change, &made);
-        (void)set_acl(m, &was, &(xattr_value){.bytes = made.bytes, .nbytes = made.nbytes}, error);
+        (void)set_acl(m, &was, &made, error);
     } else if (old->bytes)
         (void)set_acl(m, &was, old, error);
     else
@@ -303,9 +287,7 @@ static int set_owner_only(const metadata *m, berth_error *error)
 static int copy_nfs4_acl(const metadata *m, const char *attribute, const xattr_value *old,
                          berth_error *error)
 {
-    if (!m->change.owner && !m->change.group &&
-        (xattr_has(m->to, attribute, old) ||
-         bth_xattr_set(m->to, attribute, old->bytes, old->nbytes, 0) == 0))
+    if (!m->change.owner && !m->change.group && xattr_write(m->to, attribute, old) == 0)
         return 0;
     return set_owner_only(m, error);
 }
@@ -335,10 +317,7 @@ static int copy_rights(const metadata *m, berth_error *error)
     return error->code;
 }
 
-/*
- * To read its attributes. With O_PATH, if the file may not be read. O_NONBLOCK: it may be a pipe
- * by now, or leased.
- */
+/* O_PATH, if the file cannot be read. O_NONBLOCK: it may be a pipe by now, or leased. */
 static int metadata_open_old(const bth_target_file *target)
 {
     int fd = bth_system.openat(target->folder, target->name,

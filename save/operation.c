@@ -7,7 +7,6 @@
 #include "config/memory.h"
 #include "config/options.h"
 #include "io/clock.h"
-#include "save/archive_name.h"
 #include "save/failure.h"
 #include "save/run.h"
 
@@ -15,7 +14,7 @@ enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 
 /* ---- begin ---- */
 
-/* What is wrong with the target; NULL: nothing. */
+/* Returns why the target is invalid; NULL: it is valid. */
 static const char *target_check(const berth_target *target)
 {
     if (!target)
@@ -215,7 +214,7 @@ bool bth_operation_cancel(bth_operation *operation)
     return phase != PHASE_FINAL;
 }
 
-/* From here on a cancel comes too late. False: one came before. */
+/* After this a cancel is too late. False: the operation is cancelled. */
 static bool operation_make_final(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
@@ -304,7 +303,7 @@ static void operation_report_stats(bth_operation *operation)
         *params->stats = operation->stats;
 }
 
-/* The memory is the caller's, or is not needed any more. */
+/* Gives the memory to the caller, or frees it. */
 static void operation_end_memory(bth_operation *operation, const berth_error *error)
 {
     const berth_target *target = &operation->target;

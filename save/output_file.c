@@ -9,7 +9,6 @@
 #include "io/syscalls.h"
 #include "save/failure.h"
 #include "save/image.h"
-#include "save/output_method.h"
 
 uint64_t bth_output_file_room(int fd)
 {
@@ -42,9 +41,8 @@ static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, u
 }
 
 /*
- * Starts writing to the disk, and waits for nothing, so that the sync at the end has little to do.
- * A failure of the disk fails the save (W2). A kernel or file system that cannot do this is not
- * called again.
+ * Starts writing to the disk without waiting, so that the sync at the end has little to do. A
+ * failure of the disk fails the save (W2). If the system cannot do this, it is not tried again.
  */
 static int output_file_start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbytes,
                                        berth_error *error)
@@ -109,10 +107,10 @@ static bool output_file_may_pad(uint64_t padded_nbytes)
            limit.rlim_cur >= padded_nbytes;
 }
 
-/* Direct writes run side by side only within the file's size: it is rounded up, and cut later. */
+/* Direct writes run side by side only within the file's size: round it up, and cut it later. */
 static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 {
-    if (!bth_direct_open(file->fd, &file->direct, &file->reason))
+    if (!bth_direct_open(file->fd, O_WRONLY, &file->direct, &file->reason))
         return false;
     uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
     if (!output_file_may_pad(padded_nbytes))

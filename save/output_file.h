@@ -32,6 +32,11 @@ const char *bth_output_file_method(const bth_output_file *file, const char **rea
 /* Closes what begin opened, but not `fd`. */
 void bth_output_file_end(bth_output_file *file);
 
+/* output_method.c: the I/O method for a file of nbytes bytes that is open as `fd`: save.method, or
+ * chosen from conditions. Returns the reason, a static text. */
+const char *bth_output_method_choose(const struct berth_config *config, int fd, uint64_t nbytes,
+                                     bool *is_direct);
+
 /* How large a file can grow: its own room and the free room. UINT64_MAX: not known. */
 uint64_t bth_output_file_room(int fd);
 

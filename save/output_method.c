@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/output_method.h"
-
 #include "io/file_system.h"
 #include "io/free_memory.h"
+#include "save/output_file.h"
 
 /*
- * Smaller files go through the page cache: with one sync it is as fast, and the next load finds the
- * file there. Durable on ext4, GB/s, medians of 15 interleaved, buffered and direct: 8 MiB 1.7 and
- * 1.7; 32 MiB 1.1 and 0.9; 64 MiB 1.4 and 1.4; 128 MiB 1.2 and 2.1. With 1 GiB both are as fast,
- * but the page cache fell to a sixth of that while other programs wrote.
+ * Smaller files go through the page cache: it is as fast, and the next load finds the file there.
+ * Durable on ext4, GB/s, medians of 15 interleaved, buffered and direct: 8 MiB 1.7 and 1.7; 32 MiB
+ * 1.1 and 0.9; 64 MiB 1.4 and 1.4; 128 MiB 1.2 and 2.1. With 1 GiB both are as fast, but while
+ * other programs wrote, buffered fell to a sixth.
  */
 #define MIN_DIRECT_NBYTES ((uint64_t)64 * 1024 * 1024)
 /* Whole blocks and deferred blocks need this much. */
@@ -31,10 +30,9 @@ const char *bth_output_method_choose(const struct berth_config *config, int fd, 
     if (nbytes < MIN_DIRECT_NBYTES)
         return "the file is small";
     /*
-     * The kernel writes such a file to the disk before its save ends, and drops other files from
-     * the page cache. Below that size, save.durability=none is buffered: above vm.dirty_ratio the
-     * kernel makes a writer wait for the disk, but only for the part beyond it. Direct writes wait
-     * for all.
+     * The kernel would write such a file to the disk before the save ends, and drop other files
+     * from the page cache. With save.durability=none smaller files are buffered: the kernel makes
+     * the writer wait only for the part above vm.dirty_ratio, direct writes wait for all.
      */
     *is_direct = nbytes > bth_free_memory("");
     if (*is_direct)

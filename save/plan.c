@@ -6,7 +6,6 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "config/memory.h"
-#include "save/archive_name.h"
 #include "save/failure.h"
 
 /* More records than any process can hold. Products with it do not wrap. */
@@ -117,7 +116,7 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
 {
     size_t name_nbytes = 0;
 
-    if (bth_check_record_name(name, error) < 0)
+    if (bth_check_name("record name", name, error) < 0)
         return error->code;
     if (plan->n_records == plan->n_records_room &&
         plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)

@@ -91,4 +91,20 @@ bth_range bth_plan_header(const berth_plan *plan, size_t i);
 bth_range bth_plan_data(const berth_plan *plan, size_t i);
 bth_range bth_plan_descriptor(const berth_plan *plan, size_t i);
 
+/* ---- archive_name.c: a strict reader must accept the names that a save writes (Z8) ---- */
+
+/*
+ * The top folder that PyTorch would use for a path (format/FORMAT.md section 1): the base name
+ * without its last extension; "archive" for NULL, for a path that is not ASCII, and for a name
+ * that Berth or PyTorch could not read back. Allocated. NULL: out of memory.
+ */
+char *bth_archive_name_of_path(const char *path);
+
+/* Refuses a name that Berth's reader refuses, and names of folders. `what`: for the message. */
+int bth_check_name(const char *what, const char *name, berth_error *error);
+/* Refuses the same for a top folder, and one that is too long for PyTorch. */
+int bth_check_archive_name(const char *name, berth_error *error);
+/* Refuses a name with its top folder that PyTorch would cut within a character. */
+int bth_check_full_name(const char *full_name, const char *name, berth_error *error);
+
 #endif

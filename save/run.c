@@ -12,23 +12,21 @@
 #include "save/run_state.h"
 
 /*
- * Large enough that a request costs little beside its bytes, small enough to spread. Direct, four
- * workers, 1, 2, 4 and 8 MiB: 2.0, 2.0, 2.3 and 2.0 GB/s; into the page cache, two workers,
- * 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
+ * Direct, four workers, 1, 2, 4 and 8 MiB: 2.0, 2.0, 2.3 and 2.0 GB/s. Into the page cache, two
+ * workers, 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
  */
 #define TILE_NBYTES BTH_WORKERS_CHUNK_NBYTES
-/* No tile is made smaller than this to leave room for more workers. */
+/* No smaller tiles to have more workers. */
 #define MIN_TILE_NBYTES ((uint64_t)256 * 1024)
 #define TILE_UNIT_NBYTES ((uint64_t)64 * 1024)
 /*
- * Memory of a save beside the tensors: buffers, the plan and its pickle. Buffers get the minimum
- * however large the plan is. With what allocators hold back a save of 100,000 tensors stays below
- * 64 MiB. io.memory_nbytes bounds the buffers instead.
+ * Memory for buffers, the plan and its pickle, if io.memory_nbytes is 0. Buffers get the minimum
+ * however large the plan is. A save of 100,000 tensors stays below 64 MiB, with what the allocator
+ * keeps.
  */
 #define MEMORY_NBYTES ((uint64_t)56 * 1024 * 1024)
 #define MIN_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
-/* If memory is bound, so many workers with whole tiles in large pages are better than more without.
- */
+/* So many workers with whole tiles in large pages are faster than more workers without. */
 #define MIN_DIRECT_WORKERS 2
 
 static uint64_t settings_measure_memory(const berth_plan *plan)
@@ -47,8 +45,8 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 }
 
 /*
- * A tile from devices fits into one staging buffer, and each worker has one. Where the
- * configuration gives their number or size, what is measured does not bound them.
+ * A tile from devices fits into one staging buffer, and each worker has one. If the configuration
+ * sets their number or size, MEMORY_NBYTES does not limit them.
  */
 static void settings_add_staging(bth_run_settings *settings, const struct berth_config *config)
 {
@@ -108,10 +106,7 @@ static bool run_bound_workers(bth_run_state *run, uint64_t memory_nbytes)
     return true;
 }
 
-/*
- * The bound of memory holds for the buffers of all workers together: smaller tiles first, then
- * fewer workers. What is always needed is not made less.
- */
+/* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. */
 static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t overhead = worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
@@ -172,9 +167,8 @@ static void run_choose_sizes(bth_run_state *run)
 /* ---- begin ---- */
 
 /*
- * A device takes requests in pieces of memory that lie together: from large pages they are fewer
- * and larger (measured on virtio: 2.4 GB/s from pages of 4 KiB, 3.9 from 2 MiB). Only where the
- * bound of memory leaves room to align them.
+ * From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from pages
+ * of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them.
  */
 static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
 {
@@ -186,24 +180,20 @@ static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
     return run->block_nbytes;
 }
 
-static uint8_t *run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
+static int run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
 {
     uint64_t alignment = buffers_alignment(run, nbytes), all;
 
-    if (!bth_add(nbytes, alignment - 1, &all) || all > SIZE_MAX)
-        all = UINT64_MAX;
-    else
+    if (bth_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
         run->allocated = bth_allocate((size_t)all);
-    if (!run->allocated) {
-        bth_fail_memory(error, all);
-        return NULL;
-    }
+    if (!run->allocated)
+        return bth_fail_memory(error, nbytes);
     run->stats->memory_nbytes += all;
     uintptr_t begin = (uintptr_t)run->allocated;
-    uint8_t *aligned = run->allocated + (round_up(begin, alignment) - begin);
+    run->buffers = run->allocated + (round_up(begin, alignment) - begin);
     if (alignment == BTH_LARGE_PAGE_NBYTES)
-        bth_pages_make_large(aligned, (size_t)nbytes);
-    return aligned;
+        bth_pages_make_large(run->buffers, (size_t)nbytes);
+    return 0;
 }
 
 /* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
@@ -217,15 +207,14 @@ static int run_allocate_buffers(bth_run_state *run, berth_error *error)
         !bth_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
         !bth_add(tiles, scratch, &all) || !bth_add(all, deferred, &all))
         return bth_fail_memory(error, UINT64_MAX);
-    run->buffers = run_allocate_aligned(run, all, error);
-    if (!run->buffers)
+    if (run_allocate_aligned(run, all, error) < 0)
         return error->code;
     run->scratch = run->buffers + tiles + deferred;
     return bth_deferred_begin(&run->deferred, run->n_workers, run->block_nbytes,
                               run->buffers + tiles, error);
 }
 
-/* Each worker has a slot of its own; a single one has them all. */
+/* Each worker has one slot; a single worker has them all. */
 static int run_open_slots(bth_run_state *run, berth_error *error)
 {
     if (run->image.plan->n_devices == 0)
@@ -278,12 +267,13 @@ static int run_write_part(bth_run_state *run, uint64_t begin, uint64_t end, bert
     assert(begin < end);
     run->begin = begin;
     run->end = end;
-    uint64_t n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
-    atomic_store(&run->n_unread, n_tiles);
-    return bth_pool_run(run->n_workers, n_tiles, bth_run_tile, run_report_progress, run, error);
+    run->n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+    atomic_store(&run->n_unread, run->n_tiles);
+    return bth_pool_run(run->n_workers, run->n_tiles, bth_run_tile, run_report_progress, run,
+                        error);
 }
 
-/* After the tiles' buffers are freed: io.memory_nbytes bounds debug mode's too. */
+/* Frees the tiles' buffers first: io.memory_nbytes also limits debug mode. */
 static int run_read_back(bth_run_state *run, berth_error *error)
 {
     if (!run->settings->read_back)
@@ -294,10 +284,7 @@ static int run_read_back(bth_run_state *run, berth_error *error)
     return bth_readback(&run->image, run->output, error);
 }
 
-/*
- * Data first; then the tail, which depends on every CRC: the id, the directory, the end. Before it,
- * nothing of the caller's is read any more.
- */
+/* Data first, then the tail, which depends on every CRC: the id, the directory, the end. */
 static int run_write_all(bth_run_state *run, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;

@@ -22,10 +22,9 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
             error, failed->system_errno, name, at,
             bth_missing_nbytes(output->room ? output->room(output->context) : UINT64_MAX,
                                plan->nbytes, atomic_load(&run->done_nbytes)));
-    if (failed->code == BERTH_E_CALLBACK)
-        bth_fail_errno(error, failed->system_errno, name, at, "the sink failed");
-    else if (failed->system_errno)
-        bth_fail_errno(error, failed->system_errno, name, at, "cannot write");
+    if (failed->system_errno)
+        bth_fail_errno(error, failed->system_errno, name, at, "%s",
+                       failed->code == BERTH_E_CALLBACK ? "the sink failed" : "cannot write");
     else
         bth_fail(error, failed->code, name, at, "%s", failed->message);
     error->code = failed->code;
@@ -73,8 +72,8 @@ static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *e
 }
 
 /*
- * Returns the end of what can be written: whole blocks. At the end of the file the last one is
- * padded with zeros. That of the data part is written with the tail.
+ * Returns the end of the whole blocks, which can be written. The last block of the file is padded
+ * with zeros; the last one of the data part is written with the tail.
  */
 static uint64_t tile_finish_last_block(bth_run_state *run, bth_tile *tile)
 {
@@ -135,18 +134,15 @@ static void tile_set_range(const bth_run_state *run, uint64_t task, bth_tile *ti
     tile->nbytes = (size_t)(end - begin);
 }
 
-/*
- * Begins the staging slot of a task. One of several workers has a slot of its own. A single worker
- * has them all, and begins the next tiles too. The tail reads nothing of devices.
- */
+/* Begins the staging slot of a task. A single worker has all slots, and also begins the next tiles.
+ * The tail reads nothing of devices. */
 static int tile_begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
                            berth_error *error)
 {
-    uint64_t n_tiles = (run->end - 1) / run->tile_nbytes - run->begin / run->tile_nbytes + 1;
     unsigned n = run->n_workers > 1 ? 1 : run->slots.n;
     bth_tile next;
 
-    for (uint64_t i = task; i < task + n && i < n_tiles && !run->is_tail; i++) {
+    for (uint64_t i = task; i < task + n && i < run->n_tiles && !run->is_tail; i++) {
         bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : i % n];
         tile_set_range(run, i, &next);
         if (slot->offset != next.offset && bth_staging_slot_begin(slot, &next, error) < 0)

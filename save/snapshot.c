@@ -32,30 +32,31 @@ static bool record_is_borrowed(const berth_plan *plan, size_t i)
 static void snapshot_measure(bth_snapshot *snapshot, const berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_layout_entry *place = &plan->records[i].layout;
+        bth_range data = bth_plan_data(plan, i);
         if (!record_is_borrowed(plan, i))
             continue;
         if (snapshot->end == 0)
-            snapshot->begin = place->data_offset;
-        snapshot->end = place->data_offset + place->nbytes;
+            snapshot->begin = data.offset;
+        snapshot->end = data.offset + data.nbytes;
     }
 }
 
 static int snapshot_bound_memory(struct berth_config *config, const berth_plan *plan,
                                  uint64_t nbytes, berth_error *error)
 {
-    uint64_t least = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
-    uint64_t most = (uint64_t)config->io_memory_nbytes;
+    uint64_t min_nbytes = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
+    uint64_t max_nbytes = (uint64_t)config->io_memory_nbytes;
 
-    if (most == 0)
+    if (max_nbytes == 0)
         return 0;
-    if (most < least || nbytes > most - least)
+    if (max_nbytes < min_nbytes || nbytes > max_nbytes - min_nbytes)
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                         "a snapshot takes %llu bytes, and %llu for buffers; io.memory_nbytes is "
                         "%llu (%llu bytes missing)",
-                        (unsigned long long)nbytes, (unsigned long long)least,
-                        (unsigned long long)most, (unsigned long long)(nbytes + least - most));
-    config->io_memory_nbytes = (int64_t)(most - nbytes);
+                        (unsigned long long)nbytes, (unsigned long long)min_nbytes,
+                        (unsigned long long)max_nbytes,
+                        (unsigned long long)(nbytes + min_nbytes - max_nbytes));
+    config->io_memory_nbytes = (int64_t)(max_nbytes - nbytes);
     return 0;
 }
 
@@ -142,7 +143,6 @@ static void snapshot_use_copy(const bth_snapshot *snapshot, berth_plan *plan)
             continue;
         record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
         record->read = NULL;
-        record->context = NULL;
         record->storage = NULL;
         record->device = 0;
         record->swap_nbytes = 1;

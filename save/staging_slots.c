@@ -114,13 +114,13 @@ bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsign
 
 static int slots_open_devices(bth_staging_slots *slots, const berth_plan *plan, berth_error *error)
 {
-    size_t n_tracks = (size_t)slots->n * plan->n_devices;
+    size_t n_devices = (size_t)slots->n * plan->n_devices;
 
     slots->n_devices = plan->n_devices;
     slots->slots = bth_allocate_zeroed(slots->n * sizeof *slots->slots);
-    slots->devices = bth_allocate_zeroed(n_tracks * sizeof *slots->devices);
+    slots->devices = bth_allocate_zeroed(n_devices * sizeof *slots->devices);
     if (!slots->slots || !slots->devices)
-        return bth_fail_memory(error, n_tracks * sizeof *slots->devices);
+        return bth_fail_memory(error, n_devices * sizeof *slots->devices);
     for (unsigned i = 0; i < slots->n; i++) {
         bth_staging_slot *slot = &slots->slots[i];
         *slot = (bth_staging_slot){.plan = plan,

@@ -9,7 +9,6 @@
 
 #include "io/staging.h"
 #include "save/run.h"
-#include "save/tile.h"
 
 /* One slot's part of one device. */
 typedef struct bth_slot_device {

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/capability.h>
 #include <linux/magic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -12,10 +13,10 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "save/failure.h"
-#include "save/user_namespace.h"
 
 /* The kernel's own limit. */
 #define MAX_LINKS 40
+#define UNMAPPED 65534 /* DEFAULT_OVERFLOWUID in linux/highuid.h, of groups, too */
 
 static int target_open_folder(int from, const char *path, bool *readable)
 {
@@ -90,13 +91,27 @@ static bool is_mounted_over(const struct statx *folder, const struct statx *file
 #endif
 }
 
+/* True also if it cannot be known whether ids inside differ from those outside. */
+bool bth_id_is_unmapped(unsigned id, bool is_group)
+{
+    char map[64], *at = map;
+
+    if (id != UNMAPPED)
+        return false;
+    if (!bth_file_read_text(is_group ? "/proc/self/gid_map" : "/proc/self/uid_map", map,
+                            sizeof map))
+        return true;
+    unsigned long first = strtoul(at, &at, 10), outside = strtoul(at, &at, 10);
+    return first != 0 || outside != 0 || strtoul(at, &at, 10) < UINT32_MAX;
+}
+
 /* Whether the process may act as the owner of the file. */
 static bool has_fowner(const struct statx *file)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
 
-    if (bth_user_is_unmapped(file->stx_uid) || bth_group_is_unmapped(file->stx_gid))
+    if (bth_id_is_unmapped(file->stx_uid, false) || bth_id_is_unmapped(file->stx_gid, true))
         return false;
     return bth_system.capget(&header, sets) < 0 ||
            (sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER)) != 0;
@@ -197,8 +212,8 @@ static bool is_name_of(const char *path, const struct stat *open)
 }
 
 /*
- * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. One without
- * (memfd_create, O_TMPFILE, removed) is written in place: there is no other way to it.
+ * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. A file
+ * without one (memfd_create, O_TMPFILE, removed) can only be written in place.
  */
 static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {

@@ -13,8 +13,8 @@ typedef struct bth_target_file {
     char *name;           /* in that folder */
     bool exists;
     struct stat status; /* of the file that is replaced */
-    int nameless;       /* X4: the file itself, open for reading and writing, if the path is a
-                           descriptor's       in /proc and the file has no name; -1: it has one */
+    int nameless;       /* X4: the open file itself, if the path leads to a descriptor of a file
+                           without a name; -1: it has a name */
 } bth_target_file;
 
 #define BTH_NO_TARGET_FILE                                                                         \
@@ -27,5 +27,27 @@ int bth_target_file_find(const char *path, bth_target_file *target, berth_error 
 /* Checks again the file that has the name now, of this status. Refuses as above. */
 int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error);
 void bth_target_file_free(bth_target_file *target); /* of BTH_NO_TARGET_FILE: nothing */
+
+/*
+ * In a user namespace (rootless containers) all users from outside are shown as one id, and so are
+ * all groups. A user inside may have that id, too, and does not own the file.
+ */
+bool bth_id_is_unmapped(unsigned id, bool is_group);
+
+/* ---- metadata.c ---- */
+
+/*
+ * Metadata that a new file gets from the file that it replaces (X1): owner, group, mode, ACL,
+ * security label and user attributes.
+ *
+ * Nobody but the saving process can read or write the new file who could not read or write the old
+ * one. Where the process may not give the file away, an ACL passes the rights on, or they become
+ * narrower, and the log says so. A save that would lock out the old owner is refused.
+ *
+ * `fd`: a new, empty file that only its owner can open. When this returns 0, it has its final
+ * rights, and *copied is the status of the old file. The target must exist.
+ */
+int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied,
+                      berth_error *error);
 
 #endif

@@ -104,8 +104,8 @@ void bth_temporary_close(bth_temporary_file *file)
 }
 
 /*
- * Makes a claim, which no other process can make then. A claim of a process that died before it
- * removed the file is followed by the next number; with `is_old`, also one of an unknown process.
+ * Makes a claim that no other process can make. If a process died with its claim, the next number
+ * is tried; with `is_old` also after one of an unknown process.
  */
 static bool temporary_make_claim(int fd, bool is_old)
 {
@@ -141,9 +141,9 @@ static bool temporary_is_same(int folder, const char *name, const bth_temporary_
 }
 
 /*
- * On a full disk there may be no room for the claim. The file of a dead save is cut to make room:
- * nobody reads it, and it has no other name. Its process was dead before its name was checked, so
- * it cannot become the target any more.
+ * On a full disk there may be no room for the claim: cuts the file of a dead save. Nobody reads it,
+ * and it has no other name. Its process died before its name was checked, so it cannot become the
+ * target any more.
  */
 static bool temporary_make_room(int folder, const char *name, const bth_temporary_file *file)
 {

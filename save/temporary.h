@@ -17,9 +17,9 @@
 #include <sys/stat.h>
 
 #include "berth.h"
-#include "save/temporary_owner.h"
 
 #define BTH_TEMPORARY_NAME_NBYTES 48
+#define BTH_TEMPORARY_OWNER_NBYTES 160
 #define BTH_TEMPORARY_OWNER "user.berth.owner"
 
 /* Creates a temporary for a target in a folder. *fd is open for reading and writing. */
@@ -51,5 +51,13 @@ bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file
 
 /* Also names of Berth 0.1: ".berth-<16 hex digits>.tmp". */
 bool bth_temporary_is_name(const char *name);
+
+/* ---- temporary_owner.c ---- */
+
+/* This process, as text. False without /proc: then no process can know. */
+bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES]);
+/* Whether the process that a text names is alive. `text` may hold anything. DEAD only if this
+ * kernel says so. */
+berth_temporary_state bth_temporary_owner_state(const char *text);
 
 #endif

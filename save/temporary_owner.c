@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/temporary_owner.h"
-
+/*
+ * The process that owns a temporary, as text (X5): "1 <boot id> <pid namespace> <time namespace>
+ * <pid> <start>". Two hosts have two boot ids, and two containers of one host have two pid
+ * namespaces. If a pid is used again, the start differs. It is in clock ticks since the boot, as
+ * the time namespace counts them.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +13,7 @@
 #include "config/lock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "save/temporary.h"
 
 #define STAT_NBYTES 1024
 #define LINK_NBYTES 64
@@ -30,16 +35,20 @@ static bool owner_parse(const char **at, char end, unsigned long long *number)
     return errno == 0 && *behind == end;
 }
 
+static bool owner_read_link(const char *path, char text[LINK_NBYTES])
+{
+    ssize_t n = bth_system.readlinkat(AT_FDCWD, path, text, LINK_NBYTES - 1);
+
+    text[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
 /* Reads the number in a namespace's link, "pid:[4026531836]". */
 static bool owner_read_namespace(const char *path, unsigned long long *number)
 {
     char text[LINK_NBYTES];
-    ssize_t n = bth_system.readlinkat(AT_FDCWD, path, text, sizeof text - 1);
+    const char *at = owner_read_link(path, text) ? strchr(text, '[') : NULL;
 
-    if (n <= 0)
-        return false;
-    text[n] = '\0';
-    const char *at = strchr(text, '[');
     return at && owner_parse(&(const char *){at + 1}, ']', number);
 }
 
@@ -71,12 +80,8 @@ static bool owner_read_start(const char *of, unsigned long long *start, bool *is
 static bool is_own_proc(void)
 {
     char text[LINK_NBYTES];
-    ssize_t n = bth_system.readlinkat(AT_FDCWD, "/proc/self", text, sizeof text - 1);
 
-    if (n <= 0)
-        return false;
-    text[n] = '\0';
-    return strtol(text, NULL, 10) == (long)getpid();
+    return owner_read_link("/proc/self", text) && strtol(text, NULL, 10) == (long)getpid();
 }
 
 /* ---- this process ---- */

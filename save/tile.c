@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/tile.h"
+#include "save/image.h"
 
 #include <assert.h>
 #include <string.h>

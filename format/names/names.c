@@ -128,7 +128,7 @@ static bool name_step_hash(bth_names *names, const struct names_entry *parent, u
         *hash = name_hash_bytes(names, *hash, text, nbytes);
         return true;
     }
-    struct names_out out = {.limit = SIZE_MAX};
+    bth_name_text out = {.limit = SIZE_MAX};
     bth_out_short_step(&out, parent->value, index);
     *hash = name_hash_bytes(names, *hash, out.text, out.nbytes);
     bth_release(out.text);

@@ -20,18 +20,28 @@ void bth_names_free(bth_names *names);
  */
 size_t bth_names_count(const bth_names *names);
 const berth_value *bth_names_value(const bth_names *names, size_t i);
-/* Text of entry i: the short name ("a.0.b"; the path if that is ambiguous, empty, begins like a
- * path, or holds NULs or surrogates), and the path ("['a'][0]['b']"). Allocated with
- * bth_allocate, the caller releases.
+/*
+ * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; without memory,
+ * `failed`.
  */
-int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error);
-/* The same into texts that are reused from call to call. They begin as zeros. */
 typedef struct bth_name_text {
-    char *text;
+    char *text; /* of bth_allocate */
+    size_t nbytes;
     size_t capacity;
+    size_t limit;
+    bool cut;
+    bool failed;
 } bth_name_text;
+
+/*
+ * Texts of tensor i: the short name ("a.0.b"; the path if that is ambiguous, empty, begins like a
+ * path, or holds NULs or surrogates), and unless path is NULL, the path ("['a'][0]['b']"). The
+ * texts begin as zeros and can be used again.
+ */
 int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
                    berth_error *error);
+/* The same in new texts, which the caller releases. */
+int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error);
 
 /*
  * Any value, not only tensors, by short name or path: see berth_find. A listed tensor comes before

@@ -6,13 +6,14 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Limits of the search for values without an entry, and of the search for similar names. */
-enum { MOST_PLACES = 10000, MOST_NEAR = 10000, NEAR_NBYTES = 128, MOST_STEPS = 4 };
+enum { MAX_READINGS = 10000, MAX_NEAR = 10000, MAX_NEAR_NBYTES = 128, MAX_STEPS = 4 };
 
 /* A message must have room for two names. */
-enum { SHOWN_NBYTES = 200 };
+enum { MAX_SHOWN_NBYTES = 200 };
 
 /* ---- one step, by text ---- */
 
@@ -33,12 +34,6 @@ static bool find_read_int(const char *text, size_t nbytes, bool negative, int64_
     return true;
 }
 
-static bool find_is_dict(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-    return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
-}
-
 static bool find_is_text_key(const berth_value *key)
 {
     int64_t integer;
@@ -46,7 +41,7 @@ static bool find_is_text_key(const berth_value *key)
 }
 
 /* W6: a name that could not be written for lack of memory is an error, not a different name. */
-static bool find_failed(const struct names_out *out, berth_error *error)
+static bool find_failed(const bth_name_text *out, berth_error *error)
 {
     if (out->failed)
         (void)bth_fail_memory(error, out->nbytes + 32);
@@ -67,7 +62,7 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
         if (find_is_text_key(key))
             continue;
         /* With room for the longest cut tuple, so that this limit does not cut it again. */
-        struct names_out out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
+        bth_name_text out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
         bth_out_repr(&out, key);
         bool same = !out.cut && !find_failed(&out, error) && out.nbytes == nbytes &&
                     memcmp(out.text, text, nbytes) == 0;
@@ -78,34 +73,22 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
     return n_found;
 }
 
-/* Finds an attribute by name; false if the value does not have it. */
+static bool find_is_step(const berth_value *value, uint32_t step, const char *text, size_t nbytes)
+{
+    const char *name = bth_step_name(value, step);
+    return name && strlen(name) == nbytes && memcmp(name, text, nbytes) == 0 &&
+           bth_step(value, step);
+}
+
+/* Finds an attribute or a part of a tensor by name; false if the value does not have it. */
 static bool find_attribute(const berth_value *value, const char *text, size_t nbytes,
                            uint32_t *index)
 {
-    if (nbytes == 8 && memcmp(text, "__dict__", 8) == 0) {
-        *index = BTH_STEP_STATE;
-        return berth_value_part(value, BERTH_PART_STATE) != NULL;
-    }
-    if ((nbytes == 4 && memcmp(text, "data", 4) == 0) ||
-        (nbytes == 8 && memcmp(text, "callable", 8) == 0)) {
-        *index = BTH_STEP_INNER;
-        return berth_value_part(value, BERTH_PART_INNER) != NULL &&
-               (nbytes == 8) == (berth_value_kind(value) == BERTH_KIND_CALL);
-    }
-    if (nbytes == 10 && memcmp(text, "list_items", 10) == 0) {
-        *index = BTH_STEP_LIST_ITEMS;
-        return berth_value_part(value, BERTH_PART_LIST_ITEMS) != NULL;
-    }
-    if (nbytes == 10 && memcmp(text, "dict_items", 10) == 0) {
-        *index = BTH_STEP_DICT_ITEMS;
-        return berth_value_part(value, BERTH_PART_DICT_ITEMS) != NULL;
-    }
-    berth_kind kind = berth_value_kind(value);
-    const char *name;
-    if (kind < BERTH_KIND_TENSOR || kind > BERTH_KIND_SUBCLASS)
-        return false;
-    for (*index = 0; (name = bth_part_name(value, *index)); ++*index)
-        if (strlen(name) == nbytes && memcmp(name, text, nbytes) == 0)
+    for (*index = BTH_STEP_LIST_ITEMS; *index <= BTH_STEP_STATE; ++*index)
+        if (find_is_step(value, *index, text, nbytes))
+            return true;
+    for (*index = 0; bth_step_name(value, *index); ++*index)
+        if (find_is_step(value, *index, text, nbytes))
             return true;
     return false;
 }
@@ -126,11 +109,11 @@ static int find_other_keys(const berth_value *dict, const char *text, size_t nby
  * with the same repr, and an attribute.
  */
 static int find_steps(const berth_value *value, const char *text, size_t nbytes,
-                      uint32_t steps[MOST_STEPS], berth_error *error)
+                      uint32_t steps[MAX_STEPS], berth_error *error)
 {
     int n = 0;
     int64_t integer;
-    if (find_is_dict(value)) {
+    if (bth_is_dict(berth_value_kind(value))) {
         size_t found[2];
         size_t i = bth_dict_find_text(value, text, nbytes);
         if (i != SIZE_MAX)
@@ -139,11 +122,9 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
         for (int other = 0; other < n_others; other++)
             steps[n++] = (uint32_t)found[other];
     } else if (find_read_int(text, nbytes, false, &integer) &&
-               (uint64_t)integer < berth_value_count(value) && integer < BTH_STEP_LIST_ITEMS) {
-        uint32_t index = (uint32_t)integer;
-        if (berth_value_kind(value) != BERTH_KIND_SPARSE &&
-            berth_value_kind(value) != BERTH_KIND_NESTED)
-            steps[n++] = index;
+               (uint64_t)integer < berth_value_count(value) && integer < BTH_STEP_LIST_ITEMS &&
+               !bth_is_tensor(berth_value_kind(value))) {
+        steps[n++] = (uint32_t)integer;
     }
     if (find_attribute(value, text, nbytes, &steps[n]))
         n++;
@@ -153,23 +134,18 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
 /* ---- paths: ['a'][0].__dict__ ---- */
 
 /* A path ends with a NUL, so no check for its end is needed. */
-static bool path_read_hex(const char **at, int n, uint32_t *point)
+static bool path_read_hex(const char **at, size_t n, uint32_t *point)
 {
-    *point = 0;
-    for (; n > 0; n--, ++*at) {
-        char c = **at;
-        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
-                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
-                                                : 16;
-        if (digit == 16)
-            return false;
-        *point = *point << 4 | digit;
-    }
+    char digits[9] = {0};
+    if (strspn(*at, "0123456789abcdefABCDEF") < n)
+        return false;
+    memcpy(digits, *at, n);
+    *at += n;
+    *point = (uint32_t)strtoul(digits, NULL, 16);
     return *point <= 0x10ffff;
 }
 
-static void path_out_utf8(struct names_out *out, uint32_t point)
+static void path_out_utf8(bth_name_text *out, uint32_t point)
 {
     char text[4];
     size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
@@ -179,7 +155,7 @@ static void path_out_utf8(struct names_out *out, uint32_t point)
     bth_out_bytes(out, text, n);
 }
 
-static bool path_read_escape(const char **at, struct names_out *out)
+static bool path_read_escape(const char **at, bth_name_text *out)
 {
     static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
     char c = *(*at)++;
@@ -189,7 +165,7 @@ static bool path_read_escape(const char **at, struct names_out *out)
         return true;
     }
     uint32_t point;
-    int n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    size_t n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (!n || !path_read_hex(at, n, &point))
         return false;
     path_out_utf8(out, point);
@@ -197,7 +173,7 @@ static bool path_read_escape(const char **at, struct names_out *out)
 }
 
 /* Reads a quoted text; *at is then behind its closing quote. */
-static bool path_read_quoted(const char **at, struct names_out *out)
+static bool path_read_quoted(const char **at, bth_name_text *out)
 {
     char quote = *(*at)++;
     bth_out_bytes(out, "", 0);
@@ -217,7 +193,7 @@ static bool path_read_quoted(const char **at, struct names_out *out)
 static bool path_fail_alike(const char *text, size_t nbytes, berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET, "two keys are written as %.*s",
-             (int)(nbytes < SHOWN_NBYTES ? nbytes : SHOWN_NBYTES), text);
+             (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), text);
     return false;
 }
 
@@ -228,8 +204,9 @@ static bool path_read_item(const berth_value *value, const char **at, const char
     size_t found = SIZE_MAX;
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
-        struct names_out out = {.limit = SIZE_MAX};
-        if (path_read_quoted(at, &out) && !find_failed(&out, error) && find_is_dict(value))
+        bth_name_text out = {.limit = SIZE_MAX};
+        if (path_read_quoted(at, &out) && !find_failed(&out, error) &&
+            bth_is_dict(berth_value_kind(value)))
             found = bth_dict_find_text(value, out.text, out.nbytes);
         bth_release(out.text);
         if (found == SIZE_MAX || *(*at)++ != ']') /* at the end there is a NUL */
@@ -241,13 +218,15 @@ static bool path_read_item(const berth_value *value, const char **at, const char
     for (const char *close = *at; (close = memchr(close, ']', (size_t)(end - close))); close++) {
         int64_t integer;
         size_t nbytes = (size_t)(close - *at), keys[2];
-        int n = find_is_dict(value) ? find_other_keys(value, *at, nbytes, keys, error) : 0;
+        int n = bth_is_dict(berth_value_kind(value))
+                    ? find_other_keys(value, *at, nbytes, keys, error)
+                    : 0;
         if (n == 2)
             return path_fail_alike(*at, nbytes, error);
         if (n == 1)
             found = keys[0];
-        else if (!find_is_dict(value) && find_read_int(*at, nbytes, false, &integer) &&
-                 integer < BTH_STEP_LIST_ITEMS)
+        else if (!bth_is_dict(berth_value_kind(value)) &&
+                 find_read_int(*at, nbytes, false, &integer) && integer < BTH_STEP_LIST_ITEMS)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
             *index = (uint32_t)found;
@@ -285,7 +264,7 @@ static const berth_value *find_path(const berth_value *root, const char *path, b
 /* ---- short names of any values ---- */
 
 /* A value that the first `at` bytes of the name lead to. */
-struct place {
+struct reading {
     const berth_value *value;
     size_t at;
     uint32_t parent;
@@ -295,19 +274,19 @@ struct place {
 struct search {
     const char *name;
     size_t nbytes;
-    struct place *places;
+    struct reading *readings;
     uint32_t n;
-    uint32_t found[2]; /* places that take the whole name */
+    uint32_t found[2]; /* readings that take the whole name */
     int n_found;
 };
 
 static bool search_add(struct search *search, uint32_t parent, uint32_t index, size_t at)
 {
-    const berth_value *value = bth_step(search->places[parent].value, index);
-    if (search->n == MOST_PLACES)
+    const berth_value *value = bth_step(search->readings[parent].value, index);
+    if (search->n == MAX_READINGS)
         return false;
-    search->places[search->n] =
-        (struct place){.value = value, .at = at, .parent = parent, .index = index};
+    search->readings[search->n] =
+        (struct reading){.value = value, .at = at, .parent = parent, .index = index};
     if (at > search->nbytes && search->n_found < 2)
         search->found[search->n_found++] = search->n;
     search->n++;
@@ -317,14 +296,15 @@ static bool search_add(struct search *search, uint32_t parent, uint32_t index, s
 /* Tries every end of the next step, because keys may contain dots. */
 static bool search_expand(struct search *search, uint32_t i, berth_error *error)
 {
-    size_t from = search->places[i].at;
+    size_t from = search->readings[i].at;
     if (from > search->nbytes)
         return true;
     for (size_t end = from;; end++) {
         const char *dot = memchr(search->name + end, '.', search->nbytes - end);
         end = dot ? (size_t)(dot - search->name) : search->nbytes;
-        uint32_t steps[MOST_STEPS];
-        int n = find_steps(search->places[i].value, search->name + from, end - from, steps, error);
+        uint32_t steps[MAX_STEPS];
+        int n =
+            find_steps(search->readings[i].value, search->name + from, end - from, steps, error);
         for (int step = 0; step < n; step++)
             if (!search_add(search, i, steps[step], end + 1))
                 return false;
@@ -333,29 +313,29 @@ static bool search_expand(struct search *search, uint32_t i, berth_error *error)
     }
 }
 
-static void search_out_path(struct names_out *out, const struct search *search, uint32_t place)
+static void search_out_path(bth_name_text *out, const struct search *search, uint32_t reading)
 {
     uint32_t chain[64] = {0};
     size_t n = 0;
-    for (uint32_t at = place; at != 0 && n < 64; at = search->places[at].parent)
+    for (uint32_t at = reading; at != 0 && n < 64; at = search->readings[at].parent)
         chain[n++] = at;
     while (n-- > 0) {
-        const struct place *step = &search->places[chain[n]];
-        bth_out_path_step(out, search->places[step->parent].value, step->index);
+        const struct reading *step = &search->readings[chain[n]];
+        bth_out_path_step(out, search->readings[step->parent].value, step->index);
     }
 }
 
-static const char *search_shown(struct names_out *out)
+static const char *search_shown(bth_name_text *out)
 {
     return out->text ? out->text : "";
 }
 
-static int find_fail_ambiguous(const char *name, struct names_out *first, struct names_out *second,
+static int find_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
                                berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-             "\"%.*s\" is the name of two values: %.*s and %.*s", SHOWN_NBYTES / 2, name,
-             SHOWN_NBYTES, search_shown(first), SHOWN_NBYTES, search_shown(second));
+             "\"%.*s\" is the name of two values: %.*s and %.*s", MAX_SHOWN_NBYTES / 2, name,
+             MAX_SHOWN_NBYTES, search_shown(first), MAX_SHOWN_NBYTES, search_shown(second));
     bth_release(first->text);
     bth_release(second->text);
     return error->code;
@@ -366,30 +346,30 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
 {
     const berth_value *value = NULL;
     struct search search = {.name = name, .nbytes = strlen(name)};
-    search.places = bth_allocate(MOST_PLACES * sizeof(*search.places));
-    if (!search.places) {
-        bth_fail_memory(error, MOST_PLACES * sizeof(*search.places));
+    search.readings = bth_allocate(MAX_READINGS * sizeof(*search.readings));
+    if (!search.readings) {
+        bth_fail_memory(error, MAX_READINGS * sizeof(*search.readings));
         return NULL;
     }
-    search.places[search.n++] = (struct place){.value = root};
+    search.readings[search.n++] = (struct reading){.value = root};
     bool whole = true;
     for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
         whole = search_expand(&search, i, error);
     if (error->code != BERTH_OK) {
         value = NULL;
     } else if (search.n_found == 2) {
-        struct names_out first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
+        bth_name_text first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
         search_out_path(&first, &search, search.found[0]);
         search_out_path(&second, &search, search.found[1]);
         find_fail_ambiguous(name, &first, &second, error);
     } else if (!whole) {
         bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
                  "\"%.*s\" can be read in more than %d ways; give its path, as ['a'][0]",
-                 SHOWN_NBYTES, name, MOST_PLACES);
+                 MAX_SHOWN_NBYTES, name, MAX_READINGS);
     } else if (search.n_found == 1) {
-        value = search.places[search.found[0]].value;
+        value = search.readings[search.found[0]].value;
     }
-    bth_release(search.places);
+    bth_release(search.readings);
     return value;
 }
 
@@ -401,10 +381,10 @@ static size_t find_min(size_t a, size_t b, size_t c)
     return smaller < c ? smaller : c;
 }
 
-/* Levenshtein's distance of two texts of at most NEAR_NBYTES bytes. */
+/* Levenshtein's distance of two texts of at most MAX_NEAR_NBYTES bytes. */
 static size_t find_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
 {
-    size_t row[NEAR_NBYTES + 1];
+    size_t row[MAX_NEAR_NBYTES + 1];
     for (size_t j = 0; j <= b_nbytes; j++)
         row[j] = j;
     for (size_t i = 1; i <= a_nbytes; i++) {
@@ -424,8 +404,8 @@ static char *find_nearest(const bth_names *names, const char *name)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
     char *near = NULL;
-    for (uint32_t i = 0; i < names->n_tensors && i < MOST_NEAR && nbytes <= NEAR_NBYTES; i++) {
-        struct names_out out = {.limit = NEAR_NBYTES};
+    for (uint32_t i = 0; i < names->n_tensors && i < MAX_NEAR && nbytes <= MAX_NEAR_NBYTES; i++) {
+        bth_name_text out = {.limit = MAX_NEAR_NBYTES};
         bth_out_entry(&out, names, names->tensors[i], false);
         size_t far = best;
         if (!out.cut && !out.failed) { /* then there is a text */
@@ -449,10 +429,11 @@ static int find_fail_not_found(const bth_names *names, const char *name, berth_e
     char *near = find_nearest(names, name);
     if (near)
         bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                 "no value named \"%.*s\"; near: \"%.*s\"", SHOWN_NBYTES, name, SHOWN_NBYTES, near);
+                 "no value named \"%.*s\"; near: \"%.*s\"", MAX_SHOWN_NBYTES, name,
+                 MAX_SHOWN_NBYTES, near);
     else
         bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"",
-                 SHOWN_NBYTES, name);
+                 MAX_SHOWN_NBYTES, name);
     bth_release(near);
     return error->code;
 }
@@ -467,7 +448,7 @@ static uint32_t find_next_tensor(const bth_names *names, uint32_t after, uint64_
         uint32_t entry = names->tensors[i];
         if ((names->entries[entry].hash & ~BTH_NAME_SHARED) != hash)
             continue;
-        struct names_out out = {.limit = SIZE_MAX};
+        bth_name_text out = {.limit = SIZE_MAX};
         bth_out_entry(&out, names, entry, false);
         bool same = !find_failed(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
@@ -494,7 +475,7 @@ static const berth_value *find_tensor(const bth_names *names, const char *name, 
     uint32_t second = find_next_tensor(names, first + 1, hash, name, error);
     if (second == UINT32_MAX)
         return error->code == BERTH_OK ? entry->value : NULL;
-    struct names_out a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
+    bth_name_text a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
     bth_out_entry(&a, names, names->tensors[first], true);
     bth_out_entry(&b, names, names->tensors[second], true);
     find_fail_ambiguous(name, &a, &b, error);

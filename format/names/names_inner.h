@@ -50,36 +50,23 @@ enum { BTH_TUPLE_REPR_NBYTES = 256 };
  * P3: one long key may stand on many levels for a few bytes each, but a name contains it each time.
  * A million levels of short keys stay below this.
  */
-#define BTH_LONGEST_NAME_NBYTES ((size_t)16 << 20)
+#define BTH_MAX_NAME_NBYTES ((size_t)16 << 20)
 
-/*
- * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; without memory,
- * `failed`.
- */
-struct names_out {
-    char *text;
-    size_t nbytes;
-    size_t capacity;
-    size_t limit;
-    bool cut;
-    bool failed;
-};
-
-void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes);
-void bth_out_text(struct names_out *out, const char *text);
+void bth_out_bytes(bth_name_text *out, const char *text, size_t nbytes);
+void bth_out_text(bth_name_text *out, const char *text);
 
 /* Python's repr of a key. The repr of a tuple is cut after about 256 bytes (P3). */
-void bth_out_repr(struct names_out *out, const berth_value *key);
+void bth_out_repr(bth_name_text *out, const berth_value *key);
 
 /* One step below `parent`: in a short name, without dots ("a", "0", "indices"). */
-void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index);
+void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t index);
 /* One step in a path: "['a']", "[0]", ".indices". */
-void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index);
-/* The short name, or the path, of an entry. */
-void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry, bool path);
+void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index);
+/* The short name, or the path, of an entry, in place of what the text held. */
+void bth_out_entry(bth_name_text *out, const bth_names *names, uint32_t entry, bool path);
 
-/* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
-const char *bth_part_name(const berth_value *value, uint32_t i);
+/* The name of a step that is no item: "indices", "__dict__", …; NULL for items. */
+const char *bth_step_name(const berth_value *parent, uint32_t step);
 
 /* The hash of a short name, as of an entry. */
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);

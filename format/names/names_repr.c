@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
+void bth_out_bytes(bth_name_text *out, const char *text, size_t nbytes)
 {
     if (out->failed || out->cut)
         return;
@@ -34,7 +34,7 @@ void bth_out_bytes(struct names_out *out, const char *text, size_t nbytes)
     out->text[out->nbytes] = '\0';
 }
 
-void bth_out_text(struct names_out *out, const char *text)
+void bth_out_text(bth_name_text *out, const char *text)
 {
     bth_out_bytes(out, text, strlen(text));
 }
@@ -64,7 +64,7 @@ static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
 }
 
 /* As Python's repr of a float: exponents from 1e16 on and below 1e-4. */
-static void repr_float(struct names_out *out, double value, bool whole)
+static void repr_float(bth_name_text *out, double value, bool whole)
 {
     char digits[32], text[32];
     if (isnan(value) || isinf(value)) {
@@ -96,7 +96,7 @@ static void repr_float(struct names_out *out, double value, bool whole)
 }
 
 /* (1+2j); without a real part, 2j. */
-static void repr_complex(struct names_out *out, double real, double imaginary)
+static void repr_complex(bth_name_text *out, double real, double imaginary)
 {
     bool alone = real == 0 && !signbit(real);
     if (!alone) {
@@ -110,7 +110,7 @@ static void repr_complex(struct names_out *out, double real, double imaginary)
 }
 
 /* An integer of up to 255 bytes in decimal, by repeated division by 10^9. */
-static void repr_bigint(struct names_out *out, const uint8_t *bytes, size_t nbytes)
+static void repr_bigint(bth_name_text *out, const uint8_t *bytes, size_t nbytes)
 {
     uint32_t words[64] = {0}, groups[80];
     bool negative = bytes[nbytes - 1] & 0x80;
@@ -141,7 +141,7 @@ static void repr_bigint(struct names_out *out, const uint8_t *bytes, size_t nbyt
     }
 }
 
-static void repr_int(struct names_out *out, const berth_value *key)
+static void repr_int(bth_name_text *out, const berth_value *key)
 {
     char text[32];
     size_t nbytes;
@@ -176,86 +176,70 @@ static bool repr_is_printable(uint32_t point)
            point != 0xfeff;
 }
 
-/* Writes a character that repr escapes. */
-static void repr_escape(struct names_out *out, uint32_t point)
+/* Writes a character that repr escapes. A text in " has no ' to escape. */
+static void repr_escape(bth_name_text *out, uint32_t point)
 {
+    static const char from[] = "\n\r\t\\'", to[] = "nrt\\'";
+    const char *known = point && point < 0x80 ? strchr(from, (int)point) : NULL;
     char text[16];
-    switch (point) {
-    case '\n':
-        bth_out_text(out, "\\n");
-        return;
-    case '\r':
-        bth_out_text(out, "\\r");
-        return;
-    case '\t':
-        bth_out_text(out, "\\t");
-        return;
-    default:
-        if (point == '\\' || point == '\'') /* a text in " has no ' to escape */
-            (void)snprintf(text, sizeof(text), "\\%c", (char)point);
-        else
-            (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,
-                           point);
-        bth_out_text(out, text);
-        return;
-    }
+    if (known)
+        (void)snprintf(text, sizeof(text), "\\%c", to[known - from]);
+    else
+        (void)snprintf(text, sizeof(text), point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32,
+                       point);
+    bth_out_text(out, text);
 }
 
-static char repr_quote(const void *text, size_t nbytes)
-{
-    return memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes) ? '"' : '\'';
-}
-
-/* ASCII that repr writes unchanged. A text that contains " is quoted with '. */
-static bool repr_is_plain(char c)
+/* ASCII that repr writes unchanged, in any quotes. */
+static bool repr_is_plain(uint8_t c)
 {
     return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
 }
 
-static void repr_str(struct names_out *out, const berth_value *key)
+/* A str, or bytes, where each byte is a character and only ASCII is printable. */
+static void repr_quoted(bth_name_text *out, const uint8_t *text, size_t nbytes, bool is_str)
 {
-    size_t nbytes;
-    const char *text = berth_as_text(key, &nbytes);
-    char quote = repr_quote(text, nbytes);
-    bth_out_bytes(out, &quote, 1);
+    bool is_double = memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes);
+    const char *quote = is_double ? "\"" : "'";
+    bth_out_text(out, quote);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
         while (at < nbytes && repr_is_plain(text[at]))
             at++;
         if (at == nbytes)
             break;
-        uint32_t point;
-        size_t n = repr_code_point((const uint8_t *)text + at, &point);
-        if (!repr_is_printable(point) || point == '\\' || point == (uint32_t)quote) {
-            bth_out_bytes(out, text + plain, at - plain);
+        uint32_t point = text[at];
+        size_t n = is_str ? repr_code_point(text + at, &point) : 1;
+        bool is_printable = is_str ? repr_is_printable(point) : point >= 0x20 && point < 0x7f;
+        if (!is_printable || point == '\\' || point == (uint8_t)*quote) {
+            bth_out_bytes(out, (const char *)text + plain, at - plain);
             repr_escape(out, point);
             plain = at + n;
         }
         at += n;
     }
-    bth_out_bytes(out, text + plain, nbytes - plain);
-    bth_out_bytes(out, &quote, 1);
+    bth_out_bytes(out, (const char *)text + plain, nbytes - plain);
+    bth_out_text(out, quote);
 }
 
-static void repr_bytes(struct names_out *out, const berth_value *key)
+static void repr_str(bth_name_text *out, const berth_value *key)
+{
+    size_t nbytes;
+    const char *text = berth_as_text(key, &nbytes);
+    repr_quoted(out, (const uint8_t *)text, nbytes, true);
+}
+
+static void repr_bytes(bth_name_text *out, const berth_value *key)
 {
     size_t nbytes;
     const uint8_t *bytes = berth_as_bytes(key, &nbytes);
-    char quote = repr_quote(bytes, nbytes);
     bth_out_text(out, "b");
-    bth_out_bytes(out, &quote, 1);
-    for (size_t i = 0; i < nbytes && !out->cut; i++) {
-        if (bytes[i] < 0x20 || bytes[i] > 0x7e || bytes[i] == '\\' || bytes[i] == (uint8_t)quote)
-            repr_escape(out, bytes[i]);
-        else
-            bth_out_bytes(out, (const char *)bytes + i, 1);
-    }
-    bth_out_bytes(out, &quote, 1);
+    repr_quoted(out, bytes, nbytes, false);
 }
 
 /* ---- all kinds ---- */
 
-static void repr_device(struct names_out *out, const berth_value *key)
+static void repr_device(bth_name_text *out, const berth_value *key)
 {
     char text[96];
     int64_t index;
@@ -268,7 +252,7 @@ static void repr_device(struct names_out *out, const berth_value *key)
 }
 
 /* As Python shows objects: "<module name 7>", with a number instead of an address. */
-static void repr_inert(struct names_out *out, const berth_value *key)
+static void repr_inert(bth_name_text *out, const berth_value *key)
 {
     char text[160];
     const berth_value *global =
@@ -279,7 +263,7 @@ static void repr_inert(struct names_out *out, const berth_value *key)
 }
 
 /* All kinds that contain no other values. */
-static void repr_scalar(struct names_out *out, const berth_value *key)
+static void repr_scalar(bth_name_text *out, const berth_value *key)
 {
     switch (berth_value_kind(key)) {
     case BERTH_KIND_NONE:
@@ -327,20 +311,19 @@ static bool repr_is_tuple(const berth_value *value)
            berth_value_kind(value) == BERTH_KIND_SIZE;
 }
 
-static void repr_open_tuple(struct names_out *out, const berth_value *value,
-                            struct open_tuple *open)
+static void repr_open_tuple(bth_name_text *out, const berth_value *value, struct open_tuple *open)
 {
     bth_out_text(out, berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
     *open = (struct open_tuple){.value = value};
 }
 
-static void repr_close_tuple(struct names_out *out, const struct open_tuple *open)
+static void repr_close_tuple(bth_name_text *out, const struct open_tuple *open)
 {
     bool size = berth_value_kind(open->value) == BERTH_KIND_SIZE;
     bth_out_text(out, size ? "])" : open->next == 1 ? ",)" : ")");
 }
 
-static void repr_tuple(struct names_out *out, const berth_value *key)
+static void repr_tuple(bth_name_text *out, const berth_value *key)
 {
     struct open_tuple open[BTH_TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
     size_t n_open = 1, outer = out->limit;
@@ -369,7 +352,7 @@ static void repr_tuple(struct names_out *out, const berth_value *key)
     out->limit = outer;
 }
 
-void bth_out_repr(struct names_out *out, const berth_value *key)
+void bth_out_repr(bth_name_text *out, const berth_value *key)
 {
     if (repr_is_tuple(key))
         repr_tuple(out, key);

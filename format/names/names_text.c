@@ -12,7 +12,8 @@
 
 /* ---- steps ---- */
 
-const char *bth_part_name(const berth_value *value, uint32_t i)
+/* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
+static const char *part_name(const berth_value *value, uint32_t i)
 {
     static const char *const coo[] = {"indices", "values"};
     static const char *const by_row[] = {"crow_indices", "col_indices", "values"};
@@ -37,30 +38,32 @@ const char *bth_part_name(const berth_value *value, uint32_t i)
     }
 }
 
-/* The name of a step that is no item: a part, "__dict__", …; NULL for items. */
-static const char *step_attribute(const berth_value *parent, uint32_t index)
+const char *bth_step_name(const berth_value *parent, uint32_t step)
 {
-    if (index == BTH_STEP_STATE)
+    switch (step) {
+    case BTH_STEP_STATE:
         return "__dict__";
-    if (index == BTH_STEP_LIST_ITEMS)
+    case BTH_STEP_LIST_ITEMS:
         return "list_items";
-    if (index == BTH_STEP_DICT_ITEMS)
+    case BTH_STEP_DICT_ITEMS:
         return "dict_items";
-    if (index == BTH_STEP_INNER)
+    case BTH_STEP_INNER:
         return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
-    return bth_is_tensor(berth_value_kind(parent)) ? bth_part_name(parent, index) : NULL;
+    default:
+        return bth_is_tensor(berth_value_kind(parent)) ? part_name(parent, step) : NULL;
+    }
 }
 
-static void name_out_index(struct names_out *out, uint32_t index)
+static void name_out_index(bth_name_text *out, uint32_t index)
 {
     char text[16];
     (void)snprintf(text, sizeof(text), "%" PRIu32, index);
     bth_out_text(out, text);
 }
 
-void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32_t index)
+void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = step_attribute(parent, index);
+    const char *attribute = bth_step_name(parent, index);
     const berth_value *key = attribute ? NULL : bth_value_key(parent, index);
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
@@ -74,9 +77,9 @@ void bth_out_short_step(struct names_out *out, const berth_value *parent, uint32
         name_out_index(out, index);
 }
 
-void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_t index)
+void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = step_attribute(parent, index);
+    const char *attribute = bth_step_name(parent, index);
     if (attribute) {
         bth_out_text(out, ".");
         bth_out_text(out, attribute);
@@ -93,7 +96,7 @@ void bth_out_path_step(struct names_out *out, const berth_value *parent, uint32_
 
 /* ---- entries ---- */
 
-static void name_out_steps(struct names_out *out, const bth_names *names, const uint32_t *chain,
+static void name_out_steps(bth_name_text *out, const bth_names *names, const uint32_t *chain,
                            size_t n, bool path)
 {
     for (size_t i = n; i-- > 0;) {
@@ -109,12 +112,14 @@ static void name_out_steps(struct names_out *out, const bth_names *names, const 
     }
 }
 
-void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry, bool path)
+void bth_out_entry(bth_name_text *out, const bth_names *names, uint32_t entry, bool path)
 {
     size_t n = 0;
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
          at = names->entries[at].parent)
         n++;
+    out->nbytes = 0;
+    out->cut = out->failed = false;
     bth_out_bytes(out, "", 0);
     if (n == 0)
         return;
@@ -137,7 +142,7 @@ void bth_out_entry(struct names_out *out, const bth_names *names, uint32_t entry
  * surrogates, which are no UTF-8; if it is empty, which is the name of the root; or if it begins
  * like a path.
  */
-static bool name_can_stand(const struct names_out *out, const struct names_entry *entry)
+static bool name_can_stand(const bth_name_text *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
@@ -158,39 +163,32 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
                         names->n_tensors);
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
-    struct names_out short_out = {
-        .limit = BTH_LONGEST_NAME_NBYTES, .text = name->text, .capacity = name->capacity};
-    struct names_out path_out = {
-        .limit = BTH_LONGEST_NAME_NBYTES, .text = path->text, .capacity = path->capacity};
-    bth_out_entry(&short_out, names, entry, shared);
-    if (!shared && !short_out.failed && !short_out.cut &&
-        !name_can_stand(&short_out, &names->entries[entry])) {
-        short_out.nbytes = 0;
-        bth_out_entry(&short_out, names, entry, true);
-    }
-    bth_out_entry(&path_out, names, entry, true);
-    *name = (bth_name_text){.text = short_out.text, .capacity = short_out.capacity};
-    *path = (bth_name_text){.text = path_out.text, .capacity = path_out.capacity};
-    if (short_out.failed || path_out.failed)
-        return bth_fail_memory(error, short_out.nbytes + path_out.nbytes);
-    if (path_out.cut) /* the path is the longer of the two */
+    name->limit = BTH_MAX_NAME_NBYTES;
+    bth_out_entry(name, names, entry, shared);
+    if (!shared && !name->failed && !name->cut && !name_can_stand(name, &names->entries[entry]))
+        bth_out_entry(name, names, entry, true);
+    bth_name_text *longer = path ? path : name;
+    longer->limit = BTH_MAX_NAME_NBYTES;
+    if (path)
+        bth_out_entry(path, names, entry, true);
+    if (name->failed || longer->failed)
+        return bth_fail_memory(error, name->nbytes + longer->nbytes);
+    if (longer->cut)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the name of tensor %zu has more than %zu bytes", i,
-                        BTH_LONGEST_NAME_NBYTES);
+                        "the name of tensor %zu has more than %zu bytes", i, BTH_MAX_NAME_NBYTES);
     return 0;
 }
 
 int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error)
 {
     bth_name_text texts[2] = {{0}, {0}};
-
-    *name = *path = NULL;
-    if (bth_names_show(names, i, &texts[0], &texts[1], error) < 0) {
-        bth_release(texts[0].text);
-        bth_release(texts[1].text);
-        return error->code;
+    int code = bth_names_show(names, i, &texts[0], path ? &texts[1] : NULL, error);
+    for (int k = 0; k < 2 && code < 0; k++) {
+        bth_release(texts[k].text);
+        texts[k].text = NULL;
     }
     *name = texts[0].text;
-    *path = texts[1].text;
-    return 0;
+    if (path)
+        *path = texts[1].text;
+    return code;
 }

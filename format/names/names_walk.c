@@ -9,10 +9,10 @@ struct value_walk {
     berth_walk public; /* first: what the caller's functions get */
     berth_walker walker;
     bth_walk walk;
-    size_t n_steps;      /* from the root to the value at hand: the steps of so many frames */
-    size_t n_steps_told; /* so many of them are in `path`; the note of a frame is where its step
-                            ends */
-    struct names_out path;
+    size_t n_steps;         /* from the root to the value at hand: the steps of so many frames */
+    size_t n_steps_written; /* so many of them are in `path`; the note of a frame is the end of its
+                               step */
+    bth_name_text path;
 };
 
 /* Adds the steps that are missing, so that each is written once however often paths are asked for.
@@ -21,8 +21,8 @@ static const char *value_walk_path(const berth_walk *public)
 {
     struct value_walk *state = (struct value_walk *)(uintptr_t) public;
     bth_walk_frame *frames = state->walk.frames;
-    struct names_out *out = &state->path;
-    size_t i = state->n_steps_told < state->n_steps ? state->n_steps_told : state->n_steps;
+    bth_name_text *out = &state->path;
+    size_t i = state->n_steps_written < state->n_steps ? state->n_steps_written : state->n_steps;
 
     out->nbytes = i ? frames[i - 1].note : 0;
     out->cut = false;
@@ -30,10 +30,9 @@ static const char *value_walk_path(const berth_walk *public)
         bth_out_path_step(out, frames[i].value, frames[i].step);
         frames[i].note = (uint32_t)out->nbytes;
     }
-    state->n_steps_told = out->cut ? 0 : state->n_steps;
+    state->n_steps_written = out->cut ? 0 : state->n_steps;
     if (out->failed || out->cut)
         return "...";
-    out->text[out->nbytes] = '\0';
     return out->text;
 }
 
@@ -64,8 +63,8 @@ static int value_walk_run(struct value_walk *state, const berth_value *root, ber
 
     while (code == 0 && walk->n_frames > 0) {
         const berth_value *child = bth_walk_next(walk);
-        if (state->n_steps_told >= walk->n_frames)
-            state->n_steps_told = walk->n_frames - 1;
+        if (state->n_steps_written >= walk->n_frames)
+            state->n_steps_written = walk->n_frames - 1;
         if (child) {
             code = value_walk_visit(state, child, error);
             continue;
@@ -80,7 +79,7 @@ static int value_walk_run(struct value_walk *state, const berth_value *root, ber
 int berth_value_walk(const berth_value *value, const berth_walker *walker, berth_error *error)
 {
     struct value_walk state = {.public = {.path = value_walk_path},
-                               .path = {.limit = BTH_LONGEST_NAME_NBYTES}};
+                               .path = {.limit = BTH_MAX_NAME_NBYTES}};
     int code;
 
     BTH_ERROR_BEGIN(error);

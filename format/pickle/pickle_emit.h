@@ -7,13 +7,7 @@
 #ifndef BTH_FORMAT_PICKLE_PICKLE_EMIT_H
 #define BTH_FORMAT_PICKLE_PICKLE_EMIT_H
 
-#include "format/pickle/pickle.h"
-
-/* The opcodes. The writer uses those of protocol 2 that CPython's pickler writes for our values. */
-enum {
-#define BTH_OPCODE(name, byte, form) BTH_OP_##name = (byte),
-#include "format/pickle/pickle_opcodes.def"
-};
+#include "format/pickle/pickle_opcodes.h"
 
 /* A memo slot holds 0 (not met), BTH_MEMO_OPEN (met, not yet built), or memo number + 1. */
 #define BTH_MEMO_OPEN UINT32_MAX

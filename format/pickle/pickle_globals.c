@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * The globals that a pickle may name (P1), numbered: first the rows of pickle_globals.def, then
- * the dtypes, then the storage classes of torch, then those of torch.cuda.
- */
+/* The globals that a pickle may name (P1): the rows of pickle_globals.def and of dtypes.def. */
 #include <string.h>
 
 #include "format/pickle/pickle_machine.h"
@@ -15,6 +12,14 @@ const char *const bth_layout_names[] = {
     [BERTH_JAGGED] = "torch.jagged",
 };
 
+#define NAMED_ROW(module, name, what, number)                                                      \
+    {module, name, NULL, BTH_BUILD_NOTHING, what, 0, 0, number},
+
+/* A storage class that torch.cuda has: no quantized one. */
+#define CUDA_PLAIN(storage_class) storage_class
+#define CUDA_QUANTIZED(storage_class) NULL
+
+/* A row without a name is not found. */
 const bth_known bth_globals[] = {
 #define BTH_CALLABLE(module, name, build, wanted, optional)                                        \
     {module,                                                                                       \
@@ -26,126 +31,36 @@ const bth_known bth_globals[] = {
      sizeof(wanted) + sizeof(optional) - 2,                                                        \
      0},
 #define BTH_CALLABLE_TOO BTH_CALLABLE
-#define BTH_NAMED(module, name, what) {module, name, NULL, BTH_BUILD_NOTHING, what, 0, 0, 0},
-#define BTH_TENSOR_CLASS(module, name, dtype)                                                      \
-    {module, name, NULL, BTH_BUILD_NOTHING, BTH_IS_TENSOR_CLASS, 0, 0, dtype},
-#define BTH_QSCHEME_GLOBAL(name, qscheme)                                                          \
-    {"torch", name, NULL, BTH_BUILD_NOTHING, BTH_IS_QSCHEME, 0, 0, qscheme},
+#define BTH_NAMED(module, name, what) NAMED_ROW(module, name, what, 0)
+#define BTH_TENSOR_CLASS(module, name, dtype) NAMED_ROW(module, name, BTH_IS_TENSOR_CLASS, dtype)
+#define BTH_QSCHEME_GLOBAL(name, qscheme) NAMED_ROW("torch", name, BTH_IS_QSCHEME, qscheme)
 #include "format/pickle/pickle_globals.def"
+    NAMED_ROW("torch.storage", "UntypedStorage", BTH_IS_STORAGE_CLASS, BERTH_DTYPE_NONE)
+#define DTYPE(dtype, name, nbytes, storage_class, swap_nbytes, elements, sort)                     \
+    NAMED_ROW("torch", name, BTH_IS_DTYPE, BERTH_##dtype)                                          \
+    NAMED_ROW("torch", storage_class, BTH_IS_STORAGE_CLASS, BERTH_##dtype)                         \
+    NAMED_ROW("torch.cuda", CUDA_##sort(storage_class), BTH_IS_STORAGE_CLASS, BERTH_##dtype)
+#include "format/dtypes.def"
+#undef DTYPE
 };
 
-enum {
-    N_ROWS = sizeof bth_globals / sizeof *bth_globals,
-    FIRST_DTYPE = N_ROWS,
-    FIRST_STORAGE = FIRST_DTYPE + BERTH_DTYPE_COUNT,
-    FIRST_CUDA_STORAGE = FIRST_STORAGE + BERTH_DTYPE_COUNT,
-    N_GLOBALS = FIRST_CUDA_STORAGE + BERTH_DTYPE_COUNT
-};
-_Static_assert(N_GLOBALS < BTH_MAX_GLOBALS, "berth_unpickler.globals");
+enum { N_GLOBALS = sizeof bth_globals / sizeof *bth_globals };
+_Static_assert((int)N_GLOBALS <= BTH_MAX_GLOBALS, "bth_unpickler.globals");
 
 static bool global_same_text(const char *wanted, const char *text, size_t nbytes)
 {
-    return strlen(wanted) == nbytes && memcmp(wanted, text, nbytes) == 0;
+    return wanted && strlen(wanted) == nbytes && memcmp(wanted, text, nbytes) == 0;
 }
 
-static int global_find_dtype(const char *name, size_t nbytes)
+/* Its row, or N_GLOBALS. */
+static size_t global_find(const bth_argument *global)
 {
-    char text[32];
-    if (nbytes >= sizeof text || memchr(name, '.', nbytes) || memchr(name, 0, nbytes))
-        return -1;
-    memcpy(text, name, nbytes);
-    text[nbytes] = 0;
-    berth_dtype dtype = berth_dtype_from_name(text);
-    return dtype == BERTH_DTYPE_NONE ? -1 : FIRST_DTYPE + (int)dtype;
-}
-
-/* A class like FloatStorage of torch or torch.cuda, which has no quantized ones. */
-static int global_find_storage_class(bool cuda, const char *name, size_t nbytes)
-{
-    berth_dtype dtype;
-    (void)bth_dtype_from_storage_class(name, nbytes, &dtype);
-    if (dtype == BERTH_DTYPE_NONE)
-        return -1;
-    if (cuda && name[0] == 'Q')
-        return -1;
-    return (cuda ? FIRST_CUDA_STORAGE : FIRST_STORAGE) + (int)dtype;
-}
-
-/* The number of a global, or -1. */
-static int global_find(const char *module, size_t module_nbytes, const char *name,
-                       size_t name_nbytes)
-{
-    for (int i = 0; i < N_ROWS; i++) {
-        if (global_same_text(bth_globals[i].name, name, name_nbytes) &&
-            global_same_text(bth_globals[i].module, module, module_nbytes))
-            return i;
-    }
-    if (global_same_text("torch.storage", module, module_nbytes))
-        return global_same_text("UntypedStorage", name, name_nbytes) ? FIRST_STORAGE : -1;
-    if (global_same_text("torch.cuda", module, module_nbytes))
-        return global_find_storage_class(true, name, name_nbytes);
-    if (!global_same_text("torch", module, module_nbytes))
-        return -1;
-    int dtype = global_find_dtype(name, name_nbytes);
-    return dtype >= 0 ? dtype : global_find_storage_class(false, name, name_nbytes);
-}
-
-/* What the number means; *room is used for those that have no row. */
-static const bth_known *global_by_number(int number, bth_known *room)
-{
-    if (number < N_ROWS)
-        return &bth_globals[number];
-    *room = (bth_known){.module = "torch"};
-    if (number < FIRST_STORAGE) {
-        room->what = BTH_IS_DTYPE;
-        room->number = number - FIRST_DTYPE;
-        room->name = berth_dtype_name((berth_dtype)room->number);
-        return room;
-    }
-    room->what = BTH_IS_STORAGE_CLASS;
-    room->number = number - (number < FIRST_CUDA_STORAGE ? FIRST_STORAGE : FIRST_CUDA_STORAGE);
-    if (room->number == BERTH_DTYPE_NONE) {
-        room->module = "torch.storage";
-        room->name = "UntypedStorage";
-        return room;
-    }
-    if (number >= FIRST_CUDA_STORAGE)
-        room->module = "torch.cuda";
-    room->name = bth_dtype_storage_class((berth_dtype)room->number);
-    return room;
-}
-
-/* ---- nodes of globals ---- */
-
-/* Its number, or -1. dtypes and quantization schemes have nodes of their own kinds. */
-static int global_number(const berth_value *value)
-{
-    const struct enum_node *node = (const struct enum_node *)value;
-    if (value->kind == BERTH_KIND_GLOBAL)
-        return (int)((const struct global_node *)value)->known - 1;
-    if (value->kind == BERTH_KIND_DTYPE)
-        return FIRST_DTYPE + (int)node->value;
-    for (int i = 0; i < N_ROWS && value->kind == BERTH_KIND_QSCHEME; i++)
-        if (bth_globals[i].what == BTH_IS_QSCHEME && bth_globals[i].number == node->value)
-            return i;
-    return -1;
-}
-
-const bth_known *bth_unpickle_known(const berth_value *value, bth_known *room)
-{
-    int number = global_number(value);
-    return number < 0 ? NULL : global_by_number(number, room);
-}
-
-bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
-{
-    int number = value->kind == BERTH_KIND_GLOBAL ? global_number(value) : -1;
-    *dtype = BERTH_DTYPE_NONE;
-    if (number < FIRST_STORAGE)
-        return false;
-    number -= number < FIRST_CUDA_STORAGE ? FIRST_STORAGE : FIRST_CUDA_STORAGE;
-    *dtype = (berth_dtype)number;
-    return true;
+    size_t i = 0;
+    while (i < N_GLOBALS &&
+           !(global_same_text(bth_globals[i].name, global->name, global->name_nbytes) &&
+             global_same_text(bth_globals[i].module, global->text, global->text_nbytes)))
+        i++;
+    return i;
 }
 
 /* Names are printed and saved again, so only visible ASCII is accepted. */
@@ -159,47 +74,44 @@ static bool global_is_name(const char *text, size_t nbytes)
     return nbytes > 0;
 }
 
-static berth_value *global_make_known(bth_unpickler *unpickler, int number)
+static berth_value *global_make_known(bth_unpickler *unpickler, size_t row)
 {
-    bth_known room;
-    const bth_known *known = global_by_number(number, &room);
+    const bth_known *known = &bth_globals[row];
     if (known->what == BTH_IS_DTYPE)
-        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, (int)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, known->number);
     if (known->what == BTH_IS_QSCHEME)
-        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME, (int)known->number);
+        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME, known->number);
     berth_value *node = bth_global(unpickler->tree, known->module, strlen(known->module),
                                    known->name, strlen(known->name), false);
     if (node)
-        ((struct global_node *)node)->known = (uint32_t)number + 1;
+        ((struct global_node *)node)->known = (uint32_t)row + 1;
     return node;
 }
 
 static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument *argument)
 {
     if (!global_is_name(argument->text, argument->text_nbytes) ||
-        !global_is_name(argument->name, argument->name_nbytes)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL with text that is no dotted name");
-        return NULL;
-    }
+        !global_is_name(argument->name, argument->name_nbytes))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "GLOBAL with text that is no dotted name");
     if (unpickler->rules->inert)
         return bth_global(unpickler->tree, argument->text, argument->text_nbytes, argument->name,
                           argument->name_nbytes, true);
     int module_shown = argument->text_nbytes < 100 ? (int)argument->text_nbytes : 100;
     int name_shown = argument->name_nbytes < 100 ? (int)argument->name_nbytes : 100;
-    bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
-                      "global %.*s %.*s is not allowed in a checkpoint (load.unknown_globals = "
-                      "inert lists such files without running anything)",
-                      module_shown, argument->text, name_shown, argument->name);
-    return NULL;
+    return BTH_UNPICKLE_REFUSE(
+        unpickler, BERTH_E_FORBIDDEN,
+        "global %.*s %.*s is not allowed in a checkpoint (load.unknown_globals = "
+        "inert lists such files without running anything)",
+        module_shown, argument->text, name_shown, argument->name);
 }
 
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument)
 {
-    int number =
-        global_find(argument->text, argument->text_nbytes, argument->name, argument->name_nbytes);
-    if (number < 0)
+    size_t row = global_find(argument);
+    if (row == N_GLOBALS)
         return global_unknown(unpickler, argument);
-    if (!unpickler->globals[number])
-        unpickler->globals[number] = global_make_known(unpickler, number);
-    return unpickler->globals[number];
+    if (!unpickler->globals[row])
+        unpickler->globals[row] = global_make_known(unpickler, row);
+    return unpickler->globals[row];
 }

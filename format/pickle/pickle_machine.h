@@ -14,113 +14,11 @@
 #ifndef BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
 #define BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
 
+#include <string.h>
+
 #include "config/error.h"
-#include "format/pickle/pickle.h"
+#include "format/pickle/pickle_opcodes.h"
 #include "format/values/node.h"
-
-/* ---- opcodes ---- */
-
-typedef enum bth_form {
-    BTH_FORM_NOTHING,
-    BTH_FORM_U1,
-    BTH_FORM_U2,
-    BTH_FORM_U4,
-    BTH_FORM_I4,
-    BTH_FORM_F8,
-    BTH_FORM_TEXT1,
-    BTH_FORM_TEXT4,
-    BTH_FORM_LINES
-} bth_form;
-
-typedef struct bth_opcode {
-    const char *name; /* NULL: no opcode of any pickle */
-    bool allowed;
-    uint8_t form;
-} bth_opcode;
-
-extern const bth_opcode bth_opcodes[256];
-
-/* An opcode's argument; text points into the pickle. */
-typedef struct bth_argument {
-    const char *text; /* TEXT1, TEXT4; LINES: the first line */
-    size_t text_nbytes;
-    const char *name; /* LINES: the second line */
-    size_t name_nbytes;
-    int64_t number; /* U1 to I4 */
-    double real;    /* F8 */
-} bth_argument;
-
-/*
- * bth_scan_<form>(bytes, nbytes, argument) reads the argument at `bytes`, of which there are
- * nbytes. Returns its size, or SIZE_MAX if it is cut off. Inline, because a file has millions of
- * opcodes.
- */
-static inline size_t bth_scan_NOTHING(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    (void)bytes, (void)nbytes, (void)argument;
-    return 0;
-}
-
-static inline uint32_t bth_little_u32(const uint8_t *bytes)
-{
-    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
-}
-
-static inline size_t bth_scan_U1(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    if (nbytes < 1)
-        return SIZE_MAX;
-    argument->number = bytes[0];
-    return 1;
-}
-
-static inline size_t bth_scan_U2(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    if (nbytes < 2)
-        return SIZE_MAX;
-    argument->number = bytes[0] | bytes[1] << 8;
-    return 2;
-}
-
-static inline size_t bth_scan_U4(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    if (nbytes < 4)
-        return SIZE_MAX;
-    argument->number = bth_little_u32(bytes);
-    return 4;
-}
-
-static inline size_t bth_scan_I4(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    if (nbytes < 4)
-        return SIZE_MAX;
-    argument->number = (int32_t)bth_little_u32(bytes);
-    return 4;
-}
-
-/* The text after its length, which is first compared with the bytes that are left (P3). */
-static inline size_t bth_scan_text(const uint8_t *bytes, size_t nbytes, size_t head, size_t length,
-                                   bth_argument *argument)
-{
-    if (length > nbytes - head)
-        return SIZE_MAX;
-    argument->text = (const char *)bytes + head;
-    argument->text_nbytes = length;
-    return head + length;
-}
-
-static inline size_t bth_scan_TEXT1(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    return nbytes < 1 ? SIZE_MAX : bth_scan_text(bytes, nbytes, 1, bytes[0], argument);
-}
-
-static inline size_t bth_scan_TEXT4(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
-{
-    return nbytes < 4 ? SIZE_MAX : bth_scan_text(bytes, nbytes, 4, bth_little_u32(bytes), argument);
-}
-
-size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
-size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
 
 /* ---- the usual tensor ---- */
 
@@ -165,17 +63,15 @@ typedef struct bth_usual {
 static inline bool bth_may_be_usual(const bth_pickle_rules *rules, const uint8_t *bytes,
                                     size_t nbytes)
 {
-    if ((bytes[0] != 'h' && bytes[0] != 'j') || nbytes < BTH_USUAL_NBYTES || rules->one_by_one)
+    bool is_brief = bytes[0] == BTH_OP_BINGET;
+    if ((!is_brief && bytes[0] != BTH_OP_LONG_BINGET) || nbytes < BTH_USUAL_NBYTES ||
+        rules->one_by_one)
         return false;
-    const uint8_t *marks = bytes + (bytes[0] == 'h' ? 2 : 5);
-    return marks[0] == '(';
+    return bytes[is_brief ? 2 : 5] == BTH_OP_MARK;
 }
 
 /* Its size, or 0 if there is none; BTH_USUAL_NBYTES are there. */
 size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual);
-
-/* BERTH_E_FORBIDDEN, naming the opcode (P1). */
-int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, berth_error *error);
 
 /* ---- globals ---- */
 
@@ -211,14 +107,13 @@ struct bth_known {
     const char *arguments; /* CALLABLE: a letter each */
     enum bth_build build;  /* CALLABLE */
     bth_what what;
-    uint8_t least, most; /* CALLABLE: how many arguments */
-    int number;          /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: which */
+    uint8_t min_arguments, max_arguments; /* CALLABLE */
+    int number; /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: the scheme */
 };
 
-/* More than there are globals. */
-#define BTH_MAX_GLOBALS 255
+enum { BTH_MAX_GLOBALS = 255 };
 
-extern const bth_known bth_globals[]; /* the rows of pickle_globals.def */
+extern const bth_known bth_globals[]; /* the rows of pickle_globals.def and of dtypes.def */
 
 /* ---- the machine ---- */
 
@@ -260,7 +155,7 @@ struct bth_unpickler {
     bool has_pending;
 
     berth_value *small_ints[256];          /* made once */
-    berth_value *globals[BTH_MAX_GLOBALS]; /* the node of each, once it was named */
+    berth_value *globals[BTH_MAX_GLOBALS]; /* the nodes of those that were named */
 
     /*
      * A tuple of arguments that is used by the next opcode only: see bth_unpickle_tuple. Last,
@@ -275,6 +170,8 @@ struct bth_unpickler {
 /* Sets the error with record and byte of the opcode at hand; returns its code. */
 int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same in functions that return a value. */
+#define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */
 int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
 /* Name of the opcode at hand. */
@@ -351,10 +248,23 @@ void bth_unpickle_free_stack(bth_unpickler *unpickler);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
-/* What a node of GLOBAL means (*room may hold it); NULL for any other node. */
-const bth_known *bth_unpickle_known(const berth_value *value, bth_known *room);
+
+/* What a GLOBAL means; NULL for an unknown one and for any other value. */
+static inline const bth_known *bth_unpickle_known(const berth_value *value)
+{
+    const struct global_node *node = (const struct global_node *)value;
+    bool is_known = bth_node_is(value, BERTH_KIND_GLOBAL) && node->known;
+    return is_known ? &bth_globals[node->known - 1] : NULL;
+}
+
 /* Whether it names a storage class; *dtype is then that of the class. */
-bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype);
+static inline bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
+{
+    const bth_known *known = bth_unpickle_known(value);
+    bool is_class = known && known->what == BTH_IS_STORAGE_CLASS;
+    *dtype = is_class ? (berth_dtype)known->number : BERTH_DTYPE_NONE;
+    return is_class;
+}
 
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -385,10 +295,23 @@ static inline size_t bth_unpickle_items(const berth_value *value, berth_value *c
     return tuple->key.count;
 }
 
+/* NULL for any other value than a STR. */
+static inline const struct text_node *bth_unpickle_text(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_STR) ? (const struct text_node *)value : NULL;
+}
+
+static inline bool bth_text_is(const struct text_node *text, const char *wanted)
+{
+    size_t nbytes = strlen(wanted);
+    return text && text->key.count == nbytes && memcmp(text->data, wanted, nbytes) == 0;
+}
+
 /* The builder of one row, a bth_builder. */
 #define BTH_BUILDER(name)                                                                          \
-    berth_value *bth_build_##name(bth_unpickler *unpickler, const bth_known *known,                \
-                                  berth_value *const *items, size_t n)
+    berth_value *bth_build_##name(bth_unpickler *unpickler,                                        \
+                                  __attribute__((unused)) const bth_known *known,                  \
+                                  berth_value *const *items, __attribute__((unused)) size_t n)
 #define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILDER(build);
 #include "format/pickle/pickle_globals.def"
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The table of opcodes, and the arguments that are not read in line. */
+#include "format/pickle/pickle_opcodes.h"
+
 #include <string.h>
 
-#include "format/pickle/pickle_machine.h"
+#include "config/error.h"
 
 const bth_opcode bth_opcodes[256] = {
 #define BTH_OPCODE(opcode, byte, argument) [byte] = {#opcode, true, BTH_FORM_##argument},

@@ -5,11 +5,20 @@
  */
 #include "format/pickle/pickle_machine.h"
 
-/* Replaces the n items on top by one value. */
-static int read_replace(bth_unpickler *unpickler, size_t n, berth_value *value)
+/*
+ * Removes the n items on top, resolved, in their order. `n_below` more must lie above the last MARK
+ * (P2).
+ */
+static inline int read_pop(bth_unpickler *unpickler, berth_value **items, size_t n, size_t n_below)
 {
-    unpickler->depth -= n;
-    return bth_unpickle_push(unpickler, value);
+    int code = bth_unpickle_want(unpickler, n + n_below);
+    for (size_t i = 0; i < n && code == 0; i++) {
+        items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
+        code = unpickler->error->code;
+    }
+    if (code == 0)
+        unpickler->depth -= n;
+    return code;
 }
 
 #define HANDLER(name)                                                                              \
@@ -29,25 +38,25 @@ HANDLER(PROTO)
     return 0;
 }
 
-HANDLER(NONE)
-{
-    return bth_unpickle_push(unpickler, berth_make_none(unpickler->tree));
-}
+/* An opcode that only pushes a value. */
+#define PUSHES(name, made)                                                                         \
+    HANDLER(name)                                                                                  \
+    {                                                                                              \
+        return bth_unpickle_push(unpickler, made);                                                 \
+    }
 
-HANDLER(NEWTRUE)
-{
-    return bth_unpickle_push(unpickler, berth_make_bool(unpickler->tree, true));
-}
-
-HANDLER(NEWFALSE)
-{
-    return bth_unpickle_push(unpickler, berth_make_bool(unpickler->tree, false));
-}
-
-HANDLER(BININT)
-{
-    return bth_unpickle_push(unpickler, berth_make_int(unpickler->tree, argument->number));
-}
+PUSHES(NONE, berth_make_none(unpickler->tree))
+PUSHES(NEWTRUE, berth_make_bool(unpickler->tree, true))
+PUSHES(NEWFALSE, berth_make_bool(unpickler->tree, false))
+PUSHES(BININT, berth_make_int(unpickler->tree, argument->number))
+PUSHES(BININT2, berth_make_int(unpickler->tree, argument->number))
+PUSHES(BINFLOAT, berth_make_float(unpickler->tree, argument->real))
+PUSHES(BINUNICODE, berth_make_str(unpickler->tree, argument->text, argument->text_nbytes))
+PUSHES(EMPTY_LIST, berth_make_list(unpickler->tree))
+PUSHES(EMPTY_DICT, berth_make_dict(unpickler->tree))
+PUSHES(EMPTY_SET, berth_make_set(unpickler->tree))
+PUSHES(EMPTY_TUPLE, bth_tuple_of(unpickler->tree, NULL, 0))
+PUSHES(GLOBAL, bth_unpickle_global(unpickler, argument))
 
 /* Python, too, has each small integer once. */
 HANDLER(BININT1)
@@ -58,28 +67,12 @@ HANDLER(BININT1)
     return bth_unpickle_push(unpickler, *kept);
 }
 
-HANDLER(BININT2)
-{
-    return run_BININT(unpickler, argument);
-}
-
 HANDLER(LONG1)
 {
     const uint8_t *bytes = (const uint8_t *)argument->text;
     size_t nbytes = argument->text_nbytes;
     return bth_unpickle_push(unpickler, nbytes ? berth_make_bigint(unpickler->tree, bytes, nbytes)
                                                : berth_make_int(unpickler->tree, 0));
-}
-
-HANDLER(BINFLOAT)
-{
-    return bth_unpickle_push(unpickler, berth_make_float(unpickler->tree, argument->real));
-}
-
-HANDLER(BINUNICODE)
-{
-    return bth_unpickle_push(
-        unpickler, berth_make_str(unpickler->tree, argument->text, argument->text_nbytes));
 }
 
 /* Text of Python 2: PyTorch takes it for UTF-8, here without surrogates. */
@@ -102,26 +95,6 @@ HANDLER(MARK)
     return bth_unpickle_push_mark(unpickler);
 }
 
-HANDLER(EMPTY_LIST)
-{
-    return bth_unpickle_push(unpickler, berth_make_list(unpickler->tree));
-}
-
-HANDLER(EMPTY_DICT)
-{
-    return bth_unpickle_push(unpickler, berth_make_dict(unpickler->tree));
-}
-
-HANDLER(EMPTY_SET)
-{
-    return bth_unpickle_push(unpickler, berth_make_set(unpickler->tree));
-}
-
-HANDLER(EMPTY_TUPLE)
-{
-    return bth_unpickle_push(unpickler, bth_tuple_of(unpickler->tree, NULL, 0));
-}
-
 HANDLER(TUPLE)
 {
     berth_value *const *items;
@@ -130,15 +103,11 @@ HANDLER(TUPLE)
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
-static int read_tuple(bth_unpickler *unpickler, size_t n)
+static inline int read_tuple(bth_unpickler *unpickler, size_t n)
 {
     berth_value *items[3];
-    int code = bth_unpickle_want(unpickler, n);
-    for (size_t i = 0; i < n && code == 0; i++) {
-        items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
-        code = unpickler->error->code;
-    }
-    return code < 0 ? code : read_replace(unpickler, n, bth_unpickle_tuple(unpickler, items, n));
+    int code = read_pop(unpickler, items, n, 0);
+    return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
 HANDLER(TUPLE1)
@@ -212,26 +181,16 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
 
 HANDLER(APPEND)
 {
-    int code = bth_unpickle_want(unpickler, 2);
-    if (code < 0)
-        return code;
-    berth_value *item = bth_unpickle_peek(unpickler, 0);
-    if (!item)
-        return unpickler->error->code;
-    unpickler->depth--;
-    return read_append(unpickler, bth_unpickle_peek(unpickler, 0), &item, 1);
+    berth_value *item;
+    int code = read_pop(unpickler, &item, 1, 1);
+    return code < 0 ? code : read_append(unpickler, bth_unpickle_peek(unpickler, 0), &item, 1);
 }
 
 HANDLER(SETITEM)
 {
-    int code = bth_unpickle_want(unpickler, 3);
-    if (code < 0)
-        return code;
-    berth_value *items[] = {bth_unpickle_peek(unpickler, 1), bth_unpickle_peek(unpickler, 0)};
-    if (!items[0] || !items[1])
-        return unpickler->error->code;
-    unpickler->depth -= 2;
-    return read_set_items(unpickler, bth_unpickle_peek(unpickler, 0), items, 2);
+    berth_value *items[2];
+    int code = read_pop(unpickler, items, 2, 1);
+    return code < 0 ? code : read_set_items(unpickler, bth_unpickle_peek(unpickler, 0), items, 2);
 }
 
 /* APPENDS and SETITEMS: what lies above the last MARK goes into what lies below it. */
@@ -266,39 +225,23 @@ HANDLER(BINPUT)
     return code < 0 ? code : bth_unpickle_put(unpickler, (uint64_t)argument->number);
 }
 
-HANDLER(LONG_BINPUT)
-{
-    return run_BINPUT(unpickler, argument);
-}
-
 HANDLER(BINGET)
 {
     return bth_unpickle_get(unpickler, (uint64_t)argument->number);
 }
 
-HANDLER(LONG_BINGET)
-{
-    return run_BINGET(unpickler, argument);
-}
+#define run_LONG_BINPUT run_BINPUT
+#define run_LONG_BINGET run_BINGET
 
 /* ---- objects ---- */
 
-HANDLER(GLOBAL)
-{
-    return bth_unpickle_push(unpickler, bth_unpickle_global(unpickler, argument));
-}
-
 static int read_object(bth_unpickler *unpickler, bool new_object)
 {
-    int code = bth_unpickle_want(unpickler, 2);
-    if (code < 0)
-        return code;
-    berth_value *arguments = bth_unpickle_peek(unpickler, 0);
-    berth_value *callable = bth_unpickle_peek(unpickler, 1);
-    if (!arguments || !callable)
-        return unpickler->error->code;
-    return read_replace(unpickler, 2,
-                        bth_unpickle_reduce(unpickler, callable, arguments, new_object));
+    berth_value *items[2]; /* what is called, and the arguments */
+    int code = read_pop(unpickler, items, 2, 0);
+    return code < 0 ? code
+                    : bth_unpickle_push(unpickler, bth_unpickle_reduce(unpickler, items[0],
+                                                                       items[1], new_object));
 }
 
 HANDLER(REDUCE)
@@ -313,24 +256,17 @@ HANDLER(NEWOBJ)
 
 HANDLER(BUILD)
 {
-    int code = bth_unpickle_want(unpickler, 2);
-    if (code < 0)
-        return code;
-    berth_value *state = bth_unpickle_peek(unpickler, 0);
-    if (!state)
-        return unpickler->error->code;
-    unpickler->depth--;
-    return bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
+    berth_value *state;
+    int code = read_pop(unpickler, &state, 1, 1);
+    return code < 0 ? code
+                    : bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
 }
 
 HANDLER(BINPERSID)
 {
-    int code = bth_unpickle_want(unpickler, 1);
-    if (code < 0)
-        return code;
-    berth_value *id = bth_unpickle_peek(unpickler, 0);
-    return id ? read_replace(unpickler, 1, bth_unpickle_persistent(unpickler, id))
-              : unpickler->error->code;
+    berth_value *id;
+    int code = read_pop(unpickler, &id, 1, 0);
+    return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_persistent(unpickler, id));
 }
 
 /* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
@@ -353,7 +289,7 @@ HANDLER(STOP)
 static int read_fail_cut(bth_unpickler *unpickler, size_t left)
 {
     const char *name = bth_unpickle_opcode(unpickler);
-    if (unpickler->bytes[unpickler->op_at] == 'c')
+    if (unpickler->bytes[unpickler->op_at] == BTH_OP_GLOBAL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
     return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                              "the argument of %s is cut: %zu bytes are left", name, left);

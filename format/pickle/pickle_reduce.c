@@ -48,15 +48,16 @@ static bool argument_fits(char letter, const berth_value *value)
 
 static int reduce_fail_count(bth_unpickler *unpickler, const bth_known *known, size_t n)
 {
-    const char *plural = known->most == 1 ? "" : "s";
-    if (known->least == known->most)
+    const char *plural = known->max_arguments == 1 ? "" : "s";
+    if (known->min_arguments == known->max_arguments)
         (void)bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d argument%s, got %zu",
-                                known->module, known->name, known->most, plural, n);
+                                known->module, known->name, known->max_arguments, plural, n);
     else
-        (void)bth_unpickle_fail(
-            unpickler, BERTH_E_PICKLE, "%s %s wants %d %s %d argument%s, got %zu", known->module,
-            known->name, known->least, known->most == known->least + 1 ? "or" : "to", known->most,
-            plural, n);
+        (void)bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                "%s %s wants %d %s %d argument%s, got %zu", known->module,
+                                known->name, known->min_arguments,
+                                known->max_arguments == known->min_arguments + 1 ? "or" : "to",
+                                known->max_arguments, plural, n);
     return BERTH_E_PICKLE;
 }
 
@@ -64,7 +65,7 @@ static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *kno
                                   berth_value *const *items, size_t n)
 {
     const char *wanted = known->arguments;
-    if (n < known->least || n > known->most)
+    if (n < known->min_arguments || n > known->max_arguments)
         return reduce_fail_count(unpickler, known, n);
     for (size_t i = 0; i < n; i++)
         if (!argument_fits(wanted[i], items[i]))
@@ -102,9 +103,8 @@ static berth_value *reduce_call(bth_unpickler *unpickler, const bth_known *known
 /* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
 static bool reduce_is_plain(berth_value *const *items)
 {
-    bth_known rooms[2];
-    const bth_known *function = bth_unpickle_known(items[0], &rooms[0]);
-    const bth_known *type = bth_unpickle_known(items[1], &rooms[1]);
+    const bth_known *function = bth_unpickle_known(items[0]);
+    const bth_known *type = bth_unpickle_known(items[1]);
     return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
            function->build != BTH_BUILD_from_type_v2 &&
            function->build != BTH_BUILD_parameter && /* a Parameter would not stay one */
@@ -114,15 +114,12 @@ static bool reduce_is_plain(berth_value *const *items)
 
 BTH_BUILDER(from_type_v2)
 {
-    bth_known room;
-    (void)n;
-    if (!reduce_is_plain(items)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                          "%s %s wants a _rebuild function and torch Tensor as first arguments",
-                          known->module, known->name);
-        return NULL;
-    }
-    berth_value *tensor = reduce_call(unpickler, bth_unpickle_known(items[0], &room), items[2]);
+    if (!reduce_is_plain(items))
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_PICKLE,
+            "%s %s wants a _rebuild function and torch Tensor as first arguments", known->module,
+            known->name);
+    berth_value *tensor = reduce_call(unpickler, bth_unpickle_known(items[0]), items[2]);
     return tensor ? bth_unpickle_with_state(unpickler, known, tensor, items[3]) : NULL;
 }
 
@@ -130,9 +127,8 @@ BTH_BUILDER(from_type_v2)
 
 static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *known, const char *why)
 {
-    bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
-                      bth_unpickle_opcode(unpickler), known->module, known->name, why);
-    return NULL;
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
+                               bth_unpickle_opcode(unpickler), known->module, known->name, why);
 }
 
 static berth_value *reduce_new_pending(bth_unpickler *unpickler, bth_pending pending)
@@ -153,8 +149,8 @@ static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_k
 {
     bth_known checked = *known;
     checked.arguments = "Tb";
-    checked.least = 1;
-    checked.most = 2;
+    checked.min_arguments = 1;
+    checked.max_arguments = 2;
     berth_value *const *items = &arguments;
     size_t n = bth_unpickle_items(arguments, &items);
     if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
@@ -197,19 +193,15 @@ static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
                                  berth_value *arguments, bool new_object)
 {
-    bth_known room;
-    if (arguments->kind != BERTH_KIND_TUPLE) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
-                          bth_unpickle_opcode(unpickler),
-                          bth_kind_phrase(bth_node_kind(arguments)));
-        return NULL;
-    }
-    if (callable->kind != BERTH_KIND_GLOBAL) {
-        bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is no known function",
-                          bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(callable)));
-        return NULL;
-    }
-    const bth_known *known = bth_unpickle_known(callable, &room);
+    if (arguments->kind != BERTH_KIND_TUPLE)
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
+            bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(arguments)));
+    if (callable->kind != BERTH_KIND_GLOBAL)
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is no known function",
+            bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(callable)));
+    const bth_known *known = bth_unpickle_known(callable);
     if (!known) /* inert: listed and saved again, never run */
         return bth_call_value(unpickler->tree, callable, arguments, new_object);
     if (new_object && !reduce_is_same_as_new(known, arguments))

@@ -37,9 +37,9 @@ int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
 #define BTH_OPCODE(name, opcode, form)                                                             \
     case opcode:                                                                                   \
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
-        if (((opcode) == 'h' || (opcode) == 'j') && used != SIZE_MAX)                              \
+        if (((opcode) == BTH_OP_BINGET || (opcode) == BTH_OP_LONG_BINGET) && used != SIZE_MAX)     \
             scan_note_fetched(survey, (uint32_t)argument.number);                                  \
-        ended = (opcode) == '.';                                                                   \
+        ended = (opcode) == BTH_OP_STOP;                                                           \
         break;
 #include "format/pickle/pickle_opcodes.def"
         default:

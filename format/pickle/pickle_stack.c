@@ -78,10 +78,8 @@ berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
     bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
     if (pending->value)
         return pending->value;
-    if (!pending->tensor) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
-        return NULL;
-    }
+    if (!pending->tensor)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
     pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
     if (!pending->value)
         bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
@@ -140,13 +138,14 @@ static bool tuple_is_used_once(const bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
-    if (left > 5 && at[0] == 'r' && !bth_unpickle_is_fetched(unpickler, bth_little_u32(at + 1)))
+    if (left > 5 && at[0] == BTH_OP_LONG_BINPUT &&
+        !bth_unpickle_is_fetched(unpickler, bth_little_u32(at + 1)))
         at += 5;
-    else if (left > 2 && at[0] == 'q' && !bth_unpickle_is_fetched(unpickler, at[1]))
+    else if (left > 2 && at[0] == BTH_OP_BINPUT && !bth_unpickle_is_fetched(unpickler, at[1]))
         at += 2;
     else if (left == 0)
         return false;
-    return at[0] == 'R' || at[0] == 'Q';
+    return at[0] == BTH_OP_REDUCE || at[0] == BTH_OP_BINPERSID;
 }
 
 /*

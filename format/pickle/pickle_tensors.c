@@ -81,7 +81,6 @@ static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *know
 
 BTH_BUILDER(tensor_v1)
 {
-    (void)known, (void)n;
     berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE])};
     return tensor_make(unpickler, &tensor, items);
 }
@@ -99,11 +98,10 @@ BTH_BUILDER(tensor_v3)
 {
     berth_tensor tensor = {.dtype = bth_value_dtype(items[6]),
                            .flags = argument_grad_flag(items[4])};
-    if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants an UntypedStorage as argument 1",
-                          known->module, known->name);
-        return NULL;
-    }
+    if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "%s %s wants an UntypedStorage as argument 1", known->module,
+                                   known->name);
     if (n > 7 && !tensor_read_metadata(unpickler, known, items[7], &tensor.flags))
         return NULL;
     return tensor_make(unpickler, &tensor, items);
@@ -111,7 +109,6 @@ BTH_BUILDER(tensor_v3)
 
 BTH_BUILDER(meta)
 {
-    (void)known, (void)n;
     berth_tensor tensor = {.dtype = bth_value_dtype(items[0]),
                            .flags = BERTH_META | argument_grad_flag(items[3])};
     if (!tensor_read_shape(unpickler, &tensor, items[1], items[2]))
@@ -156,16 +153,13 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
 
 BTH_BUILDER(qtensor)
 {
-    (void)n;
     berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE]),
                            .flags = argument_grad_flag(items[5])};
-    if (!quantizer_read(items[4], &tensor)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                          "%s %s wants (per_tensor_affine, scale, zero_point) or "
-                          "(per_channel_affine, scales, zero_points, axis) as argument 5",
-                          known->module, known->name);
-        return NULL;
-    }
+    if (!quantizer_read(items[4], &tensor))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "%s %s wants (per_tensor_affine, scale, zero_point) or "
+                                   "(per_channel_affine, scales, zero_points, axis) as argument 5",
+                                   known->module, known->name);
     return tensor_make(unpickler, &tensor, items);
 }
 
@@ -177,7 +171,6 @@ BTH_BUILDER(sparse)
     berth_value *const *parts = items;
     const int64_t *shape;
     int32_t rank;
-    (void)n;
     berth_layout_kind layout = bth_value_layout(items[0]);
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
@@ -188,11 +181,10 @@ BTH_BUILDER(sparse)
         good = bth_node_kind(parts[i]) == BERTH_KIND_TENSOR;
     if (good && n_parts == 4 && coo)
         good = bth_node_kind(parts[3]) == BERTH_KIND_BOOL;
-    if (!good || !(coo || compressed)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of parts that make no sparse tensor",
-                          known->module, known->name);
-        return NULL;
-    }
+    if (!good || !(coo || compressed))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "%s %s of parts that make no sparse tensor", known->module,
+                                   known->name);
     if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
         return NULL;
     bool is_coalesced = coo && n_parts == 4 && bth_value_bool(parts[3]);
@@ -201,13 +193,11 @@ BTH_BUILDER(sparse)
 
 BTH_BUILDER(nested)
 {
-    (void)known, (void)n;
     return berth_make_nested(unpickler->tree, items);
 }
 
 BTH_BUILDER(parameter)
 {
-    (void)known, (void)n;
     return berth_make_parameter(unpickler->tree, items[0], bth_value_bool(items[1]));
 }
 
@@ -230,16 +220,13 @@ berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *
                                      berth_value *tensor, berth_value *state)
 {
     char problem[200];
-    if (!bth_value_is_state(state)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants a dict as argument 4, got %s",
-                          known->module, known->name, berth_kind_name(bth_node_kind(state)));
-        return NULL;
-    }
-    if (!bth_attributes_are_good(state, problem, sizeof problem)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s with %s", known->module, known->name,
-                          problem);
-        return NULL;
-    }
+    if (!bth_value_is_state(state))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "%s %s wants a dict as argument 4, got %s", known->module,
+                                   known->name, berth_kind_name(bth_node_kind(state)));
+    if (!bth_attributes_are_good(state, problem, sizeof problem))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s with %s", known->module,
+                                   known->name, problem);
     attributes_keep(state);
     return berth_make_subclass(unpickler->tree, tensor, state);
 }

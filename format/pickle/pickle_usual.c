@@ -141,19 +141,10 @@ static const berth_value *usual_fetch(const bth_unpickler *unpickler, const bth_
     return bth_slot_tag(slot) ? NULL : slot;
 }
 
-static const struct text_node *usual_fetch_text(const bth_unpickler *unpickler,
-                                                const bth_usual *usual, int which)
-{
-    const berth_value *value = usual_fetch(unpickler, usual, which);
-    return value && value->kind == BERTH_KIND_STR ? (const struct text_node *)value : NULL;
-}
-
 static bool usual_calls(const bth_unpickler *unpickler, const bth_usual *usual, int which,
                         enum bth_build build)
 {
-    bth_known room;
-    const berth_value *value = usual_fetch(unpickler, usual, which);
-    const bth_known *known = value ? bth_unpickle_known(value, &room) : NULL;
+    const bth_known *known = bth_unpickle_known(usual_fetch(unpickler, usual, which));
     return known && known->build == build;
 }
 
@@ -179,12 +170,13 @@ static bool usual_is_ascii(const char *text, size_t nbytes)
 static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_usual *usual,
                                     berth_dtype *dtype)
 {
-    const struct text_node *word = usual_fetch_text(unpickler, usual, BTH_USUAL_WORD);
-    const struct text_node *key = usual_fetch_text(unpickler, usual, BTH_USUAL_KEY);
-    const struct text_node *location = usual_fetch_text(unpickler, usual, BTH_USUAL_LOCATION);
+    const struct text_node *word = bth_unpickle_text(usual_fetch(unpickler, usual, BTH_USUAL_WORD));
+    const struct text_node *key = bth_unpickle_text(usual_fetch(unpickler, usual, BTH_USUAL_KEY));
+    const struct text_node *location =
+        bth_unpickle_text(usual_fetch(unpickler, usual, BTH_USUAL_LOCATION));
     const berth_value *class = usual_fetch(unpickler, usual, BTH_USUAL_CLASS);
-    if (!word || !key || !location || !class || word->key.count != 7 ||
-        memcmp(word->data, "storage", 7) != 0 || !bth_unpickle_storage_class(class, dtype))
+    if (!bth_text_is(word, "storage") || !key || !location ||
+        !bth_unpickle_storage_class(class, dtype))
         return NULL;
     const char *text = usual->key ? usual->key : key->data;
     size_t nbytes = usual->key ? usual->key_nbytes : key->key.count;

@@ -7,7 +7,6 @@
 
 BTH_BUILDER(ordered_dict)
 {
-    (void)known;
     if (n == 0)
         return berth_make_ordered_dict(unpickler->tree);
     return bth_ordered_dict_from(unpickler->tree, items[0]);
@@ -15,19 +14,16 @@ BTH_BUILDER(ordered_dict)
 
 BTH_BUILDER(counter)
 {
-    (void)known;
     return bth_counter_from(unpickler->tree, n ? items[0] : NULL);
 }
 
 BTH_BUILDER(set)
 {
-    (void)known;
     return bth_set_from(unpickler->tree, n ? items[0] : NULL);
 }
 
 BTH_BUILDER(size)
 {
-    (void)known, (void)n;
     return bth_size_from(unpickler->tree, items[0]);
 }
 
@@ -39,7 +35,6 @@ static double complex_number(const berth_value *value)
 
 BTH_BUILDER(complex)
 {
-    (void)known, (void)n;
     return berth_make_complex(unpickler->tree, complex_number(items[0]), complex_number(items[1]));
 }
 
@@ -80,11 +75,9 @@ BTH_BUILDER(device)
         memcpy(type, text, type_nbytes);
         type[type_nbytes] = 0;
     }
-    if (!device_is_known(type)) {
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
-                          known->module, known->name);
-        return NULL;
-    }
+    if (!device_is_known(type))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
+                                   known->module, known->name);
     return berth_make_device(unpickler->tree, type, index);
 }
 
@@ -97,14 +90,12 @@ static bool encoding_is_latin1(const berth_value *value)
 
 static berth_value *encoding_refuse(bth_unpickler *unpickler, const bth_known *known)
 {
-    bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1", known->module,
-                      known->name);
-    return NULL;
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1",
+                               known->module, known->name);
 }
 
 BTH_BUILDER(encode)
 {
-    (void)n;
     if (!encoding_is_latin1(items[1]))
         return encoding_refuse(unpickler, known);
     return bth_bytes_from_latin1(unpickler->tree, items[0]);
@@ -125,13 +116,11 @@ BTH_BUILDER(bytearray)
 
 BTH_BUILDER(layout)
 {
-    (void)n;
     const char *name = berth_as_text(items[0], NULL);
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++) {
         if (strcmp(name, bth_layout_names[layout]) == 0)
             return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT, layout);
     }
-    bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout", known->module,
-                      known->name);
-    return NULL;
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout",
+                               known->module, known->name);
 }

@@ -394,7 +394,6 @@ static void copy_trim_tensor(copying *copy, const berth_value *source)
     struct tensor_node *node = (struct tensor_node *)copy_made(copy, source);
     const berth_tensor *old = berth_as_tensor(source);
     berth_tensor *tensor = &node->tensor;
-    berth_error error = {.code = BERTH_OK};
 
     if (!tensor->storage)
         return;
@@ -406,8 +405,7 @@ static void copy_trim_tensor(copying *copy, const berth_value *source)
         tensor->storage_offset -= (int64_t)skipped;
     else if (use->made->nbytes < storage->nbytes)
         tensor->storage_offset = 0; /* without elements, any offset will do */
-    if (bth_tensor_check(tensor, &error) < 0)
-        bth_tree_fail(copy->tree, error.code, "%s", error.message);
+    (void)bth_tensor_check(tensor, &copy->tree->error);
 }
 
 static void copy_trim(copying *copy)
@@ -444,9 +442,7 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
     berth_value *made = NULL;
     berth_error error;
 
-    if (!tree)
-        return NULL;
-    if (!value)
+    if (!tree || !value)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the value is NULL");
     if (flags & ~BERTH_COPY_COMPACT)
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);

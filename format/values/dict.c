@@ -164,7 +164,7 @@ static bool dict_prefetch_slots(berth_tree *tree, const struct table *table,
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
 {
     berth_tree *tree = bth_value_tree(dict);
-    assert(bth_is_dict(dict));
+    assert(bth_is_dict(bth_node_kind(dict)));
     if (dict->flags & BTH_NODE_USED)
         return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                              "a dict that something was built from grows afterwards");
@@ -185,7 +185,7 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
 {
     berth_value *items[2] = {key, value};
     berth_tree *tree = bth_value_tree(dict);
-    if (!bth_is_dict(dict))
+    if (!bth_is_dict(bth_node_kind(dict)))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
                              bth_kind_phrase(bth_node_kind(dict)));
     if (!bth_tree_owns(tree, key, "a dict's key") ||
@@ -203,7 +203,8 @@ static bool dict_key_is_text(const berth_value *key, uint32_t hash, const char *
 
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
 {
-    struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    struct table *table =
+        bth_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
     if (!table)
         return SIZE_MAX;
     uint32_t hash = bth_hash_bytes(bth_value_tree(dict), text, nbytes);
@@ -313,7 +314,8 @@ berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
 
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
 {
-    struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
+    struct table *table =
+        bth_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
     const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
     uint32_t at, hash = table ? bth_key_hash(bth_value_tree(dict), &key.head) : 0;
     const struct table_entry *entry = table ? dict_find_entry(table, &key.head, hash, &at) : NULL;

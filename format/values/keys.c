@@ -14,39 +14,7 @@
 
 /* ---- hashing ---- */
 
-enum { BIG_NBYTES = 255, SHORT_NBYTES = 64 };
-
-/*
- * Writes an integer of any size in its shortest two's complement form. An integral float is one,
- * too: 2.0**70 == 2**70.
- */
-static size_t key_integer_bytes(const berth_value *key, uint8_t bytes[BIG_NBYTES])
-{
-    if (key->kind == BERTH_KIND_INT) {
-        const struct big_node *node = (const struct big_node *)key;
-        memcpy(bytes, node->bytes, (size_t)node->nbytes);
-        return (size_t)node->nbytes;
-    }
-    int exponent;
-    double fraction = frexp(((const struct float_node *)key)->real, &exponent);
-    bool negative = fraction < 0;
-    uint64_t magnitude = (uint64_t)ldexp(fabs(fraction), 64); /* times 2^(exponent - 64) */
-    size_t shift = (size_t)exponent - 64, nbytes = (size_t)exponent / 8 + 1;
-    memset(bytes, 0, nbytes + 8);
-    for (size_t bit = 0; bit < 64; bit++)
-        if (magnitude >> bit & 1)
-            bytes[(bit + shift) / 8] |= (uint8_t)(1u << (bit + shift) % 8);
-    unsigned carry = negative;
-    for (size_t i = 0; negative && i < nbytes; i++) {
-        unsigned byte = (uint8_t)~bytes[i] + carry;
-        bytes[i] = (uint8_t)byte;
-        carry = byte >> 8;
-    }
-    /* One byte too many (for example of -2^71). There are at least nine bytes. */
-    if (bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
-        nbytes--;
-    return nbytes;
-}
+enum { MAX_SHORT_NBYTES = 64 };
 
 /* A number as a key: its sort, and its value. Numbers of different sorts are never equal. */
 struct number {
@@ -58,16 +26,26 @@ struct number {
 
 static struct number key_real_number(double real)
 {
-    if (isnan(real)) /* equal to itself alone, by identity */
-        return (struct number){.sort = BY_IDENTITY};
-    if (isinf(real))
-        return (struct number){.sort = REAL, .real = real};
     /* Hexadecimal constants are beyond cppcheck. */
     const double limit = 9223372036854775808.0; /* 2^63 */
-    if (real < -limit || real >= limit)         /* integral: above 2^53 there are no fractions */
-        return (struct number){.sort = BIG};
-    if (real == (double)(int64_t)real)
+    if (isnan(real))                            /* equal to itself alone, by identity */
+        return (struct number){.sort = BY_IDENTITY};
+    if (real >= -limit && real < limit && real == (double)(int64_t)real)
         return (struct number){.sort = INTEGER, .integer = (int64_t)real};
+    return (struct number){.sort = REAL, .real = real};
+}
+
+/* An integer beyond 64 bits is equal to a float if it has its value: 2**70 == 2.0**70. */
+static struct number key_big_number(const struct big_node *node)
+{
+    size_t i = (size_t)node->nbytes - 1;
+    double real = (int8_t)node->bytes[i];
+    while (i-- > 0) {
+        double higher = real * 256;
+        real = higher + node->bytes[i];
+        if (real - higher != node->bytes[i]) /* it was rounded, or is infinite */
+            return (struct number){.sort = BIG};
+    }
     return (struct number){.sort = REAL, .real = real};
 }
 
@@ -79,7 +57,7 @@ static struct number key_number(const berth_value *key)
         return (struct number){.sort = INTEGER, .integer = key->flags & BTH_NODE_TRUE};
     case BERTH_KIND_INT:
         if (key->flags & BTH_NODE_BIG)
-            return (struct number){.sort = BIG};
+            return key_big_number((const struct big_node *)key);
         return (struct number){.sort = INTEGER, .integer = ((const struct int_node *)key)->value};
     case BERTH_KIND_FLOAT:
         return key_real_number(node->real);
@@ -106,12 +84,12 @@ static uint64_t key_bits(double real)
 static uint32_t key_number_hash(const berth_tree *tree, const berth_value *key,
                                 struct number number)
 {
-    uint8_t bytes[BIG_NBYTES + 8];
+    const struct big_node *big = (const struct big_node *)key;
     switch (number.sort) {
     case INTEGER:
         return bth_hash_fold(bth_hash_mix(tree->seed, (uint64_t)number.integer));
     case BIG:
-        return bth_hash_bytes(tree, bytes, key_integer_bytes(key, bytes));
+        return bth_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
     case REAL:
         return bth_hash_fold(bth_hash_mix(tree->seed + 1, key_bits(number.real)));
     case COMPLEX:
@@ -131,9 +109,8 @@ static bool key_number_equal(const berth_value *a, struct number x, const berth_
     case INTEGER:
         return x.integer == y.integer;
     case BIG: {
-        uint8_t m[BIG_NBYTES + 8], n[BIG_NBYTES + 8];
-        size_t m_nbytes = key_integer_bytes(a, m), n_nbytes = key_integer_bytes(b, n);
-        return m_nbytes == n_nbytes && memcmp(m, n, m_nbytes) == 0;
+        const struct big_node *m = (const struct big_node *)a, *n = (const struct big_node *)b;
+        return m->nbytes == n->nbytes && memcmp(m->bytes, n->bytes, (size_t)m->nbytes) == 0;
     }
     case REAL:
     case COMPLEX:
@@ -163,7 +140,7 @@ static struct keyed *key_node(const berth_value *key)
 /* Short texts, which are compared in constant time, have no canonical node. */
 static bool key_is_short(const struct keyed *node)
 {
-    return node->head.kind != BERTH_KIND_TUPLE && node->count <= SHORT_NBYTES;
+    return node->head.kind != BERTH_KIND_TUPLE && node->count <= MAX_SHORT_NBYTES;
 }
 
 static const struct keyed *key_canonical(const struct keyed *node)
@@ -180,8 +157,8 @@ uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
         const struct device_node *node = (const struct device_node *)key;
         return bth_hash_bytes(tree, node->text, strlen(node->text)) + 1;
     }
-    return key_number_hash(
-        tree, key, key_number(key)); /* None and dtypes by their only node; inert by identity */
+    /* None and dtypes by their only node; inert by identity */
+    return key_number_hash(tree, key, key_number(key));
 }
 
 static bool key_same_content(const struct keyed *a, const struct keyed *b)

@@ -246,12 +246,6 @@ static inline bool bth_node_is(const berth_value *value, berth_kind kind)
     return value && value->kind == kind;
 }
 
-static inline bool bth_is_dict(const berth_value *value)
-{
-    berth_kind kind = bth_node_kind(value);
-    return kind == BERTH_KIND_DICT || kind == BERTH_KIND_ORDERED_DICT || kind == BERTH_KIND_COUNTER;
-}
-
 /* A hash of bytes with the tree's seed. */
 static inline uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
 {

@@ -103,9 +103,7 @@ static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_
 berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
                                          const char *location)
 {
-    if (!tree)
-        return NULL;
-    if ((unsigned)dtype >= BERTH_DTYPE_COUNT)
+    if (!tree || (unsigned)dtype >= BERTH_DTYPE_COUNT)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
     if (nbytes % berth_dtype_nbytes(dtype) != 0 || nbytes > INT64_MAX)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,

@@ -83,8 +83,9 @@ const berth_storage *bth_tensor_place(const berth_tensor *tensor, int64_t *stora
 /* ---- checks ---- */
 
 /* "[2, 3]" for messages; long ones are cut. */
-static const char *shape_text(const int64_t *items, int32_t n, char *text, size_t nbytes)
+static const char *shape_text(const int64_t *items, int32_t n, char text[128])
 {
+    const size_t nbytes = 128;
     size_t at = (size_t)snprintf(text, nbytes, "[");
     for (int32_t i = 0; i < n && at < nbytes - 32; i++)
         at += (size_t)snprintf(text + at, nbytes - at, "%s%" PRId64, i ? ", " : "", items[i]);
@@ -92,43 +93,43 @@ static const char *shape_text(const int64_t *items, int32_t n, char *text, size_
     return text;
 }
 
-static int tensor_fail(berth_error *error, const char *text)
+/* "shape [2, 3], stride [3, 1] and storage offset 0" */
+static const char *tensor_text(const berth_tensor *tensor, char text[320])
 {
-    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, "%s", text);
+    char shape[128], stride[128];
+    (void)snprintf(text, 320, "shape %s, stride %s and storage offset %" PRId64,
+                   shape_text(tensor->shape, tensor->rank, shape),
+                   shape_text(tensor->stride, tensor->rank, stride), tensor->storage_offset);
+    return text;
 }
+
+#define TENSOR_FAIL(error, ...) bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 
 static int tensor_check_signs(const berth_tensor *tensor, berth_error *error)
 {
     if (tensor->dtype == BERTH_DTYPE_NONE || (unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
-        return tensor_fail(error, "a tensor without a dtype");
+        return TENSOR_FAIL(error, "a tensor without a dtype");
     if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
-        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                        "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
+        return TENSOR_FAIL(error, "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
     if (tensor->rank && (!tensor->shape || !tensor->stride))
-        return tensor_fail(error, "a tensor without a shape or stride");
+        return TENSOR_FAIL(error, "a tensor without a shape or stride");
     if (tensor->storage_offset < 0)
-        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                        "a tensor with the negative storage offset %" PRId64,
-                        tensor->storage_offset);
+        return TENSOR_FAIL(error, "a tensor with the negative storage offset %" PRId64,
+                           tensor->storage_offset);
     for (int32_t i = 0; i < tensor->rank; i++) {
         bool bad_size = tensor->shape[i] < 0;
         if (bad_size || tensor->stride[i] < 0)
-            return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                            "a tensor with the negative %s %" PRId64 " in dimension %d",
-                            bad_size ? "size" : "stride",
-                            bad_size ? tensor->shape[i] : tensor->stride[i], i);
+            return TENSOR_FAIL(error, "a tensor with the negative %s %" PRId64 " in dimension %d",
+                               bad_size ? "size" : "stride",
+                               bad_size ? tensor->shape[i] : tensor->stride[i], i);
     }
     return 0;
 }
 
 static int tensor_fail_overflow(const berth_tensor *tensor, berth_error *error)
 {
-    char shape[128], stride[128];
-    return bth_fail(
-        error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-        "a tensor of shape %s, stride %s and storage offset %" PRId64 " does not fit 64 bits",
-        shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
-        shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)), tensor->storage_offset);
+    char text[320];
+    return TENSOR_FAIL(error, "a tensor of %s does not fit 64 bits", tensor_text(tensor, text));
 }
 
 /* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */
@@ -145,24 +146,23 @@ static int tensor_check_quantized(const berth_tensor *tensor, berth_error *error
     if (tensor->qscheme == BERTH_NOT_QUANTIZED)
         return 0;
     if ((unsigned)tensor->qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
-        return tensor_fail(error, "a tensor with an unknown quantization scheme");
+        return TENSOR_FAIL(error, "a tensor with an unknown quantization scheme");
     if (!bth_dtype_is_quantized(tensor->dtype))
-        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                        "a quantized tensor of dtype %s", berth_dtype_name(tensor->dtype));
+        return TENSOR_FAIL(error, "a quantized tensor of dtype %s",
+                           berth_dtype_name(tensor->dtype));
     if (tensor->qscheme < BERTH_PER_CHANNEL_AFFINE)
         return 0;
     if (tensor->axis < 0 || tensor->axis >= tensor->rank)
-        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                        "a tensor quantized along axis %" PRId64 " has %d dimensions", tensor->axis,
-                        tensor->rank);
+        return TENSOR_FAIL(error, "a tensor quantized along axis %" PRId64 " has %d dimensions",
+                           tensor->axis, tensor->rank);
     int64_t size = tensor->shape[tensor->axis];
     int64_t scales = tensor_n_parameters(tensor->scales),
             zero_points = tensor_n_parameters(tensor->zero_points);
     if (scales != size || zero_points != size)
-        return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                        "a tensor quantized along axis %" PRId64 " of size %" PRId64 " has %" PRId64
-                        " scales and %" PRId64 " zero points",
-                        tensor->axis, size, scales, zero_points);
+        return TENSOR_FAIL(error,
+                           "a tensor quantized along axis %" PRId64 " of size %" PRId64
+                           " has %" PRId64 " scales and %" PRId64 " zero points",
+                           tensor->axis, size, scales, zero_points);
     return 0;
 }
 
@@ -173,21 +173,16 @@ static int tensor_check_extent(const berth_tensor *tensor, berth_error *error)
     if (!bth_tensor_extent(tensor, &nbytes))
         return tensor_fail_overflow(tensor, error);
     if (tensor->flags & BERTH_META)
-        return tensor->storage ? tensor_fail(error, "a meta tensor with a storage") : 0;
+        return tensor->storage ? TENSOR_FAIL(error, "a meta tensor with a storage") : 0;
     if (!tensor->storage)
-        return tensor_fail(error, "a tensor without a storage");
+        return TENSOR_FAIL(error, "a tensor without a storage");
     if (nbytes <= tensor->storage->nbytes)
         return 0;
-    char shape[128], stride[128];
-    return bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET,
-                    "a tensor of %s, shape %s, stride %s and storage offset %" PRId64
-                    " ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
-                    berth_dtype_name(tensor->dtype),
-                    shape_text(tensor->shape, tensor->rank, shape, sizeof(shape)),
-                    shape_text(tensor->stride, tensor->rank, stride, sizeof(stride)),
-                    tensor->storage_offset, nbytes,
-                    *tensor->storage->key ? tensor->storage->key : "of its own",
-                    tensor->storage->nbytes);
+    char text[320];
+    return TENSOR_FAIL(
+        error, "a tensor of %s, %s ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
+        berth_dtype_name(tensor->dtype), tensor_text(tensor, text), nbytes,
+        *tensor->storage->key ? tensor->storage->key : "of its own", tensor->storage->nbytes);
 }
 
 int bth_tensor_check(const berth_tensor *tensor, berth_error *error)

@@ -69,9 +69,7 @@ static berth_value *text_new(berth_tree *tree, berth_kind kind, const void *byte
 
 berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
 {
-    if (!tree)
-        return NULL;
-    if (!text && nbytes)
+    if (!tree || (!text && nbytes))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the text is NULL");
     size_t bad = utf8_find_bad((const uint8_t *)text, nbytes);
     if (bad < nbytes)
@@ -82,9 +80,7 @@ berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
 
 berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes)
 {
-    if (!tree)
-        return NULL;
-    if (!bytes && nbytes)
+    if (!tree || (!bytes && nbytes))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
     return text_new(tree, BERTH_KIND_BYTES, bytes, nbytes);
 }
@@ -156,9 +152,7 @@ static bool device_is_type(const char *type)
 
 berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index)
 {
-    if (!tree)
-        return NULL;
-    if (!type || !device_is_type(type))
+    if (!tree || !type || !device_is_type(type))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is no device type",
                                type ? type : "");
     if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */

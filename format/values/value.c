@@ -51,8 +51,6 @@ static size_t bigint_shortest(const uint8_t *bytes, size_t nbytes)
 
 berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
 {
-    if (!tree)
-        return NULL;
     if (!bytes || nbytes == 0 || nbytes > 255)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)",
                                nbytes);
@@ -106,9 +104,7 @@ static berth_value **constant_slot(berth_tree *tree, berth_kind kind, int number
 
 berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
 {
-    if (!tree)
-        return NULL;
-    berth_value **slot = constant_slot(tree, kind, number);
+    berth_value **slot = tree ? constant_slot(tree, kind, number) : NULL;
     if (!slot)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no %s has the number %d",
                                berth_kind_name(kind), number);
@@ -124,9 +120,7 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
 
 berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype)
 {
-    if (!tree)
-        return NULL;
-    if (!storage || storage->tree != tree)
+    if (!tree || !storage || storage->tree != tree)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                storage ? "the storage is of another tree" : "the storage is NULL");
     struct storage_node *node = bth_node_raw(tree, BERTH_KIND_STORAGE, sizeof(*node));
@@ -142,7 +136,7 @@ berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage)
     return bth_storage_value_as(tree, storage, storage ? storage->dtype : BERTH_DTYPE_NONE);
 }
 
-/* ---- asking ---- */
+/* ---- reading ---- */
 
 bool bth_value_bool(const berth_value *value)
 {

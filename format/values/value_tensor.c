@@ -3,13 +3,9 @@
 #include "format/values/node.h"
 #include "format/values/value.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
-
-static bool tensor_is_good(berth_tree *tree, const berth_tensor *tensor)
-{
-    return bth_tensor_check(tensor, &tree->error) == 0;
-}
 
 static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
 {
@@ -21,7 +17,7 @@ static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
 
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 {
-    if (!tensor_is_good(tree, tensor))
+    if (bth_tensor_check(tensor, &tree->error) < 0)
         return NULL;
     struct tensor_node *node = bth_node_raw(tree, BERTH_KIND_TENSOR, sizeof(*node));
     if (!node)
@@ -68,7 +64,7 @@ static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
     meta.flags |= BERTH_META;
     meta.storage = NULL;
     uint64_t nbytes = 0;
-    if (!tensor_is_good(tree, &meta))
+    if (bth_tensor_check(&meta, &tree->error) < 0)
         return false;
     (void)bth_tensor_extent(tensor, &nbytes); /* it does not overflow: see tensor_check_extent() */
     if (!tensor->data && nbytes)
@@ -81,9 +77,7 @@ static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
 
 berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
-    if (!tree)
-        return NULL;
-    if (!given)
+    if (!tree || !given)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the tensor is NULL");
     berth_tensor tensor = *given;
     if (!tensor_owns_parts(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
@@ -94,17 +88,6 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 }
 
 /* ---- around a tensor ---- */
-
-static berth_value *tensor_wrap(berth_tree *tree, berth_kind kind, berth_value *inner,
-                                berth_value *state)
-{
-    struct wrap_node *node = bth_node_new(tree, kind, sizeof(*node));
-    if (!node)
-        return NULL;
-    node->inner = inner;
-    node->state = state;
-    return &node->head;
-}
 
 static bool tensor_is_plain(const berth_value *value)
 {
@@ -131,7 +114,7 @@ berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool re
     if (!tree || !bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
         !tensor_can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
         return NULL;
-    berth_value *value = tensor_wrap(tree, BERTH_KIND_PARAMETER, tensor, NULL);
+    berth_value *value = bth_wrap_new(tree, BERTH_KIND_PARAMETER, tensor);
     if (value && requires_grad)
         value->flags |= BTH_NODE_TRUE;
     return value;
@@ -143,7 +126,10 @@ berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_va
         !bth_tree_owns(tree, state, "the attributes of a tensor") ||
         !tensor_can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
         return NULL;
-    return tensor_wrap(tree, BERTH_KIND_SUBCLASS, tensor, state);
+    berth_value *value = bth_wrap_new(tree, BERTH_KIND_SUBCLASS, tensor);
+    if (value)
+        ((struct wrap_node *)value)->state = state;
+    return value;
 }
 
 /* ---- sparse ---- */
@@ -214,28 +200,49 @@ static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_
 /* Stands for a part that a layout does not have; agrees with no shape. */
 static const berth_tensor no_part;
 
-static int sparse_n_parts(berth_layout_kind layout)
+static size_t sparse_n_parts(berth_layout_kind layout)
 {
     if (layout == BERTH_SPARSE_COO)
         return 2;
     return layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC ? 3 : 0;
 }
 
+/* Whether all n parts of a SPARSE or NESTED are tensors of the tree. */
+static bool parts_are_tensors(berth_tree *tree, berth_kind kind, berth_value *const *parts,
+                              size_t n, const berth_tensor **tensors)
+{
+    if (!bth_tree_owns_all(tree, parts, n, "a part of a tensor"))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!(tensors[i] = berth_as_tensor(parts[i])))
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "part %zu of %s is %s, no tensor", i,
+                                   bth_kind_phrase(kind),
+                                   bth_kind_phrase(berth_value_kind(parts[i])));
+    return true;
+}
+
+static struct parts_node *parts_new(berth_tree *tree, berth_kind kind, berth_value *const *parts,
+                                    size_t n)
+{
+    struct parts_node *node = bth_node_new(tree, kind, sizeof(*node) + n * sizeof(*parts));
+    if (!node)
+        return NULL;
+    node->n_parts = (uint8_t)n;
+    memcpy(node->parts, parts, n * sizeof(*parts));
+    return node;
+}
+
 static bool sparse_check(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                          int32_t rank, berth_value *const *parts)
 {
-    int n = sparse_n_parts(layout);
+    size_t n = sparse_n_parts(layout);
     const berth_tensor *tensors[3] = {&no_part, &no_part, &no_part};
-    if (!n || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+    assert(rank >= 0 && rank <= BERTH_MAX_RANK && (rank == 0 || shape));
+    if (n == 0)
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d",
                                (int)layout, rank);
-    if (!bth_tree_owns_all(tree, parts, (size_t)n, "a part of a sparse tensor"))
+    if (!parts_are_tensors(tree, BERTH_KIND_SPARSE, parts, n, tensors))
         return false;
-    for (int i = 0; i < n; i++)
-        if (!(tensors[i] = berth_as_tensor(parts[i])))
-            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
-                                   "part %d of a sparse tensor is %s, no tensor", i,
-                                   bth_kind_phrase(berth_value_kind(parts[i])));
     int64_t numel;
     for (int32_t i = 0; i < rank; i++)
         if (shape[i] < 0)
@@ -252,16 +259,12 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
 {
     if (!sparse_check(tree, layout, shape, rank, parts))
         return NULL;
-    size_t n = (size_t)sparse_n_parts(layout);
-    struct parts_node *node =
-        bth_node_new(tree, BERTH_KIND_SPARSE, sizeof(*node) + n * sizeof(*parts));
+    struct parts_node *node = parts_new(tree, BERTH_KIND_SPARSE, parts, sparse_n_parts(layout));
     if (!node)
         return NULL;
     node->shape = shape;
     node->rank = rank;
     node->layout = (uint8_t)layout;
-    node->n_parts = (uint8_t)n;
-    memcpy(node->parts, parts, n * sizeof(*parts));
     if (is_coalesced && layout == BERTH_SPARSE_COO)
         node->head.flags |= BTH_NODE_COALESCED;
     return &node->head;
@@ -270,9 +273,7 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
 berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                                int32_t rank, berth_value *const *parts, bool is_coalesced)
 {
-    if (!tree)
-        return NULL;
-    if (!parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+    if (!tree || !parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a sparse tensor of rank %d without parts or shape", rank);
     int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));
@@ -300,26 +301,16 @@ static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides
 
 berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 {
-    if (!tree || !parts || !bth_tree_owns_all(tree, parts, 4, "a part of a nested tensor"))
-        return NULL;
     const berth_tensor *tensors[4];
-    for (int i = 0; i < 4; i++)
-        if (!(tensors[i] = berth_as_tensor(parts[i])))
-            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
-                                   "part %d of a nested tensor is %s, no tensor", i,
-                                   bth_kind_phrase(berth_value_kind(parts[i])));
+    if (!tree || !parts || !parts_are_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
+        return NULL;
     if (!nested_agrees(tensors[1], tensors[2], tensors[3]))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
-    struct parts_node *node =
-        bth_node_new(tree, BERTH_KIND_NESTED, sizeof(*node) + 4 * sizeof(*parts));
-    if (!node)
-        return NULL;
-    node->n_parts = 4;
-    memcpy(node->parts, parts, 4 * sizeof(*parts));
-    return &node->head;
+    struct parts_node *node = parts_new(tree, BERTH_KIND_NESTED, parts, 4);
+    return node ? &node->head : NULL;
 }
 
-/* ---- asking ---- */
+/* ---- reading ---- */
 
 static bool state_is_dict_or_none(const berth_value *value)
 {

@@ -81,6 +81,11 @@ static inline bool bth_is_tensor(berth_kind kind)
     return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
 }
 
+static inline bool bth_is_dict(berth_kind kind)
+{
+    return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
+}
+
 static inline bool bth_is_container(berth_kind kind)
 {
     return (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_COUNTER) || kind == BERTH_KIND_CALL;

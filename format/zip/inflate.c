@@ -2,27 +2,28 @@
 #include "format/zip/zip.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <zlib.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 
+/* Z9: a few bytes must not cause a large allocation; the sizes are only claims of the file. */
 int bth_inflate_check(const bth_zip_entry *entry, berth_error *error)
 {
-    /* Z9: a few bytes must not cause a large allocation; the sizes are only claims of the file. */
+    char limit[40];
+
     if (entry->nbytes > BTH_INFLATE_MAX_NBYTES || entry->compressed_nbytes > BTH_INFLATE_MAX_NBYTES)
-        return bth_fail(
-            error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
-            "deflated from %" PRIu64 " bytes to %" PRIu64
-            "; at most %u are inflated: unpack the archive and zip it again with `zip -0 -r`",
-            entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_NBYTES);
-    if (entry->nbytes > BTH_INFLATE_FREE_NBYTES &&
-        entry->nbytes / BTH_INFLATE_MAX_RATIO >= entry->compressed_nbytes)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
-                        "deflated from %" PRIu64 " bytes to %" PRIu64
-                        ", more than %d to 1: unpack the archive and zip it again with `zip -0 -r`",
-                        entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_RATIO);
-    return BERTH_OK;
+        (void)snprintf(limit, sizeof limit, "; at most %u are inflated", BTH_INFLATE_MAX_NBYTES);
+    else if (entry->nbytes > BTH_INFLATE_FREE_NBYTES &&
+             entry->nbytes / BTH_INFLATE_MAX_RATIO >= entry->compressed_nbytes)
+        (void)snprintf(limit, sizeof limit, ", more than %d to 1", BTH_INFLATE_MAX_RATIO);
+    else
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+                    "deflated from %" PRIu64 " bytes to %" PRIu64
+                    "%s: unpack the archive and zip it again with `zip -0 -r`",
+                    entry->nbytes, entry->compressed_nbytes, limit);
 }
 
 static void *zlib_allocate(void *context, uInt n_items, uInt item_nbytes)

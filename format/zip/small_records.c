@@ -14,10 +14,12 @@ static bool record_spells(const uint8_t *bytes, size_t nbytes, const char *text)
     return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
 }
 
-/* For messages, because the text may be long. */
-static int record_shown(size_t nbytes)
+/* Shows 32 bytes at most. */
+static int record_fail(const char *record, uint64_t offset, const uint8_t *bytes, size_t nbytes,
+                       const char *fault, berth_error *error)
 {
-    return nbytes < 32 ? (int)nbytes : 32;
+    return bth_fail(error, BERTH_E_ARCHIVE, record, offset, "'%.*s' (%zu bytes) is %s",
+                    nbytes < 32 ? (int)nbytes : 32, (const char *)bytes, nbytes, fault);
 }
 
 int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
@@ -26,9 +28,7 @@ int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, b
     *little = record_spells(bytes, nbytes, "little");
     if (*little || record_spells(bytes, nbytes, "big"))
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, "byteorder", offset,
-                    "'%.*s' (%zu bytes) is neither 'little' nor 'big'", record_shown(nbytes),
-                    (const char *)bytes, nbytes);
+    return record_fail("byteorder", offset, bytes, nbytes, "neither 'little' nor 'big'", error);
 }
 
 /* One spelling per number: digits only, no leading zero. */
@@ -53,9 +53,8 @@ int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, u
     uint32_t read = 0;
 
     if (!record_read_decimal(bytes, nbytes, &read) || read < 1 || read > BTH_MAX_ALIGNMENT_READ)
-        return bth_fail(error, BERTH_E_ARCHIVE, ".storage_alignment", offset,
-                        "'%.*s' (%zu bytes) is no decimal number from 1 to %d",
-                        record_shown(nbytes), (const char *)bytes, nbytes, BTH_MAX_ALIGNMENT_READ);
+        return record_fail(".storage_alignment", offset, bytes, nbytes,
+                           "no decimal number from 1 to 65536", error);
     *alignment = read;
     return BERTH_OK;
 }
@@ -65,7 +64,6 @@ int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offs
 {
     if (record_read_decimal(bytes, nbytes, version))
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, ".format_version", offset,
-                    "'%.*s' (%zu bytes) is no decimal number of up to 9 digits",
-                    record_shown(nbytes), (const char *)bytes, nbytes);
+    return record_fail(".format_version", offset, bytes, nbytes,
+                       "no decimal number of up to 9 digits", error);
 }

@@ -138,8 +138,7 @@ typedef struct bth_zip_local {
     uint64_t zip64[3];
 } bth_zip_local;
 
-/* Bytes of the local header whose first 30 (BTH_ZIP_LOCAL_NBYTES) these are, name and extras too.
- */
+/* The size of a local header with name and extra fields, from its first BTH_ZIP_LOCAL_NBYTES. */
 size_t bth_zip_local_nbytes(const uint8_t *bytes);
 
 /*
@@ -154,16 +153,8 @@ int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offs
  *
  * What is expected stands in an entry: one of the directory, or one that the caller fills from the
  * layout or from the data (name, NULL: any; record, for errors, may be NULL; flags, method, crc32,
- * compressed_nbytes, nbytes, header_offset, next_offset). The check asks for bytes through a
- * callback, so a file, a head in memory, a tile and a save's output are checked by the same code.
- *
- *   static int window_get(void *window, uint64_t offset, uint64_t nbytes, uint64_t ahead,
- *                         const uint8_t **bytes, berth_error *error)
- *   {
- *       return bth_window_get(window, offset, nbytes, ahead, bytes, error);
- *   }
- *   bth_zip_input input = {window_get, window};
- *   if (bth_zip_check_record(&input, 0, entry, error) < 0) ...
+ * compressed_nbytes, nbytes, header_offset, next_offset). A callback gets the bytes, so a file, a
+ * head in memory, a tile and a save's output are checked by the same code.
  *
  * BERTH_E_ARCHIVE: the bytes contradict the entry or the format. Every other code is the callback's
  * own. A caller that only wants yes or no passes an error of its own.
@@ -252,11 +243,11 @@ int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offs
  * ---- */
 
 /* Local header, name, extra fields: writes data_offset - header_offset bytes. */
-void bth_zip_write_local(const bth_layout_entry *place, const char *name, uint8_t *out);
-/* Data descriptor: writes place->descriptor_nbytes bytes. */
-void bth_zip_write_descriptor(const bth_layout_entry *place, uint32_t crc32, uint8_t *out);
-/* Central entry: writes bth_layout_central_nbytes(place) bytes. */
-void bth_zip_write_central(const bth_layout_entry *place, const char *name, uint32_t crc32,
+void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_t *out);
+/* Data descriptor: writes entry->descriptor_nbytes bytes. */
+void bth_zip_write_descriptor(const bth_layout_entry *entry, uint32_t crc32, uint8_t *out);
+/* Central entry: writes bth_layout_central_nbytes(entry) bytes. */
+void bth_zip_write_central(const bth_layout_entry *entry, const char *name, uint32_t crc32,
                            uint8_t *out);
 /* ZIP64 end record, locator, end record: writes BTH_ZIP_END_NBYTES bytes. */
 void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t directory_nbytes,

@@ -30,12 +30,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *rec
     return 1;
 }
 
-static int local_fail_truncated(uint64_t header_offset, size_t nbytes, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
-                    "a local header does not end within %zu bytes", nbytes);
-}
-
 /* Up to three values of 8 bytes. PyTorch's has only the header offset where only that is large. */
 static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
                             bth_zip_local *local, berth_error *error)
@@ -122,7 +116,8 @@ int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offs
     read.name = (const char *)bth_cursor_bytes(&cursor, read.name_nbytes);
     const uint8_t *extras = bth_cursor_bytes(&cursor, extra_nbytes);
     if (!cursor.good)
-        return local_fail_truncated(header_offset, nbytes, error);
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
+                        "a local header does not end within %zu bytes", nbytes);
     if (local_read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)
         return error->code;
     read.data_offset = header_offset + cursor.at;

@@ -20,8 +20,7 @@ static size_t name_plain_run(const uint8_t *name, size_t nbytes)
     if (nbytes < sizeof(word))
         return name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\';
     memcpy(&word, name, sizeof(word));
-    /* A byte below x has a borrow in word - ones * x; one that is y is below 1 in word ^ ones * y.
-     */
+    /* A byte below x borrows in word - ones * x; a byte y is 0 in word ^ ones * y. */
     backslash = word ^ ones * '\\';
     delete = word ^ ones * 0x7F;
     uint64_t odd = word | ((word - ones * 0x20) & ~word) | ((backslash - ones) & ~backslash) |

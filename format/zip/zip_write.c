@@ -5,14 +5,6 @@
 
 #include "format/bytes.h"
 
-static uint16_t zip_flags(const bth_layout_entry *place)
-{
-    unsigned flags = BTH_ZIP_FLAG_UTF8;
-    if (place->descriptor_nbytes > 0)
-        flags |= BTH_ZIP_FLAG_DESCRIPTOR;
-    return (uint16_t)flags;
-}
-
 static uint64_t zip_saturated32(uint64_t value)
 {
     return value < BTH_ZIP_SATURATED32 ? value : BTH_ZIP_SATURATED32;
@@ -27,84 +19,88 @@ static uint64_t zip_saturated16(uint64_t value)
  * Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
  * it before it knows the size (FORMAT.md section 2); in the directory it is the size.
  */
-static uint8_t *zip_put_zip64_extra(const bth_layout_entry *place, uint64_t compressed_nbytes,
+static uint8_t *zip_put_zip64_extra(const bth_layout_entry *entry, uint64_t compressed_nbytes,
                                     uint8_t *out)
 {
-    if (place->zip64_nbytes == 0)
+    if (entry->zip64_nbytes == 0)
         return out;
     out = bth_put_u16(out, BTH_ZIP_EXTRA_ZIP64);
-    out = bth_put_u16(out, place->zip64_nbytes - 4);
-    if (place->nbytes >= BTH_ZIP_SATURATED32) {
-        out = bth_put_u64(out, place->nbytes);
+    out = bth_put_u16(out, entry->zip64_nbytes - 4);
+    if (entry->nbytes >= BTH_ZIP_SATURATED32) {
+        out = bth_put_u64(out, entry->nbytes);
         out = bth_put_u64(out, compressed_nbytes);
     }
-    if (place->header_offset >= BTH_ZIP_SATURATED32)
-        out = bth_put_u64(out, place->header_offset);
+    if (entry->header_offset >= BTH_ZIP_SATURATED32)
+        out = bth_put_u64(out, entry->header_offset);
     return out;
 }
 
-static uint8_t *zip_put_padding_extra(const bth_layout_entry *place, uint8_t *out)
+static uint8_t *zip_put_padding_extra(const bth_layout_entry *entry, uint8_t *out)
 {
     out = bth_put_u16(out, BTH_ZIP_EXTRA_PADDING);
-    out = bth_put_u16(out, place->padding_nbytes);
-    memset(out, 'Z', place->padding_nbytes);
-    return out + place->padding_nbytes;
+    out = bth_put_u16(out, entry->padding_nbytes);
+    memset(out, 'Z', entry->padding_nbytes);
+    return out + entry->padding_nbytes;
 }
 
-static uint8_t *zip_put_name(const bth_layout_entry *place, const char *name, uint8_t *out)
+static uint8_t *zip_put_name(const bth_layout_entry *entry, const char *name, uint8_t *out)
 {
-    if (place->name_nbytes > 0)
-        memcpy(out, name, place->name_nbytes);
-    return out + place->name_nbytes;
+    if (entry->name_nbytes > 0)
+        memcpy(out, name, entry->name_nbytes);
+    return out + entry->name_nbytes;
 }
 
-void bth_zip_write_local(const bth_layout_entry *place, const char *name, uint8_t *out)
+/* The fields that local header and directory share, from the flags on. */
+static uint8_t *zip_put_shared(const bth_layout_entry *entry, uint32_t crc32, uint64_t nbytes,
+                               uint32_t extra_nbytes, uint8_t *out)
+{
+    unsigned descriptor_flag = entry->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
+
+    out = bth_put_u16(out, BTH_ZIP_FLAG_UTF8 | descriptor_flag);
+    out = bth_put_u16(out, BTH_ZIP_STORED);
+    out = bth_put_u32(out, 0); /* time and date */
+    out = bth_put_u32(out, crc32);
+    out = bth_put_u32(out, zip_saturated32(nbytes)); /* compressed */
+    out = bth_put_u32(out, zip_saturated32(nbytes)); /* uncompressed */
+    out = bth_put_u16(out, entry->name_nbytes);
+    return bth_put_u16(out, extra_nbytes);
+}
+
+/* The descriptor and the directory have the CRC and the sizes. */
+void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_t *out)
 {
     out = bth_put_u32(out, BTH_ZIP_LOCAL_SIGNATURE);
     out = bth_put_u16(out, 0); /* version needed */
-    out = bth_put_u16(out, zip_flags(place));
-    out = bth_put_u16(out, BTH_ZIP_STORED);
-    out = bth_put_u32(out, 0); /* time and date */
-    out = bth_put_u32(out, 0); /* CRC: in descriptor and directory only */
-    out = bth_put_u64(out, 0); /* both sizes */
-    out = bth_put_u16(out, place->name_nbytes);
-    out = bth_put_u16(out, place->zip64_nbytes + 4 + place->padding_nbytes);
-    out = zip_put_name(place, name, out);
-    out = zip_put_zip64_extra(place, 0, out);
-    zip_put_padding_extra(place, out);
+    out = zip_put_shared(entry, 0, 0, entry->zip64_nbytes + 4 + entry->padding_nbytes, out);
+    out = zip_put_name(entry, name, out);
+    out = zip_put_zip64_extra(entry, 0, out);
+    zip_put_padding_extra(entry, out);
 }
 
-void bth_zip_write_descriptor(const bth_layout_entry *place, uint32_t crc32, uint8_t *out)
+void bth_zip_write_descriptor(const bth_layout_entry *entry, uint32_t crc32, uint8_t *out)
 {
-    if (place->descriptor_nbytes == 0)
+    if (entry->descriptor_nbytes == 0)
         return;
-    size_t width = place->zip64_nbytes > 0 ? 8 : 4;
+    size_t width = entry->zip64_nbytes > 0 ? 8 : 4;
     out = bth_put_u32(out, BTH_ZIP_DESCRIPTOR_SIGNATURE);
     out = bth_put_u32(out, crc32);
-    out = bth_put_integer(out, place->nbytes, width);
-    bth_put_integer(out, place->nbytes, width);
+    out = bth_put_integer(out, entry->nbytes, width);
+    bth_put_integer(out, entry->nbytes, width);
 }
 
-void bth_zip_write_central(const bth_layout_entry *place, const char *name, uint32_t crc32,
+void bth_zip_write_central(const bth_layout_entry *entry, const char *name, uint32_t crc32,
                            uint8_t *out)
 {
     out = bth_put_u32(out, BTH_ZIP_CENTRAL_SIGNATURE);
     out = bth_put_u32(out, 0); /* versions: made by, needed */
-    out = bth_put_u16(out, zip_flags(place));
-    out = bth_put_u16(out, BTH_ZIP_STORED);
-    out = bth_put_u32(out, 0); /* time and date */
-    out = bth_put_u32(out, crc32);
-    out = bth_put_u32(out, zip_saturated32(place->nbytes)); /* compressed */
-    out = bth_put_u32(out, zip_saturated32(place->nbytes)); /* uncompressed */
-    out = bth_put_u16(out, place->name_nbytes);
-    out = bth_put_u16(out, place->zip64_nbytes);
+    out = zip_put_shared(entry, crc32, entry->nbytes, entry->zip64_nbytes, out);
     out = bth_put_u16(out, 0); /* comment */
     out = bth_put_u16(out, 0); /* disk */
     out = bth_put_u16(out, 0); /* internal attributes */
     out = bth_put_u32(out, 0); /* external attributes */
-    out = bth_put_u32(out, zip_saturated32(place->header_offset));
-    out = zip_put_name(place, name, out);
-    zip_put_zip64_extra(place, place->nbytes, out);
+    out = bth_put_u32(out, zip_saturated32(entry->header_offset));
+    out = zip_put_name(entry, name, out);
+    zip_put_zip64_extra(entry, entry->nbytes, out);
 }
 
 void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t directory_nbytes,

@@ -24,11 +24,10 @@ int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *wh
     if (prefetch)
         *prefetch = NULL;
     if (!checkpoint || !prefetch)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
+        return bth_fail_argument(
+            error, "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
     if (flags & ~known)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "unknown flags 0x%x",
-                        flags & ~known);
+        return bth_fail_argument(error, "unknown flags 0x%x", flags & ~known);
     if (bth_config_resolve(call, &config, error) < 0)
         return error->code;
     *prefetch = bth_prefetch_new(checkpoint, what, flags, &config, error);
@@ -71,35 +70,26 @@ static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
     (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
 }
 
-/* Under the lock: waits until all before this position is loaded. */
-static int prefetch_wait_for(berth_prefetch *prefetch, uint64_t position, berth_error *error)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    double begin_seconds = bth_seconds();
-
-    while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
-        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
-    prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
-    if (bth_prefetch_frontier(prefetch) >= position)
-        return 0;
-    prefetch->is_reported = true;
-    if (prefetch->error.code == BERTH_OK) {
-        (void)bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-        return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
-    }
-    *error = prefetch->error;
-    return error->code;
-}
-
-/* The consumer wants bytes of the file that end there. */
+/* Waits until the bytes of the file before `end`, which the consumer wants, are loaded. */
 static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     uint64_t position = prefetch_position(prefetch, end);
+    double begin_seconds = bth_seconds();
 
     bth_prefetches_lock(all);
     prefetch_consume(prefetch, position);
-    (void)prefetch_wait_for(prefetch, position, error);
+    while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
+    prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
+    if (bth_prefetch_frontier(prefetch) < position) {
+        prefetch->is_reported = true;
+        *error = prefetch->error;
+        if (error->code == BERTH_OK) {
+            (void)bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+            (void)bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
+        }
+    }
     bth_lock_release(&all->lock);
     return error->code;
 }
@@ -107,7 +97,7 @@ static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error 
 static int prefetch_check(const berth_prefetch *prefetch, berth_error *error)
 {
     if (!prefetch)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the prefetch is NULL");
+        return bth_fail_argument(error, "the prefetch is NULL");
     return prefetch_is_ours(prefetch) ? 0 : bth_fail_forked(error, "prefetch");
 }
 
@@ -124,9 +114,9 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
         if (n < 0 && first >= 0 && first <= numel)
             n = numel - first;
         if (first < 0 || n < 0 || first > numel || n > numel - first)
-            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                           "%lld elements from %lld on do not fit: the tensor has %lld",
-                           (long long)n, (long long)first, (long long)numel);
+            (void)bth_fail_argument(error,
+                                    "%lld elements from %lld on do not fit: the tensor has %lld",
+                                    (long long)n, (long long)first, (long long)numel);
     }
     if (error->code < 0)
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
@@ -162,8 +152,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
 {
     BTH_ERROR_BEGIN(error);
     if (!stats)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the pointer for the statistics is NULL");
+        return bth_fail_argument(error, "the pointer for the statistics is NULL");
     if (prefetch_check(prefetch, error) < 0)
         return error->code;
     const bth_prefetch_plan *plan = &prefetch->plan;

@@ -79,13 +79,14 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
 static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = ranges->checkpoint;
-    const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
-    bool is_on_device = bth_storage_get_target(checkpoint, root).is_there;
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
     bth_access_describe(&checkpoint->source.access, &conditions);
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
+    const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
+    const bth_storage_target *targets = checkpoint->storages.targets;
+    bool is_on_device = targets && targets[root->index].is_there;
     bool is_mapped = memory ? bth_map_holds(&checkpoint->source.access.map, memory)
                             : choice.method == BERTH_LOAD_MAP;
     bth_checkpoint_unlock(checkpoint);
@@ -232,13 +233,15 @@ static void prefetch_advise_pages(const berth_prefetch *prefetch, int advice)
     const bth_prefetch_plan *plan = &prefetch->plan;
 
     for (size_t i = 0; prefetch->map && i < plan->n_ranges; i++)
-        (void)bth_map_advise(prefetch->map, plan->ranges[i].offset, plan->ranges[i].nbytes, advice);
+        (void)bth_system.madvise((uint8_t *)prefetch->map->address + plan->ranges[i].offset,
+                                 plan->ranges[i].nbytes, advice);
 }
 
 static void prefetch_unlock_pages(const berth_prefetch *prefetch, size_t n_ranges)
 {
     for (size_t i = 0; i < n_ranges; i++)
-        (void)bth_system.munlock((uint8_t *)prefetch->map->base + prefetch->plan.ranges[i].offset,
+        (void)bth_system.munlock((uint8_t *)prefetch->map->address +
+                                     prefetch->plan.ranges[i].offset,
                                  prefetch->plan.ranges[i].nbytes);
 }
 
@@ -248,11 +251,11 @@ static int prefetch_lock_pages(berth_prefetch *prefetch, berth_error *error)
     struct rlimit limit = {0};
 
     if (prefetch->kind != BTH_PREFETCH_POPULATE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "only what is mapped and populated can be locked: %s", prefetch->reason);
+        return bth_fail_argument(error, "only what is mapped and populated can be locked: %s",
+                                 prefetch->reason);
     for (size_t i = 0; i < prefetch->plan.n_ranges; i++) {
         const bth_prefetch_range *range = &prefetch->plan.ranges[i];
-        uint8_t *address = (uint8_t *)prefetch->map->base + range->offset;
+        uint8_t *address = (uint8_t *)prefetch->map->address + range->offset;
         if (bth_system.mlock2(address, range->nbytes, MLOCK_ONFAULT) == 0)
             continue;
         int failure = errno;

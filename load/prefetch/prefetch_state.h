@@ -6,11 +6,11 @@
 #include "load/checkpoint.h"
 #include "load/prefetch/prefetch_plan.h"
 
-/* One of the threads that load bytes. */
+/* A thread that loads bytes. */
 typedef struct bth_prefetch_helper {
     berth_prefetch *prefetch;
     pthread_t thread;
-    bth_prefetch_range window; /* under the lock: what it works at; no bytes: nothing */
+    bth_prefetch_range window; /* under the lock: claimed by it; no bytes: none */
     bool is_loading;           /* the window is being loaded; else the helper waits for others */
     uint64_t n_requests;       /* the helper's own: made for the window so far */
 } bth_prefetch_helper;
@@ -24,7 +24,7 @@ struct berth_prefetch {
     uint32_t flags;
     const bth_map *map; /* NULL: none */
     uint64_t readahead_nbytes;
-    bool is_short;     /* a pass has no room for what the system reads ahead by itself */
+    bool is_short;     /* a pass has no room for the system's own reading ahead */
     bool is_announced; /* the device is asked for whole windows before their pages are touched */
     const char *reason;
     bth_prefetch_helper *helpers;
@@ -32,9 +32,9 @@ struct berth_prefetch {
 
     /* Under the lock: */
     uint64_t begun;   /* position: windows before it have been claimed */
-    uint64_t counted; /* position: resident bytes before it have been counted */
+    uint64_t counted; /* position: cached bytes before it have been counted */
     uint64_t done_nbytes;
-    uint64_t consumed; /* position: the consumer is done with, or waits for, what lies before it */
+    uint64_t consumed; /* position: the consumer has used, or waits for, all before it */
     bool is_cancelled; /* nothing new is begun */
     bool is_reported;  /* a caller has got the error */
     atomic_bool has_fallen_back;
@@ -65,7 +65,7 @@ uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
  */
 bool bth_prefetch_extent(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
                          uint64_t *end);
-/* A prefetch that runs. NULL: error says why. */
+/* Starts a prefetch. NULL: it failed. */
 berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
                                  uint32_t flags, const struct berth_config *config,
                                  berth_error *error);

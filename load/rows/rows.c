@@ -23,7 +23,7 @@ typedef unsigned long long ull;
 /* ---- how the memory is divided ---- */
 
 /* Lines of `row_nbytes`: whole cache lines of the processor, or a power of two below. */
-static uint64_t line_nbytes_for(uint64_t row_nbytes)
+static uint64_t rows_line_nbytes(uint64_t row_nbytes)
 {
     uint64_t nbytes = LINE_MIN_NBYTES;
 
@@ -34,7 +34,7 @@ static uint64_t line_nbytes_for(uint64_t row_nbytes)
     return nbytes;
 }
 
-static uint32_t slots_count(uint64_t nbytes, uint64_t slot_nbytes)
+static uint32_t rows_count_slots(uint64_t nbytes, uint64_t slot_nbytes)
 {
     uint64_t n = nbytes / slot_nbytes;
 
@@ -42,7 +42,7 @@ static uint32_t slots_count(uint64_t nbytes, uint64_t slot_nbytes)
 }
 
 /* Divides scratch_nbytes: at most half for reading neighbours, the rest for rows without a line. */
-static void scratch_lay_out(const berth_rows *rows, bth_row_layout *layout)
+static void rows_lay_out_scratch(const berth_rows *rows, bth_row_layout *layout)
 {
     uint64_t nbytes = rows->limits.scratch_nbytes / 2 / rows->n_readers;
     uint64_t slot_nbytes = layout->line_nbytes + BTH_ROWS_SCRATCH_NOTES;
@@ -50,16 +50,16 @@ static void scratch_lay_out(const berth_rows *rows, bth_row_layout *layout)
     if (nbytes > rows->chunk_nbytes)
         nbytes = rows->chunk_nbytes;
     layout->buffer_nbytes = nbytes - nbytes % LINE_ALIGNMENT;
-    layout->n_scratch = slots_count(
+    layout->n_scratch = rows_count_slots(
         rows->limits.scratch_nbytes - layout->buffer_nbytes * rows->n_readers, slot_nbytes);
     if (layout->n_scratch > 0)
         return;
     layout->buffer_nbytes = 0;
-    layout->n_scratch = slots_count(rows->limits.scratch_nbytes, slot_nbytes);
+    layout->n_scratch = rows_count_slots(rows->limits.scratch_nbytes, slot_nbytes);
 }
 
-static int fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
-                      uint64_t needed_nbytes, berth_error *error)
+static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
+                           uint64_t needed_nbytes, berth_error *error)
 {
     char name[128];
 
@@ -74,10 +74,10 @@ static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_
                         berth_error *error)
 {
     uint64_t cache_nbytes = rows->limits.cache_nbytes;
-    uint64_t line_nbytes = line_nbytes_for(table->row_nbytes);
+    uint64_t line_nbytes = rows_line_nbytes(table->row_nbytes);
     uint64_t with_notes = line_nbytes + BTH_ROWS_LINE_NOTES;
     uint64_t set_nbytes;
-    uint32_t n_lines = slots_count(cache_nbytes, with_notes);
+    uint32_t n_lines = rows_count_slots(cache_nbytes, with_notes);
     uint32_t ways = (uint32_t)rows->limits.ways;
 
     if (ways == 0) /* a small cache is one set */
@@ -86,16 +86,16 @@ static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_
         set_nbytes = UINT64_MAX;
     *layout = (bth_row_layout){.line_nbytes = line_nbytes, .ways = ways, .n_sets = n_lines / ways};
     if (layout->n_sets == 0)
-        return fail_limit(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
-    scratch_lay_out(rows, layout);
+        return rows_fail_limit(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
+    rows_lay_out_scratch(rows, layout);
     if (layout->n_scratch == 0)
-        return fail_limit(table, "scratch_nbytes", rows->limits.scratch_nbytes,
-                          line_nbytes + BTH_ROWS_SCRATCH_NOTES, error);
+        return rows_fail_limit(table, "scratch_nbytes", rows->limits.scratch_nbytes,
+                               line_nbytes + BTH_ROWS_SCRATCH_NOTES, error);
     return 0;
 }
 
 /* Under the lock, without live tickets: makes an empty cache. */
-static void cache_begin(berth_rows *rows, const bth_row_layout *layout)
+static void rows_begin_cache(berth_rows *rows, const bth_row_layout *layout)
 {
     uint64_t n_all = (uint64_t)layout->n_sets * layout->ways + layout->n_scratch;
     uint64_t notes_at = n_all * layout->line_nbytes + layout->buffer_nbytes * rows->n_readers;
@@ -115,14 +115,14 @@ void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbyt
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
 }
 
-static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                        berth_error *error)
+static int row_table_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                           berth_error *error)
 {
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0)
         return error->code;
     if (tensor->rank != 2)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a table of rows has 2 dimensions, this tensor has %d", tensor->rank);
+        return bth_fail_argument(error, "a table of rows has 2 dimensions, this tensor has %d",
+                                 tensor->rank);
     if (bth_dtype_elements(tensor->dtype) > 1)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "rows of %s elements",
                         berth_dtype_name(tensor->dtype));
@@ -130,14 +130,14 @@ static int tensor_check(const berth_checkpoint *checkpoint, const berth_tensor *
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "the tensor is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "rows of no elements");
+        return bth_fail_argument(error, "rows of no elements");
     return 0;
 }
 
-static int table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                      bth_row_table *table, berth_error *error)
+static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                          bth_row_table *table, berth_error *error)
 {
-    if (tensor_check(checkpoint, tensor, error) < 0)
+    if (row_table_check(checkpoint, tensor, error) < 0)
         return error->code;
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     *table = (bth_row_table){.checkpoint = checkpoint,
@@ -153,8 +153,8 @@ static int table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
 }
 
 /* Under the lock. A longer row than those before makes all lines longer, and empties them. */
-static int table_add(berth_rows *rows, const bth_row_table *table, size_t *number,
-                     berth_error *error)
+static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *number,
+                          berth_error *error)
 {
     bth_row_layout layout = rows->layout;
 
@@ -172,7 +172,7 @@ static int table_add(berth_rows *rows, const bth_row_table *table, size_t *numbe
     if (!more)
         return bth_fail_memory(error, (rows->n_tables + 1) * sizeof *rows->tables);
     if (layout.line_nbytes != rows->layout.line_nbytes)
-        cache_begin(rows, &layout);
+        rows_begin_cache(rows, &layout);
     rows->tables = more;
     rows->tables[rows->n_tables] = *table;
     *number = rows->n_tables++;
@@ -182,7 +182,7 @@ static int table_add(berth_rows *rows, const bth_row_table *table, size_t *numbe
 int bth_rows_check(const berth_rows *rows, berth_error *error)
 {
     if (!rows)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the cache is NULL");
+        return bth_fail_argument(error, "the cache is NULL");
     return bth_lock_is_ours(&rows->lock) ? 0 : bth_fail_forked(error, "row cache");
 }
 
@@ -195,11 +195,10 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (!checkpoint || !table)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the checkpoint, or the pointer for the table, is NULL");
-    if (table_make(checkpoint, tensor, &made, error) == 0) {
+        return bth_fail_argument(error, "the checkpoint, or the pointer for the table, is NULL");
+    if (row_table_make(checkpoint, tensor, &made, error) == 0) {
         (void)bth_lock_acquire(&rows->lock);
-        (void)table_add(rows, &made, table, error);
+        (void)rows_add_table(rows, &made, table, error);
         bth_lock_release(&rows->lock);
     }
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
@@ -207,8 +206,8 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
 
 /* ---- begin and end ---- */
 
-static int limits_check(const berth_rows_limits *given, const struct berth_config *config,
-                        berth_rows_limits *limits, uint64_t *nbytes, berth_error *error)
+static int rows_check_limits(const berth_rows_limits *given, const struct berth_config *config,
+                             berth_rows_limits *limits, uint64_t *nbytes, berth_error *error)
 {
     uint64_t max_nbytes =
         config->io_memory_nbytes ? (uint64_t)config->io_memory_nbytes : UINT64_MAX;
@@ -220,12 +219,10 @@ static int limits_check(const berth_rows_limits *given, const struct berth_confi
     if (limits->scratch_nbytes == 0)
         limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
     if (limits->cache_nbytes == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there are no limits, or a cache of 0 bytes");
+        return bth_fail_argument(error, "there are no limits, or a cache of 0 bytes");
     if (limits->ways > BTH_ROWS_WAYS_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a row can be in at most %d lines, not %llu", BTH_ROWS_WAYS_MAX,
-                        (ull)limits->ways);
+        return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
+                                 BTH_ROWS_WAYS_MAX, (ull)limits->ways);
     if (!bth_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
         *nbytes = UINT64_MAX;
     if (*nbytes > max_nbytes)
@@ -238,7 +235,7 @@ static int limits_check(const berth_rows_limits *given, const struct berth_confi
 }
 
 /* Takes all memory at once, so that adding tables later cannot fail for lack of it. */
-static int memory_take(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
+static int rows_allocate(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
 {
     size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
 
@@ -279,17 +276,16 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *call, ber
 
     BTH_ERROR_BEGIN(error);
     if (!made)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the pointer for the cache is NULL");
+        return bth_fail_argument(error, "the pointer for the cache is NULL");
     *made = NULL;
     if (bth_config_resolve(call, &config, error) < 0 ||
-        limits_check(given, &config, &limits, &nbytes, error) < 0)
+        rows_check_limits(given, &config, &limits, &nbytes, error) < 0)
         return error->code;
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
     if (!rows)
         return bth_fail_memory(error, sizeof *rows);
     rows_prepare(rows, &limits, &config);
-    if (memory_take(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
+    if (rows_allocate(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
         bth_rows_start(rows, error) < 0) {
         berth_rows_free(rows);
         return error->code;
@@ -307,7 +303,7 @@ static void rows_end(berth_rows *rows)
 }
 
 /* What changes under the lock. A child whose parent was changing it leaves it alone (X11). */
-static void lists_free(berth_rows *rows)
+static void rows_free_lists(berth_rows *rows)
 {
     for (size_t i = 0; i < rows->n_tickets; i++)
         bth_release(rows->tickets[i]);
@@ -324,7 +320,7 @@ void berth_rows_free(berth_rows *rows)
     if (is_ours)
         rows_end(rows);
     if (is_ours || bth_lock_was_free(&rows->lock))
-        lists_free(rows);
+        rows_free_lists(rows);
     bth_release(rows->threads);
     bth_region_free(&rows->memory);
     bth_release(rows);
@@ -336,8 +332,7 @@ int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error 
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (!stats)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the pointer for the statistics is NULL");
+        return bth_fail_argument(error, "the pointer for the statistics is NULL");
     (void)bth_lock_acquire(&rows->lock);
     *stats = rows->stats;
     bth_lock_release(&rows->lock);

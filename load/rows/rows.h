@@ -27,7 +27,7 @@ typedef struct bth_row_table {
 typedef struct bth_row_layout {
     uint64_t line_nbytes; /* of a line or a scratch slot: the longest row, rounded up */
     uint32_t ways, n_sets, n_scratch;
-    uint64_t buffer_nbytes; /* of each reader, to read neighbours into */
+    uint64_t buffer_nbytes; /* of each task, to read neighbours into */
 } bth_row_layout;
 
 /* A live request. The lists follow it in one block of memory. */
@@ -43,18 +43,18 @@ typedef struct bth_row_ticket {
     uint32_t *missing; /* which rows are read for this ticket */
 
     /* Under the lock: */
-    size_t n_begun;    /* of the missing rows, in order: a task has them, or had */
+    size_t n_begun;    /* missing rows before this one were claimed by tasks */
     unsigned n_tasks;  /* running */
     size_t awaited_at; /* rows before this one are no longer awaited */
     unsigned n_users;  /* threads that wait for it */
-    bool is_released;  /* it can no longer be found */
+    bool is_released;  /* its number is no longer valid */
     berth_error error; /* the first */
 } bth_row_ticket;
 
 struct berth_rows {
     berth_rows_limits limits;
     uint64_t chunk_nbytes; /* one read of neighbours, at most */
-    unsigned n_readers;    /* running tasks at most, each with its buffer */
+    unsigned n_readers;    /* the most tasks that run at a time, each with its buffer */
     unsigned n_processors; /* the same while no read waits for a device */
     pthread_t *threads;
     unsigned n_threads;
@@ -71,8 +71,8 @@ struct berth_rows {
     bth_row_cache cache;
     bth_row_ticket **tickets;     /* live ones, by the low bits of their numbers; or NULL */
     size_t n_tickets;             /* length of that list */
-    uint64_t n_numbers;           /* given so far */
-    bth_row_ticket *first, *last; /* the queue: tickets with rows that no task has */
+    uint64_t n_numbers;           /* tickets so far */
+    bth_row_ticket *first, *last; /* the queue: tickets with rows that no task claimed */
     unsigned *free_buffers;       /* a stack */
     unsigned n_free_buffers;
     berth_rows_stats stats;
@@ -81,7 +81,7 @@ struct berth_rows {
 /* The bytes of a slot. */
 static inline uint8_t *bth_row_at(const berth_rows *rows, uint32_t slot)
 {
-    return rows->memory.bytes + (slot & ~BTH_ROWS_AWAITED) * rows->layout.line_nbytes;
+    return rows->memory.bytes + slot * rows->layout.line_nbytes;
 }
 
 /* For messages: the tensor's name, or its storage's. Not under the lock: it may be slow. */
@@ -94,7 +94,7 @@ int bth_rows_check(const berth_rows *rows, berth_error *error);
 
 /* Starts n_readers threads; none if that is 1: then waiting calls read. */
 int bth_rows_start(berth_rows *rows, berth_error *error);
-/* Ends them. Rows that no task has are not read. */
+/* Ends them. Rows that no task has claimed are not read. */
 void bth_rows_stop(berth_rows *rows);
 
 /* Under the lock, which is released while they read or wait. */

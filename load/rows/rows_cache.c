@@ -33,7 +33,7 @@ static uint64_t row_tag(uint32_t table, uint64_t row)
 }
 
 /* The first line of a row's set. Neighbours, and rows at any distance, spread over all sets. */
-static uint32_t set_first_line(const bth_row_cache *cache, uint64_t tag)
+static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
 {
     uint64_t hash = (tag ^ tag >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
 
@@ -41,9 +41,9 @@ static uint32_t set_first_line(const bth_row_cache *cache, uint64_t tag)
     return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
 }
 
-static uint32_t line_find(const bth_row_cache *cache, uint64_t tag)
+static uint32_t row_cache_find(const bth_row_cache *cache, uint64_t tag)
 {
-    uint32_t first = set_first_line(cache, tag);
+    uint32_t first = row_cache_first_line(cache, tag);
 
     for (uint32_t line = first; line < first + cache->ways; line++)
         if (cache->tags[line] == tag)
@@ -52,7 +52,7 @@ static uint32_t line_find(const bth_row_cache *cache, uint64_t tag)
 }
 
 /* The line of a set that is not held and was used longest ago; an empty one first. */
-static uint32_t line_find_victim(const bth_row_cache *cache, uint32_t first)
+static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first)
 {
     uint64_t oldest = UINT64_MAX;
     uint32_t victim = NO_LINE;
@@ -66,36 +66,35 @@ static uint32_t line_find_victim(const bth_row_cache *cache, uint32_t first)
 }
 
 /* Holds the rows that are there, and lists the others. */
-static void present_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                         uint32_t *slots, uint32_t *missing, bth_row_result *result)
+static void row_cache_hold_present(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                                   size_t n, uint32_t *slots, uint32_t *missing,
+                                   bth_row_result *result)
 {
     for (size_t i = 0; i < n; i++) {
         if (n - i > AHEAD_ROWS)
             __builtin_prefetch(cache->tags +
-                               set_first_line(cache, row_tag(table, rows[i + AHEAD_ROWS])));
-        uint32_t line = line_find(cache, row_tag(table, rows[i]));
+                               row_cache_first_line(cache, row_tag(table, rows[i + AHEAD_ROWS])));
+        uint32_t line = row_cache_find(cache, row_tag(table, rows[i]));
         slots[i] = line;
         if (line == NO_LINE) {
             missing[result->n_missing++] = (uint32_t)i;
             continue;
         }
-        if (cache->holders[line]++ & FILLING) {
-            slots[i] |= BTH_ROWS_AWAITED;
-            result->n_awaited++;
-        }
+        result->n_awaited += (cache->holders[line]++ & FILLING) != 0;
     }
 }
 
 /*
- * Holds a slot for each missing row. Lines keep their old rows for now, because all may be given
- * back; none of these rows is one that is requested.
+ * Holds a slot for each missing row. Lines keep their old rows for now, because all may be released
+ * again; none of these rows is one that is requested.
  */
-static void missing_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                         uint32_t *slots, const uint32_t *missing, bth_row_result *result)
+static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                                   uint32_t *slots, const uint32_t *missing, bth_row_result *result)
 {
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t i = missing[k];
-        uint32_t line = line_find_victim(cache, set_first_line(cache, row_tag(table, rows[i])));
+        uint32_t line =
+            row_cache_find_victim(cache, row_cache_first_line(cache, row_tag(table, rows[i])));
         if (line != NO_LINE) {
             cache->holders[line] = 1;
             slots[i] = line;
@@ -109,14 +108,14 @@ static void missing_hold(bth_row_cache *cache, uint32_t table, const uint64_t *r
 }
 
 /* From here on the rows are found. */
-static void missing_tag(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                        const uint32_t *slots, const uint32_t *missing, bth_row_result *result)
+static void row_cache_tag_missing(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                                  size_t n, const uint32_t *slots, const uint32_t *missing,
+                                  bth_row_result *result)
 {
     cache->stamp++;
     for (size_t i = 0; i < n; i++) {
-        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
-        if (slot < cache->n_lines)
-            cache->stamps[slot] = cache->stamp;
+        if (slots[i] < cache->n_lines)
+            cache->stamps[slots[i]] = cache->stamp;
     }
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t line = slots[missing[k]];
@@ -128,44 +127,37 @@ static void missing_tag(bth_row_cache *cache, uint32_t table, const uint64_t *ro
     }
 }
 
-void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
                         uint32_t *slots, uint32_t *missing, bth_row_result *result)
 {
     *result = (bth_row_result){0};
-    present_hold(cache, table, rows, n, slots, missing, result);
-    missing_hold(cache, table, rows, slots, missing, result);
+    row_cache_hold_present(cache, table, rows, n, slots, missing, result);
+    row_cache_hold_missing(cache, table, rows, slots, missing, result);
     if (result->n_short > 0)
-        bth_row_cache_give(cache, slots, n);
+        bth_row_cache_release(cache, slots, n);
     else
-        missing_tag(cache, table, rows, n, slots, missing, result);
+        row_cache_tag_missing(cache, table, rows, n, slots, missing, result);
 }
 
-void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n)
+void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n)
 {
     for (size_t i = n; i-- > 0;) { /* so that the scratch keeps its order */
-        uint32_t slot = slots[i] & ~BTH_ROWS_AWAITED;
         if (slots[i] == NO_LINE)
             continue;
-        if (slot < cache->n_lines)
-            cache->holders[slot]--;
+        if (slots[i] < cache->n_lines)
+            cache->holders[slots[i]]--;
         else
-            cache->free_scratch[cache->n_free_scratch++] = slot - cache->n_lines;
+            cache->free_scratch[cache->n_free_scratch++] = slots[i] - cache->n_lines;
     }
 }
 
-void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot)
-{
-    if (slot < cache->n_lines)
-        cache->holders[slot] &= ~FILLING;
-}
-
-void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot)
+void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good)
 {
     if (slot >= cache->n_lines)
         return;
     cache->holders[slot] &= ~FILLING;
-    cache->tags[slot] = 0;
-    cache->stamps[slot] = 0;
+    if (!is_good)
+        cache->tags[slot] = cache->stamps[slot] = 0;
 }
 
 bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot)

@@ -2,9 +2,9 @@
 /*
  * Which row is where. Pure: the caller has the bytes, and the lock around all this.
  *
- * A row belongs to one set of lines, by its hash. It is in one line of that set or, if live
+ * The hash of a row decides its set of lines. The row is in one line of that set or, if live
  * requests hold all of them, in the scratch. A slot is the number of a line or, from n_lines on, of
- * a part of the scratch. A live request holds the slots of its rows; what is held is not evicted.
+ * a part of the scratch. A live request holds the slots of its rows; held rows are not evicted.
  */
 #ifndef BTH_LOAD_ROWS_ROWS_CACHE_H
 #define BTH_LOAD_ROWS_ROWS_CACHE_H
@@ -18,8 +18,6 @@
 #define BTH_ROWS_TABLES_MAX 65535
 #define BTH_ROWS_WAYS_MAX 64
 #define BTH_ROWS_SLOTS_MAX INT32_MAX
-/* In a slot that was taken: another request is reading the row. */
-#define BTH_ROWS_AWAITED (UINT32_C(1) << 31)
 
 typedef struct bth_row_cache {
     uint64_t *tags;         /* of each line: table and row; 0: none */
@@ -49,24 +47,24 @@ typedef struct bth_row_result {
     size_t n_conflicts; /* of these, into the scratch */
     size_t n_awaited;   /* being read for others */
     size_t n_evicted;
-    size_t n_short; /* found no slot: then nothing was taken, and nothing changed */
+    size_t n_short; /* found no slot: then none is held, and nothing changed */
 } bth_row_result;
 
 /*
- * Takes slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
- * slots[i] has BTH_ROWS_AWAITED where that applies; missing[0 … n_missing), ascending, are the rows
- * to be read. Their lines have the tag at once: other requests await them until
- * bth_row_cache_filled.
+ * Holds slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
+ * missing[0 … n_missing), ascending, are the rows to be read. Their lines have the tag at once:
+ * other requests await them until bth_row_cache_finish.
  */
-void bth_row_cache_take(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
                         uint32_t *slots, uint32_t *missing, bth_row_result *result);
-/* Gives slots back. */
-void bth_row_cache_give(bth_row_cache *cache, const uint32_t *slots, size_t n);
+/* The request no longer holds the slots. */
+void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n);
 
-/* A missing row was read into its slot. */
-void bth_row_cache_filled(bth_row_cache *cache, uint32_t slot);
-/* It was not read: it is not found there any more, and who awaits it has lost it. */
-void bth_row_cache_lost(bth_row_cache *cache, uint32_t slot);
+/*
+ * A missing row was read into its slot (is_good), or could not be read: then nobody finds it there
+ * any more, and it is lost for those that await it.
+ */
+void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good);
 /* Of a slot that is held. */
 bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot);
 bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot);

@@ -16,30 +16,30 @@ size_t bth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows)
 }
 
 /* Bits that hold 0 … n - 1. */
-static unsigned bits_of(uint64_t n)
+static unsigned row_key_bits(uint64_t n)
 {
     return n > 1 ? 64 - (unsigned)__builtin_clzll(n - 1) : 0;
 }
 
 bool bth_rows_are_sortable(size_t n, uint64_t n_rows)
 {
-    return bits_of(n) + bits_of(n_rows) <= 64;
+    return row_key_bits(n) + row_key_bits(n_rows) <= 64;
 }
 
-static unsigned key_digit(uint64_t key, unsigned shift)
+static unsigned row_key_digit(uint64_t key, unsigned shift)
 {
     return (unsigned)(key >> shift) & (N_DIGITS - 1);
 }
 
 /* Sorts by one digit; equal keys keep their order. False: all are equal, nothing was moved. */
-static bool keys_sort_digit(const uint64_t *from, uint64_t *to, size_t n, unsigned shift)
+static bool row_keys_sort_digit(const uint64_t *from, uint64_t *to, size_t n, unsigned shift)
 {
     size_t next[N_DIGITS] = {0};
     size_t at = 0;
 
     for (size_t i = 0; i < n; i++)
-        next[key_digit(from[i], shift)]++;
-    if (next[key_digit(from[0], shift)] == n)
+        next[row_key_digit(from[i], shift)]++;
+    if (next[row_key_digit(from[0], shift)] == n)
         return false;
     for (size_t i = 0; i < N_DIGITS; i++) {
         size_t count = next[i];
@@ -47,17 +47,18 @@ static bool keys_sort_digit(const uint64_t *from, uint64_t *to, size_t n, unsign
         at += count;
     }
     for (size_t i = 0; i < n; i++)
-        to[next[key_digit(from[i], shift)]++] = from[i];
+        to[next[row_key_digit(from[i], shift)]++] = from[i];
     return true;
 }
 
 /* Sorts keys by their bits from `shift` on; they end in `keys`. */
-static void keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned shift, unsigned n_bits)
+static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned shift,
+                          unsigned n_bits)
 {
     uint64_t *from = keys, *to = spare;
 
     for (unsigned done = 0; done < n_bits; done += DIGIT_BITS) {
-        if (!keys_sort_digit(from, to, n, shift + done))
+        if (!row_keys_sort_digit(from, to, n, shift + done))
             continue;
         uint64_t *sorted = to;
         to = from;
@@ -70,7 +71,7 @@ static void keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned shift,
 size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
                        uint64_t *spare, uint32_t *index)
 {
-    unsigned shift = bits_of(n);
+    unsigned shift = row_key_bits(n);
     size_t n_unique = 0;
 
     assert(bth_rows_are_sortable(n, n_rows) && bth_rows_first_bad(ids, n, n_rows) == n);
@@ -79,7 +80,7 @@ size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *
     /* The low bits are the position, which is in order already. */
     for (size_t i = 0; i < n; i++)
         rows[i] = ((uint64_t)ids[i] << shift) | i;
-    keys_sort(rows, spare, n, shift, bits_of(n_rows));
+    row_keys_sort(rows, spare, n, shift, row_key_bits(n_rows));
     uint64_t last = 0;
     for (size_t i = 0; i < n; i++) {
         uint64_t row = rows[i] >> shift;

@@ -30,57 +30,57 @@ typedef struct row_task {
 
 /* ---- without the lock ---- */
 
-static uint8_t *reader_buffer(const berth_rows *rows, unsigned number)
+static uint8_t *rows_buffer(const berth_rows *rows, unsigned number)
 {
     return bth_row_at(rows, rows->cache.n_lines + rows->cache.n_scratch) +
            number * rows->layout.buffer_nbytes;
 }
 
 /* One read of `n` rows, from task->filled on. */
-static int task_read_range(const berth_rows *rows, row_task *job, size_t n)
+static int row_task_read_range(const berth_rows *rows, row_task *task, size_t n)
 {
-    const bth_row_ticket *ticket = job->ticket;
+    const bth_row_ticket *ticket = task->ticket;
     const bth_row_table *table = &ticket->table;
-    const uint32_t *which = ticket->missing + job->filled;
+    const uint32_t *which = ticket->missing + task->filled;
     uint64_t first = ticket->rows[which[0]];
     uint64_t nbytes = (ticket->rows[which[n - 1]] - first + 1) * table->row_nbytes;
     uint8_t *slot = bth_row_at(rows, ticket->slots[which[0]]);
-    uint8_t *bytes = n == 1 ? slot : reader_buffer(rows, job->buffer);
+    uint8_t *bytes = n == 1 ? slot : rows_buffer(rows, task->buffer);
 
     if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
-                         table->offset + first * table->row_nbytes, &job->error) < 0)
-        return bth_error_prefix(&job->error, table->checkpoint->source.reader.name);
+                         table->offset + first * table->row_nbytes, &task->error) < 0)
+        return bth_error_prefix(&task->error, table->checkpoint->source.reader.name);
     for (size_t k = 0; n > 1 && k < n; k++)
         memcpy(bth_row_at(rows, ticket->slots[which[k]]),
                bytes + (ticket->rows[which[k]] - first) * table->row_nbytes, table->row_nbytes);
-    job->filled += n;
-    job->n_requests++;
-    job->n_merged += n > 1;
-    job->read_nbytes += nbytes;
+    task->filled += n;
+    task->n_requests++;
+    task->n_merged += n > 1;
+    task->read_nbytes += nbytes;
     double seconds = bth_seconds();
-    job->n_slow += seconds - job->seconds > SLOW_SECONDS;
-    job->seconds = seconds;
+    task->n_slow += seconds - task->seconds > SLOW_SECONDS;
+    task->seconds = seconds;
     return 0;
 }
 
-static void task_read(const berth_rows *rows, row_task *job)
+static void row_task_read(const berth_rows *rows, row_task *task)
 {
-    const bth_row_ticket *ticket = job->ticket;
+    const bth_row_ticket *ticket = task->ticket;
     const bth_rows_reads reads = {.row_nbytes = ticket->table.row_nbytes,
                                   .gap_nbytes = GAP_NBYTES,
                                   .max_nbytes = rows->layout.buffer_nbytes};
 
-    job->seconds = bth_seconds();
-    while (job->filled < job->to &&
-           task_read_range(rows, job,
-                           bth_rows_merge(&reads, ticket->rows, ticket->missing + job->filled,
-                                          job->to - job->filled)) == 0)
+    task->seconds = bth_seconds();
+    while (task->filled < task->to &&
+           row_task_read_range(rows, task,
+                               bth_rows_merge(&reads, ticket->rows, ticket->missing + task->filled,
+                                              task->to - task->filled)) == 0)
         continue;
 }
 
 /* ---- under the lock ---- */
 
-static void queue_pop(berth_rows *rows)
+static void rows_pop_queue(berth_rows *rows)
 {
     rows->first = rows->first->next;
     if (!rows->first)
@@ -91,27 +91,27 @@ static void queue_pop(berth_rows *rows)
  * If the bytes are in memory already, more threads than processors would only get in each other's
  * way. If reads wait for a device, the processors are free.
  */
-static unsigned tasks_max(const berth_rows *rows)
+static unsigned rows_max_tasks(const berth_rows *rows)
 {
     return rows->is_waiting ? rows->n_readers : rows->n_processors;
 }
 
-static bool task_may_begin(const berth_rows *rows)
+static bool rows_may_begin_task(const berth_rows *rows)
 {
-    return rows->first && rows->n_readers - rows->n_free_buffers < tasks_max(rows);
+    return rows->first && rows->n_readers - rows->n_free_buffers < rows_max_tasks(rows);
 }
 
 /* Wakes one thread, which wakes the next if there is more to do. */
-static void reader_wake(berth_rows *rows)
+static void rows_wake_reader(berth_rows *rows)
 {
-    if (task_may_begin(rows))
+    if (rows_may_begin_task(rows))
         (void)pthread_cond_signal(&rows->work);
 }
 
-static size_t task_size(const berth_rows *rows, const bth_row_ticket *ticket)
+static size_t row_task_size(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     size_t left = ticket->n_missing - ticket->n_begun;
-    size_t n_tasks = tasks_max(rows) > 1 ? 2 * (size_t)tasks_max(rows) : 1;
+    size_t n_tasks = rows_max_tasks(rows) > 1 ? 2 * (size_t)rows_max_tasks(rows) : 1;
     size_t share = ticket->n_missing / n_tasks + 1;
     size_t max = rows->is_waiting ? WAITING_ROWS_MAX : TASK_ROWS_MAX;
 
@@ -121,89 +121,86 @@ static size_t task_size(const berth_rows *rows, const bth_row_ticket *ticket)
 }
 
 /* False: there is nothing to read, or enough tasks are running. */
-static bool task_claim(berth_rows *rows, row_task *job)
+static bool row_task_claim(berth_rows *rows, row_task *task)
 {
     bth_row_ticket *ticket = rows->first;
 
-    if (!task_may_begin(rows))
+    if (!rows_may_begin_task(rows))
         return false;
-    size_t n = task_size(rows, ticket);
-    *job = (row_task){.ticket = ticket,
-                      .from = ticket->n_begun,
-                      .to = ticket->n_begun + n,
-                      .filled = ticket->n_begun,
-                      .buffer = rows->free_buffers[--rows->n_free_buffers]};
-    bth_error_clear(&job->error);
+    size_t n = row_task_size(rows, ticket);
+    *task = (row_task){.ticket = ticket,
+                       .from = ticket->n_begun,
+                       .to = ticket->n_begun + n,
+                       .filled = ticket->n_begun,
+                       .buffer = rows->free_buffers[--rows->n_free_buffers]};
+    bth_error_clear(&task->error);
     ticket->n_begun += n;
     ticket->n_tasks++;
     if (ticket->n_begun == ticket->n_missing)
-        queue_pop(rows);
-    reader_wake(rows);
+        rows_pop_queue(rows);
+    rows_wake_reader(rows);
     return true;
 }
 
 /* Whether a row that the ticket awaits was lost. */
-static bool ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
+static bool row_ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     for (size_t i = ticket->awaited_at; i < ticket->n_rows; i++)
-        if (ticket->slots[i] & BTH_ROWS_AWAITED &&
-            bth_row_cache_is_lost(&rows->cache, ticket->slots[i] & ~BTH_ROWS_AWAITED))
+        if (bth_row_cache_is_lost(&rows->cache, ticket->slots[i]))
             return true;
     return false;
 }
 
-static void ticket_set_error(bth_row_ticket *ticket, const berth_error *error)
+static void row_ticket_set_error(bth_row_ticket *ticket, const berth_error *error)
 {
     if (ticket->error.code == BERTH_OK)
         ticket->error = *error;
 }
 
 /* W8: the ticket fails. Rows that no task has are not read; tickets that await them fail too. */
-static void task_fail(berth_rows *rows, row_task *job)
+static void row_task_fail(berth_rows *rows, row_task *task)
 {
-    bth_row_ticket *ticket = job->ticket;
+    bth_row_ticket *ticket = task->ticket;
 
-    for (size_t k = job->filled; k < job->to; k++)
-        bth_row_cache_lost(&rows->cache, ticket->slots[ticket->missing[k]]);
     if (rows->first == ticket) /* tasks are taken from the first only */
-        queue_pop(rows);
+        rows_pop_queue(rows);
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
-        bth_row_cache_lost(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]]);
-    ticket_set_error(ticket, &job->error);
+        bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]], false);
+    row_ticket_set_error(ticket, &task->error);
     for (size_t i = 0; i < rows->n_tickets; i++)
         if (rows->tickets[i] && rows->tickets[i] != ticket &&
-            ticket_has_lost(rows, rows->tickets[i]))
-            ticket_set_error(rows->tickets[i], &job->error);
+            row_ticket_has_lost(rows, rows->tickets[i]))
+            row_ticket_set_error(rows->tickets[i], &task->error);
 }
 
-static void task_finish(berth_rows *rows, row_task *job)
+static void row_task_finish(berth_rows *rows, row_task *task)
 {
-    bth_row_ticket *ticket = job->ticket;
+    bth_row_ticket *ticket = task->ticket;
 
-    for (size_t k = job->from; k < job->filled; k++)
-        bth_row_cache_filled(&rows->cache, ticket->slots[ticket->missing[k]]);
-    if (job->error.code < 0)
-        task_fail(rows, job);
+    for (size_t k = task->from; k < task->to; k++)
+        bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[k]], k < task->filled);
+    if (task->error.code < 0)
+        row_task_fail(rows, task);
     ticket->n_tasks--;
-    rows->free_buffers[rows->n_free_buffers++] = job->buffer;
-    rows->stats.n_reads += job->n_requests;
-    rows->stats.n_merged += job->n_merged;
-    rows->stats.read_nbytes += job->read_nbytes;
-    rows->is_waiting = job->n_slow > job->n_requests / 2;
+    rows->free_buffers[rows->n_free_buffers++] = task->buffer;
+    rows->stats.n_reads += task->n_requests;
+    rows->stats.n_merged += task->n_merged;
+    rows->stats.read_nbytes += task->read_nbytes;
+    rows->is_waiting = task->n_slow > task->n_requests / 2;
     (void)pthread_cond_broadcast(&rows->done);
 }
 
 /* False: no task could be claimed. */
-static bool task_do(berth_rows *rows)
+static bool rows_do_task(berth_rows *rows)
 {
-    row_task job;
+    row_task task;
 
-    if (!task_claim(rows, &job))
+    if (!row_task_claim(rows, &task))
         return false;
     bth_lock_release(&rows->lock);
-    task_read(rows, &job);
+    row_task_read(rows, &task);
     (void)bth_lock_acquire(&rows->lock);
-    task_finish(rows, &job);
+    row_task_finish(rows, &task);
     return true;
 }
 
@@ -216,40 +213,37 @@ void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket)
     else
         rows->first = ticket;
     rows->last = ticket;
-    reader_wake(rows);
+    rows_wake_reader(rows);
 }
 
-static bool ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticket)
+static bool row_ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticket)
 {
     if (ticket->n_begun < ticket->n_missing || ticket->n_tasks > 0)
         return false;
-    for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++) {
-        uint32_t slot = ticket->slots[ticket->awaited_at];
-        if (slot & BTH_ROWS_AWAITED &&
-            bth_row_cache_is_filling(&rows->cache, slot & ~BTH_ROWS_AWAITED))
+    for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++)
+        if (bth_row_cache_is_filling(&rows->cache, ticket->slots[ticket->awaited_at]))
             return false;
-    }
     return true;
 }
 
 void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket)
 {
-    while (!ticket_is_complete(rows, ticket))
-        if (!task_do(rows))
+    while (!row_ticket_is_complete(rows, ticket))
+        if (!rows_do_task(rows))
             (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
-    reader_wake(rows); /* this thread does no more tasks */
+    rows_wake_reader(rows); /* this thread does no more tasks */
 }
 
 /* ---- threads ---- */
 
-static void *reader_run(void *argument)
+static void *rows_reader_run(void *argument)
 {
     berth_rows *rows = argument;
 
     bth_thread_begin();
     (void)bth_lock_acquire(&rows->lock);
     while (!rows->stop)
-        if (!task_do(rows))
+        if (!rows_do_task(rows))
             (void)pthread_cond_wait(&rows->work, &rows->lock.mutex);
     bth_lock_release(&rows->lock);
     return NULL;
@@ -258,7 +252,7 @@ static void *reader_run(void *argument)
 int bth_rows_start(berth_rows *rows, berth_error *error)
 {
     while (rows->n_readers > 1 && rows->n_threads < rows->n_readers) {
-        int failure = bth_thread_start(&rows->threads[rows->n_threads], reader_run, rows);
+        int failure = bth_thread_start(&rows->threads[rows->n_threads], rows_reader_run, rows);
         if (failure != 0)
             return bth_fail_errno(error, failure, NULL, BERTH_NO_OFFSET,
                                   "thread %u of %u that reads rows cannot be started",

@@ -13,15 +13,10 @@
 
 typedef unsigned long long ull;
 
-static int fail_argument(berth_error *error, const char *text)
-{
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s", text);
-}
-
 /* ---- without the lock: a ticket is made ---- */
 
 /* With lists for n ids behind the ticket: 20 bytes an id. */
-static bth_row_ticket *ticket_new(size_t n, berth_error *error)
+static bth_row_ticket *row_ticket_new(size_t n, berth_error *error)
 {
     const size_t id_nbytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
     bth_row_ticket *ticket = NULL;
@@ -40,23 +35,23 @@ static bth_row_ticket *ticket_new(size_t n, berth_error *error)
 }
 
 /* Copies the table, because the list may grow meanwhile. */
-static int ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t number,
-                            berth_error *error)
+static int row_ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t number,
+                                berth_error *error)
 {
     (void)bth_lock_acquire(&rows->lock);
     if (number < rows->n_tables) {
         ticket->table = rows->tables[number];
         ticket->table_number = (uint32_t)number;
     } else {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no table %zu, the cache has %u", number, rows->n_tables);
+        (void)bth_fail_argument(error, "there is no table %zu, the cache has %u", number,
+                                rows->n_tables);
     }
     bth_lock_release(&rows->lock);
     return error->code;
 }
 
 /* Checks the ids, and finds the distinct ones. */
-static int ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_error *error)
+static int row_ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_error *error)
 {
     size_t n = ticket->n_ids;
     uint64_t n_rows = ticket->table.n_rows;
@@ -65,13 +60,12 @@ static int ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_erro
 
     if (bad < n) {
         bth_row_table_name(&ticket->table, name, sizeof name);
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "id %lld, number %zu of the request, is no row of %s, which has %llu",
-                        (long long)ids[bad], bad, name, (ull)n_rows);
+        return bth_fail_argument(
+            error, "id %lld, number %zu of the request, is no row of %s, which has %llu",
+            (long long)ids[bad], bad, name, (ull)n_rows);
     }
     if (!bth_rows_are_sortable(n, n_rows))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%zu ids are too many for one request", n);
+        return bth_fail_argument(error, "%zu ids are too many for one request", n);
     ticket->n_rows = bth_rows_unique(ids, n, n_rows, ticket->rows,
                                      (uint64_t *)(void *)ticket->index, ticket->index);
     return 0;
@@ -79,19 +73,19 @@ static int ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_erro
 
 /* ---- under the lock ---- */
 
-static bth_row_ticket *ticket_find(const berth_rows *rows, berth_ticket number, berth_error *error)
+static bth_row_ticket *rows_find_ticket(const berth_rows *rows, berth_ticket number,
+                                        berth_error *error)
 {
     size_t i = number & (TICKETS_MAX - 1);
 
     if (i < rows->n_tickets && rows->tickets[i] && rows->tickets[i]->number == number)
         return rows->tickets[i];
-    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                   "ticket %llu is not live: unknown, or released", (ull)number);
+    (void)bth_fail_argument(error, "ticket %llu is not live: unknown, or released", (ull)number);
     return NULL;
 }
 
 /* Makes the list of tickets twice as long. */
-static int tickets_grow(berth_rows *rows, berth_error *error)
+static int rows_grow_tickets(berth_rows *rows, berth_error *error)
 {
     size_t n = rows->n_tickets ? 2 * rows->n_tickets : FIRST_TICKETS;
 
@@ -107,8 +101,8 @@ static int tickets_grow(berth_rows *rows, berth_error *error)
     return 0;
 }
 
-static void request_count(berth_rows_stats *stats, const bth_row_ticket *ticket,
-                          const bth_row_result *result)
+static void rows_count_request(berth_rows_stats *stats, const bth_row_ticket *ticket,
+                               const bth_row_result *result)
 {
     stats->n_requests++;
     stats->n_tickets++;
@@ -123,17 +117,17 @@ static void request_count(berth_rows_stats *stats, const bth_row_ticket *ticket,
 }
 
 /* Takes slots for all rows, or changes nothing; *n_short rows find none. */
-static int ticket_admit(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
-                        berth_error *error)
+static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
+                             berth_error *error)
 {
     bth_row_result result;
     size_t i = 0;
 
     while (i < rows->n_tickets && rows->tickets[i])
         i++;
-    if (i == rows->n_tickets && tickets_grow(rows, error) < 0)
+    if (i == rows->n_tickets && rows_grow_tickets(rows, error) < 0)
         return error->code;
-    bth_row_cache_take(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
+    bth_row_cache_hold(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
                        ticket->slots, ticket->missing, &result);
     *n_short = result.n_short;
     if (result.n_short > 0) {
@@ -145,13 +139,13 @@ static int ticket_admit(berth_rows *rows, bth_row_ticket *ticket, size_t *n_shor
         ticket->awaited_at = ticket->n_rows;
     ticket->number = ++rows->n_numbers << INDEX_BITS | i;
     rows->tickets[i] = ticket;
-    request_count(&rows->stats, ticket, &result);
+    rows_count_request(&rows->stats, ticket, &result);
     bth_rows_enqueue(rows, ticket);
     return 0;
 }
 
 /* It can no longer be found, and ends when its reads have ended and no call waits for it. */
-static void ticket_withdraw(berth_rows *rows, bth_row_ticket *ticket)
+static void rows_withdraw_ticket(berth_rows *rows, bth_row_ticket *ticket)
 {
     rows->tickets[ticket->number & (TICKETS_MAX - 1)] = NULL;
     ticket->is_released = true;
@@ -160,15 +154,15 @@ static void ticket_withdraw(berth_rows *rows, bth_row_ticket *ticket)
     bth_rows_complete(rows, ticket);
     while (ticket->n_users > 0)
         (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
-    bth_row_cache_give(&rows->cache, ticket->slots, ticket->n_rows);
+    bth_row_cache_release(&rows->cache, ticket->slots, ticket->n_rows);
     rows->stats.n_tickets--;
 }
 
 /* ---- public ---- */
 
 /* Not all rows find a slot: other tickets hold them, or there are not that many. */
-static int fail_slots(const bth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
-                      bool is_busy, berth_error *error)
+static int row_ticket_fail_slots(const bth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
+                                 bool is_busy, berth_error *error)
 {
     char name[128];
 
@@ -180,21 +174,21 @@ static int fail_slots(const bth_row_ticket *ticket, size_t n_short, uint64_t lin
                             : "cache and scratch are too small for one request of so many");
 }
 
-static int ticket_begin(bth_row_ticket *ticket, berth_rows *rows, size_t table, const int64_t *ids,
-                        berth_error *error)
+static int row_ticket_begin(bth_row_ticket *ticket, berth_rows *rows, size_t table,
+                            const int64_t *ids, berth_error *error)
 {
     size_t n_short = 0;
 
-    if (ticket_set_table(ticket, rows, table, error) < 0)
+    if (row_ticket_set_table(ticket, rows, table, error) < 0)
         return error->code;
-    if (ticket_set_ids(ticket, ids, error) == 0) {
+    if (row_ticket_set_ids(ticket, ids, error) == 0) {
         (void)bth_lock_acquire(&rows->lock);
         bool is_busy = rows->stats.n_tickets > 0;
         uint64_t line_nbytes = rows->layout.line_nbytes;
-        (void)ticket_admit(rows, ticket, &n_short, error);
+        (void)rows_admit_ticket(rows, ticket, &n_short, error);
         bth_lock_release(&rows->lock);
         if (n_short > 0)
-            (void)fail_slots(ticket, n_short, line_nbytes, is_busy, error);
+            (void)row_ticket_fail_slots(ticket, n_short, line_nbytes, is_busy, error);
     }
     return error->code < 0 ? bth_error_prefix(error, ticket->table.checkpoint->source.reader.name)
                            : 0;
@@ -205,19 +199,18 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
 {
     BTH_ERROR_BEGIN(error);
     if (!ticket)
-        return fail_argument(error, "the pointer for the ticket is NULL");
+        return bth_fail_argument(error, "the pointer for the ticket is NULL");
     *ticket = 0;
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     if (!ids && n > 0)
-        return fail_argument(error, "the ids are NULL");
+        return bth_fail_argument(error, "the ids are NULL");
     if (n > UINT32_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%zu ids are too many for one request", n);
-    bth_row_ticket *made = ticket_new(n, error);
+        return bth_fail_argument(error, "%zu ids are too many for one request", n);
+    bth_row_ticket *made = row_ticket_new(n, error);
     if (!made)
         return error->code;
-    if (ticket_begin(made, rows, table, ids, error) < 0) {
+    if (row_ticket_begin(made, rows, table, ids, error) < 0) {
         bth_release(made);
         return error->code;
     }
@@ -232,7 +225,7 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     (void)bth_lock_acquire(&rows->lock);
-    bth_row_ticket *ticket = ticket_find(rows, number, error);
+    bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket) {
         ticket->n_users++;
         bth_rows_complete(rows, ticket);
@@ -257,9 +250,9 @@ int berth_rows_release(berth_rows *rows, berth_ticket number, berth_error *error
     if (bth_rows_check(rows, error) < 0)
         return error->code;
     (void)bth_lock_acquire(&rows->lock);
-    bth_row_ticket *ticket = ticket_find(rows, number, error);
+    bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket)
-        ticket_withdraw(rows, ticket);
+        rows_withdraw_ticket(rows, ticket);
     bth_lock_release(&rows->lock);
     bth_release(ticket);
     return error->code;

@@ -75,7 +75,7 @@ static const char *access_no_direct(bth_access *access)
         access->direct.fd = -1;
         if (access->file_system == BTH_IN_MEMORY) /* some accept it, and copy as ever */
             access->no_direct = "the file system is in memory";
-        else if (bth_direct_open_reading(access->reader->fd, &access->direct, &access->no_direct))
+        else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
     }
     if (atomic_load(&access->direct_is_refused))
@@ -84,15 +84,15 @@ static const char *access_no_direct(bth_access *access)
 }
 
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
-                             bth_conditions *conditions, berth_load_method asked,
-                             const char *asked_by)
+                             bth_conditions *conditions, berth_load_method requested,
+                             const char *requested_by)
 {
-    bth_choice choice = bth_choose(config, conditions, asked, asked_by);
+    bth_choice choice = bth_choose(config, conditions, requested, requested_by);
 
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
     conditions->no_direct = access_no_direct(access);
-    return bth_choose(config, conditions, asked, asked_by);
+    return bth_choose(config, conditions, requested, requested_by);
 }
 
 /* ---- the map ---- */
@@ -112,38 +112,31 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
 }
 
 /* Some file systems cannot map, and address space has limits: then bytes are read from now on. */
-static int access_make_map(bth_access *access, int flags, berth_error *error)
+static void access_make_map(bth_access *access, int flags)
 {
     const bth_reader *reader = access->reader;
+    berth_error refusal;
 
-    if (access->map.base || access->map_is_refused ||
-        bth_map_file(reader->fd, 0, reader->nbytes, flags, &access->map, error) == 0)
-        return 0;
-    if (error->system_errno == 0)
-        return error->code;
-    bth_log("%s: the file is read, not mapped: %s", reader->name, error->message);
-    bth_error_clear(error);
+    bth_error_clear(&refusal);
+    if (bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal) == 0)
+        return;
+    bth_log("%s: the file is read, not mapped: %s", reader->name, refusal.message);
     access->map_is_refused = true;
-    return 0;
 }
 
 int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t **map,
                    berth_error *error)
 {
     *map = access->reader->memory;
-    if (*map)
-        return 0;
-    if (access_make_map(access, flags, error) < 0) {
-        error->offset = offset; /* the whole file is too short; the caller asked for this byte */
-        return error->code;
-    }
-    if (!access->map.base)
+    if (*map || access->map_is_refused)
         return 0;
     uint64_t tick = bth_tick(); /* F1 */
     if (tick != access->sized_at &&
         bth_access_check_size(access->reader, access->reader->nbytes, offset, error) < 0)
         return error->code;
     access->sized_at = tick;
+    if (!access->map.address)
+        access_make_map(access, flags);
     *map = access->map.address;
     return 0;
 }

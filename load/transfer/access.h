@@ -36,8 +36,8 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
                         uint64_t end, uint64_t asked_nbytes);
 /* bth_choose; direct reads are tried where they are chosen. */
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
-                             bth_conditions *conditions, berth_load_method asked,
-                             const char *asked_by);
+                             bth_conditions *conditions, berth_load_method requested,
+                             const char *requested_by);
 /*
  * *map: the address of the source's first byte; NULL: it cannot be mapped. Reads the file's size
  * again unless that was done in this tick of the clock (F1): many storages, one after the other,

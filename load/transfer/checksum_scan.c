@@ -13,7 +13,7 @@
 
 /* One scan. Ranges are records that have bytes, with headers and descriptors that are wanted. */
 struct scan {
-    bth_scan *asked;
+    bth_scan *options;
     atomic_bool has_unread;
     bth_transfer transfer;
 };
@@ -90,11 +90,11 @@ static int scan_failed(void *context, const bth_range *range, berth_error *error
 {
     struct scan *scan = context;
 
-    if (!bth_scan_goes_on(scan->asked, error))
+    if (!bth_scan_goes_on(scan->options, error))
         return error->code;
     (void)scan_name(context, range, error);
     if (!atomic_exchange(&scan->has_unread, true))
-        scan->asked->unread = *error;
+        scan->options->unread = *error;
     bth_error_clear(error);
     return 0;
 }
@@ -130,16 +130,16 @@ static void scan_report(const struct scan *scan, const bth_reader *reader)
     }
     if (!choice.reason)
         return;
-    scan->asked->method = bth_choice_name(choice, reader->memory != NULL, fell_back);
-    scan->asked->reason = fell_back ? "a direct read was refused" : choice.reason;
+    scan->options->method = bth_choice_name(choice, reader->memory != NULL, fell_back);
+    scan->options->reason = fell_back ? "a direct read was refused" : choice.reason;
 }
 
-int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *asked,
+int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *options,
                      bth_scan_record *records, size_t n_records, berth_error *error)
 {
-    struct scan scan = {.asked = asked,
+    struct scan scan = {.options = options,
                         .transfer = {.config = config,
-                                     .params = asked->params,
+                                     .params = options->params,
                                      .with_crc32 = true,
                                      .requests.use = BTH_USE_CHECKSUMS}};
     bth_requests *requests = &scan.transfer.requests;
@@ -151,7 +151,7 @@ int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_
     if (!requests->ranges)
         return bth_fail_memory(error, nbytes);
     requests->n_ranges = scan_fill_ranges(requests->ranges, records, n_records);
-    (void)bth_transfer_once(&scan.transfer, reader, asked->through_cache, error);
+    (void)bth_transfer_once(&scan.transfer, reader, options->through_cache, error);
     scan_report(&scan, reader);
     bth_release(requests->ranges);
     return error->code;

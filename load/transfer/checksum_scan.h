@@ -17,13 +17,13 @@ typedef struct bth_scan_record {
     uint64_t nbytes;
     bool wants_header;     /* the header was not compared yet; `offset` is computed */
     bool wants_descriptor; /* the same */
-    bool is_left_out;      /* nbytes is 0: it only keeps its place in the array */
+    bool is_left_out;      /* not scanned; nbytes is 0 */
     /* Results: */
     bool header_is_good;     /* it was seen, and agrees with entry and offset (Z5). False proves
                                 nothing: two requests may share it */
     bool descriptor_is_good; /* the same (Z6) */
     uint32_t crc32;
-    bool is_unread; /* a request with bytes of it failed: the other results say nothing */
+    bool is_unread; /* a request for bytes of it failed: the other results are not valid */
 } bth_scan_record;
 
 /* How to scan, and how it was done. */
@@ -36,7 +36,7 @@ typedef struct bth_scan {
     const char *reason;
 } bth_scan;
 
-/* Whether the error only says that some bytes are lost, and the scan goes on then. */
+/* Whether the scan goes on after the error: only some bytes are lost. */
 bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error);
 /* Reads and sums all of them. */
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *scan,

@@ -68,7 +68,7 @@ static bth_choice choose_auto(const struct berth_config *config, const bth_condi
 }
 
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
-                      berth_load_method asked, const char *asked_by)
+                      berth_load_method requested, const char *requested_by)
 {
     static const char *const by_option[] = {"load.method=auto", "load.method=map",
                                             "load.method=read", "load.method=direct"};
@@ -79,15 +79,15 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
                          "the source is memory");
     if (!conditions->is_file)
         return choice_of(BERTH_LOAD_READ, "the source is a function");
-    if (asked == BERTH_LOAD_AUTO || (asked == BERTH_LOAD_MAP && measures_map))
+    if (requested == BERTH_LOAD_AUTO || (requested == BERTH_LOAD_MAP && measures_map))
         return choose_auto(config, conditions);
-    if (asked == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
+    if (requested == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
         return choice_of(BERTH_LOAD_READ, "it goes to a device");
-    if (asked == BERTH_LOAD_MAP && choice_no_map(config, conditions))
+    if (requested == BERTH_LOAD_MAP && choice_no_map(config, conditions))
         return choice_of(BERTH_LOAD_READ, choice_no_map(config, conditions));
-    if (asked == BERTH_LOAD_DIRECT && conditions->no_direct)
+    if (requested == BERTH_LOAD_DIRECT && conditions->no_direct)
         return choice_of(BERTH_LOAD_READ, conditions->no_direct);
-    return choice_of(asked, asked_by ? asked_by : by_option[asked]);
+    return choice_of(requested, requested_by ? requested_by : by_option[requested]);
 }
 
 const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back)

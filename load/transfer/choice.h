@@ -26,7 +26,7 @@ typedef struct bth_conditions {
     bth_use use;
     bool at_once;       /* bytes are there when the transfer ends, not when they are touched */
     bool through_cache; /* the bytes are read again soon: they should be in the page cache */
-    /* If at_once, of the bytes asked for: */
+    /* If at_once, of the bytes requested for: */
     bth_page_cache page_cache;
     uint64_t asked_nbytes; /* that are not memory yet */
     uint64_t free_nbytes;  /* so much memory is free */
@@ -39,11 +39,11 @@ typedef struct bth_choice {
 } bth_choice;
 
 /*
- * Pure. `asked`: the method that a rule, a function or load.method asks for; `asked_by` says which
- * of them, NULL: load.method.
+ * Pure. `requested`: the method that a rule, a function or load.method asks for; `requested_by`
+ * says which of them, NULL: load.method.
  */
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
-                      berth_load_method asked, const char *asked_by);
+                      berth_load_method requested, const char *requested_by);
 
 /* The method's name in statistics; static. fell_back: a direct read was refused. */
 const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back);

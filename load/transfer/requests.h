@@ -13,13 +13,11 @@
 #include "io/device.h"
 #include "load/transfer/choice.h"
 
-/*
- * Bytes between two ranges that are read rather than jumped over. A request of its own costs a disk
- * 10 microseconds and more, even beside others; in that time it moves as many.
- */
+/* Gaps up to this size are read: a further request costs a disk 10 microseconds or more, and in
+ * that time it moves as many bytes. */
 #define BTH_GAP_NBYTES 32768
 
-/* The least alignment of ranges in memory: a line of the processor's cache. */
+/* Ranges in memory are aligned to it: a line of the processor's cache. */
 #define BTH_MEMORY_ALIGNMENT 64
 
 /* Where a range goes on a device. */
@@ -48,8 +46,8 @@ typedef struct bth_range {
     bth_range_target target;
     /* Results: */
     bool fell_back;        /* a direct read of it was refused */
-    atomic_bool is_unread; /* a request with bytes of it failed, and the transfer went on */
-    uint32_t crc32;        /* if asked for */
+    atomic_bool is_unread; /* a request for bytes of it failed, and the transfer went on */
+    uint32_t crc32;        /* with_crc32 */
 } bth_range;
 
 /* With its surroundings: */

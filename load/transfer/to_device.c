@@ -12,9 +12,9 @@
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
 /*
- * Ranges up to this size, with no longer gaps than storages of files aligned to pages have, lie on
- * a device as in the file: a copy costs some microseconds, however little it copies. Then they are
- * aligned as PyTorch aligns them in files.
+ * Ranges up to this size, with gaps no longer than those between storages that are aligned to
+ * pages, lie on a device as in the file: a copy costs some microseconds, however little it copies.
+ * They are aligned as PyTorch aligns them in files.
  */
 #define SMALL_NBYTES 65536
 #define SMALL_GAP_NBYTES 8192
@@ -22,46 +22,32 @@
 /* All that can be open at a time. */
 #define DEVICES_MAX 128
 
-/* A buffer, and what it waits for before it can be filled again. */
-struct staging_slot {
-    bth_staging_buffer *buffer;
-    bth_device_event *events;  /* one a device, opened when first needed */
-    bth_device_event *pending; /* recorded behind the copies from it */
-};
-
-/* A stream, and the last event that it was told to wait for. */
+/* A stream, and the last event that it was set to wait for. */
 struct staging_stream {
     bth_device_stream stream;
     void *waits_for;
 };
 
-/* One worker's. */
 struct staging_worker {
-    struct staging_stream *streams; /* one a device, opened when first needed */
-    struct staging_slot *slots;
-    unsigned next;
+    unsigned next; /* of its slots */
     double wait_seconds;
 };
 
+/* Each worker has n_slots buffers of the ring, and a stream on each device. Streams and events are
+ * opened when they are first needed. */
 struct staging_run {
     bth_to_device *to;
     bth_device_handle *devices[DEVICES_MAX];
     uint64_t nbytes[DEVICES_MAX]; /* of the memory that is to be made */
+    const bth_device_memory_list *made[DEVICES_MAX];
     unsigned n_devices;
-    unsigned n_workers, n_slots; /* slots of each worker */
+    unsigned n_workers, n_slots;
     bth_staging ring;
     struct staging_worker *workers;
-    struct staging_slot *slots;
-    struct staging_stream *streams;
-    bth_device_event *events;
+    struct staging_stream *streams; /* of each worker, one a device */
+    bth_device_event *events;       /* of each slot, one a device */
+    bth_device_event **pending;     /* of each slot: recorded behind the copies from it */
 };
-
-static int staging_name(const struct staging_run *run, const bth_range *range, berth_error *error)
-{
-    const bth_transfer_calls *calls = &run->to->transfer.calls;
-
-    return calls->name ? calls->name(calls->context, range, error) : error->code;
-}
 
 /* ---- memory on devices ---- */
 
@@ -134,39 +120,30 @@ static int staging_make_memory(struct staging_run *run, unsigned number, berth_e
     *made = (bth_device_memory_list){.device = run->devices[number],
                                      .life = bth_device_life(run->devices[number]),
                                      .next = run->to->memory};
-    run->to->memory = made;
+    run->made[number] = run->to->memory = made;
     run->to->memory_nbytes += run->nbytes[number];
     return bth_device_allocate(made->device, run->nbytes[number], &made->address, error);
 }
 
-static const bth_device_memory_list *staging_memory_of(const bth_device_memory_list *list,
-                                                       const bth_device_handle *device)
-{
-    while (list->device != device)
-        list = list->next;
-    return list;
-}
-
-static void range_place_ours(const bth_device_memory_list *made, bth_range *range)
-{
-    range->target.address = made->address + (uintptr_t)range->region_at;
-    range->target.life = made->life;
-}
-
 /* The caller's memory was checked when it was given; it may have been freed since. */
-static int staging_place_ranges(struct staging_run *run, berth_error *error)
+static int staging_set_addresses(struct staging_run *run, berth_error *error)
 {
     const bth_requests *requests = &run->to->transfer.requests;
 
     for (size_t i = 0; i < requests->n_ranges; i++) {
         bth_range *range = &requests->ranges[i];
-        range->target.is_ours = range->target.address == 0;
-        if (range->target.is_ours)
-            range_place_ours(staging_memory_of(run->to->memory, range->target.device), range);
-        else if (bth_device_check_life(range->target.device, range->target.life, error) < 0 ||
-                 bth_device_check(range->target.device, range->target.address,
-                                  (size_t)range->nbytes, error) < 0)
-            return staging_name(run, range, error);
+        bth_range_target *target = &range->target;
+        target->is_ours = target->address == 0;
+        if (target->is_ours) {
+            const bth_device_memory_list *made =
+                run->made[staging_device_number(run, target->device)];
+            target->address = made->address + (uintptr_t)range->region_at;
+            target->life = made->life;
+        } else if (bth_device_check_life(target->device, target->life, error) < 0 ||
+                   bth_device_check(target->device, target->address, (size_t)range->nbytes, error) <
+                       0) {
+            return bth_transfer_name(&run->to->transfer, range, error);
+        }
     }
     return 0;
 }
@@ -179,14 +156,14 @@ static int device_reopen(const bth_device_handle *device, berth_error *error)
     return bth_device_open(bth_device_name(device), &same, error);
 }
 
-static int staging_make_room(struct staging_run *run, berth_error *error)
+static int staging_make_all_memory(struct staging_run *run, berth_error *error)
 {
     if (!staging_measure(run))
         return bth_fail_memory(error, UINT64_MAX);
     for (unsigned i = 0; i < run->n_devices; i++)
         if (device_reopen(run->devices[i], error) < 0 || staging_make_memory(run, i, error) < 0)
             return error->code;
-    return staging_place_ranges(run, error);
+    return staging_set_addresses(run, error);
 }
 
 /* ---- the ring and its workers ---- */
@@ -219,15 +196,12 @@ static int staging_open_ring(struct staging_run *run, berth_error *error)
     run->n_workers = transfer->n_workers;
     if (need.n_buffers == 0)
         need.n_buffers = run->n_workers * BUFFERS_PER_WORKER;
-    if (need.n_buffers > n_requests)
-        need.n_buffers = (unsigned)n_requests;
-    if (need.n_buffers > BTH_MAX_STAGING_BUFFERS)
-        need.n_buffers = BTH_MAX_STAGING_BUFFERS;
+    need.n_buffers =
+        (unsigned)bth_min(bth_min(need.n_buffers, n_requests), BTH_MAX_STAGING_BUFFERS);
     if (bth_staging_open(run->devices[0], &need, &run->ring, error) < 0)
         return error->code;
     run->to->staging_nbytes = (uint64_t)run->ring.n_buffers * run->ring.buffer_nbytes;
-    if (run->n_workers > run->ring.n_buffers)
-        run->n_workers = run->ring.n_buffers;
+    run->n_workers = (unsigned)bth_min(run->n_workers, run->ring.n_buffers);
     run->n_slots = run->ring.n_buffers / run->n_workers;
     return 0;
 }
@@ -239,18 +213,11 @@ static int staging_open_workers(struct staging_run *run, berth_error *error)
     size_t n_events = n_slots * run->n_devices;
 
     run->workers = bth_allocate_zeroed(run->n_workers * sizeof *run->workers);
-    run->slots = bth_allocate_zeroed(n_slots * sizeof *run->slots);
     run->streams = bth_allocate_zeroed(n_streams * sizeof *run->streams);
     run->events = bth_allocate_zeroed(n_events * sizeof *run->events);
-    if (!run->workers || !run->slots || !run->streams || !run->events)
+    run->pending = bth_allocate_zeroed(n_slots * sizeof(*run->pending));
+    if (!run->workers || !run->streams || !run->events || !run->pending)
         return bth_fail_memory(error, n_events * sizeof *run->events);
-    for (unsigned i = 0; i < run->n_workers; i++)
-        run->workers[i] =
-            (struct staging_worker){.streams = run->streams + (size_t)i * run->n_devices,
-                                    .slots = run->slots + (size_t)i * run->n_slots};
-    for (size_t i = 0; i < n_slots; i++)
-        run->slots[i] = (struct staging_slot){.buffer = &run->ring.buffers[i],
-                                              .events = run->events + i * run->n_devices};
     return 0;
 }
 
@@ -264,22 +231,23 @@ static void staging_close(struct staging_run *run)
     for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
         bth_device_event_close(&run->events[i]);
     bth_staging_close(&run->ring);
+    bth_release(run->pending);
     bth_release(run->events);
     bth_release(run->streams);
-    bth_release(run->slots);
     bth_release(run->workers);
 }
 
 /* ---- one request ---- */
 
-static int slot_wait(struct staging_worker *mine, struct staging_slot *slot, berth_error *error)
+static int staging_wait_for_slot(struct staging_run *run, struct staging_worker *mine, size_t slot,
+                                 berth_error *error)
 {
-    if (!slot->pending)
+    if (!run->pending[slot])
         return 0;
     double begin_seconds = bth_seconds();
-    (void)bth_device_event_wait(slot->pending, error);
+    (void)bth_device_event_wait(run->pending[slot], error);
     mine->wait_seconds += bth_seconds() - begin_seconds;
-    slot->pending = NULL;
+    run->pending[slot] = NULL;
     return error->code;
 }
 
@@ -291,13 +259,11 @@ struct range_part {
 
 static struct range_part range_part_of(const bth_range *range, const bth_request *request)
 {
-    uint64_t begin = range->offset, end = begin + range->nbytes;
-    uint64_t request_end = request->offset + request->nbytes;
-    uint64_t from = begin > request->offset ? begin : request->offset;
+    uint64_t from = bth_max(range->offset, request->offset);
+    uint64_t to = bth_min(range->offset + range->nbytes, request->offset + request->nbytes);
 
-    return (struct range_part){.from = from,
-                               .to = end < request_end ? end : request_end,
-                               .address = range->target.address + (uintptr_t)(from - begin)};
+    return (struct range_part){
+        .from = from, .to = to, .address = range->target.address + (from - range->offset)};
 }
 
 /*
@@ -337,55 +303,37 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
             bth_device_copy_to_device(&stream->stream, part.address,
                                       request->memory + (part.from - request->offset),
                                       (size_t)(part.to - part.from), error) < 0)
-            return staging_name(run, &ranges[i], error);
+            return bth_transfer_name(&run->to->transfer, &ranges[i], error);
     }
     return 0;
-}
-
-static int request_send(struct staging_run *run, struct staging_worker *mine,
-                        struct staging_slot *slot, const bth_request *request, berth_error *error)
-{
-    bth_device_handle *device =
-        run->to->transfer.requests.ranges[request->first_range].target.device;
-    unsigned number = staging_device_number(run, device);
-    struct staging_stream *stream = &mine->streams[number];
-    bth_device_event *event = &slot->events[number];
-
-    if (!event->native && bth_device_event_open(device, event, error) < 0)
-        return error->code;
-    if (request_copy(run, request, stream, error) < 0 ||
-        bth_device_event_record(event, &stream->stream, error) < 0)
-        return error->code;
-    slot->pending = event;
-    return 0;
-}
-
-static int request_open_stream(struct staging_run *run, struct staging_worker *mine,
-                               const bth_request *request, berth_error *error)
-{
-    bth_device_handle *device =
-        run->to->transfer.requests.ranges[request->first_range].target.device;
-    bth_device_stream *stream = &mine->streams[staging_device_number(run, device)].stream;
-
-    return stream->native ? 0 : bth_device_stream_open(device, stream, error);
 }
 
 static int staging_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     struct staging_run *run = context;
-    bth_request *request = &run->to->transfer.list[task];
+    bth_transfer *transfer = &run->to->transfer;
+    bth_request *request = &transfer->list[task];
     struct staging_worker *mine = &run->workers[worker];
-    struct staging_slot *slot = &mine->slots[mine->next];
+    size_t slot = (size_t)worker * run->n_slots + mine->next;
 
     if (request->first_range == request->end_range) /* the tail of a block, without any range */
         return 0;
+    bth_device_handle *device = transfer->requests.ranges[request->first_range].target.device;
+    unsigned number = staging_device_number(run, device);
+    struct staging_stream *stream = &run->streams[(size_t)worker * run->n_devices + number];
+    bth_device_event *event = &run->events[slot * run->n_devices + number];
     mine->next = (mine->next + 1) % run->n_slots;
-    if (request_open_stream(run, mine, request, error) < 0 || slot_wait(mine, slot, error) < 0)
+    if ((!stream->stream.native && bth_device_stream_open(device, &stream->stream, error) < 0) ||
+        (!event->native && bth_device_event_open(device, event, error) < 0) ||
+        staging_wait_for_slot(run, mine, slot, error) < 0)
         return error->code;
-    request->memory = slot->buffer->bytes + request->phase;
-    if (bth_transfer_request(&run->to->transfer, request, worker, error) < 0)
+    request->memory = run->ring.buffers[slot].bytes + request->phase;
+    if (bth_transfer_request(transfer, task, worker, error) < 0 ||
+        request_copy(run, request, stream, error) < 0 ||
+        bth_device_event_record(event, &stream->stream, error) < 0)
         return error->code;
-    return request_send(run, mine, slot, request, error);
+    run->pending[slot] = event;
+    return 0;
 }
 
 /* ---- all ---- */
@@ -412,7 +360,7 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
     struct staging_run run = {.to = to};
     uint64_t n_requests = to->transfer.requests.n_requests;
 
-    if (staging_make_room(&run, error) == 0 && staging_open_ring(&run, error) == 0 &&
+    if (staging_make_all_memory(&run, error) == 0 && staging_open_ring(&run, error) == 0 &&
         staging_open_workers(&run, error) == 0 &&
         bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_watch, &run, error) ==
             0 &&

@@ -15,7 +15,6 @@
 
 /* Bytes that are summed or swapped while they are in the processor's cache. */
 #define PIECE_NBYTES (UINT64_C(512) << 10)
-/* The least buffer. */
 #define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
 
 static void add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
@@ -37,7 +36,7 @@ struct walk {
 /* Z10: what began here is the range's, until bth_transfer_join adds the requests behind. */
 static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, size_t nbytes)
 {
-    bool is_timed = walk->transfer->is_swapped; /* else walk_piece takes the time */
+    bool is_timed = walk->transfer->is_swapped; /* else walk_piece counts the time */
     double begin_seconds = is_timed ? bth_seconds() : 0;
 
     if (!walk->transfer->with_crc32)
@@ -59,8 +58,8 @@ static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range 
 
 /* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
  * range. */
-static void walk_take(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
-                      uint64_t to)
+static void walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
+                       uint64_t to)
 {
     const bth_transfer *transfer = walk->transfer;
     size_t nbytes = (size_t)(to - from);
@@ -88,7 +87,7 @@ static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint6
         else if (calls->look)
             calls->look(calls->context, range, bytes, begin, end);
         if (bytes && from < to)
-            walk_take(walk, range, bytes + (from - begin), from, to);
+            walk_bytes(walk, range, bytes + (from - begin), from, to);
         if (bth_range_end(range) > end)
             return;
         walk->crc32 = 0;
@@ -288,17 +287,25 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
     return 0;
 }
 
-int bth_transfer_request(bth_transfer *transfer, bth_request *request, unsigned worker,
-                         berth_error *error)
+int bth_transfer_name(const bth_transfer *transfer, const bth_range *range, berth_error *error)
 {
+    const bth_transfer_calls *calls = &transfer->calls;
+
+    return calls->name ? calls->name(calls->context, range, error) : error->code;
+}
+
+int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    bth_transfer *transfer = context;
+    bth_request *request = &transfer->list[task];
     int result = request->method == BERTH_LOAD_MAP
                      ? request_use_map(transfer, request, worker, error)
                      : request_read(transfer, request, worker, error);
 
-    if (result < 0 && transfer->calls.name)
-        return transfer->calls.name(
-            transfer->calls.context,
-            request_range_at(transfer, request, request->first_range, error->offset), error);
+    if (result < 0)
+        return bth_transfer_name(
+            transfer, request_range_at(transfer, request, request->first_range, error->offset),
+            error);
     atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
     return result;
 }
@@ -443,18 +450,11 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
     return 0;
 }
 
-static int transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
-{
-    bth_transfer *transfer = context;
-
-    return bth_transfer_request(transfer, &transfer->list[task], worker, error);
-}
-
 int bth_transfer_run(bth_transfer *transfer, berth_error *error)
 {
     const bth_requests *requests = &transfer->requests;
 
-    if (bth_pool_run(transfer->n_workers, requests->n_requests, transfer_run_request,
+    if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_request,
                      bth_transfer_watch, transfer, error) < 0)
         return error->code;
     bth_transfer_join(transfer);
@@ -495,22 +495,22 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
     bth_requests *requests = &transfer->requests;
     bth_access *access = transfer->access;
     bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
-    berth_load_method asked = (berth_load_method)transfer->config->load_method;
+    berth_load_method requested = (berth_load_method)transfer->config->load_method;
     uint64_t begin = bth_range_begin(&requests->ranges[0]);
     uint64_t end = bth_range_end(&requests->ranges[requests->n_ranges - 1]);
 
     requests->is_separate = requests->use == BTH_USE_CALLER && transfer_lacks_buffers(transfer);
     if (requests->is_separate)
-        asked = BERTH_LOAD_READ;
+        requested = BERTH_LOAD_READ;
     bth_access_describe(access, &conditions);
-    if (asked == BERTH_LOAD_AUTO || asked == BERTH_LOAD_MAP)
+    if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
         bth_access_measure(access, &conditions, begin, end, transfer_asked_nbytes(transfer));
-    *choice = bth_access_choose(access, transfer->config, &conditions, asked, NULL);
+    *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)
         return error->code;
     conditions.cannot_map = true;
-    *choice = bth_access_choose(access, transfer->config, &conditions, asked, NULL);
+    *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     return 0;
 }
 

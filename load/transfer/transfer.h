@@ -76,14 +76,14 @@ void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error);
 
-/* ---- parts of bth_transfer_run, for workers of another pool ---- */
+/* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 
-/* A bth_pool_watch; its context is the transfer. */
 int bth_transfer_watch(void *context);
-/* Moves one request to request->memory. */
-int bth_transfer_request(bth_transfer *transfer, bth_request *request, unsigned worker,
-                         berth_error *error);
+/* Moves request number `task` to its memory. */
+int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_error *error);
 /* After all requests: ranges get the CRCs of their parts, and fell_back. */
 void bth_transfer_join(bth_transfer *transfer);
+/* Adds the name of the range's owner to an error. Returns its code. */
+int bth_transfer_name(const bth_transfer *transfer, const bth_range *range, berth_error *error);
 
 #endif

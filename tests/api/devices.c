@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 static berth_error error;
@@ -110,7 +109,7 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
     expect_good(berth_save_to(TO_MEMORY(&file, &nbytes), OF_VALUE(state), NAMED("model"), &error));
     berth_device_memory_free("simulated:1", address);
     berth_tree_free(tree);
-    expect_good(test_open_memory(file, nbytes, NULL, &checkpoint, &error));
+    expect_good(berth_open_source(FROM_MEMORY(file, nbytes), NULL, &checkpoint, &error));
     const berth_tensor *tensor = berth_find_tensor(checkpoint, "weight", NULL);
     cr_expect_str_eq(berth_storage_get_info(tensor->storage)->location, "simulated:1");
     cr_expect_arr_eq(berth_tensor_data(checkpoint, tensor, &error), weight, sizeof weight);

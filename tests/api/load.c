@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "tests/support/scene.h"
-#include "tests/support/sources.h"
 
 static const float weight[6] = {0, 1, 2, 3, 4, 5};
 
@@ -225,10 +224,10 @@ Test(load, a_checkpoint_opens_from_anywhere)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     berth_checkpoint *checkpoint;
 
-    cr_assert_eq(test_open_fd(fd, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(FROM_FD(fd), NULL, &checkpoint, NULL), 0);
     close(fd);
     expect_weight(checkpoint);
-    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, NULL), 0);
     expect_weight(checkpoint);
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, NULL), 0);
     expect_weight(checkpoint);
@@ -260,10 +259,10 @@ Test(load, records_open_from_anywhere)
 
     cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL), 0);
     expect_records(archive);
-    cr_assert_eq(test_archive_open_fd(fd, NULL, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, NULL), 0);
     close(fd);
     expect_records(archive);
-    cr_assert_eq(test_archive_open_memory(bytes, nbytes, NULL, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_MEMORY(bytes, nbytes), NULL, &archive, NULL), 0);
     expect_records(archive);
     cr_assert_eq(berth_archive_open(&source, NULL, &archive, NULL), 0);
     source = (berth_source){0}; /* it was copied */
@@ -279,7 +278,7 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     berth_archive *archive = (berth_archive *)path;
     berth_error error;
 
-    cr_expect_eq(test_archive_open_memory(bytes, 3, NULL, &archive, &error),
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(bytes, 3), NULL, &archive, &error),
                  BERTH_E_NOT_CHECKPOINT);
     cr_expect_null(archive);
     cr_expect_str_eq(
@@ -289,10 +288,11 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     cr_expect_str_eq(
         error.message,
         "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    cr_expect_eq(test_archive_open_fd(-1, NULL, &archive, &error), BERTH_E_SYSTEM);
+    cr_expect_eq(berth_archive_open(FROM_FD(-1), NULL, &archive, &error), BERTH_E_SYSTEM);
     cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
     cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(test_archive_open_memory(bytes, nbytes, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(bytes, nbytes), NULL, NULL, &error),
+                 BERTH_E_ARGUMENT);
     free(bytes);
 }
 
@@ -303,11 +303,11 @@ Test(load, what_is_missing_in_a_call_is_an_error)
 
     cr_expect_eq(berth_open(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_open(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(test_open_fd(-1, NULL, &checkpoint, &error), BERTH_E_SYSTEM);
+    cr_expect_eq(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM);
     cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
     cr_expect_eq(berth_open_source(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_get_info(NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(test_verify(NULL, NULL, NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_verify(FROM_PATH(NULL), NULL, NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(FROM_PATH(NULL), NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_null(berth_root(NULL));
 }
@@ -326,7 +326,7 @@ Test(load, statistics_say_what_was_done)
     cr_expect_gt(stats.moved_nbytes, 0);
     cr_expect_geq(stats.total_seconds, stats.plan_seconds);
     berth_close(checkpoint);
-    cr_assert_eq(test_verify(path, &call, NULL, NULL, NULL, NULL), 0);
+    cr_assert_eq(berth_verify(FROM_PATH(path), &call, NULL, NULL, NULL, NULL), 0);
     cr_expect_gt(stats.n_requests, 1);
 }
 
@@ -363,23 +363,23 @@ Test(load, statistics_are_filled_however_early_it_fails)
     expect_nothing_read(&stats);
     cr_expect_lt(berth_open(NULL, &call, &checkpoint, NULL), 0);
     expect_nothing_read(&stats);
-    cr_expect_lt(test_open_fd(-1, &call, &checkpoint, NULL), 0);
+    cr_expect_lt(berth_open_source(FROM_FD(-1), &call, &checkpoint, NULL), 0);
     expect_nothing_read(&stats);
-    cr_expect_lt(test_open_memory(NULL, 1, &call, &checkpoint, NULL), 0);
+    cr_expect_lt(berth_open_source(FROM_MEMORY(NULL, 1), &call, &checkpoint, NULL), 0);
     expect_nothing_read(&stats);
     cr_expect_lt(berth_open_source(NULL, &call, &checkpoint, NULL), 0);
     expect_nothing_read(&stats);
     cr_expect_lt(berth_load(NULL, NULL, &call, NULL), 0);
     expect_nothing_read(&stats);
-    cr_expect_lt(test_verify("no/such/file", &call, NULL, NULL, NULL, NULL), 0);
+    cr_expect_lt(berth_verify(FROM_PATH("no/such/file"), &call, NULL, NULL, NULL, NULL), 0);
     expect_nothing_read(&stats);
     cr_expect_lt(berth_archive_open(FROM_PATH("no/such/file"), &call, &archive, NULL), 0);
     expect_nothing_read(&stats);
     cr_expect_lt(berth_archive_open(FROM_PATH(NULL), &call, &archive, NULL), 0);
     expect_nothing_read(&stats);
-    cr_expect_lt(test_archive_open_fd(-1, &call, &archive, NULL), 0);
+    cr_expect_lt(berth_archive_open(FROM_FD(-1), &call, &archive, NULL), 0);
     expect_nothing_read(&stats);
-    cr_expect_lt(test_archive_open_memory(NULL, 1, &call, &archive, NULL), 0);
+    cr_expect_lt(berth_archive_open(FROM_MEMORY(NULL, 1), &call, &archive, NULL), 0);
     expect_nothing_read(&stats);
     cr_expect_lt(berth_archive_open(NULL, &call, &archive, NULL), 0);
     expect_nothing_read(&stats);

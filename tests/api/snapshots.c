@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "tests/support/job_scene.h"
-#include "tests/support/sources.h"
 
 TestSuite(snapshots, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
 
@@ -38,7 +37,8 @@ static void check_snapshot(const char *options)
     check_wait(job, 0);
     berth_job_free(job);
     check_file(path, bytes, nbytes);
-    cr_assert_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, &verdict, &error), 0, "%s",
+                 error.message);
     memcpy(weights, kept, WEIGHTS_NBYTES);
     berth_config_unpatch(NULL);
     berth_free(bytes);

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "tests/support/faults/save_scene.h"
-#include "tests/support/sources.h"
 
 enum { N_THREADS = 4 };
 
@@ -95,7 +94,7 @@ static void load_in_all_ways(void)
     expect(berth_rows_prefetch(rows, 0, ids, 2, &ticket, &error) == 0, "rows", &error);
     expect(berth_rows_wait(rows, ticket, pointers, &error) == 0, "lookup", &error);
     expect(berth_rows_release(rows, ticket, &error) == 0, "release", &error);
-    expect(test_verify(path, NULL, NULL, NULL, NULL, &error) == 0, "verify", &error);
+    expect(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error) == 0, "verify", &error);
 }
 
 static void *work(void *argument)

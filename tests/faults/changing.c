@@ -5,7 +5,6 @@
  * error.
  */
 #include "tests/support/faults/save_scene.h"
-#include "tests/support/sources.h"
 
 enum { N_FLOATS = 20000 };
 
@@ -129,14 +128,14 @@ static int read_and_save(berth_error *error)
     if (error->code < 0)
         cr_assert(nbytes == strlen(OLD) && memcmp(copy, OLD, nbytes) == 0, "%s", error->message);
     else
-        cr_assert_eq(test_verify(copy_path, NULL, NULL, NULL, NULL, NULL), 0);
+        cr_assert_eq(berth_verify(FROM_PATH(copy_path), NULL, NULL, NULL, NULL, NULL), 0);
     free(copy);
     return error->code;
 }
 
 static int verify(berth_error *error)
 {
-    return test_verify(path, NULL, NULL, NULL, NULL, error);
+    return berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, error);
 }
 
 static int (*const readers[])(berth_error *) = {read_all, fetch_all, read_and_save, verify};
@@ -266,7 +265,8 @@ Test(changing, a_file_that_is_saved_over_itself_is_whole)
         cr_assert(data && *data >= 1 && *data <= 1);
         berth_close(checkpoint);
         cr_assert_eq(read_all(&error), 0, "%s", error.message);
-        cr_assert_eq(test_verify(path, NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error), 0, "%s",
+                     error.message);
         berth_config_unpatch(NULL);
         n_points += 3;
     }

@@ -14,7 +14,6 @@
 
 #include "config/lock.h"
 #include "tests/support/faults/save_scene.h"
-#include "tests/support/sources.h"
 
 enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };
 
@@ -508,7 +507,8 @@ static void fork_often(unsigned n)
     berth_rows_free(rows);
     berth_close(table_of);
     for (int i = 0; i < 3; i++) {
-        cr_assert_eq(test_verify(paths[i], NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_verify(FROM_PATH(paths[i]), NULL, NULL, NULL, NULL, &error), 0, "%s",
+                     error.message);
         free(paths[i]);
     }
     cr_assert_eq(test_folder_count(folder), 5, "more than the four files and the link");

@@ -6,7 +6,6 @@
  */
 #include "load/checkpoint.h"
 #include "tests/support/faults/save_scene.h"
-#include "tests/support/sources.h"
 
 enum { N_ELEMENTS = 50000 };
 
@@ -147,9 +146,9 @@ static int use_all(berth_error *error)
             cr_assert_eq(memcmp(data, elements, N_ELEMENTS * sizeof *elements), 0);
     }
     berth_close(checkpoint);
-    if (error->code == 0)
-        test_verify(path, NULL, NULL, NULL, NULL, error);
-    return error->code < 0 ? error->code : use_archive(error);
+    if (error->code < 0 || berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, error) < 0)
+        return error->code;
+    return use_archive(error);
 }
 
 /* After test_memory_watch. */
@@ -238,7 +237,7 @@ static int use_descriptor(int fd, berth_error *error)
     berth_checkpoint *checkpoint;
     float few[100];
 
-    if (test_open_fd(fd, NULL, &checkpoint, error) < 0)
+    if (berth_open_source(FROM_FD(fd), NULL, &checkpoint, error) < 0)
         return error->code;
     const berth_value *found = berth_find(checkpoint, "b", error);
     const berth_tensor *tensor = berth_as_tensor(found);
@@ -359,7 +358,7 @@ static berth_checkpoint *open_names(void **saved)
     berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), berth_make_int(tree, 5));
     cr_assert_eq(berth_save_to(TO_MEMORY(saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
     berth_tree_free(tree);
-    cr_assert_eq(test_open_memory(*saved, nbytes, NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(*saved, nbytes), NULL, &checkpoint, NULL), 0);
     return checkpoint;
 }
 

@@ -8,7 +8,6 @@
 
 #include "io/low.h"
 #include "tests/support/faults/save_scene.h"
-#include "tests/support/sources.h"
 
 #define OPTIONS "io.threads=2 load.method=direct save.method=direct load.check=data"
 
@@ -60,7 +59,7 @@ static bool save_and_read(int closed)
     char *to = test_path(folder, closed == 7 ? "seven.pt" : "other.pt");
 
     bool good = save_values(to, &error) == 0 && save_by_job(path, 0, &error) == 0 &&
-                test_verify(to, NULL, NULL, NULL, NULL, &error) == 0 &&
+                berth_verify(FROM_PATH(to), NULL, NULL, NULL, NULL, &error) == 0 &&
                 berth_open(to, NULL, &checkpoint, &error) == 0;
     if (!good)
         return false;
@@ -145,7 +144,8 @@ static void try_closed(int closed, bool is_beside)
         live(closed, is_beside);
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0, "closed %d: ended with %x", closed, (unsigned)status);
-    cr_assert_eq(test_verify(path, NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error), 0, "%s",
+                 error.message);
 }
 
 TestSuite(low, .init = begin_faults, .fini = end_faults, .timeout = 600);

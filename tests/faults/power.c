@@ -5,7 +5,6 @@
  */
 #include "tests/support/faults/power.h"
 #include "save/temporary.h"
-#include "tests/support/sources.h"
 
 TestSuite(power_cut, .init = begin_faults, .fini = end_faults);
 
@@ -233,7 +232,8 @@ static void save_after(const scene *tried)
     berth_config_unpatch(NULL);
     clean_folder(); /* no owner was on the disk yet */
     cr_assert_eq(test_folder_count(folder), 2, "more than the link and the target");
-    cr_assert_eq(test_verify(path, NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error), 0, "%s",
+                 error.message);
 }
 
 /* W5, F4 */

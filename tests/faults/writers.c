@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "tests/support/faults/save_scene.h"
-#include "tests/support/sources.h"
 
 enum { MOST_WRITERS = 8 };
 
@@ -106,7 +105,8 @@ Test(writers, on_one_path_each_make_a_whole_file)
     while (n_left > 0 || n_read < 100) {
         int status;
         cr_assert(is_image(), "a reader found none of the files");
-        cr_assert_eq(test_verify(path, NULL, NULL, NULL, NULL, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error), 0, "%s",
+                     error.message);
         n_read++;
         if (n_read % 4 == 0)
             n_killed += kill_one(n_read % n_writers, n_read);

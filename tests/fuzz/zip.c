@@ -6,7 +6,7 @@
 #include "tests/support/fuzz/archive.h"
 
 #include "tests/support/format/zip_builder.h"
-#include "tests/support/sources.h"
+#include "tests/support/support.h"
 
 #define PIECE_NBYTES 7
 
@@ -111,7 +111,7 @@ static berth_archive *open_archive(const uint8_t *bytes, size_t nbytes, const ch
     MUST(config && berth_config_apply(config, "io.threads=1", error) == 0 &&
              berth_config_apply(config, options, error) == 0,
          "%s", error->message);
-    int result = test_archive_open_memory(bytes, nbytes, &call, &archive, error);
+    int result = berth_archive_open(FROM_MEMORY(bytes, nbytes), &call, &archive, error);
     berth_config_free(config);
     MUST((result < 0) == (archive == NULL) && result == (int)error->code &&
              is_clean_text(error->message),

@@ -17,7 +17,6 @@
 
 #include "tests/support/hostile/recipe.h"
 #include "tests/support/scene.h"
-#include "tests/support/sources.h"
 
 /* ---- files ---- */
 
@@ -159,7 +158,8 @@ static int sum_values(const struct subject *subject, const berth_params *call, u
     void *saved = NULL;
     size_t nbytes;
 
-    if (test_open_memory(subject->bytes, subject->nbytes, call, &checkpoint, error) < 0)
+    if (berth_open_source(FROM_MEMORY(subject->bytes, subject->nbytes), call, &checkpoint, error) <
+        0)
         return error->code;
     if (berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), call, error) ==
         0)
@@ -179,7 +179,7 @@ static int sum_records(const struct subject *subject, const berth_params *call, 
     berth_record record;
     uint8_t bytes[4096];
 
-    if (test_archive_open_memory(subject->bytes, subject->nbytes, call, &archive, error) < 0)
+    if (berth_archive_open(FROM_MEMORY(subject->bytes, subject->nbytes), call, &archive, error) < 0)
         return error->code;
     *sum = 0;
     for (size_t i = 0; error->code == 0 && berth_archive_at(archive, i, &record) == 0; i++) {
@@ -206,7 +206,7 @@ static bool is_detected(const struct subject *subject, size_t level, bool *chang
     else if (level < VERIFIES)
         result = sum_records(subject, &call, &sum, &error);
     else
-        result = test_verify(path, &call, NULL, NULL, NULL, &error);
+        result = berth_verify(FROM_PATH(path), &call, NULL, NULL, NULL, &error);
     *changed = sum != (level < ARCHIVES_FROM ? subject->values : subject->records);
     if (result < 0) {
         cr_expect_neq(error.code, BERTH_E_MEMORY, "%s: %s", subject->name, error.message);
@@ -225,8 +225,9 @@ static void mark_records(struct subject *subject)
     berth_error error;
     uint64_t end = 0;
 
-    cr_assert_eq(test_archive_open_memory(subject->bytes, subject->nbytes, NULL, &archive, &error),
-                 0, "%s", error.message);
+    cr_assert_eq(
+        berth_archive_open(FROM_MEMORY(subject->bytes, subject->nbytes), NULL, &archive, &error), 0,
+        "%s", error.message);
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         uint8_t meaning = record.crc32 == 0                       ? UNSUMMED
                           : strncmp(record.name, "data/", 5) == 0 ? ELEMENTS

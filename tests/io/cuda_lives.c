@@ -16,7 +16,6 @@ Test(cuda_lives, are_left_out)
 #include "io/staging.h"
 #include "load/checkpoint.h"
 #include "tests/io/cuda_stand_in.h"
-#include "tests/support/sources.h"
 #include "tests/support/support.h"
 
 #define DESTROYED "context is destroyed (CUDA_ERROR_CONTEXT_IS_DESTROYED)"
@@ -327,7 +326,7 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
 
 static int open_and_place(void *ready)
 {
-    expect_good(test_open_memory(file, file_nbytes, NULL, &checkpoint, &error));
+    expect_good(berth_open_source(FROM_MEMORY(file, file_nbytes), NULL, &checkpoint, &error));
     return berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = ready}, 1,
                         &error);
 }

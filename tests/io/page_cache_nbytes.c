@@ -17,7 +17,7 @@ static void open_a_file(void)
 {
     begin_file(NBYTES);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    cr_assert_eq(bth_map_file(fd, 0, NBYTES, 0, &map, &error), 0);
+    cr_assert_eq(bth_map_file(fd, NBYTES, 0, &map, &error), 0);
 }
 
 static void close_the_file(void)
@@ -37,7 +37,7 @@ static uint64_t every_nth, n_asked_pages;
 
 static int told_mincore(void *address, size_t nbytes, unsigned char *pages)
 {
-    uint64_t first = (uint64_t)((uint8_t *)address - (uint8_t *)map.base) / PAGE;
+    uint64_t first = (uint64_t)((uint8_t *)address - (uint8_t *)map.address) / PAGE;
 
     for (uint64_t i = 0; i < (nbytes + PAGE - 1) / PAGE; i++, n_asked_pages++)
         pages[i] = (first + i) % every_nth == 0 ? 0x81 : 0x80; /* other bits have no meaning */

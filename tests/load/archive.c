@@ -1,65 +1,59 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level, and verification: records listed, read, inflated, summed. */
 #include "tests/support/load/archive.h"
-#include "tests/support/scene.h"
-#include "tests/support/sources.h"
 
-static void begin(void)
-{
-    begin_scene("file.pt");
-}
+TestSuite(archive, .init = begin_sample_file, .fini = end_sample_file);
 
-TestSuite(archive, .init = begin, .fini = end_scene);
-
-/* Writes the archive, with one lie or none, to `path`. */
-static void write_built(const struct archive *archive, bool with_crc, const struct lie *lie)
-{
-    size_t nbytes;
-    uint8_t *file = build(archive, 64, with_crc, lie, &nbytes);
-
-    test_write_file(path, file, nbytes);
-    free(file);
-}
-
+/* Writes the sample, with one lie or none, to `path`. */
 static void write_sample(bool with_crc, const struct lie *lie)
 {
-    struct archive archive = sample();
+    build_with(64, with_crc, lie);
+    test_write_file(path, file, file_nbytes);
+}
 
-    write_built(&archive, with_crc, lie);
-    free_archive(&archive);
+static void flip(size_t at)
+{
+    file[at] ^= 4;
+    test_write_file(path, file, file_nbytes);
+}
+
+static int try_records(const char *options, berth_archive **archive)
+{
+    return berth_archive_open(FROM_PATH(path), only(options, NULL), archive, &error);
 }
 
 /* Opens as an archive with these options. */
-static int open_records(const char *options, berth_archive **archive, berth_error *error)
+static berth_archive *open_records(const char *options)
 {
-    berth_config *config = berth_config_new(NULL);
-    berth_params call = {.config = config};
+    berth_archive *archive;
 
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-    int result = berth_archive_open(FROM_PATH(path), &call, archive, error);
-    berth_config_free(config);
-    return result;
+    cr_assert_eq(try_records(options, &archive), 0, "%s", error.message);
+    return archive;
+}
+
+/* What the last verification said. */
+static berth_verdict verdict;
+
+static int verify(const berth_params *call)
+{
+    return berth_verify(FROM_PATH(path), call, NULL, NULL, &verdict, &error);
 }
 
 /* The message without the path before it, which differs from run to run. */
-static const char *text_of(const berth_error *error)
+static const char *text_of(void)
 {
     size_t n = strlen(path);
 
-    cr_expect_eq(strncmp(error->message, path, n), 0, "%s", error->message);
-    return strlen(error->message) > n + 2 ? error->message + n + 2 : "";
+    cr_expect_eq(strncmp(error.message, path, n), 0, "%s", error.message);
+    return strlen(error.message) > n + 2 ? error.message + n + 2 : "";
 }
 
 Test(archive, lists_its_records_with_their_places)
 {
-    berth_archive *archive;
+    berth_archive *archive = open_records("load.check=none");
     berth_record record;
     berth_archive_info info;
-    berth_error error;
 
-    write_sample(true, NULL);
-    cr_assert_eq(open_records("load.check=none", &archive, &error), 0, "%s", error.message);
     cr_assert_eq(berth_archive_get_info(archive, &info), 0);
     cr_expect_str_eq(info.name, "sample");
     cr_expect_eq(info.n_records, 9);
@@ -74,20 +68,17 @@ Test(archive, lists_its_records_with_their_places)
     cr_expect_eq(berth_archive_find(archive, "version", &record, &error), 0);
     cr_expect_eq(record.nbytes, 2);
     cr_expect_eq(berth_archive_find(archive, "nothing", &record, &error), BERTH_E_NOT_FOUND);
-    cr_expect_str_eq(text_of(&error), "there is no record \"nothing\" among the 9 in sample/");
+    cr_expect_str_eq(text_of(), "there is no record \"nothing\" among the 9 in sample/");
     berth_archive_close(archive);
     berth_archive_close(NULL);
 }
 
 Test(archive, reads_any_range_of_a_record)
 {
-    berth_archive *archive;
+    berth_archive *archive = open_records("");
     berth_record record;
-    berth_error error;
     uint8_t buffer[24];
 
-    write_sample(true, NULL);
-    cr_assert_eq(open_records("", &archive, &error), 0, "%s", error.message);
     cr_assert_eq(berth_archive_find(archive, "data/1", &record, &error), 0);
     for (size_t offset = 0; offset <= 24; offset++) {
         size_t n = 24 - offset;
@@ -95,8 +86,7 @@ Test(archive, reads_any_range_of_a_record)
         cr_expect_arr_eq(buffer, (const uint8_t *)sample_bias + offset, n);
     }
     cr_expect_eq(berth_archive_read(archive, &record, buffer, 2, 23, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(text_of(&error),
-                     "data/1 at byte 1088: 2 bytes at 23 are asked for, it has 24");
+    cr_expect_str_eq(text_of(), "data/1 at byte 1088: 2 bytes at 23 are asked for, it has 24");
     record.nbytes = 100; /* what the caller's struct says is not relied on */
     cr_expect_eq(berth_archive_read(archive, &record, buffer, 24, 1, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_read(NULL, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
@@ -106,7 +96,6 @@ Test(archive, reads_any_range_of_a_record)
 static berth_archive *open_fixture(const char *name)
 {
     berth_archive *archive;
-    berth_error error;
     char fixture[128];
 
     (void)snprintf(fixture, sizeof fixture, "tests/data/%s", name);
@@ -157,13 +146,12 @@ Test(archive, lists_what_has_no_values_to_read)
 static void expect_no_archive(const void *bytes, size_t nbytes, const char *message)
 {
     berth_archive *archive;
-    berth_error error;
 
     test_write_file(path, bytes, nbytes);
     cr_expect_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error),
                  BERTH_E_NOT_CHECKPOINT);
     cr_expect_null(archive);
-    cr_expect_str_eq(text_of(&error), message, "%s", error.message);
+    cr_expect_str_eq(text_of(), message, "%s", error.message);
 }
 
 Test(archive, other_files_are_told)
@@ -178,45 +166,30 @@ Test(archive, other_files_are_told)
 
 Test(archive, is_checked_as_load_check_says)
 {
-    struct lie descriptor = {.record = "data/1", .descriptor_lie = 8};
     berth_archive *archive;
-    berth_error error;
 
-    write_sample(true, &descriptor);
-    cr_assert_eq(open_records("load.check=directory", &archive, &error), 0);
-    berth_archive_close(archive);
-    cr_expect_eq(open_records("load.check=headers", &archive, &error), BERTH_E_ARCHIVE);
-    cr_expect_eq(open_records("debug=on", &archive, &error), BERTH_E_ARCHIVE);
+    write_sample(true, &(struct lie){.record = "data/1", .descriptor_lie = 8});
+    berth_archive_close(open_records("load.check=directory"));
+    cr_expect_eq(try_records("load.check=headers", &archive), BERTH_E_ARCHIVE);
+    cr_expect_eq(try_records("debug=on", &archive), BERTH_E_ARCHIVE);
 }
 
-static void flip_element(void)
-{
-    size_t nbytes;
-    uint8_t *file = test_read_file(path, &nbytes);
-
-    file[1088 + 5] ^= 4;
-    test_write_file(path, file, nbytes);
-    free(file);
-}
+enum { ELEMENT_AT = 1088 + 5 };
 
 /* Z10 */
 Test(archive, a_wrong_sum_names_its_record)
 {
     berth_archive *archive;
-    berth_verdict verdict;
-    berth_error error;
 
-    write_sample(true, NULL);
-    flip_element();
-    cr_assert_eq(open_records("load.check=headers", &archive, &error), 0);
-    berth_archive_close(archive);
-    cr_expect_eq(open_records("load.check=data", &archive, &error), BERTH_E_CHECKSUM);
+    flip(ELEMENT_AT);
+    berth_archive_close(open_records("load.check=headers"));
+    cr_expect_eq(try_records("load.check=data", &archive), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "data/1");
-    cr_expect_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), BERTH_E_CHECKSUM);
+    cr_expect_eq(verify(NULL), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "data/1");
     cr_expect_eq(error.offset, 1088);
     cr_expect_str_eq(
-        text_of(&error),
+        text_of(),
         "\"bias\": data/1 at byte 1088: its bytes have CRC 0x2a1796f1, the directory says "
         "0xc37f9b13");
 }
@@ -224,38 +197,29 @@ Test(archive, a_wrong_sum_names_its_record)
 /* Z10 */
 Test(archive, verification_tells_what_it_could_not_verify)
 {
-    berth_verdict verdict;
-    berth_error error;
-
-    write_sample(true, NULL);
-    cr_assert_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), 0, "%s", error.message);
+    cr_assert_eq(verify(NULL), 0, "%s", error.message);
     cr_expect_eq(verdict.n_records, 9);
     cr_expect_eq(verdict.n_storages, 3);
     cr_expect_eq(verdict.n_verified, 9);
     cr_expect_eq(verdict.n_unverified, 0);
     write_sample(false, NULL);
-    flip_element();
-    cr_assert_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), 0, "%s", error.message);
+    flip(ELEMENT_AT);
+    cr_assert_eq(verify(NULL), 0, "%s", error.message);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 9);
-    cr_expect_eq(test_verify(path, NULL, NULL, NULL, NULL, NULL), 0,
+    cr_expect_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, NULL), 0,
                  "nothing but the answer is asked for");
 }
 
 Test(archive, verification_compares_everything_else_too)
 {
-    struct lie gap = {.record = "version", .gap = 64};
-    struct lie descriptor = {.record = "data/2", .descriptor_crc = 1};
-    berth_verdict verdict;
-    berth_error error;
-
-    write_sample(true, &gap);
-    cr_expect_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), BERTH_E_ARCHIVE);
-    write_sample(true, &descriptor);
-    cr_expect_eq(test_verify(path, NULL, NULL, NULL, &verdict, &error), BERTH_E_ARCHIVE);
-    cr_expect_eq(
-        test_verify("tests/data/torch/zipped-again.pt", NULL, NULL, NULL, &verdict, &error),
-        BERTH_E_OFFSETS);
+    write_sample(true, &(struct lie){.record = "version", .gap = 64});
+    cr_expect_eq(verify(NULL), BERTH_E_ARCHIVE);
+    write_sample(true, &(struct lie){.record = "data/2", .descriptor_crc = 1});
+    cr_expect_eq(verify(NULL), BERTH_E_ARCHIVE);
+    read_file("torch/zipped-again.pt");
+    test_write_file(path, file, file_nbytes);
+    cr_expect_eq(verify(NULL), BERTH_E_OFFSETS);
     cr_expect_eq(verdict.n_records, 0);
 }
 
@@ -269,11 +233,8 @@ Test(archive, verification_can_be_cancelled)
 {
     int n_calls = 0;
     berth_params call = {.progress = stop, .progress_context = &n_calls};
-    berth_verdict verdict;
-    berth_error error;
 
-    write_sample(true, NULL);
-    cr_expect_eq(test_verify(path, &call, NULL, NULL, &verdict, &error), BERTH_E_CANCELLED);
+    cr_expect_eq(verify(&call), BERTH_E_CANCELLED);
     cr_expect_eq(n_calls, 1);
 }
 
@@ -281,31 +242,18 @@ Test(archive, verification_can_be_cancelled)
 Test(archive, chunks_and_workers_come_to_the_same_sums)
 {
     static uint8_t bytes[300001];
-    struct archive archive = sample();
-    berth_config *config = berth_config_new(NULL);
-    berth_params call = {.config = config};
-    berth_verdict verdict;
-    berth_error error;
+    char options[64];
 
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7);
-    add_record(&archive, "more", bytes, sizeof bytes);
-    write_built(&archive, true, NULL);
-    free_archive(&archive);
+    add_record("more", bytes, sizeof bytes);
+    write_sample(true, NULL);
     for (int threads = 1; threads <= 4; threads++) {
-        char options[64];
         (void)snprintf(options, sizeof options, "io.chunk_nbytes=65536 io.threads=%d", threads);
-        cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-        cr_expect_eq(test_verify(path, &call, NULL, NULL, &verdict, &error), 0, "%s",
-                     error.message);
+        cr_expect_eq(verify(only(options, NULL)), 0, "%s", error.message);
         cr_expect_eq(verdict.n_verified, 10);
     }
-    size_t nbytes;
-    uint8_t *file = test_read_file(path, &nbytes);
-    file[nbytes / 2] ^= 1;
-    test_write_file(path, file, nbytes);
-    free(file);
-    cr_expect_eq(test_verify(path, &call, NULL, NULL, &verdict, &error), BERTH_E_CHECKSUM);
+    flip(file_nbytes / 2);
+    cr_expect_eq(verify(only(options, NULL)), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "more");
-    berth_config_free(config);
 }

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The container level where something is missing, wrong or elsewhere. */
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
-#include "tests/support/support.h"
 
-static int open_records(const void *bytes, size_t nbytes, const char *options,
-                        berth_archive **archive, berth_error *error)
+TestSuite(archive_edges, .init = begin_sample, .fini = end_sample);
+
+static int open_records(const char *options, berth_archive **archive)
 {
-    berth_config *config = berth_config_new(NULL);
-    berth_params call = {.config = config};
+    return berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL), archive, &error);
+}
 
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-    int result = test_archive_open_memory(bytes, nbytes, &call, archive, error);
-    berth_config_free(config);
-    return result;
+static void expect_no_records(const char *options, const char *message)
+{
+    berth_archive *archive;
+
+    cr_expect_eq(open_records(options, &archive), BERTH_E_ARCHIVE);
+    cr_expect_str_eq(error.message, message, "%s", error.message);
+    cr_expect_null(archive);
 }
 
 /* The record's place and bytes, however it was found. */
@@ -22,7 +23,6 @@ static void expect_record(berth_archive *archive, const char *name, const void *
                           size_t nbytes)
 {
     berth_record record;
-    berth_error error;
     uint8_t buffer[64];
 
     cr_assert_eq(berth_archive_find(archive, name, &record, &error), 0, "%s", error.message);
@@ -32,178 +32,120 @@ static void expect_record(berth_archive *archive, const char *name, const void *
 }
 
 /* Where the layout does not hold, local headers tell. */
-static void expect_records(struct archive *archive, const struct lie *lie)
+static void expect_records(const struct lie *lie)
 {
     berth_archive *opened;
-    berth_error error;
-    size_t nbytes;
-    uint8_t *file = build(archive, 64, true, lie, &nbytes);
 
-    cr_assert_eq(open_records(file, nbytes, "load.check=none", &opened, &error), 0, "%s",
-                 error.message);
+    build(lie);
+    cr_assert_eq(open_records("load.check=none", &opened), 0, "%s", error.message);
     expect_record(opened, "data/0", sample_weight, 24);
     expect_record(opened, "data/1", sample_bias, 24);
     berth_archive_close(opened);
-    free(file);
 }
 
 Test(archive_edges, records_that_do_not_follow_the_layout_are_found_by_their_headers)
 {
-    struct archive archive = sample();
-    struct lie padding = {.record = "data/0", .more_padding = 64};
-
-    expect_records(&archive, NULL);
-    expect_records(&archive, &padding);
-    find_record(&archive, ".format_version")->bytes = "x";
-    expect_records(&archive, NULL);
-    find_record(&archive, ".format_version")->bytes = "1";
-    find_record(&archive, ".storage_alignment")->bytes = "0x";
-    expect_records(&archive, NULL);
-    find_record(&archive, ".storage_alignment")->bytes = "32";
-    expect_records(&archive, NULL);
-    remove_record(&archive, ".storage_alignment");
-    expect_records(&archive, NULL);
-    free_archive(&archive);
+    expect_records(NULL);
+    expect_records(&(struct lie){.record = "data/0", .more_padding = 64});
+    find_record(".format_version")->bytes = "x";
+    expect_records(NULL);
+    find_record(".format_version")->bytes = "1";
+    find_record(".storage_alignment")->bytes = "0x";
+    expect_records(NULL);
+    find_record(".storage_alignment")->bytes = "32";
+    expect_records(NULL);
+    remove_record(".storage_alignment");
+    expect_records(NULL);
 }
 
 enum { DATA_0_AT = 854 /* its local header */, CENTRAL_METHOD = 10 };
 
 /* Opens the file with a storage's header broken, which only who reads headers can tell. */
-static void expect_headers_read(struct archive *archive, const char *options, const char *deflated,
-                                bool expected)
+static void expect_headers_read(const char *options, const char *deflated, bool expected)
 {
     berth_archive *opened;
-    berth_error error;
-    size_t nbytes;
-    uint8_t *file = build(archive, 64, true, NULL, &nbytes);
 
+    build(NULL);
     cr_assert_arr_eq(file + DATA_0_AT, "PK\3\4", 4);
     file[DATA_0_AT] = 'Q';
     if (deflated)
-        find_entry(file, nbytes, deflated)[CENTRAL_METHOD] = 8;
-    int result = open_records(file, nbytes, options, &opened, &error);
-    cr_expect_eq(result, expected ? BERTH_E_ARCHIVE : 0, "%s", error.message);
-    if (expected)
-        cr_expect_str_eq(error.message,
-                         "memory: at byte 854: a local header begins with 0x04034b51, not "
-                         "0x04034b50");
+        find_entry(deflated)[CENTRAL_METHOD] = 8;
+    if (expected) {
+        expect_no_records(
+            options, "memory: at byte 854: a local header begins with 0x04034b51, not 0x04034b50");
+        return;
+    }
+    cr_expect_eq(open_records(options, &opened), 0, "%s", error.message);
     berth_archive_close(opened);
-    free(file);
 }
 
 /* Without headers read, data.pkl's neighbours must say that the layout holds. */
 Test(archive_edges, headers_are_read_unless_the_format_version_promises_the_layout)
 {
     static const char off[] = "load.check=none load.calculate_storage_offsets=off";
-    struct archive archive = sample();
 
-    add_text(&archive, "more", "KL\4\2"); /* with a zero behind it aaaaa, which is as long */
-    archive.records[archive.n - 1].nbytes++;
-    expect_headers_read(&archive, "load.check=none", NULL, false);
-    expect_headers_read(&archive, off, NULL, true);
-    expect_headers_read(&archive, "load.check=none", "more", true);
-    add_record(&archive, "folder/", "", 0);
-    expect_headers_read(&archive, "load.check=none", NULL, true);
-    archive.n--;
-    find_record(&archive, ".format_version")->bytes = "0";
-    expect_headers_read(&archive, "load.check=none", NULL, true);
-    free_archive(&archive);
+    add_text("more", "KL\4\2"); /* with a zero behind it aaaaa, which is as long */
+    sample.records[sample.n - 1].nbytes++;
+    expect_headers_read("load.check=none", NULL, false);
+    expect_headers_read(off, NULL, true);
+    expect_headers_read("load.check=none", "more", true);
+    add_record("folder/", "", 0);
+    expect_headers_read("load.check=none", NULL, true);
+    sample.n--;
+    find_record(".format_version")->bytes = "0";
+    expect_headers_read("load.check=none", NULL, true);
 }
 
 /* Z7: behind a record without a descriptor nothing else tells where it ends. */
 Test(archive_edges, a_gap_behind_an_empty_record)
 {
     static const uint64_t gaps[] = {8, 300000}; /* so much is not read to get over it */
-    struct archive archive = sample();
     berth_archive *opened;
-    berth_error error;
-    size_t nbytes;
 
-    add_record(&archive, "empty", "", 0);
-    add_text(&archive, "more", "more");
+    add_record("empty", "", 0);
+    add_text("more", "more");
     for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
-        struct lie gap = {.record = "more", .gap = gaps[i]};
-        uint8_t *file = build(&archive, 64, true, &gap, &nbytes);
         char message[100];
+        build(&(struct lie){.record = "more", .gap = gaps[i]});
         (void)snprintf(message, sizeof message,
                        "memory: more at byte %llu: the entry before it ends at byte 1600",
                        (unsigned long long)(1600 + gaps[i]));
-        cr_expect_eq(open_records(file, nbytes, "load.check=none", &opened, &error), 0);
+        cr_expect_eq(open_records("load.check=none", &opened), 0);
         berth_archive_close(opened);
-        cr_expect_eq(open_records(file, nbytes, "load.check=directory", &opened, &error),
-                     BERTH_E_ARCHIVE);
-        cr_expect_str_eq(error.message, message, "%s", error.message);
-        free(file);
+        expect_no_records("load.check=directory", message);
     }
-    free_archive(&archive);
+}
+
+static void expect_no_records_at_any_level(const char *message)
+{
+    expect_no_records("load.check=none", message);
+    expect_no_records("load.check=directory", message);
+    expect_no_records("load.check=headers", message);
 }
 
 /* Z7 */
 Test(archive_edges, no_record_reaches_into_the_next_at_any_level)
 {
-    static const char *const options[] = {"load.check=none", "load.check=directory",
-                                          "load.check=headers"};
-    struct archive archive = sample();
-    struct lie longer = {.record = "data/0", .directory_lie = 36};
-    berth_archive *opened;
-    berth_error error;
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, &longer, &nbytes);
-
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        cr_expect_eq(open_records(file, nbytes, options[i], &opened, &error), BERTH_E_ARCHIVE);
-        cr_expect_str_eq(error.message,
-                         "memory: data/0 at byte 960: its 60 bytes reach into what begins at "
-                         "byte 1000",
-                         "%s", error.message);
-        berth_archive_close(opened);
-    }
-    free(file);
-    free_archive(&archive);
+    build(&(struct lie){.record = "data/0", .directory_lie = 36});
+    expect_no_records_at_any_level(
+        "memory: data/0 at byte 960: its 60 bytes reach into what begins at byte 1000");
 }
 
 /* Z1 */
 Test(archive_edges, an_end_that_is_cut_is_told_at_any_level)
 {
-    static const char *const options[] = {"load.check=none", "load.check=directory"};
-    berth_archive *opened;
-    berth_error error;
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
-
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        cr_expect_eq(open_records(file, nbytes - 1, options[i], &opened, &error), BERTH_E_ARCHIVE);
-        cr_expect_str_eq(
-            error.message,
-            "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are there", "%s",
-            error.message);
-    }
-    free(file);
+    file_nbytes--;
+    expect_no_records_at_any_level(
+        "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are there");
 }
 
 /* Z7 */
 Test(archive_edges, bytes_before_the_first_record_are_told_at_any_level)
 {
-    static const char *const options[] = {"load.check=none", "load.check=directory",
-                                          "load.check=headers"};
-    struct archive archive = sample();
-    struct lie gap = {.record = "data.pkl", .gap = 64};
-    berth_archive *opened;
-    berth_error error;
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, &gap, &nbytes);
-
+    build(&(struct lie){.record = "data.pkl", .gap = 64});
     memcpy(file, "PK\3\4", 4); /* or it is no zip at all */
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        cr_expect_eq(open_records(file, nbytes, options[i], &opened, &error), BERTH_E_ARCHIVE);
-        cr_expect_str_eq(
-            error.message,
-            "memory: data.pkl at byte 64: the first entry, but the archive begins at byte 0", "%s",
-            error.message);
-        cr_expect_null(opened);
-    }
-    free(file);
-    free_archive(&archive);
+    expect_no_records_at_any_level(
+        "memory: data.pkl at byte 64: the first entry, but the archive begins at byte 0");
 }
 
 /* An option of the environment that is none fails every way to open. */
@@ -211,14 +153,12 @@ Test(archive_edges, a_bad_environment_is_told_by_every_way_to_open)
 {
     static const char text[] = "BERTH_LOAD_CHECK";
     berth_archive *archive;
-    berth_checkpoint *checkpoint;
-    berth_error error;
     berth_source source = {.nbytes = 4, .read = NULL};
 
     cr_assert_eq(setenv(text, "nonsense", 1), 0);
     cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(test_archive_open_fd(0, NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(test_archive_open_memory("a", 1, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_FD(0), NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY("a", 1), NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
@@ -230,19 +170,18 @@ Test(archive_edges, arguments_that_are_missing)
     berth_archive *archive;
     berth_record record = {.name = "none"};
     berth_source source = {.nbytes = 4, .read = NULL};
-    berth_error error;
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes), buffer[8];
+    uint8_t buffer[8];
 
     cr_expect_eq(berth_archive_open(FROM_PATH(NULL), NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(test_archive_open_memory(NULL, 5, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(NULL, 5), NULL, &archive, &error),
+                 BERTH_E_ARGUMENT);
     cr_expect_null(archive);
     cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
     source.name = "mine";
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(open_records(file, nbytes, "load.check=directory", &archive, &error), 0);
+    cr_assert_eq(open_records("load.check=directory", &archive), 0);
     cr_expect_eq(berth_archive_at(NULL, 0, &record), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_at(archive, 0, NULL), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_at(archive, 9, &record), BERTH_E_NOT_FOUND);
@@ -268,5 +207,4 @@ Test(archive_edges, arguments_that_are_missing)
     cr_expect_eq(berth_archive_get_info(archive, NULL), BERTH_E_ARGUMENT);
     berth_archive_close(archive);
     berth_archive_close(NULL);
-    free(file);
 }

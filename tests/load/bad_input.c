@@ -11,37 +11,18 @@
 #include <unistd.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/scene.h"
-#include "tests/support/sources.h"
 
-static uint8_t *file;
-static size_t file_nbytes;
-
-static void set_up(void)
-{
-    begin_scene("sample.pt");
-    file = build_sample(true, &file_nbytes);
-    test_write_file(path, file, file_nbytes);
-}
-
-static void tear_down(void)
-{
-    free(file);
-    end_scene();
-}
-
-TestSuite(bad_input, .init = set_up, .fini = tear_down, .timeout = 100);
+TestSuite(bad_input, .init = begin_sample_file, .fini = end_sample_file, .timeout = 100);
 
 /* ---- paths and descriptors ---- */
 
 /* By every function that opens a path. */
 static void expect_no_path(const char *what, int code, const char *text)
 {
-    berth_checkpoint *checkpoint = (berth_checkpoint *)path;
     berth_archive *archive = (berth_archive *)path;
     char expected[700];
-    berth_error error;
 
+    checkpoint = (berth_checkpoint *)path;
     (void)snprintf(expected, sizeof expected, "%s: %s", what, text);
     cr_expect_eq(berth_open(what, NULL, &checkpoint, &error), code);
     cr_expect_str_eq(error.message, expected);
@@ -49,22 +30,21 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_eq(berth_archive_open(FROM_PATH(what), NULL, &archive, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(archive);
-    cr_expect_eq(test_verify(what, NULL, NULL, NULL, NULL, &error), code);
+    cr_expect_eq(berth_verify(FROM_PATH(what), NULL, NULL, NULL, NULL, &error), code);
     cr_expect_str_eq(error.message, expected);
 }
 
 /* By both functions that take a descriptor, which stays open. */
 static void expect_no_descriptor(int fd, int code, const char *text)
 {
-    berth_checkpoint *checkpoint = (berth_checkpoint *)path;
     berth_archive *archive = (berth_archive *)path;
-    berth_error error;
 
+    checkpoint = (berth_checkpoint *)path;
     cr_assert_geq(fd, 0);
-    cr_expect_eq(test_open_fd(fd, NULL, &checkpoint, &error), code);
+    cr_expect_eq(berth_open_source(FROM_FD(fd), NULL, &checkpoint, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(checkpoint);
-    cr_expect_eq(test_archive_open_fd(fd, NULL, &archive, &error), code);
+    cr_expect_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(archive);
     cr_expect_eq(close(fd), 0);
@@ -136,12 +116,8 @@ Test(bad_input, a_file_that_was_cut_since_it_was_opened)
 {
     for (size_t i = 0; i < sizeof unmapped / sizeof *unmapped; i++)
         for (size_t cut = 800; cut < file_nbytes; cut += 7) {
-            berth_checkpoint *checkpoint;
-            berth_error error;
             test_write_file(path, file, file_nbytes);
-            cr_assert_eq(berth_config_patch(unmapped[i], NULL), 0);
-            cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
-            cr_assert_eq(berth_config_unpatch(NULL), 0);
+            open_as(unmapped[i]);
             cr_assert_eq(truncate(path, (off_t)cut), 0);
             bool is_whole = cut >= 1220; /* the end of the last storage */
             cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error),
@@ -152,9 +128,7 @@ Test(bad_input, a_file_that_was_cut_since_it_was_opened)
                               error.offset < 1220,
                           "cut at %zu: %s", cut, error.message);
             if (cut >= 984) /* the end of data/0 */
-                cr_expect_not_null(berth_tensor_data(
-                    checkpoint, berth_find_tensor(checkpoint, "weight", NULL), &error));
-            berth_close(checkpoint);
+                cr_expect_not_null(data_of("weight"));
         }
 }
 
@@ -182,29 +156,21 @@ static int read_shelf(void *context, void *buffer, size_t nbytes, uint64_t offse
     return 0;
 }
 
-static int open_shelf(struct shelf *shelf, uint64_t nbytes, berth_checkpoint **checkpoint,
-                      berth_error *error)
+static int open_shelf(struct shelf *shelf, uint64_t nbytes)
 {
     const berth_source source = {
         .nbytes = nbytes, .name = "shelf", .read = read_shelf, .context = shelf};
 
-    return berth_open_source(&source, NULL, checkpoint, error);
+    return berth_open_source(&source, NULL, &checkpoint, &error);
 }
 
 /* Opens, fetches, reads: 0 or the first error. */
-static int use_shelf(struct shelf *shelf, berth_error *error)
+static int use_shelf(struct shelf *shelf)
 {
-    berth_checkpoint *checkpoint;
-
-    if (open_shelf(shelf, file_nbytes, &checkpoint, error) < 0)
-        return error->code;
-    if (berth_load(checkpoint, NULL, NULL, error) == 0) {
-        char *text = describe(checkpoint);
-        cr_expect_str_eq(text, sample_text);
-        free(text);
-    }
-    berth_close(checkpoint);
-    return error->code;
+    if (open_shelf(shelf, file_nbytes) == 0 && berth_load(checkpoint, NULL, NULL, &error) == 0)
+        expect_sample_values();
+    close_opened();
+    return error.code;
 }
 
 /* W6, F5: the Nth read fails, by an errno value or by a number that is none. */
@@ -227,12 +193,11 @@ Test(bad_input, a_source_that_fails)
                 struct shelf shelf = {.nbytes = file_nbytes, .result = results[j].result};
                 cr_assert_eq(berth_config_patch(options[i], NULL), 0);
                 do {
-                    berth_error error;
                     shelf.nth++;
                     shelf.n_reads = 0;
                     shelf.for_ever = for_ever;
                     test_memory_watch();
-                    int status = use_shelf(&shelf, &error);
+                    int status = use_shelf(&shelf);
                     cr_expect_eq(test_memory_seen().live_nbytes, 0);
                     test_memory_unwatch();
                     cr_expect_eq(status, shelf.n_reads >= shelf.nth ? BERTH_E_CALLBACK : 0, "%s",
@@ -255,11 +220,9 @@ Test(bad_input, a_source_that_is_shorter_than_it_says)
     struct shelf shelf = {.nbytes = file_nbytes};
 
     for (size_t more = 1; more < 100000; more *= 3) {
-        berth_checkpoint *checkpoint;
-        berth_error error;
         shelf.n_reads = 0;
-        cr_expect_eq(open_shelf(&shelf, file_nbytes + more, &checkpoint, &error), BERTH_E_CALLBACK,
-                     "%zu more: %s", more, error.message);
+        cr_expect_eq(open_shelf(&shelf, file_nbytes + more), BERTH_E_CALLBACK, "%zu more: %s", more,
+                     error.message);
         cr_expect_not_null(strstr(error.message, "shelf: "), "%s", error.message);
         cr_expect_null(checkpoint);
     }
@@ -274,10 +237,8 @@ Test(bad_input, a_source_that_is_longer_than_it_says)
     for (size_t i = 0; i < 3; i++)
         for (size_t said = 0; said < file_nbytes; said++) {
             struct shelf shelf = {.nbytes = file_nbytes};
-            berth_checkpoint *checkpoint;
-            berth_error error;
             cr_assert_eq(berth_config_patch(options[i], NULL), 0);
-            int status = open_shelf(&shelf, said, &checkpoint, &error);
+            int status = open_shelf(&shelf, said);
             berth_config_unpatch(NULL);
             cr_expect(status < 0 && status != BERTH_E_CALLBACK && status != BERTH_E_MEMORY,
                       "%zu bytes said: %s", said, error.message);
@@ -293,10 +254,8 @@ Test(bad_input, ranges_outside)
         {-1, 1}, {0, -1},        {0, 7},         {7, 0},         {6, 1},
         {1, 6},  {INT64_MAX, 1}, {1, INT64_MAX}, {INT64_MIN, 1}, {INT64_MAX, INT64_MAX},
         {3, -3}};
-    berth_checkpoint *checkpoint;
     berth_archive *archive;
     berth_record record;
-    berth_error error;
     float few[8];
 
     cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0);
@@ -310,7 +269,7 @@ Test(bad_input, ranges_outside)
     cr_expect_eq(berth_tensor_read(checkpoint, tensor, 0, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_read(checkpoint, NULL, 0, 1, few, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_read(NULL, tensor, 0, 1, few, &error), BERTH_E_ARGUMENT);
-    berth_close(checkpoint);
+    close_opened();
 
     cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0);
     cr_assert_eq(berth_archive_find(archive, "data/0", &record, &error), 0);
@@ -331,8 +290,6 @@ Test(bad_input, ranges_outside)
 Test(bad_input, tensors_that_do_not_fit_their_storage)
 {
     static const int64_t shape[] = {4, 3}, stride[] = {1, 1}, wide[] = {INT64_MAX, 4};
-    berth_checkpoint *checkpoint;
-    berth_error error;
     float few[12];
 
     cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0);
@@ -351,5 +308,4 @@ Test(bad_input, tensors_that_do_not_fit_their_storage)
         cr_expect_null(berth_tensor_data(checkpoint, bad[i], &error), "%zu", i);
         cr_expect_lt(berth_load(checkpoint, &selection, NULL, &error), 0, "%zu", i);
     }
-    berth_close(checkpoint);
 }

@@ -8,17 +8,15 @@
 #include <unistd.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/scene.h"
-#include "tests/support/sources.h"
 
 /* Before anything has asked for the environment, which is read once. */
 static void set_up(void)
 {
     cr_assert_eq(setenv("BERTH_SERIALIZATION_DEBUG", "1", 1), 0);
-    begin_scene("lie.pt");
+    begin_sample_file();
 }
 
-TestSuite(debug, .init = set_up, .fini = end_scene, .timeout = 300);
+TestSuite(debug, .init = set_up, .fini = end_sample_file, .timeout = 300);
 
 /* ---- lies ---- */
 
@@ -142,81 +140,70 @@ static const struct {
 };
 #define N_LIES (sizeof lies / sizeof *lies)
 
-static uint8_t *plant(size_t which, size_t *nbytes)
+/* The file, and the one at `path`. */
+static void plant(size_t which)
 {
-    struct archive archive = sample();
-
+    begin_sample();
     if (lies[which].swapped[0])
-        swap_records(&archive, lies[which].swapped[0], lies[which].swapped[1]);
-    if (lies[which].added) {
-        add_text(&archive, lies[which].added, "mine");
-        for (size_t i = archive.n - 1; i > 4; i--) {
-            struct record kept = archive.records[i];
-            archive.records[i] = archive.records[i - 1];
-            archive.records[i - 1] = kept;
-        }
-    }
-    uint8_t *file =
-        build(&archive, 64, true, lies[which].lie.record ? &lies[which].lie : NULL, nbytes);
+        swap_records(lies[which].swapped[0], lies[which].swapped[1]);
+    if (lies[which].added)
+        insert_text(lies[which].added, "mine");
+    build(lies[which].lie.record ? &lies[which].lie : NULL);
     file[lies[which].edit.at] ^= lies[which].edit.bits;
-    free_archive(&archive);
-    return file;
+    test_write_file(path, file, file_nbytes);
 }
 
 /* ---- through every function that opens ---- */
 
-struct opener {
-    const char *name; /* what errors begin with */
-    int (*open)(const uint8_t *bytes, size_t nbytes, const berth_params *call,
-                berth_checkpoint **checkpoint, berth_error *error);
-};
-
-static int open_path(const uint8_t *bytes, size_t nbytes, const berth_params *call,
-                     berth_checkpoint **checkpoint, berth_error *error)
+static int open_path(const berth_params *call)
 {
-    (void)bytes, (void)nbytes;
-    return berth_open(path, call, checkpoint, error);
+    return berth_open(path, call, &checkpoint, &error);
 }
 
-static int open_descriptor(const uint8_t *bytes, size_t nbytes, const berth_params *call,
-                           berth_checkpoint **checkpoint, berth_error *error)
+static int open_descriptor(const berth_params *call)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int result = berth_open_source(FROM_FD(fd), call, &checkpoint, &error);
 
-    (void)bytes, (void)nbytes;
-    int result = test_open_fd(fd, call, checkpoint, error);
     (void)close(fd);
     return result;
 }
 
-static int open_memory(const uint8_t *bytes, size_t nbytes, const berth_params *call,
-                       berth_checkpoint **checkpoint, berth_error *error)
+static int open_memory(const berth_params *call)
 {
-    return test_open_memory(bytes, nbytes, call, checkpoint, error);
+    return berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error);
 }
 
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
-    memcpy(buffer, (const uint8_t *)context + offset, nbytes);
+    (void)context;
+    memcpy(buffer, file + offset, nbytes);
     return 0;
 }
 
-static int open_function(const uint8_t *bytes, size_t nbytes, const berth_params *call,
-                         berth_checkpoint **checkpoint, berth_error *error)
+static int open_function(const berth_params *call)
 {
-    berth_source source = {
-        .nbytes = nbytes, .name = "shelf", .read = read_bytes, .context = (void *)(uintptr_t)bytes};
+    berth_source source = {.nbytes = file_nbytes, .name = "shelf", .read = read_bytes};
 
-    return berth_open_source(&source, call, checkpoint, error);
+    return berth_open_source(&source, call, &checkpoint, &error);
 }
 
-static int verify(const uint8_t *bytes, size_t nbytes, const berth_params *call,
-                  berth_checkpoint **checkpoint, berth_error *error)
+static int verify(const berth_params *call)
 {
-    (void)bytes, (void)nbytes;
-    *checkpoint = NULL;
-    return test_verify(path, call, NULL, NULL, NULL, error);
+    checkpoint = NULL;
+    return berth_verify(FROM_PATH(path), call, NULL, NULL, NULL, &error);
 }
+
+/* The last does not open. */
+static const struct opener {
+    const char *name; /* what errors begin with; NULL: the path */
+    int (*open)(const berth_params *call);
+} openers[] = {{NULL, open_path},
+               {"descriptor ", open_descriptor},
+               {"memory", open_memory},
+               {"shelf", open_function},
+               {NULL, verify}};
+#define N_OPENERS (sizeof openers / sizeof *openers)
 
 static const char *const all_options[] = {
     "",
@@ -232,33 +219,28 @@ static const char *const all_options[] = {
 /* False: one of the options is not part of this build. */
 static bool configure(berth_config *config, const char *options)
 {
-    berth_error error;
-
     if (berth_config_apply(config, options, &error) == 0)
         return true;
     cr_assert_eq(error.code, BERTH_E_UNAVAILABLE, "%s", error.message);
     return false;
 }
 
-static void expect_lie(size_t which, const struct opener *opener, const char *options,
-                       const uint8_t *bytes, size_t nbytes)
+static void expect_lie(size_t which, const struct opener *opener, const char *options)
 {
     berth_config *config = berth_config_new(NULL);
     berth_params call = {.config = config};
-    berth_checkpoint *checkpoint = NULL;
-    berth_error error;
+    const char *name = opener->name ? opener->name : path;
 
     if (configure(config, options)) {
-        int result = opener->open(bytes, nbytes, &call, &checkpoint, &error);
+        int result = opener->open(&call);
         const char *message = strstr(error.message, ": ");
-        cr_expect_eq(result, lies[which].code, "%s, %s, %s: %s", lies[which].what, opener->name,
-                     options, error.message);
-        cr_expect(message && strcmp(message + 2, lies[which].message) == 0, "%s, %s, %s: %s",
-                  lies[which].what, opener->name, options, error.message);
-        cr_expect_eq(strncmp(error.message, opener->name, strlen(opener->name)), 0, "%s",
+        cr_expect_eq(result, lies[which].code, "%s, %s, %s: %s", lies[which].what, name, options,
                      error.message);
+        cr_expect(message && strcmp(message + 2, lies[which].message) == 0, "%s, %s, %s: %s",
+                  lies[which].what, name, options, error.message);
+        cr_expect_eq(strncmp(error.message, name, strlen(name)), 0, "%s", error.message);
         cr_expect_null(checkpoint);
-        berth_close(checkpoint);
+        close_opened();
     }
     berth_config_free(config);
 }
@@ -266,20 +248,11 @@ static void expect_lie(size_t which, const struct opener *opener, const char *op
 /* One reading, Z5 to Z7: not one way in that misses one of them. */
 Test(debug, every_lie_is_named_through_every_way_in)
 {
-    const struct opener openers[] = {{path, open_path},
-                                     {"descriptor ", open_descriptor},
-                                     {"memory", open_memory},
-                                     {"shelf", open_function},
-                                     {path, verify}};
-
     for (size_t which = 0; which < N_LIES; which++) {
-        size_t nbytes;
-        uint8_t *bytes = plant(which, &nbytes);
-        test_write_file(path, bytes, nbytes);
-        for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
+        plant(which);
+        for (size_t i = 0; i < N_OPENERS; i++)
             for (size_t j = 0; j < N_OPTIONS; j++)
-                expect_lie(which, &openers[i], all_options[j], bytes, nbytes);
-        free(bytes);
+                expect_lie(which, &openers[i], all_options[j]);
     }
 }
 
@@ -297,53 +270,32 @@ static void keep_line(void *context, const char *message)
 Test(debug, where_the_directory_is_meant_a_layout_of_another_kind_is_told)
 {
     for (size_t which = 0; which < N_LIES; which++) {
-        size_t nbytes;
-        uint8_t *bytes = plant(which, &nbytes);
-        berth_config *config = berth_config_new(NULL);
-        berth_params call = {.config = config};
-        berth_checkpoint *checkpoint = NULL;
-        berth_error error;
+        plant(which);
         told[0] = 0;
         berth_set_log(keep_line, NULL);
-        cr_assert_eq(berth_config_apply(config, "load.calculate_storage_offsets=off", NULL), 0);
-        if (test_open_memory(bytes, nbytes, &call, &checkpoint, &error) == 0)
+        if (try_file("debug=on load.calculate_storage_offsets=off") == 0)
             cr_expect_not_null(strstr(told, lies[which].message), "%s: %s", lies[which].what, told);
         else
             cr_expect(error.code == BERTH_E_ARCHIVE || error.code == BERTH_E_TENSOR, "%s: %s",
                       lies[which].what, error.message);
         berth_set_log(NULL, NULL);
-        berth_close(checkpoint);
-        berth_config_free(config);
-        free(bytes);
+        close_opened();
     }
 }
 
 /* What is no lie is read, by every way in. */
 Test(debug, a_file_without_any_lie_is_read_through_every_way_in)
 {
-    const struct opener openers[] = {{path, open_path},
-                                     {"descriptor ", open_descriptor},
-                                     {"memory", open_memory},
-                                     {"shelf", open_function}};
-    size_t nbytes;
-    uint8_t *bytes = build_sample(true, &nbytes);
-
-    test_write_file(path, bytes, nbytes);
-    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
+    for (size_t i = 0; i < N_OPENERS - 1; i++)
         for (size_t j = 0; j < N_OPTIONS; j++) {
             berth_config *config = berth_config_new(NULL);
             berth_params call = {.config = config};
-            berth_checkpoint *checkpoint;
-            berth_error error;
             if (configure(config, all_options[j])) {
-                cr_assert_eq(openers[i].open(bytes, nbytes, &call, &checkpoint, &error), 0, "%s",
-                             error.message);
-                char *text = describe(checkpoint);
-                cr_expect_str_eq(text, sample_text, "%s, %s", openers[i].name, all_options[j]);
-                free(text);
-                berth_close(checkpoint);
+                cr_assert_eq(openers[i].open(&call), 0, "%s, %s: %s", openers[i].name,
+                             all_options[j], error.message);
+                expect_sample_values();
+                close_opened();
             }
             berth_config_free(config);
         }
-    free(bytes);
 }

@@ -2,7 +2,6 @@
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
 #include "format/values/value.h"
 #include "tests/support/load/device_scene.h"
-#include "tests/support/sources.h"
 
 #include "io/file_system.h"
 
@@ -281,7 +280,7 @@ static const char *way_to_device(const char *options)
 Test(device, nothing_is_mapped_that_goes_there)
 {
     cr_expect_str_eq(way_to_device("load.method=map"), "read: it goes to a device");
-    cr_expect_null(checkpoint->source.access.map.base);
+    cr_expect_null(checkpoint->source.access.map.address);
     cr_expect_str_eq(way_to_device("load.method=read"), "read: load.method=read");
 }
 
@@ -297,7 +296,7 @@ Test(device, sources_of_all_kinds_come_there)
     uint8_t *bytes = test_read_file(path, &nbytes);
     const berth_source source = {.nbytes = nbytes, .read = read_memory, .context = bytes};
 
-    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error), 0);
     place_all(&as_they_were);
     (void)fetched(NULL);
     expect_all_as_they_were();

@@ -4,7 +4,6 @@
  * counted.
  */
 #include "tests/support/load/fetch_scene.h"
-#include "tests/support/sources.h"
 
 TestSuite(fetch, .init = begin_fetch, .fini = end_fetch);
 
@@ -212,75 +211,60 @@ Test(fetch, mixes_methods_in_one_checkpoint)
 
 /* ---- sources that are no files ---- */
 
-struct counted {
-    const uint8_t *bytes;
-    atomic_uint n_reads;
-    atomic_uint_fast64_t moved_nbytes;
-    bool fails;
-};
+static atomic_uint n_file_reads;
+static atomic_uint_fast64_t read_nbytes;
+static bool source_fails;
 
-static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
-    struct counted *counted = context;
-
-    if (counted->fails)
+    (void)context;
+    if (source_fails)
         return EIO;
-    memcpy(buffer, counted->bytes + offset, nbytes);
-    counted->n_reads++;
-    counted->moved_nbytes += nbytes;
+    memcpy(buffer, file + offset, nbytes);
+    n_file_reads++;
+    read_nbytes += nbytes;
     return 0;
+}
+
+static void open_source(const char *options)
+{
+    berth_source source = {.nbytes = file_nbytes, .name = "far", .read = read_bytes};
+
+    cr_assert_eq(berth_open_source(&source, only(options, NULL), &checkpoint, &error), 0, "%s",
+                 error.message);
+    n_file_reads = 0;
+    read_nbytes = 0;
 }
 
 /* Small storages cost no request each. */
 Test(fetch, of_many_small_ones_takes_few_requests)
 {
     enum { N = 3000 };
-    static const int64_t shape[] = {1000};
     static const uint8_t bytes[1000] = {1, 2, 3};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_list(tree);
-    void *saved;
-    size_t nbytes;
 
     for (int i = 0; i < N; i++)
-        berth_list_append(root, test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
-    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, NULL), 0);
-    struct counted counted = {.bytes = saved};
-    berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
-    berth_close(checkpoint);
-    cr_assert_eq(berth_config_patch("io.threads=3 io.chunk_nbytes=1MiB", NULL), 0);
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_unpatch(NULL), 0);
-    counted.n_reads = 0;
-    counted.moved_nbytes = 0;
+        berth_list_append(root, test_vector(tree, BERTH_UINT8, bytes, 1000));
+    save_file(root, "");
+    berth_tree_free(tree);
+    open_source("io.threads=3 io.chunk_nbytes=1MiB");
     berth_stats stats = fetched(NULL);
-    cr_expect_eq(counted.n_reads, stats.n_requests);
-    cr_expect_eq(counted.moved_nbytes, stats.moved_nbytes);
-    cr_expect_leq(counted.n_reads, nbytes / (1 << 20) + 1);
+    cr_expect_eq(n_file_reads, stats.n_requests);
+    cr_expect_eq(read_nbytes, stats.moved_nbytes);
+    cr_expect_leq(n_file_reads, file_nbytes / (1 << 20) + 1);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the source is a function");
     for (size_t i = 0; i < N; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         cr_assert_eq(memcmp(berth_storage_data(checkpoint, storage, NULL), bytes, 1000), 0);
     }
-    berth_close(checkpoint);
-    checkpoint = NULL;
-    berth_free(saved);
-    berth_tree_free(tree);
 }
 
 Test(fetch, of_a_source_that_fails_tells_what_it_said)
 {
-    size_t nbytes;
-    uint8_t *bytes = test_read_file(path, &nbytes);
-    struct counted counted = {.bytes = bytes};
-    berth_source source = {
-        .nbytes = nbytes, .name = "far", .read = counted_read, .context = &counted};
-
-    cr_assert_eq(berth_config_patch("io.threads=1", NULL), 0);
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_unpatch(NULL), 0);
-    counted.fails = true;
+    open_source("io.threads=1");
+    source_fails = true;
     cr_expect_eq(berth_load(checkpoint, &(berth_selection){.pattern = "t1"}, NULL, &error),
                  BERTH_E_CALLBACK);
     char expected[200];
@@ -289,12 +273,9 @@ Test(fetch, of_a_source_that_fails_tells_what_it_said)
                    "Input/output error",
                    (unsigned long long)tensor_at(1)->storage->offset);
     cr_expect_str_eq(error.message, expected, "%s", error.message);
-    counted.fails = false;
+    source_fails = false;
     fetched(NULL);
     expect_elements();
-    berth_close(checkpoint);
-    checkpoint = NULL;
-    free(bytes);
 }
 
 /* Used where it lies, or copied where that is not aligned (T5): by the file, or by the caller. */
@@ -303,20 +284,18 @@ Test(fetch, of_memory)
     static const char *const saved[] = {"", "save.storage_alignment=1", ""};
 
     for (size_t i = 0; i < 3; i++) {
-        size_t nbytes;
+        close_opened();
         save_tensors(saved[i]);
-        uint8_t *bytes = test_read_file(path, &nbytes);
-        bytes = realloc(bytes, nbytes + 1);
-        memmove(bytes + (i == 2), bytes, nbytes);
-        cr_assert_eq(test_open_memory(bytes + (i == 2), nbytes, NULL, &checkpoint, &error), 0);
+        file = realloc(file, file_nbytes + 1);
+        memmove(file + (i == 2), file, file_nbytes);
+        cr_assert_eq(
+            berth_open_source(FROM_MEMORY(file + (i == 2), file_nbytes), NULL, &checkpoint, &error),
+            0);
         berth_stats stats = fetched(NULL);
         expect_elements();
         cr_expect_eq(strcmp(stats.method, "memory") == 0, i == 0);
         if (i != 1) /* there it is a matter of luck */
             cr_expect_str_eq(stats_at(3).reason, i == 0 ? "the source is memory"
                                                         : "it is not aligned for its elements");
-        berth_close(checkpoint);
-        checkpoint = NULL;
-        free(bytes);
     }
 }

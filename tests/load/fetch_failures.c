@@ -104,7 +104,7 @@ Test(fetch_failures, compares_crcs_of_what_it_brings)
     static const char *const options[] = {"load.method=read " BACK, "load.method=direct " BACK,
                                           "load.method=map " BACK};
     const berth_selection others = {.pattern = "t[!3]"};
-    berth_params call = {.config = NULL};
+    char checked[200];
 
     for (size_t i = 0; i < 3; i++) {
         open_as(options[i]);
@@ -112,26 +112,21 @@ Test(fetch_failures, compares_crcs_of_what_it_brings)
         off_t at = (off_t)tensor_at(3)->storage->offset + 3000001;
         uint8_t byte = (uint8_t) ~((const uint8_t *)elements[3])[3000001];
         cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
-        cr_assert_eq(berth_config_patch(options[i], NULL), 0);
-        cr_assert_eq(berth_config_patch("load.check=data", NULL), 0);
-        berth_config *config = berth_config_new(NULL);
-        call.config = config;
-        cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CHECKSUM, "%s",
+        (void)snprintf(checked, sizeof checked, "load.check=data %s", options[i]);
+        const berth_params *call = only(checked, NULL);
+        cr_expect_eq(berth_load(checkpoint, NULL, call, &error), BERTH_E_CHECKSUM, "%s",
                      options[i]);
         cr_expect_str_eq(error.record, "data/3");
         cr_expect_eq(stats_at(3).crc32, BERTH_CRC_BAD);
         cr_expect_not(is_memory(3));
         cr_expect_not(is_memory(5));
-        cr_expect_eq(berth_load(checkpoint, &others, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(berth_load(checkpoint, &others, call, &error), 0, "%s", error.message);
         cr_expect_eq(stats_at(5).crc32, BERTH_CRC_GOOD);
         byte = (uint8_t)~byte;
         cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
-        cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), 0, "%s", error.message);
+        cr_expect_eq(berth_load(checkpoint, NULL, call, &error), 0, "%s", error.message);
         cr_expect_eq(stats_at(3).crc32, BERTH_CRC_GOOD);
         (void)close(fd);
-        berth_config_free(config);
-        berth_config_unpatch(NULL);
-        berth_config_unpatch(NULL);
     }
 }
 
@@ -147,7 +142,6 @@ Test(fetch_failures, without_crcs_in_the_file_says_so)
 /* ---- two who want the same ---- */
 
 struct slow {
-    const uint8_t *bytes;
     pthread_t other;
     bool has_other;
     atomic_uint n_reads;
@@ -173,22 +167,24 @@ static int slow_read(void *context, void *buffer, size_t nbytes, uint64_t offset
     slow->n_reads += checkpoint != NULL;
     if (checkpoint && slow->fails-- > 0)
         return EIO;
-    memcpy(buffer, slow->bytes + offset, nbytes);
+    memcpy(buffer, file + offset, nbytes);
     return 0;
+}
+
+static void open_source(int (*read)(void *, void *, size_t, uint64_t), void *context)
+{
+    berth_source source = {.nbytes = file_nbytes, .read = read, .context = context};
+    const berth_params *call = only("io.threads=1 io.chunk_nbytes=128MiB", NULL);
+
+    cr_assert_eq(berth_open_source(&source, call, &checkpoint, &error), 0, "%s", error.message);
 }
 
 Test(fetch_failures, who_asks_for_what_is_coming_waits_and_brings_it_when_it_did_not_come)
 {
-    size_t nbytes;
-    uint8_t *bytes = test_read_file(path, &nbytes);
-
     for (int fails = 0; fails < 2; fails++) {
-        struct slow slow = {.bytes = bytes, .fails = fails};
-        berth_source source = {.nbytes = nbytes, .read = slow_read, .context = &slow};
+        struct slow slow = {.fails = fails};
         void *got;
-        cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=128MiB", NULL), 0);
-        cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
-        cr_assert_eq(berth_config_unpatch(NULL), 0);
+        open_source(slow_read, &slow);
         int code = berth_load(checkpoint, NULL, NULL, &error);
         cr_expect_eq(code, fails ? BERTH_E_CALLBACK : 0);
         cr_assert_eq(pthread_join(slow.other, &got), 0);
@@ -197,15 +193,12 @@ Test(fetch_failures, who_asks_for_what_is_coming_waits_and_brings_it_when_it_did
         cr_expect_arr_eq(got, elements[3], lengths[3] * 4);
         cr_expect_eq(slow.n_reads, fails ? 2 : 1, "none is read twice");
         cr_expect_eq(is_memory(5), !fails);
-        berth_close(checkpoint);
-        checkpoint = NULL;
+        close_opened();
     }
-    free(bytes);
 }
 
 /* The file, of which one record cannot be read: who tries first waits for who tries next. */
 struct broken {
-    const uint8_t *bytes;
     uint64_t begin, end; /* of the bad bytes */
     atomic_bool is_asked, others_are_read;
     bool is_whole;
@@ -224,7 +217,7 @@ static int broken_read(void *context, void *buffer, size_t nbytes, uint64_t offs
     }
     if (atomic_load(&broken->is_asked))
         atomic_store(&broken->others_are_read, true);
-    memcpy(buffer, broken->bytes + offset, nbytes);
+    memcpy(buffer, file + offset, nbytes);
     return 0;
 }
 
@@ -238,18 +231,13 @@ static void *fetch_one(void *context)
 /* All or nothing, also where another fetch is waited for, fails, and so does what is tried then. */
 Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
 {
-    size_t nbytes;
-    uint8_t *bytes = test_read_file(path, &nbytes);
-    struct broken broken = {.bytes = bytes, .is_whole = true};
-    berth_source source = {.nbytes = nbytes, .read = broken_read, .context = &broken};
+    struct broken broken = {.is_whole = true};
     berth_stats stats;
     berth_params call = {.stats = &stats};
     pthread_t other;
     void *code;
 
-    cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=128MiB", NULL), 0);
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    open_source(broken_read, &broken);
     const berth_storage *storage = tensor_at(3)->storage;
     broken.is_whole = false;
     broken.begin = storage->offset;
@@ -269,9 +257,6 @@ Test(fetch_failures, that_waited_for_another_failure_leaves_nothing)
     broken.is_whole = true;
     fetched(NULL);
     expect_elements();
-    berth_close(checkpoint);
-    checkpoint = NULL;
-    free(bytes);
 }
 
 /* ---- memory ---- */

@@ -96,7 +96,7 @@ static void leave_half_changed(berth_checkpoint *with)
     bth_checkpoint_lock(with);
     with->shown_name.text = with->shown_path.text = freed;
     with->shown_name.capacity = with->shown_path.capacity = 1000000;
-    with->source.access.map.base = freed;
+    with->source.access.map.address = freed;
     with->source.access.map.address = freed;
     with->contents.counts = (bth_record_counts){.known = true, .n_records = 77};
     with->source.access.direct_is_tried = true;

@@ -3,29 +3,28 @@
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
-#include "tests/support/support.h"
 
-static uint8_t *stream(const char *name, size_t *nbytes)
+#define VIEWS "tests/data/old/views-1.13-stream.pth"
+
+static void read_views(void)
 {
-    char path[128];
-
-    (void)snprintf(path, sizeof path, "tests/data/old/%s-1.13-stream.pth", name);
-    return test_read_file(path, nbytes);
+    read_file("old/views-1.13-stream.pth");
 }
 
-static void expect_views(berth_checkpoint *checkpoint)
+TestSuite(legacy, .init = read_views, .fini = end_sample);
+
+static void expect_views(void)
 {
     float base[24];
 
     for (int i = 0; i < 24; i++)
         base[i] = (float)i;
-    expect_floats(checkpoint, "base", base, 24);
-    expect_floats(checkpoint, "tied", base, 24);
-    expect_floats(checkpoint, "row", base + 6, 6);
-    expect_floats(checkpoint, "column", (const float[]){2, 8, 14, 20}, 4);
-    expect_floats(checkpoint, "scalar", (const float[]){3.5F}, 1);
-    expect_floats(checkpoint, "parameter", base, 4);
+    expect_floats("base", base, 24);
+    expect_floats("tied", base, 24);
+    expect_floats("row", base + 6, 6);
+    expect_floats("column", (const float[]){2, 8, 14, 20}, 4);
+    expect_floats("scalar", (const float[]){3.5F}, 1);
+    expect_floats("parameter", base, 4);
 }
 
 Test(legacy, values_are_read_by_every_method)
@@ -37,18 +36,10 @@ Test(legacy, values_are_read_by_every_method)
                                           "load.head_nbytes=1",
                                           "load.mmap=off",
                                           "load.endianness=big"};
-    size_t nbytes;
-    uint8_t *bytes = stream("views", &nbytes);
-
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        berth_checkpoint *checkpoint;
-        berth_error error;
-        cr_assert_eq(open_with(bytes, nbytes, options[i], NULL, &checkpoint, &error), 0, "%s: %s",
-                     options[i], error.message);
-        expect_views(checkpoint);
-        berth_close(checkpoint);
+        open_file(options[i]);
+        expect_views();
     }
-    free(bytes);
 }
 
 Test(legacy, storages_and_their_views_come_together)
@@ -57,16 +48,13 @@ Test(legacy, storages_and_their_views_come_together)
                                           "load.method=map load.check=data", "load.mmap=off"};
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        berth_checkpoint *checkpoint;
-        berth_error error;
         berth_stats stats;
         cr_assert_eq(berth_config_patch(options[i], NULL), 0);
-        cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL),
-                     0);
+        cr_assert_eq(berth_open(VIEWS, NULL, &checkpoint, NULL), 0);
         cr_assert_eq(berth_load(checkpoint, NULL, &(berth_params){.stats = &stats}, &error), 0,
                      "%s", error.message);
         uint64_t before = atomic_load(&checkpoint->source.reader.n_requests);
-        expect_views(checkpoint);
+        expect_views();
         cr_expect_eq(atomic_load(&checkpoint->source.reader.n_requests), before, "all is there");
         for (size_t k = 0; k < checkpoint->storages.n; k++) {
             berth_storage_stats told;
@@ -74,17 +62,16 @@ Test(legacy, storages_and_their_views_come_together)
             cr_assert_eq(berth_storage_get_stats(checkpoint, storage, &told, NULL), 0);
             cr_expect_str_neq(told.method, "none");
         }
-        berth_close(checkpoint);
+        close_opened();
         berth_config_unpatch(NULL);
     }
 }
 
 Test(legacy, payloads_are_not_aligned_but_memory_is)
 {
-    berth_checkpoint *checkpoint;
     bool any_odd = false;
 
-    cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open(VIEWS, NULL, &checkpoint, NULL), 0);
     for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
         berth_named_tensor named;
         cr_assert_eq(berth_tensor_at(checkpoint, i, &named, NULL), 0);
@@ -97,28 +84,20 @@ Test(legacy, payloads_are_not_aligned_but_memory_is)
         }
     }
     cr_expect(any_odd);
-    berth_close(checkpoint);
 }
 
 Test(legacy, views_lie_in_the_memory_of_their_root)
 {
-    berth_checkpoint *checkpoint;
-
-    cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
-    const float *base =
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base", NULL), NULL);
-    const float *row =
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row", NULL), NULL);
+    cr_assert_eq(berth_open(VIEWS, NULL, &checkpoint, NULL), 0);
+    const float *base = data_of("base");
+    const float *row = data_of("row");
     cr_expect_eq(row, base + 6);
-    berth_close(checkpoint);
 }
 
 Test(legacy, tells_what_it_is)
 {
-    berth_checkpoint *checkpoint;
     berth_info info;
     berth_verdict verdict;
-    berth_error error;
 
     cr_assert_eq(berth_open("tests/data/old/many-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
     cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0, "%s", error.message);
@@ -130,9 +109,10 @@ Test(legacy, tells_what_it_is)
     cr_expect_eq(info.n_tensors, 13);
     cr_expect_eq(info.storages_nbytes, 4 * 3 * 91);
     cr_expect_not(info.calculated_offsets);
-    berth_close(checkpoint);
-    cr_assert_eq(
-        test_verify("tests/data/old/many-1.13-stream.pth", NULL, NULL, NULL, &verdict, &error), 0);
+    close_opened();
+    cr_assert_eq(berth_verify(FROM_PATH("tests/data/old/many-1.13-stream.pth"), NULL, NULL, NULL,
+                              &verdict, &error),
+                 0);
     cr_expect_eq(verdict.n_storages, 13);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 13);
@@ -141,90 +121,64 @@ Test(legacy, tells_what_it_is)
 
 Test(legacy, a_pickled_module_is_refused)
 {
-    size_t nbytes;
-    uint8_t *bytes = stream("module", &nbytes);
-
+    read_file("old/module-1.13-stream.pth");
     expect_failure(
-        bytes, nbytes, "", BERTH_E_FORBIDDEN,
+        "", BERTH_E_FORBIDDEN,
         "memory: object at byte 153: global __main__ Scale is not allowed in a checkpoint "
         "(load.unknown_globals = inert lists such files without running anything)");
-    free(bytes);
 }
 
 Test(legacy, cut_at_any_byte_is_refused)
 {
-    size_t nbytes;
-    uint8_t *bytes = stream("views", &nbytes);
-    berth_checkpoint *checkpoint;
-    berth_error error;
-
-    for (size_t cut = 0; cut < nbytes; cut++) {
+    for (size_t cut = 0; cut < file_nbytes; cut++) {
         uint8_t *copy = malloc(cut + 1);
-        memcpy(copy, bytes, cut);
-        int result = open_with(copy, cut, "load.check=none", NULL, &checkpoint, &error);
-        cr_expect_lt(result, 0, "cut at %zu", cut);
+        memcpy(copy, file, cut);
+        cr_expect_lt(open_bytes(copy, cut, "load.check=none"), 0, "cut at %zu", cut);
         cr_expect_eq(strncmp(error.message, "memory: ", 8), 0, "%s", error.message);
         free(copy);
     }
-    free(bytes);
 }
 
 Test(legacy, with_bytes_behind_it_is_refused)
 {
-    size_t nbytes;
-    uint8_t *bytes = stream("views", &nbytes);
-    uint8_t *longer = calloc(1, nbytes + 1);
-
-    memcpy(longer, bytes, nbytes);
-    expect_failure(longer, nbytes + 1, "", BERTH_E_ARCHIVE,
-                   "memory: at byte 1705: 1 bytes follow the last storage");
-    free(longer);
-    free(bytes);
+    file_nbytes++; /* a zero */
+    expect_failure("", BERTH_E_ARCHIVE, "memory: at byte 1705: 1 bytes follow the last storage");
 }
 
 /* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */
 Test(legacy, a_flipped_bit_does_no_harm)
 {
-    size_t nbytes;
-    uint8_t *bytes = stream("views", &nbytes);
-    berth_checkpoint *checkpoint;
-    berth_error error;
-
-    for (size_t at = 0; at < nbytes; at++)
+    for (size_t at = 0; at < file_nbytes; at++)
         for (int bit = 0; bit < 8; bit++) {
-            bytes[at] ^= (uint8_t)(1 << bit);
+            file[at] ^= (uint8_t)(1 << bit);
             test_memory_watch();
-            if (test_open_memory(bytes, nbytes, NULL, &checkpoint, &error) == 0) {
+            if (berth_open_source(FROM_MEMORY(file, file_nbytes), NULL, &checkpoint, &error) == 0) {
                 for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
                     berth_named_tensor named;
                     if (berth_tensor_at(checkpoint, i, &named, &error) == 0)
                         (void)berth_tensor_data(checkpoint, named.tensor, &error);
                 }
-                berth_close(checkpoint);
+                close_opened();
             }
             struct test_memory seen = test_memory_seen();
             test_memory_unwatch();
             cr_expect_eq(seen.live_nbytes, 0);
-            cr_expect_leq(seen.peak_nbytes, 64 * nbytes + 65536, "byte %zu", at);
-            bytes[at] ^= (uint8_t)(1 << bit);
+            cr_expect_leq(seen.peak_nbytes, 64 * file_nbytes + 65536, "byte %zu", at);
+            file[at] ^= (uint8_t)(1 << bit);
         }
-    free(bytes);
 }
 
 Test(legacy, its_storages_can_be_read_for_saving_again)
 {
-    berth_checkpoint *checkpoint, *again;
     void *saved;
     size_t nbytes;
-    berth_error error;
 
-    cr_assert_eq(berth_open("tests/data/old/views-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open(VIEWS, NULL, &checkpoint, NULL), 0);
     cr_assert_eq(
         berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL, &error),
         0, "%s", error.message);
-    berth_close(checkpoint);
-    cr_assert_eq(test_open_memory(saved, nbytes, NULL, &again, &error), 0, "%s", error.message);
-    expect_views(again);
-    berth_close(again);
+    cr_assert_eq(open_bytes(saved, nbytes, ""), 0, "%s", error.message);
+    expect_views();
+    close_opened();
     berth_free(saved);
 }

@@ -9,7 +9,8 @@
 #include "format/bytes.h"
 #include "load/checkpoint.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+
+TestSuite(listing, .init = begin_sample_file, .fini = end_sample_file);
 
 /* ---- both ways ---- */
 
@@ -20,33 +21,29 @@ struct outcome {
     berth_info info;
 };
 
-static struct outcome open_one_way(const char *path, bool parsed)
+static struct outcome open_one_way(bool parsed)
 {
     struct outcome outcome = {0};
-    berth_config *config = berth_config_new(NULL);
-    berth_params call = {.config = config};
-    berth_checkpoint *checkpoint;
-    berth_error error = {0};
-
-    cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
+    const berth_params *call = only("load.check=directory", NULL);
     const berth_source source = berth_from_path(path);
-    outcome.code = parsed ? bth_checkpoint_open(&source, config, &call, &checkpoint, &error)
-                          : berth_open(path, &call, &checkpoint, &error);
+
+    error = (berth_error){0};
+    outcome.code = parsed ? bth_checkpoint_open(&source, call->config, call, &checkpoint, &error)
+                          : berth_open(path, call, &checkpoint, &error);
     (void)snprintf(outcome.message, sizeof outcome.message, "%s", error.message);
     if (outcome.code == 0) {
         outcome.is_parsed = checkpoint->contents.container.known;
         cr_assert_eq(berth_get_info(checkpoint, &outcome.info, NULL), 0);
         outcome.info.archive = NULL; /* freed by now */
-        berth_close(checkpoint);
+        close_opened();
     }
-    berth_config_free(config);
     return outcome;
 }
 
 /* Whether it was parsed without need; the rest must be the same. */
-static bool same_both_ways(const char *path, const char *what, size_t at)
+static bool same_both_ways(const char *what, size_t at)
 {
-    struct outcome short_way = open_one_way(path, false), long_way = open_one_way(path, true);
+    struct outcome short_way = open_one_way(false), long_way = open_one_way(true);
 
     cr_assert_eq(short_way.code, long_way.code, "%s %zu: %s, but %s", what, at, short_way.message,
                  long_way.message);
@@ -58,66 +55,36 @@ static bool same_both_ways(const char *path, const char *what, size_t at)
     return short_way.is_parsed;
 }
 
-struct file {
-    char *folder, *path;
-};
-
-static struct file new_file(void)
-{
-    struct file file = {.folder = test_folder_new()};
-
-    file.path = test_path(file.folder, "sample.pt");
-    return file;
-}
-
-static void remove_file(struct file *file)
-{
-    free(file->path);
-    test_folder_remove(file->folder);
-}
-
 /* ---- what is rendered ---- */
 
 Test(listing, of_a_plain_file_is_not_taken_apart)
 {
     for (int with_crc = 0; with_crc < 2; with_crc++) {
-        struct file file = new_file();
-        size_t nbytes;
-        uint8_t *bytes = build_sample(with_crc, &nbytes);
-        test_write_file(file.path, bytes, nbytes);
-        cr_expect_not(same_both_ways(file.path, "plain", 0));
-        struct outcome outcome = open_one_way(file.path, false);
+        build_with(64, with_crc, NULL);
+        test_write_file(path, file, file_nbytes);
+        cr_expect_not(same_both_ways("plain", 0));
+        struct outcome outcome = open_one_way(false);
         cr_expect_eq(outcome.info.n_records, 9);
         cr_expect_eq(outcome.info.n_unknown_records, 0);
         cr_expect_eq(outcome.info.n_crc32, with_crc ? 9 : 0);
-        free(bytes);
-        remove_file(&file);
     }
 }
 
 Test(listing, needs_no_request_of_its_own)
 {
-    struct file file = new_file();
-    size_t nbytes;
-    uint8_t *bytes = build_sample(true, &nbytes);
     berth_stats stats;
     berth_params call = {.stats = &stats};
-    berth_checkpoint *checkpoint;
     berth_info info;
 
-    test_write_file(file.path, bytes, nbytes);
-    cr_assert_eq(berth_config_patch("debug=off load.check=directory", NULL), 0);
-    cr_assert_eq(berth_open(file.path, &call, &checkpoint, NULL), 0);
+    patch("debug=off load.check=directory");
+    cr_assert_eq(berth_open(path, &call, &checkpoint, NULL), 0);
     cr_expect_eq(stats.n_records, 9);
     uint64_t n_requests = stats.n_requests;
     cr_assert_eq(berth_get_info(checkpoint, &info, NULL), 0);
     bth_checkpoint_stats(checkpoint, &call);
     cr_expect_eq(stats.n_requests, n_requests);
     cr_expect_eq(info.n_records, 9);
-    berth_close(checkpoint);
     berth_config_unpatch(NULL);
-    free(bytes);
-    remove_file(&file);
 }
 
 /* ---- what is not ---- */
@@ -125,91 +92,79 @@ Test(listing, needs_no_request_of_its_own)
 /* Every bit of the directory and of what follows it. */
 Test(listing, with_one_bit_wrong_is_judged_as_if_it_were_taken_apart, .timeout = 300)
 {
-    struct file file = new_file();
-    size_t nbytes, n_parsed = 0;
-    uint8_t *bytes = build_sample(true, &nbytes);
-    size_t begin = nbytes - BTH_ZIP_END_NBYTES - 9 * (BTH_ZIP_CENTRAL_NBYTES + 12);
+    size_t n_parsed = 0,
+           begin = file_nbytes - BTH_ZIP_END_NBYTES - 9 * (BTH_ZIP_CENTRAL_NBYTES + 12);
 
-    test_write_file(file.path, bytes, nbytes);
-    int fd = open(file.path, O_WRONLY | O_CLOEXEC);
-    for (size_t bit = 8 * begin; bit < 8 * nbytes; bit++) {
-        uint8_t wrong = (uint8_t)(bytes[bit / 8] ^ 1 << bit % 8);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    for (size_t bit = 8 * begin; bit < 8 * file_nbytes; bit++) {
+        uint8_t wrong = (uint8_t)(file[bit / 8] ^ 1 << bit % 8);
         cr_assert_eq(pwrite(fd, &wrong, 1, (off_t)(bit / 8)), 1);
-        n_parsed += same_both_ways(file.path, "bit", bit);
-        cr_assert_eq(pwrite(fd, &bytes[bit / 8], 1, (off_t)(bit / 8)), 1);
+        n_parsed += same_both_ways("bit", bit);
+        cr_assert_eq(pwrite(fd, &file[bit / 8], 1, (off_t)(bit / 8)), 1);
     }
     cr_expect_gt(n_parsed, 0); /* dates, versions: told otherwise, but the same */
     close(fd);
-    free(bytes);
-    remove_file(&file);
 }
 
-/* Opens it both ways, and frees it. */
-static bool written(struct archive *archive, uint8_t *bytes, size_t nbytes, const char *what)
+/* Opens the file both ways; whether it was parsed. The sample is as it was again. */
+static bool written(const char *what)
 {
-    struct file file = new_file();
-
-    test_write_file(file.path, bytes, nbytes);
-    bool is_parsed = same_both_ways(file.path, what, 0);
-    free(bytes);
-    free_archive(archive);
-    remove_file(&file);
+    test_write_file(path, file, file_nbytes);
+    bool is_parsed = same_both_ways(what, 0);
+    begin_sample();
     return is_parsed;
 }
 
-/* A sample with a change; whether it was parsed. */
-static bool changed(void (*change)(struct archive *), const struct lie *lie)
+/* The same of a sample with a change. */
+static bool changed(void (*change)(void), const struct lie *lie)
 {
-    struct archive archive = sample();
-    size_t nbytes;
-
     if (change)
-        change(&archive);
-    uint8_t *bytes = build(&archive, 64, true, lie, &nbytes);
-    return written(&archive, bytes, nbytes, lie ? lie->record : "changed");
+        change();
+    build(lie);
+    return written(lie ? lie->record : "changed");
 }
 
-static void add_unknown(struct archive *archive)
+static void add_unknown(void)
 {
-    add_text(archive, "notes.txt", "mine");
+    add_text("notes.txt", "mine");
 }
 
-static void add_unnamed_storage(struct archive *archive)
+static void add_unnamed_storage(void)
 {
-    add_text(archive, "data/99", "a storage that nothing names");
+    add_text("data/99", "a storage that nothing names");
 }
 
-static void add_program(struct archive *archive)
+static void add_program(void)
 {
-    add_text(archive, "code/a.py", "1");
-    add_text(archive, "constants.pkl", "1");
+    add_text("code/a.py", "1");
+    add_text("constants.pkl", "1");
 }
 
-static void add_small_record_behind(struct archive *archive)
+static void add_small_record_behind(void)
 {
-    remove_record(archive, "byteorder");
-    add_text(archive, "byteorder", NATIVE_BYTEORDER);
+    remove_record("byteorder");
+    add_text("byteorder", NATIVE_BYTEORDER);
 }
 
-static void leave_out_what_follows(struct archive *archive)
+static void leave_out_what_follows(void)
 {
-    remove_record(archive, "version");
-    remove_record(archive, ".data/serialization_id");
+    remove_record("version");
+    remove_record(".data/serialization_id");
 }
 
-static void leave_out_the_id(struct archive *archive)
+static void leave_out_the_id(void)
 {
-    remove_record(archive, ".data/serialization_id");
+    remove_record(".data/serialization_id");
 }
 
-static void leave_out_byteorder(struct archive *archive)
+static void leave_out_byteorder(void)
 {
-    remove_record(archive, "byteorder");
+    remove_record("byteorder");
 }
 
-static void leave_out_a_storage(struct archive *archive)
+static void leave_out_a_storage(void)
 {
-    remove_record(archive, "data/2");
+    remove_record("data/2");
 }
 
 Test(listing, with_other_records_is_taken_apart)
@@ -242,21 +197,20 @@ Test(listing, that_lies_is_taken_apart)
 /* ---- files with bytes exchanged ---- */
 
 /* Wherever one text stands, another one that is as long. */
-static bool renamed(void (*change)(struct archive *), const char *from, const char *to)
+static bool renamed(void (*change)(void), const char *from, const char *to)
 {
-    struct archive archive = sample();
-    size_t nbytes, n = strlen(from), n_found = 0;
+    size_t n = strlen(from), n_found = 0;
 
     if (change)
-        change(&archive);
-    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
-    for (size_t at = 0; at + n <= nbytes; at++)
-        if (memcmp(bytes + at, from, n) == 0) {
-            memcpy(bytes + at, to, n);
+        change();
+    build(NULL);
+    for (size_t at = 0; at + n <= file_nbytes; at++)
+        if (memcmp(file + at, from, n) == 0) {
+            memcpy(file + at, to, n);
             n_found++;
         }
     cr_assert_gt(n_found, 0);
-    return written(&archive, bytes, nbytes, to);
+    return written(to);
 }
 
 /* Z8 */
@@ -279,23 +233,21 @@ Test(listing, of_two_folders_is_taken_apart)
 static bool with_key(const char *key, const char *name)
 {
     static const uint8_t text[] = {'X', 1, 0, 0, 0, '0'};
-    struct archive archive = sample();
-    size_t nbytes, n = strlen(key), at = 0;
-    const uint8_t *pickle = archive.pickled.bytes;
-    uint8_t *changed_pickle = malloc(archive.pickled.nbytes + n);
+    size_t n = strlen(key), at = 0;
+    const uint8_t *pickle = sample.pickled.bytes;
+    uint8_t *changed_pickle = malloc(sample.pickled.nbytes + n);
 
     while (memcmp(pickle + at, text, sizeof text) != 0)
         at++;
     memcpy(changed_pickle, pickle, at + 5);
     changed_pickle[at + 1] = (uint8_t)n;
     memcpy(changed_pickle + at + 5, key, n);
-    memcpy(changed_pickle + at + 5 + n, pickle + at + 6, archive.pickled.nbytes - at - 6);
-    find_record(&archive, "data.pkl")->bytes = changed_pickle;
-    find_record(&archive, "data.pkl")->nbytes += n - 1;
-    find_record(&archive, "data/0")->name = name;
-    uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
+    memcpy(changed_pickle + at + 5 + n, pickle + at + 6, sample.pickled.nbytes - at - 6);
+    set_record("data.pkl", changed_pickle, sample.pickled.nbytes + n - 1);
+    find_record("data/0")->name = name;
+    build(NULL);
     free(changed_pickle);
-    return written(&archive, bytes, nbytes, key);
+    return written(key);
 }
 
 /* Z8: a key that is no number has its name checked. */
@@ -317,88 +269,74 @@ Test(listing, that_ends_elsewhere_than_its_last_entry_is_taken_apart)
     enum { LAST_NBYTES = BTH_ZIP_CENTRAL_NBYTES + sizeof "sample/data/2" - 1 };
 
     for (size_t more = 0; more <= LAST_NBYTES; more += LAST_NBYTES) {
-        struct archive archive = sample();
-        size_t nbytes;
-        leave_out_what_follows(&archive);
-        uint8_t *bytes = build(&archive, 64, true, NULL, &nbytes);
-        size_t end = nbytes - BTH_ZIP_END_NBYTES;
-        bytes = realloc(bytes, nbytes + LAST_NBYTES);
-        bth_cursor cursor = bth_cursor_over(bytes + end + 40, 16);
+        leave_out_what_follows();
+        build(NULL);
+        size_t end = file_nbytes - BTH_ZIP_END_NBYTES;
+        file = realloc(file, file_nbytes + LAST_NBYTES);
+        file_nbytes += more;
+        bth_cursor cursor = bth_cursor_over(file + end + 40, 16);
         uint64_t directory_nbytes = bth_cursor_u64(&cursor), offset = bth_cursor_u64(&cursor);
-        memmove(bytes + end + more - LAST_NBYTES, bytes + end - LAST_NBYTES, LAST_NBYTES);
-        bth_zip_write_end(more ? 7 : 6, offset, directory_nbytes + more, bytes + end + more);
-        (void)written(&archive, bytes, nbytes + more, more ? "one more" : "one less");
+        memmove(file + end + more - LAST_NBYTES, file + end - LAST_NBYTES, LAST_NBYTES);
+        bth_zip_write_end(more ? 7 : 6, offset, directory_nbytes + more, file + end + more);
+        (void)written(more ? "one more" : "one less");
     }
 }
 
-/* Files give archives their names. */
-Test(listing, in_a_folder_of_a_long_name)
+/* Files give archives their names: here n times 'a'. */
+static void save_sample_named(size_t n)
 {
     char name[256];
+    berth_value *root;
+    berth_tree *tree = sample_tree(&root);
 
+    memset(name, 'a', n);
+    (void)snprintf(name + n, sizeof name - n, ".pt");
+    free(path);
+    path = test_path(folder, name);
+    cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
+    berth_tree_free(tree);
+}
+
+Test(listing, in_a_folder_of_a_long_name)
+{
     for (size_t n = 210; n < 250; n++) {
-        struct file file = new_file();
-        berth_value *root;
-        berth_tree *tree = sample_tree(&root);
-        memset(name, 'a', n);
-        (void)snprintf(name + n, sizeof name - n, ".pt");
-        free(file.path);
-        file.path = test_path(file.folder, name);
-        cr_assert_eq(berth_save(file.path, root, NULL, NULL), 0);
-        cr_expect_eq(same_both_ways(file.path, "long", n), n + strlen("/.storage_alignment") > 240,
-                     "%zu", n);
-        berth_tree_free(tree);
-        remove_file(&file);
+        save_sample_named(n);
+        cr_expect_eq(same_both_ways("long", n), n + strlen("/.storage_alignment") > 240, "%zu", n);
     }
 }
 
 /* Nothing is compared behind the directory: an entry is longer than all that follows it. */
 Test(listing, that_ends_before_a_storage_of_a_long_name)
 {
-    char name[256];
-    struct file file = new_file();
-    berth_value *root;
-    berth_tree *tree = sample_tree(&root);
-    size_t nbytes, at = 0;
+    size_t nbytes;
 
-    memset(name, 'a', 210);
-    (void)snprintf(name + 210, sizeof name - 210, ".pt");
-    free(file.path);
-    file.path = test_path(file.folder, name);
-    cr_assert_eq(berth_save(file.path, root, NULL, NULL), 0);
-    uint8_t *bytes = test_read_file(file.path, &nbytes);
+    save_sample_named(210);
+    uint8_t *bytes = test_read_file(path, &nbytes);
     bth_cursor cursor = bth_cursor_over(bytes + nbytes - BTH_ZIP_END_NBYTES + 48, 8);
     uint64_t offset = bth_cursor_u64(&cursor);
-    for (at = offset; memcmp(bytes + at + BTH_ZIP_CENTRAL_NBYTES + 210, "/data/2", 7) != 0; at++)
-        ;
+    size_t at = offset;
+    while (memcmp(bytes + at + BTH_ZIP_CENTRAL_NBYTES + 210, "/data/2", 7) != 0)
+        at++;
     nbytes = at + BTH_ZIP_END_NBYTES;
     uint8_t *cut = malloc(nbytes); /* no byte more */
     memcpy(cut, bytes, at);
     bth_zip_write_end(6, offset, at - offset, cut + at);
-    expect_failure(cut, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
-                   "memory: data/2: data.pkl names it, but the archive does not hold it");
+    expect_failure_of(cut, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
+                      "memory: data/2: data.pkl names it, but the archive does not hold it");
     free(cut);
     free(bytes);
-    berth_tree_free(tree);
-    remove_file(&file);
 }
 
 /* Z1: open did not ask for it. */
 Test(listing, of_a_directory_that_cannot_be_read_fails_when_it_is_asked_for)
 {
-    size_t nbytes;
-    uint8_t *bytes = build_sample(true, &nbytes);
-    berth_checkpoint *checkpoint;
     berth_info info;
-    berth_error error;
 
-    cr_assert_eq(open_with(bytes, nbytes - 1, "load.check=none", NULL, &checkpoint, &error), 0,
-                 "%s", error.message);
+    file_nbytes--;
+    open_file("load.check=none");
     cr_expect_eq(berth_get_info(checkpoint, &info, &error), BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message,
                      "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are "
                      "there",
                      "%s", error.message);
-    berth_close(checkpoint);
-    free(bytes);
 }

@@ -11,7 +11,6 @@
 #include "load/checkpoint.h"
 #include "load/transfer/choice.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/scene.h"
 
 static const char *const names[] = {"auto", "map", "read", "direct"};
 
@@ -186,17 +185,17 @@ Test(methods, to_devices_read_or_read_directly)
 
 Test(methods, that_are_asked_for_are_given_where_they_can_be)
 {
-    const bth_conditions file = {LAZY}, remote = {LAZY, .file_system = BTH_REMOTE};
+    const bth_conditions plain = {LAZY}, remote = {LAZY, .file_system = BTH_REMOTE};
     const bth_conditions memory = {.is_memory = true}, function = {.at_once = true};
     const bth_conditions poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
 
-    expect_way("map", file, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
+    expect_way("map", plain, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
     expect_way("map", remote, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
-    expect_way("map", file, false, BERTH_LOAD_MAP, BERTH_LOAD_READ, "load.mmap=off");
+    expect_way("map", plain, false, BERTH_LOAD_MAP, BERTH_LOAD_READ, "load.mmap=off");
     expect_way("map", poor, true, BERTH_LOAD_MAP, BERTH_LOAD_READ, "the file cannot be mapped");
-    expect_way("read", file, true, BERTH_LOAD_READ, BERTH_LOAD_READ, "load.method=read");
-    expect_way("direct", file, true, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
-    expect_way("direct", file, false, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
+    expect_way("read", plain, true, BERTH_LOAD_READ, BERTH_LOAD_READ, "load.method=read");
+    expect_way("direct", plain, true, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
+    expect_way("direct", plain, false, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
     expect_way("direct", poor, true, BERTH_LOAD_DIRECT, BERTH_LOAD_READ, "the reason");
     for (int asked = BERTH_LOAD_AUTO; asked <= BERTH_LOAD_DIRECT; asked++) {
         expect_way("memory", memory, true, (berth_load_method)asked, BERTH_LOAD_MAP,
@@ -208,36 +207,13 @@ Test(methods, that_are_asked_for_are_given_where_they_can_be)
 
 /* ---- of a file ---- */
 
-static berth_checkpoint *checkpoint;
-static berth_error error;
-
-static void set_up(void)
-{
-    size_t nbytes;
-    uint8_t *bytes = build_sample(true, &nbytes);
-
-    begin_scene("sample.pt");
-    test_write_file(path, bytes, nbytes);
-    free(bytes);
-}
-
 static void tear_down(void)
 {
-    berth_close(checkpoint);
     bth_system_restore();
-    end_scene();
+    end_sample_file();
 }
 
-TestSuite(chosen, .init = set_up, .fini = tear_down);
-
-static void open_as(const char *options)
-{
-    berth_close(checkpoint);
-    checkpoint = NULL;
-    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_unpatch(NULL), 0);
-}
+TestSuite(chosen, .init = begin_sample_file, .fini = tear_down);
 
 /* Asks for one tensor's data, and tells how it became memory: "read: load.method=read". */
 static const char *way_of(const char *name)
@@ -315,7 +291,7 @@ Test(chosen, maps_are_never_made_with_load_mmap_off)
     open_as("load.mmap=off");
     cr_assert_eq(berth_choose(checkpoint, &all, 1, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
-    cr_expect_null(checkpoint->source.access.map.base);
+    cr_expect_null(checkpoint->source.access.map.address);
 }
 
 static int small_ones_are_read(void *context, const berth_storage *storage,
@@ -410,7 +386,7 @@ Test(chosen, what_is_swapped_or_moved_is_read_and_says_so)
 {
     berth_error unasked;
 
-    berth_close(checkpoint);
+    close_opened();
     cr_assert_eq(berth_open("tests/data/torch/unaligned.pt", NULL, &checkpoint, &unasked), 0);
     bool any_read = false;
     for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {

@@ -4,7 +4,6 @@
  * prefetch_passes.c.
  */
 #include "tests/support/load/prefetch_scene.h"
-#include "tests/support/sources.h"
 
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -20,7 +19,7 @@ Test(prefetch, brings_every_storage_by_each_method)
 
     for (size_t i = 0; i < 3; i++) {
         evict_file();
-        open_file("");
+        open_path("");
         (void)snprintf(options, sizeof options, "load.prefetch=%s", methods[i]);
         begin_prefetch(options);
         wait_for_all();
@@ -45,7 +44,7 @@ Test(prefetch, brings_every_storage_by_each_method)
 
 Test(prefetch, populates_where_load_prefetch_says_nothing)
 {
-    open_file("");
+    open_path("");
     begin_prefetch("");
     wait_for_all();
     cr_expect_str_eq(stats.method, "populate");
@@ -54,7 +53,7 @@ Test(prefetch, populates_where_load_prefetch_says_nothing)
 
 Test(prefetch, of_what_is_there_brings_nothing)
 {
-    open_file("");
+    open_path("");
     begin_prefetch("load.prefetch=read");
     wait_for_all();
     berth_prefetch_free(prefetch);
@@ -70,7 +69,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     berth_selection what = {.pattern = "t1?"};
 
     evict_file();
-    open_file("");
+    open_path("");
     const berth_tensor *listed[] = {tensor_at(3), tensor_at(3)};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
@@ -93,7 +92,7 @@ Test(prefetch, brings_only_the_bytes_that_a_view_uses)
 {
     static const int64_t shape[] = {1024}, stride[] = {1};
 
-    open_file("");
+    open_path("");
     berth_tensor view = *tensor_at(5);
     view.shape = shape;
     view.stride = stride;
@@ -109,7 +108,7 @@ Test(prefetch, of_a_pattern_that_fits_nothing_is_an_error)
 {
     berth_selection what = {.pattern = "x*"};
 
-    open_file("");
+    open_path("");
     cr_expect_eq(try_to_begin(&what, 0, "", &prefetch), BERTH_E_NOT_FOUND);
     cr_expect_null(prefetch);
 }
@@ -149,7 +148,7 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     berth_prefetch_stats others;
 
     evict_file();
-    open_file("");
+    open_path("");
     uint64_t before_nbytes = device_nbytes();
     bth_system.posix_fadvise = slow_fadvise;
     bth_system.madvise = slow_madvise;
@@ -172,7 +171,7 @@ Test(prefetch, can_be_cancelled_in_the_middle)
     char expected[300];
 
     evict_file();
-    open_file("");
+    open_path("");
     begin_prefetch("load.prefetch_passes=6");
     cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(3), 0, -1, &error), 0);
     berth_prefetch_cancel(prefetch);
@@ -191,7 +190,7 @@ Test(prefetch, can_be_cancelled_in_the_middle)
 
 Test(prefetch, can_be_freed_at_once)
 {
-    open_file("");
+    open_path("");
     for (int i = 0; i < 20; i++) {
         begin_prefetch("load.prefetch_window_nbytes=4096 load.prefetch_passes=3");
         berth_prefetch_free(prefetch);
@@ -219,7 +218,7 @@ Test(prefetch, locks_pages_on_request_until_it_is_freed)
 {
     berth_selection what = {.pattern = "t0"};
 
-    open_file("");
+    open_path("");
     if (try_to_begin(&what, BERTH_PREFETCH_LOCK, "", &prefetch) < 0)
         cr_skip_test("this user may not lock so much");
     wait_for_all();
@@ -247,7 +246,7 @@ static int limit_of_a_user(int resource, struct rlimit *limit)
 
 Test(prefetch, that_may_not_lock_is_refused_with_the_limit)
 {
-    open_file("");
+    open_path("");
     bth_system.mlock2 = refusing_mlock2;
     bth_system.getrlimit = limit_of_a_user;
     cr_expect_eq(try_to_begin(NULL, BERTH_PREFETCH_LOCK, "", &prefetch), BERTH_E_MEMORY);
@@ -272,7 +271,7 @@ static int noting_madvise(void *address, size_t nbytes, int advice)
 
 Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
 {
-    open_file("");
+    open_path("");
     bth_system.madvise = noting_madvise;
     begin_prefetch("");
     wait_for_all();
@@ -290,7 +289,7 @@ Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
 Test(prefetch, of_what_is_not_mapped_reads_into_the_page_cache)
 {
     evict_file();
-    open_file("load.mmap=off");
+    open_path("load.mmap=off");
     begin_prefetch("load.prefetch=populate");
     advance_through_all();
     cr_expect_str_eq(stats.method, "read");
@@ -303,7 +302,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
     const berth_storage_rule rules[] = {{.pattern = "t1?", .method = BERTH_LOAD_DIRECT},
                                         {.pattern = "t2?", .method = BERTH_LOAD_READ}};
 
-    open_file("");
+    open_path("");
     if (berth_choose(checkpoint, rules, 2, &error) < 0)
         cr_assert_fail("%s", error.message);
     begin_prefetch("");
@@ -343,7 +342,7 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
     const berth_storage_rule read = {.method = BERTH_LOAD_READ},
                              direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
 
-    open_file("");
+    open_path("");
     cr_assert_eq(berth_choose(checkpoint, &read, 1, &error), 0, "%s", error.message);
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0, "%s", error.message);
@@ -351,7 +350,7 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
     expect_none("it is memory of its own already");
     cr_expect_eq(cached_nbytes(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
-    open_file("load.method=map");
+    open_path("load.method=map");
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_choose(checkpoint, &direct, 1, &error), 0, "%s", error.message);
     begin_prefetch("");
@@ -371,7 +370,7 @@ Test(prefetch, of_memory_and_callbacks_has_nothing_to_do)
     uint8_t *bytes = test_read_file(path, &nbytes);
     berth_source source = {.nbytes = nbytes, .read = read_bytes, .context = bytes};
 
-    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, &error), 0);
+    cr_assert_eq(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error), 0);
     expect_none("the source is memory");
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0);
     expect_none("the source is a function");
@@ -384,7 +383,7 @@ Test(prefetch, of_nothing_is_done_at_once)
 
     cr_assert_eq(berth_save(path, berth_make_dict(tree), NULL, &error), 0);
     berth_tree_free(tree);
-    open_file("load.prefetch=populate");
+    open_path("load.prefetch=populate");
     begin_prefetch("io.memory_nbytes=1");
     wait_for_all();
     cr_expect_eq(stats.asked_nbytes + stats.n_passes, 0);
@@ -394,7 +393,7 @@ Test(prefetch, of_nothing_is_done_at_once)
 
 Test(prefetch, refuses_what_makes_no_sense)
 {
-    open_file("");
+    open_path("");
     berth_checkpoint *first = checkpoint;
     const berth_tensor *tensor = tensor_at(0);
     cr_expect_eq(berth_prefetch_begin(NULL, NULL, 0, NULL, &prefetch, &error), BERTH_E_ARGUMENT);
@@ -410,7 +409,7 @@ Test(prefetch, refuses_what_makes_no_sense)
     cr_expect_str_eq(error.message, "the prefetch is NULL");
     cr_expect_eq(berth_prefetch_get_stats(NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the pointer for the statistics is NULL");
-    open_file("");
+    open_path("");
     begin_prefetch("");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor, 0, -1, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), BERTH_E_ARGUMENT);
@@ -424,7 +423,7 @@ Test(prefetch, goes_on_behind_an_open_that_asks_for_it)
     uint64_t all = N_TENSORS * TENSOR_NBYTES;
 
     evict_file();
-    open_file("load.prefetch=advise");
+    open_path("load.prefetch=advise");
     for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
         (void)usleep(10000);
     cr_expect_eq(cached_nbytes(0, all), all);
@@ -435,7 +434,7 @@ Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
     uint64_t all = N_TENSORS * TENSOR_NBYTES;
 
     evict_file();
-    open_file("load.prefetch=advise load.prefetch_passes=12");
+    open_path("load.prefetch=advise load.prefetch_passes=12");
     (void)usleep(100000);
     cr_expect_leq(cached_nbytes(0, all), all / 12 + 131072);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(11), &error));
@@ -466,7 +465,7 @@ Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
 
     evict_file();
     bth_system.madvise = following_madvise;
-    open_file("load.prefetch=advise load.prefetch_passes=12");
+    open_path("load.prefetch=advise load.prefetch_passes=12");
     uintptr_t begin = (uintptr_t)berth_tensor_data(checkpoint, tensor_at(0), &error);
     (void)usleep(100000);
     cr_expect_leq(furthest, begin + TENSOR_NBYTES + pass + slack);

@@ -33,7 +33,7 @@ static void refuse(int advice, int with)
 static void expect_way_back(const char *options, int advice, int with, const char *method)
 {
     evict_file();
-    open_file("");
+    open_path("");
     refuse(advice, with);
     begin_prefetch(options);
     advance_through_all();
@@ -74,7 +74,7 @@ static int interrupted_madvise(void *address, size_t nbytes, int advice)
 
 Test(prefetch_faults, interrupted_advice_is_repeated_w3)
 {
-    open_file("");
+    open_path("");
     bth_system.madvise = interrupted_madvise;
     begin_prefetch("load.prefetch=populate");
     advance_through_all();
@@ -95,7 +95,7 @@ static void expect_error(const char *options, int code, const char *sentence)
 
 Test(prefetch_faults, no_memory_is_an_error_w6)
 {
-    open_file("");
+    open_path("");
     refuse(POPULATE, ENOMEM);
     expect_error("load.prefetch=populate load.prefetch_window_nbytes=64KiB", BERTH_E_MEMORY,
                  "65536 bytes cannot be loaded into memory: Cannot allocate memory");
@@ -104,7 +104,7 @@ Test(prefetch_faults, no_memory_is_an_error_w6)
 
 Test(prefetch_faults, pages_that_cannot_be_read_are_an_error)
 {
-    open_file("");
+    open_path("");
     refuse(POPULATE, EFAULT);
     expect_error("load.prefetch=populate load.prefetch_window_nbytes=64KiB", BERTH_E_SYSTEM,
                  "65536 bytes cannot be loaded into memory: Input/output error");
@@ -123,7 +123,7 @@ static ssize_t broken_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 Test(prefetch_faults, what_cannot_be_read_is_an_error_from_there_on)
 {
     evict_file();
-    open_file("");
+    open_path("");
     bth_system.pread = broken_pread;
     begin_prefetch("load.prefetch=read load.prefetch_passes=12");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS / 2 - 4), 0, -1, &error), 0);
@@ -146,7 +146,7 @@ static ssize_t halting_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 Test(prefetch_faults, short_and_interrupted_reads_go_on_w3)
 {
     evict_file();
-    open_file("");
+    open_path("");
     bth_system.pread = halting_pread;
     begin_prefetch("load.prefetch=read");
     wait_for_all();
@@ -162,7 +162,7 @@ static void expect_truncation(const char *options)
     uint64_t size;
     berth_info info;
 
-    open_file("load.check=directory");
+    open_path("load.check=directory");
     cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0);
     size = info.nbytes;
     begin_prefetch(options);
@@ -201,7 +201,7 @@ static int truncating_madvise(void *address, size_t nbytes, int advice)
 
 Test(prefetch_faults, a_file_that_shrinks_under_the_pages_is_told_f2)
 {
-    open_file("");
+    open_path("");
     bth_system.madvise = truncating_madvise;
     begin_prefetch("load.prefetch=populate");
     cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_TRUNCATED, "%s", error.message);
@@ -226,7 +226,7 @@ static int unknown_mincore(void *address, size_t nbytes, unsigned char *pages)
 
 Test(prefetch_faults, what_is_in_memory_need_not_be_known)
 {
-    open_file("");
+    open_path("");
     bth_system.cachestat = unknown_cachestat;
     bth_system.mincore = unknown_mincore;
     begin_prefetch("load.prefetch=populate");
@@ -250,7 +250,7 @@ Test(prefetch_faults, threads_that_cannot_start_fail_the_begin_w6)
 {
     for (int n = 0; n < 3; n++) {
         char expected[300];
-        open_file("");
+        open_path("");
         bth_system.pthread_create = scarce_threads;
         n_threads_left = n;
         cr_expect_eq(
@@ -308,7 +308,7 @@ static void keep_line(void *context, const char *line)
 
 Test(prefetch_faults, an_error_that_nobody_is_told_goes_to_the_log)
 {
-    open_file("");
+    open_path("");
     berth_set_log(keep_line, NULL);
     refuse(POPULATE, EFAULT);
     begin_prefetch("load.prefetch=populate");

@@ -11,7 +11,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
     static const uint64_t all_passes[] = {1, 2, 4, 12};
     char options[80];
 
-    open_file("");
+    open_path("");
     for (size_t i = 0; i < 4; i++) {
         uint64_t n = all_passes[i];
         (void)snprintf(options, sizeof options, "load.prefetch_passes=%d load.prefetch=%s", (int)n,
@@ -45,7 +45,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
 Test(prefetch_passes, brings_no_bytes_beyond_a_pass_into_memory)
 {
     evict_file();
-    open_file("");
+    open_path("");
     begin_prefetch("load.prefetch=advise load.prefetch_passes=12");
     uint64_t begin_nbytes = cached_nbytes(0, N_TENSORS * TENSOR_NBYTES);
     wait_until_idle();
@@ -61,7 +61,7 @@ Test(prefetch_passes, brings_no_bytes_beyond_a_pass_into_memory)
 Test(prefetch_passes, waits_for_the_tensor_that_the_consumer_is_at)
 {
     evict_file();
-    open_file("");
+    open_path("");
     begin_prefetch("load.prefetch_passes=12");
     for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;
@@ -76,7 +76,7 @@ Test(prefetch_passes, waits_for_the_tensor_that_the_consumer_is_at)
 
 Test(prefetch_passes, goes_through_a_long_tensor_in_parts)
 {
-    open_file("");
+    open_path("");
     const berth_tensor *listed[] = {tensor_at(7)};
     berth_selection what = {.tensors = listed, .n_tensors = 1};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch_passes=4 load.prefetch=read", &prefetch), 0);
@@ -96,7 +96,7 @@ Test(prefetch_passes, goes_through_a_long_tensor_in_parts)
 
 Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
 {
-    open_file("");
+    open_path("");
     begin_prefetch("load.prefetch_passes=12 load.prefetch_min_pass_nbytes=2MiB");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.pass_nbytes, 2 << 20);
@@ -105,7 +105,7 @@ Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
 
 Test(prefetch_passes, keeps_to_the_budget_and_its_window)
 {
-    open_file("");
+    open_path("");
     begin_prefetch("io.memory_nbytes=1MiB load.prefetch_window_nbytes=64KiB");
     wait_until_idle();
     cr_expect_eq(stats.window_nbytes, 65536);
@@ -120,7 +120,7 @@ Test(prefetch_passes, without_room_for_a_window_names_the_storage_and_the_bytes_
 {
     char expected[400];
 
-    open_file("");
+    open_path("");
     const berth_tensor *listed[] = {tensor_at(9), tensor_at(8)};
     berth_selection what = {.tensors = listed, .n_tensors = 2};
     cr_expect_eq(try_to_begin(&what, 0, "io.memory_nbytes=64KiB load.prefetch_window_nbytes=96KiB",
@@ -159,7 +159,7 @@ static void bring_on_device(const char *readahead_kib, const char *options)
     bth_system.open = open_readahead;
     bth_system.posix_fadvise = counted_fadvise;
     evict_file();
-    open_file("");
+    open_path("");
     begin_prefetch(options);
     for (size_t i = 0; i < N_TENSORS; i++) {
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0);

@@ -156,10 +156,9 @@ Test(range, in_the_other_byte_order_is_swapped)
 
 /* A source is asked from several threads, for what is wanted and nothing else. */
 
-static uint8_t *file;
 static atomic_uint_fast64_t asked_nbytes;
 
-static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset)
+static int counting_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     (void)context;
     asked_nbytes += nbytes;
@@ -169,17 +168,13 @@ static int read_file(void *context, void *buffer, size_t nbytes, uint64_t offset
 
 Test(range, of_a_source_is_asked_for_in_chunks)
 {
-    size_t nbytes;
-    const berth_source source = {.read = read_file, .nbytes = file_nbytes};
+    const berth_source source = {.read = counting_read, .nbytes = file_nbytes};
+    const berth_params *call = only("io.threads=4 io.chunk_nbytes=65536", NULL);
 
-    file = test_read_file(path, &nbytes);
-    cr_assert_eq(berth_config_patch("debug=off io.threads=4 io.chunk_nbytes=65536", NULL), 0);
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_unpatch(NULL), 0);
+    cr_assert_eq(berth_open_source(&source, call, &checkpoint, &error), 0, "%s", error.message);
     asked_nbytes = 0;
     expect_long("source");
     cr_expect_eq(asked_nbytes, LONG_NBYTES);
-    free(file);
 }
 
 Test(range, of_a_record_is_read_in_the_same_way)
@@ -191,12 +186,9 @@ Test(range, of_a_record_is_read_in_the_same_way)
 
     for (size_t i = 0; i < 3; i++) {
         char options[200];
-        (void)snprintf(options, sizeof options, "debug=off io.threads=4 io.chunk_nbytes=65536 %s",
-                       ways[i]);
-        cr_assert_eq(berth_config_patch(options, NULL), 0);
-        cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0, "%s",
-                     error.message);
-        cr_assert_eq(berth_config_unpatch(NULL), 0);
+        (void)snprintf(options, sizeof options, "io.threads=4 io.chunk_nbytes=65536 %s", ways[i]);
+        cr_assert_eq(berth_archive_open(FROM_PATH(path), only(options, NULL), &archive, &error), 0,
+                     "%s", error.message);
         cr_assert_eq(berth_archive_find(archive, "data/3", &record, &error), 0);
         count_reads();
         cr_expect_eq(berth_archive_read(archive, &record, buffer, LONG_NBYTES, FIRST * 8, &error),
@@ -282,13 +274,10 @@ Test(range, of_a_file_that_got_shorter_is_an_error_and_no_signal)
 Test(range, of_a_record_with_a_wrong_sum_is_refused)
 {
     uint8_t *buffer = malloc(LONG_NBYTES);
-    size_t nbytes;
 
     open_as("load.method=read io.threads=4 io.chunk_nbytes=65536 load.check=data");
-    uint64_t at = tensor_at(LONG)->storage->offset + 12345;
-    uint8_t *bytes = test_read_file(path, &nbytes);
-    bytes[at] ^= 1;
-    test_write_file(path, bytes, nbytes);
+    file[tensor_at(LONG)->storage->offset + 12345] ^= 1;
+    test_write_file(path, file, file_nbytes);
     cr_expect_eq(read_long(buffer), BERTH_E_CHECKSUM, "%s", error.message);
-    free(bytes), free(buffer);
+    free(buffer);
 }

@@ -6,13 +6,12 @@
 #include <time.h>
 
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+
+TestSuite(reads, .init = begin_sample, .fini = end_sample);
 
 /* ---- a source that counts ---- */
 
 struct counted {
-    const uint8_t *bytes;
-    size_t nbytes;
     long delay_ms; /* of each read */
     size_t n_reads;
     uint64_t offsets[64];
@@ -25,120 +24,97 @@ static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t off
     struct timespec delay = {.tv_nsec = counted->delay_ms * 1000000};
 
     (void)nanosleep(&delay, NULL);
-    if (offset > counted->nbytes || nbytes > counted->nbytes - offset)
+    if (offset > file_nbytes || nbytes > file_nbytes - offset)
         return 22;
     if (counted->n_reads < 64) {
         counted->offsets[counted->n_reads] = offset;
         counted->sizes[counted->n_reads] = nbytes;
     }
     counted->n_reads++;
-    memcpy(buffer, counted->bytes + offset, nbytes);
+    memcpy(buffer, file + offset, nbytes);
     return 0;
 }
 
-static struct counted open_counted(const uint8_t *bytes, size_t nbytes, const char *options)
+/* What it takes to open the file. */
+static struct counted open_counted(const char *options)
 {
-    struct counted counted = {.bytes = bytes, .nbytes = nbytes};
+    struct counted counted = {0};
     berth_source source = {
-        .nbytes = nbytes, .name = "counted", .read = counted_read, .context = &counted};
-    berth_config *config = berth_config_new(NULL);
+        .nbytes = file_nbytes, .name = "counted", .read = counted_read, .context = &counted};
     berth_stats stats;
-    berth_params call = {.config = config, .stats = &stats};
-    berth_checkpoint *checkpoint;
-    berth_error error;
 
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_open_source(&source, &call, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open_source(&source, only(options, &stats), &checkpoint, &error), 0, "%s",
+                 error.message);
     cr_expect_eq(stats.n_requests, counted.n_reads);
-    berth_close(checkpoint);
-    berth_config_free(config);
+    close_opened();
     return counted;
 }
 
-/* n tensors whose names come by a format: as a file. */
-static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, size_t *nbytes)
-    __attribute__((format(printf, 1, 0)));
-
-static uint8_t *build_named(const char *format, size_t n, size_t tensor_nbytes, size_t *nbytes)
+/* A file of n tensors whose names come by a format. */
+__attribute__((format(printf, 1, 0))) static void build_named(const char *format, size_t n,
+                                                              size_t tensor_nbytes)
 {
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     uint8_t *data = calloc(1, tensor_nbytes);
-    const int64_t shape[] = {(int64_t)tensor_nbytes};
-    void *bytes;
     char name[64];
 
     for (size_t i = 0; i < n; i++) {
         (void)snprintf(name, sizeof name, format, i);
-        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, data, 1, shape));
+        berth_dict_set(root, name, test_vector(tree, BERTH_UINT8, data, (int64_t)tensor_nbytes));
     }
-    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, nbytes), OF_VALUE(root), NULL, NULL), 0);
-    uint8_t *copy = malloc(*nbytes);
-    memcpy(copy, bytes, *nbytes);
-    berth_free(bytes);
+    save_file(root, "");
     berth_tree_free(tree);
     free(data);
-    return copy;
 }
 
-/* A checkpoint of n tensors of many bytes: directory and head lie far apart. */
-static uint8_t *build_many(size_t n, size_t tensor_nbytes, size_t *nbytes)
+/* n tensors of many bytes: directory and head lie far apart. */
+static void build_many(size_t n, size_t tensor_nbytes)
 {
-    return build_named("t%zu", n, tensor_nbytes, nbytes);
+    build_named("t%zu", n, tensor_nbytes);
 }
 
 Test(reads, one_read_finds_every_storage)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(50, 100000, &nbytes);
-    struct counted counted = open_counted(file, nbytes, "load.check=none");
+    build_many(50, 100000);
+    struct counted counted = open_counted("load.check=none");
 
     cr_expect_eq(counted.n_reads, 1);
     cr_expect_eq(counted.offsets[0], 0);
     cr_expect_eq(counted.sizes[0], 1 << 20);
-    free(file);
 }
 
 Test(reads, the_directory_costs_one_read_more)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(50, 100000, &nbytes);
-    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    build_many(50, 100000);
+    struct counted counted = open_counted("load.check=directory");
 
     cr_expect_eq(counted.n_reads, 2);
-    cr_expect_eq(counted.offsets[1] + counted.sizes[1], nbytes);
-    free(file);
+    cr_expect_eq(counted.offsets[1] + counted.sizes[1], file_nbytes);
 }
 
 Test(reads, a_long_directory_is_still_read_at_once)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(3000, 1000, &nbytes);
+    build_many(3000, 1000);
 
-    cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
-    cr_expect_eq(open_counted(file, nbytes, "load.check=directory").n_reads, 2);
-    free(file);
+    cr_expect_eq(open_counted("load.check=none").n_reads, 1);
+    cr_expect_eq(open_counted("load.check=directory").n_reads, 2);
 }
 
 Test(reads, without_calculated_offsets_the_directory_is_read_and_every_local_header)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(50, 300000, &nbytes);
-    struct counted counted =
-        open_counted(file, nbytes, "load.check=none load.calculate_storage_offsets=off");
+    build_many(50, 300000);
+    struct counted counted = open_counted("load.check=none load.calculate_storage_offsets=off");
 
     /* Head, tail, and the headers that neither holds. */
     cr_expect_geq(counted.n_reads, 2 + 45);
     cr_expect_leq(counted.n_reads, 2 + 50);
-    free(file);
 }
 
 Test(reads, the_head_grows_fourfold_while_the_pickle_is_longer)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(200, 1000, &nbytes);
-    struct counted counted = open_counted(file, nbytes, "load.check=none load.head_nbytes=1000");
+    build_many(200, 1000);
+    struct counted counted = open_counted("load.check=none load.head_nbytes=1000");
 
     cr_expect_eq(counted.n_reads, 4);
     cr_expect_eq(counted.sizes[0], 1000);
@@ -147,84 +123,65 @@ Test(reads, the_head_grows_fourfold_while_the_pickle_is_longer)
     cr_expect_eq(counted.offsets[2], 4000);
     cr_expect_eq(counted.sizes[2], 12000);
     cr_expect_eq(counted.sizes[3], 48000);
-    free(file);
 }
 
 Test(reads, headers_of_small_neighbours_come_together)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(1000, 1000, &nbytes);
-    struct counted counted =
-        open_counted(file, nbytes, "load.check=headers load.head_nbytes=200000");
+    build_many(1000, 1000);
+    struct counted counted = open_counted("load.check=headers load.head_nbytes=200000");
 
     cr_expect_leq(counted.n_reads, 8);
-    free(file);
 }
 
 /* ---- how many requests, however many tensors ---- */
 
 /* What an open by path asks for. */
-static uint64_t requests_of_path(const char *path, const char *options)
+static uint64_t requests_of_path(const char *options)
 {
-    berth_config *config = berth_config_new(NULL);
     berth_stats stats;
-    berth_params call = {.config = config, .stats = &stats};
-    berth_checkpoint *checkpoint;
-    berth_error error;
 
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-    cr_assert_eq(berth_open(path, &call, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open(path, only(options, &stats), &checkpoint, &error), 0, "%s",
+                 error.message);
     cr_expect_not_null(berth_find_tensor(checkpoint, "model.layers.0.weight", NULL));
-    berth_close(checkpoint);
-    berth_config_free(config);
+    close_opened();
     return stats.n_requests;
 }
 
-static size_t requests_of_archive(const uint8_t *bytes, size_t nbytes)
+static size_t requests_of_archive(void)
 {
-    struct counted counted = {.bytes = bytes, .nbytes = nbytes};
-    berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
-    berth_config *config = berth_config_new(NULL);
-    berth_params call = {.config = config};
+    struct counted counted = {0};
+    berth_source source = {.nbytes = file_nbytes, .read = counted_read, .context = &counted};
     berth_archive *archive;
-    berth_error error;
     berth_record record;
-    char data[4], *end;
+    char data[4] = "", *end;
 
-    cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
-    cr_assert_eq(berth_archive_open(&source, &call, &archive, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_archive_open(&source, only("load.check=directory", NULL), &archive, &error),
+                 0, "%s", error.message);
     size_t n_reads = counted.n_reads;
     cr_assert_eq(berth_archive_find(archive, ".format_version", &record, &error), 0);
     cr_assert_leq(record.nbytes, 3);
-    memset(data, 0, sizeof data);
     cr_expect_eq(berth_archive_read(archive, &record, data, record.nbytes, 0, &error), 0);
     cr_expect_eq(strtol(data, &end, 10), 1, "records are where they are said to be");
     berth_archive_close(archive);
-    berth_config_free(config);
     return n_reads;
 }
 
 static void expect_requests(size_t n, size_t tensor_nbytes, size_t none, size_t directory,
                             size_t archive)
 {
-    size_t nbytes;
-    uint8_t *file = build_named("model.layers.%zu.weight", n, tensor_nbytes, &nbytes);
-    char *folder = test_folder_new(), *path = test_path(folder, "many.pt");
-
-    test_write_file(path, file, nbytes);
-    cr_expect_eq(requests_of_path(path, "load.check=none"), none, "%zu tensors", n);
-    cr_expect_eq(requests_of_path(path, "load.check=directory"), directory, "%zu tensors", n);
-    cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, none, "%zu tensors", n);
-    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    begin_scene("many.pt");
+    build_named("model.layers.%zu.weight", n, tensor_nbytes);
+    test_write_file(path, file, file_nbytes);
+    cr_expect_eq(requests_of_path("load.check=none"), none, "%zu tensors", n);
+    cr_expect_eq(requests_of_path("load.check=directory"), directory, "%zu tensors", n);
+    cr_expect_eq(open_counted("load.check=none").n_reads, none, "%zu tensors", n);
+    struct counted counted = open_counted("load.check=directory");
     cr_expect_eq(counted.n_reads, directory, "%zu tensors", n);
     /* Not a byte of a large file is read twice, and of its tail little but the directory. */
     if (directory > none)
         cr_expect_lt(counted.sizes[directory - 1], n * 128 + 65536 + 8192, "%zu tensors", n);
-    cr_expect_eq(requests_of_archive(file, nbytes), archive, "%zu tensors", n);
-    free(path);
-    test_folder_remove(folder);
-    free(file);
+    cr_expect_eq(requests_of_archive(), archive, "%zu tensors", n);
+    end_scene();
 }
 
 Test(reads, a_file_that_the_head_holds_takes_one)
@@ -253,79 +210,57 @@ Test(reads, records_behind_the_storages_come_with_the_directory)
     enum { N = 1100 };
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_list(tree);
-    berth_config *config = berth_config_new(NULL);
-    berth_params call = {.config = config};
-    const int64_t shape[] = {1024};
     static const uint8_t data[1024];
-    size_t nbytes;
-    void *file;
 
     for (size_t i = 0; i < N; i++)
-        berth_list_append(root, test_tensor(tree, BERTH_UINT8, data, 1, shape));
-    cr_assert_eq(berth_config_apply(config, "save.storage_alignment=32768", NULL), 0);
-    cr_assert_eq(berth_save_to(TO_MEMORY(&file, &nbytes), OF_VALUE(root), &call, NULL), 0);
-    cr_expect_eq(open_counted(file, nbytes, "load.check=none").n_reads, 1);
-    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+        berth_list_append(root, test_vector(tree, BERTH_UINT8, data, sizeof data));
+    save_file(root, "save.storage_alignment=32768");
+    berth_tree_free(tree);
+    cr_expect_eq(open_counted("load.check=none").n_reads, 1);
+    struct counted counted = open_counted("load.check=directory");
     cr_expect_eq(counted.n_reads, 2);
     cr_expect_gt(counted.sizes[1], (size_t)N * (46 + 13) + 2 * 32768 - 4096,
                  "what lies there is more than what the directory is guessed to take");
-    berth_free(file);
-    berth_config_free(config);
-    berth_tree_free(tree);
 }
 
 /* Unless they are long. */
 Test(reads, a_long_record_behind_the_storages_does_not_come_with_the_directory)
 {
     enum { LONG_NBYTES = 3 << 20 };
-    struct archive archive = sample();
     uint8_t *data = calloc(1, LONG_NBYTES);
-    size_t nbytes;
 
-    add_record(&archive, "notes", data, LONG_NBYTES);
-    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
-    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    add_record("notes", data, LONG_NBYTES);
+    build(NULL);
+    struct counted counted = open_counted("load.check=directory");
     cr_expect_geq(counted.n_reads, 2);
-    cr_expect_eq(counted.offsets[1] + counted.sizes[1], nbytes);
+    cr_expect_eq(counted.offsets[1] + counted.sizes[1], file_nbytes);
     cr_expect_lt(counted.sizes[1], 1 << 20);
-    free(file);
     free(data);
-    free_archive(&archive);
 }
 
 /* The tail begins inside the head: only what is missing is read. */
 Test(reads, what_the_head_holds_is_not_read_again)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(12, 90000, &nbytes);
+    build_many(12, 90000);
 
-    cr_assert_gt(nbytes, 1 << 20);
-    cr_assert_lt(nbytes, (1 << 20) + 60000);
-    struct counted counted = open_counted(file, nbytes, "load.check=directory");
+    cr_assert_gt(file_nbytes, 1 << 20);
+    cr_assert_lt(file_nbytes, (1 << 20) + 60000);
+    struct counted counted = open_counted("load.check=directory");
     cr_expect_eq(counted.n_reads, 2);
     cr_expect_eq(counted.offsets[1], 1 << 20);
-    cr_expect_eq(counted.sizes[1], nbytes - (1 << 20));
-    free(file);
+    cr_expect_eq(counted.sizes[1], file_nbytes - (1 << 20));
 }
 
 /* From far away each request takes its time, and nothing else does. */
 Test(reads, a_slow_source_is_asked_no_more_often)
 {
-    size_t nbytes;
-    uint8_t *file = build_many(50, 100000, &nbytes);
-    struct counted counted = {.bytes = file, .nbytes = nbytes, .delay_ms = 20};
-    berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
-    berth_config *config = berth_config_new(NULL);
+    build_many(50, 100000);
+    struct counted counted = {.delay_ms = 20};
+    berth_source source = {.nbytes = file_nbytes, .read = counted_read, .context = &counted};
     berth_stats stats;
-    berth_params call = {.config = config, .stats = &stats};
-    berth_checkpoint *checkpoint;
-    berth_error error;
 
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_open_source(&source, &call, &checkpoint, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_open_source(&source, only("", &stats), &checkpoint, &error), 0, "%s",
+                 error.message);
     cr_expect_eq(counted.n_reads, 2);
     cr_expect_geq(stats.total_seconds, 0.04);
-    berth_close(checkpoint);
-    berth_config_free(config);
-    free(file);
 }

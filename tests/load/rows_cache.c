@@ -37,7 +37,7 @@ TestSuite(rows_cache, .fini = end);
 static void take_of(uint32_t table, struct request *request, const uint64_t *rows, size_t n)
 {
     request->n = n;
-    bth_row_cache_take(&cache, table, rows, n, request->slots, request->missing, &request->result);
+    bth_row_cache_hold(&cache, table, rows, n, request->slots, request->missing, &request->result);
 }
 
 static void take(struct request *request, const uint64_t *rows, size_t n)
@@ -48,12 +48,12 @@ static void take(struct request *request, const uint64_t *rows, size_t n)
 static void fill(const struct request *request)
 {
     for (size_t k = 0; k < request->result.n_missing; k++)
-        bth_row_cache_filled(&cache, request->slots[request->missing[k]]);
+        bth_row_cache_finish(&cache, request->slots[request->missing[k]], true);
 }
 
 static void give(const struct request *request)
 {
-    bth_row_cache_give(&cache, request->slots, request->n);
+    bth_row_cache_release(&cache, request->slots, request->n);
 }
 
 /* Takes, fills and gives back. */
@@ -254,7 +254,7 @@ Test(rows_cache, a_row_that_is_being_read_is_awaited_and_not_read_again)
     take(&second, &row, 1);
     cr_expect_eq(second.result.n_missing, 0);
     cr_expect_eq(second.result.n_awaited, 1);
-    cr_expect_eq(second.slots[0], first.slots[0] | BTH_ROWS_AWAITED);
+    cr_expect_eq(second.slots[0], first.slots[0]);
     cr_expect(bth_row_cache_is_filling(&cache, first.slots[0]));
     give(&second); /* also before it is there */
     cr_expect(bth_row_cache_is_filling(&cache, first.slots[0]));
@@ -274,7 +274,7 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
     begin(1, 2, 1);
     take(&first, &row, 1);
     take(&second, &row, 1);
-    bth_row_cache_lost(&cache, first.slots[0]);
+    bth_row_cache_finish(&cache, first.slots[0], false);
     cr_expect(bth_row_cache_is_lost(&cache, first.slots[0]));
     cr_expect_not(bth_row_cache_is_filling(&cache, first.slots[0]));
     take(&third, others, 2);

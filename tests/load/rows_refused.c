@@ -268,6 +268,7 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
 
 Test(rows_refused, of_what_has_none_are_refused)
 {
+    static const float six[6];
     static const int64_t flat[] = {160}, two[] = {10, 16}, transposed[] = {1, 10}, none[] = {10, 0};
     struct scene *scene = begin_rows(4, 2, "io.threads=1");
     const berth_tensor *table = berth_find_tensor(scene->checkpoint, "table", NULL);
@@ -293,7 +294,7 @@ Test(rows_refused, of_what_has_none_are_refused)
     tensors[2].shape = none;
     tensors[3].dtype = BERTH_QUINT4X2;
     tensors[4].flags = BERTH_META;
-    tensors[5].storage = berth_storage_new(tree, BERTH_FLOAT32, sample_weight, 24, NULL);
+    tensors[5].storage = berth_storage_new(tree, BERTH_FLOAT32, six, sizeof six, NULL);
     for (size_t k = 0; k < 6; k++) {
         cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, &tensors[k], &number, &error),
                      expected[k].code, "%s", error.message);

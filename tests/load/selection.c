@@ -5,28 +5,14 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
-
-static berth_checkpoint *checkpoint;
-static uint8_t *bytes;
-static berth_error error;
 
 static void set_up(void)
 {
-    size_t nbytes;
-
-    bytes = build_sample(true, &nbytes);
-    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
-    error = (berth_error){0};
+    begin_sample();
+    open_file("");
 }
 
-static void tear_down(void)
-{
-    berth_close(checkpoint);
-    free(bytes);
-}
-
-TestSuite(selection, .init = set_up, .fini = tear_down);
+TestSuite(selection, .init = set_up, .fini = end_sample);
 
 /* The keys of the storages meant, joined; or the status. */
 static const char *keys_of(const berth_selection *selection)

@@ -11,63 +11,29 @@
 #include "load/checkpoint.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/sources.h"
-#include "tests/support/support.h"
+
+static void tear_down(void)
+{
+    bth_system_restore();
+    berth_set_log(NULL, NULL);
+    end_sample_file();
+}
+
+TestSuite(storages, .init = begin_sample_file, .fini = tear_down);
+
+/* Opens the file at a path with these options alone. */
+static void open_at(const char *at, const char *options, berth_stats *stats)
+{
+    close_opened();
+    cr_assert_eq(berth_open(at, only(options, stats), &checkpoint, &error), 0, "%s", error.message);
+}
+
+static void open_path(const char *options)
+{
+    open_at(path, options, NULL);
+}
 
 /* ---- one file, many ways ---- */
-
-static berth_config *configured(const char *options)
-{
-    berth_config *config = berth_config_new(NULL);
-    berth_error error;
-
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
-    return config;
-}
-
-/* A file of the sample in a folder of its own. */
-struct file {
-    char *folder;
-    char *path;
-    uint8_t *bytes;
-    size_t nbytes;
-};
-
-static struct file sample_file(void)
-{
-    struct file file;
-
-    file.folder = test_folder_new();
-    file.path = test_path(file.folder, "sample.pt");
-    file.bytes = build_sample(true, &file.nbytes);
-    test_write_file(file.path, file.bytes, file.nbytes);
-    return file;
-}
-
-static void remove_file(struct file *file)
-{
-    free(file->bytes);
-    free(file->path);
-    test_folder_remove(file->folder);
-}
-
-static berth_checkpoint *open_file(const struct file *file, const char *options, berth_stats *stats)
-{
-    berth_config *config = configured(options);
-    berth_params call = {.config = config, .stats = stats};
-    berth_checkpoint *checkpoint;
-    berth_error error;
-
-    cr_assert_eq(berth_open(file->path, &call, &checkpoint, &error), 0, "%s", error.message);
-    berth_config_free(config);
-    return checkpoint;
-}
-
-static const void *weight_of(berth_checkpoint *checkpoint, berth_error *error)
-{
-    return berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "weight", NULL), error);
-}
 
 Test(storages, every_method_gives_the_same_values_and_tells_itself)
 {
@@ -81,101 +47,78 @@ Test(storages, every_method_gives_the_same_values_and_tells_itself)
         {"load.method=map load.mmap_flags=shared", "map", "load.method=map"},
         {"load.mmap_flags=private,populate", "map", "the source is a file"},
     };
-    struct file file = sample_file();
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         berth_stats stats;
-        berth_checkpoint *checkpoint = open_file(&file, cases[i].options, &stats);
+        open_at(path, cases[i].options, &stats);
         cr_expect_str_eq(stats.method, cases[i].method, "%s", cases[i].options);
         cr_expect_str_eq(stats.reason, cases[i].reason, "%s", cases[i].options);
-        expect_sample_values(checkpoint);
-        cr_expect_arr_eq(weight_of(checkpoint, NULL), sample_weight, sizeof sample_weight);
-        berth_close(checkpoint);
+        expect_sample_values();
+        cr_expect_arr_eq(data_of("weight"), sample_weight, sizeof sample_weight);
     }
-    remove_file(&file);
 }
 
 Test(storages, of_a_descriptor_and_of_memory)
 {
-    struct file file = sample_file();
-    int fd = open(file.path, O_RDONLY | O_CLOEXEC);
-    berth_checkpoint *checkpoint;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     berth_stats stats;
     berth_params call = {.stats = &stats};
 
-    cr_assert_eq(test_open_fd(fd, &call, &checkpoint, NULL), 0);
+    cr_assert_eq(berth_open_source(FROM_FD(fd), &call, &checkpoint, NULL), 0);
     close(fd);
-    expect_sample_values(checkpoint);
-    berth_close(checkpoint);
-    cr_assert_eq(test_open_memory(file.bytes, file.nbytes, &call, &checkpoint, NULL), 0);
+    expect_sample_values();
+    close_opened();
+    cr_assert_eq(berth_open_source(FROM_MEMORY(file, file_nbytes), &call, &checkpoint, NULL), 0);
     cr_expect_str_eq(stats.method, "memory");
-    expect_sample_values(checkpoint);
-    const uint8_t *weight = weight_of(checkpoint, NULL);
-    cr_expect(weight > file.bytes && weight < file.bytes + file.nbytes, "used where it lies");
-    berth_close(checkpoint);
-    remove_file(&file);
+    expect_sample_values();
+    const uint8_t *weight = data_of("weight");
+    cr_expect(weight > file && weight < file + file_nbytes, "used where it lies");
 }
 
 Test(storages, a_private_map_can_be_written_and_changes_no_file)
 {
-    struct file file = sample_file();
-    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    open_path("");
     size_t nbytes;
 
-    ((float *)(uintptr_t)weight_of(checkpoint, NULL))[0] = 7;
-    uint8_t *now = test_read_file(file.path, &nbytes);
-    cr_expect_eq(nbytes, file.nbytes);
-    cr_expect_arr_eq(now, file.bytes, nbytes);
+    ((float *)(uintptr_t)data_of("weight"))[0] = 7;
+    uint8_t *now = test_read_file(path, &nbytes);
+    cr_expect_eq(nbytes, file_nbytes);
+    cr_expect_arr_eq(now, file, nbytes);
     free(now);
-    berth_close(checkpoint);
-    remove_file(&file);
 }
 
 Test(storages, a_shared_map_is_read_only)
 {
-    struct file file = sample_file();
-    berth_checkpoint *checkpoint = open_file(&file, "load.mmap_flags=shared", NULL);
+    open_path("load.mmap_flags=shared");
     int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
 
     /* The kernel will not write there either, and tells instead of killing. */
-    cr_expect_eq(read(zero, (void *)(uintptr_t)weight_of(checkpoint, NULL), 4), -1);
+    cr_expect_eq(read(zero, (void *)(uintptr_t)data_of("weight"), 4), -1);
     cr_expect_eq(errno, EFAULT);
     close(zero);
-    berth_close(checkpoint);
-    remove_file(&file);
 }
 
 Test(storages, what_the_caller_wrote_is_what_a_storage_holds)
 {
-    struct file file = sample_file();
-    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    open_path("");
     const berth_tensor *weight = berth_find_tensor(checkpoint, "weight", NULL);
     float first;
 
-    ((float *)(uintptr_t)weight_of(checkpoint, NULL))[0] = 7;
+    ((float *)(uintptr_t)data_of("weight"))[0] = 7;
     cr_assert_eq(berth_tensor_read(checkpoint, weight, 0, 1, &first, NULL), 0);
     cr_expect_eq(first, 7);
-    berth_close(checkpoint);
-    remove_file(&file);
 }
 
 Test(storages, views_of_one_storage_have_one_memory)
 {
-    size_t nbytes;
-    uint8_t *bytes = test_read_file("tests/data/torch/small.pt", &nbytes);
-    berth_checkpoint *checkpoint;
-
-    cr_assert_eq(test_open_memory(bytes, nbytes, NULL, &checkpoint, NULL), 0);
-    const float *base =
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "base", NULL), NULL);
-    const float *row =
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "row", NULL), NULL);
+    read_file("torch/small.pt");
+    open_file("");
+    const float *base = data_of("base");
+    const float *row = data_of("row");
     cr_expect_eq(row, base + 4);
     cr_expect_eq(
         berth_storage_data(checkpoint, berth_find_tensor(checkpoint, "row", NULL)->storage, NULL),
         base);
-    berth_close(checkpoint);
-    free(bytes);
 }
 
 /* T5 */
@@ -185,31 +128,23 @@ Test(storages, memory_is_aligned_whatever_the_file_is)
     static const char *const names[] = {"base", "integers", "words", "complex", "row", "weight"};
 
     for (size_t i = 0; i < 2; i++) {
-        berth_config *config = configured(options[i]);
-        berth_params call = {.config = config};
-        berth_checkpoint *checkpoint;
-        cr_assert_eq(berth_open("tests/data/torch/unaligned.pt", &call, &checkpoint, NULL), 0);
+        open_at("tests/data/torch/unaligned.pt", options[i], NULL);
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
             const berth_tensor *tensor = berth_find_tensor(checkpoint, names[n], NULL);
             uintptr_t address = (uintptr_t)berth_tensor_data(checkpoint, tensor, NULL);
             cr_expect_neq(address, 0);
             cr_expect_eq(address % bth_dtype_swap_nbytes(tensor->dtype), 0, "%s", names[n]);
         }
-        berth_close(checkpoint);
-        berth_config_free(config);
     }
 }
 
 Test(storages, an_empty_one_has_an_address)
 {
-    berth_checkpoint *checkpoint;
-
-    cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &checkpoint, NULL), 0);
+    open_at("tests/data/torch/small.pt", "", NULL);
     const berth_tensor *empty = berth_find_tensor(checkpoint, "empty", NULL);
     cr_expect_not_null(berth_tensor_data(checkpoint, empty, NULL));
     cr_expect_not_null(berth_storage_data(checkpoint, empty->storage, NULL));
     cr_expect_eq(berth_tensor_read(checkpoint, empty, 0, 0, NULL, NULL), 0);
-    berth_close(checkpoint);
 }
 
 /* ---- elements ---- */
@@ -220,11 +155,8 @@ Test(storages, elements_are_read_in_row_major_order_from_anywhere)
     static const char *const options[] = {"", "load.mmap=off"};
 
     for (size_t i = 0; i < 2; i++) {
-        berth_config *config = configured(options[i]);
-        berth_params call = {.config = config};
-        berth_checkpoint *checkpoint;
         float got[12];
-        cr_assert_eq(berth_open("tests/data/torch/small.pt", &call, &checkpoint, NULL), 0);
+        open_at("tests/data/torch/small.pt", options[i], NULL);
         const berth_tensor *transposed = berth_find_tensor(checkpoint, "transposed", NULL);
         const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
         for (int64_t first = 0; first <= 12; first++)
@@ -234,18 +166,15 @@ Test(storages, elements_are_read_in_row_major_order_from_anywhere)
             }
         cr_expect_eq(berth_tensor_read(checkpoint, row, 1, 2, got, NULL), 0);
         cr_expect_arr_eq(got, ((const float[]){5, 6}), 8);
-        berth_close(checkpoint);
-        berth_config_free(config);
     }
 }
 
 Test(storages, questions_that_do_not_fit_are_refused)
 {
-    berth_checkpoint *checkpoint, *other;
-    berth_error error;
+    berth_checkpoint *other;
     float got[12];
 
-    cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &checkpoint, NULL), 0);
+    open_at("tests/data/torch/small.pt", "", NULL);
     cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &other, NULL), 0);
     const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
     cr_expect_eq(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT);
@@ -261,8 +190,7 @@ Test(storages, questions_that_do_not_fit_are_refused)
                      "tests/data/torch/small.pt: the storage is of another "
                      "checkpoint or tree",
                      "%s", error.message);
-    cr_expect_null(
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "meta", NULL), &error));
+    cr_expect_null(data_of("meta"));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_null(berth_tensor_data(checkpoint, NULL, &error));
     cr_expect_null(berth_storage_data(checkpoint, NULL, &error));
@@ -275,29 +203,21 @@ Test(storages, questions_that_do_not_fit_are_refused)
     mine.storage_offset = 8;
     cr_expect_not_null(berth_tensor_data(checkpoint, &mine, &error));
     berth_close(other);
-    berth_close(checkpoint);
 }
 
-struct counted {
-    const uint8_t *bytes;
-    uint64_t moved_nbytes;
-};
+static uint64_t moved_nbytes;
 
 static int counted_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
-    struct counted *counted = context;
-
-    memcpy(buffer, counted->bytes + offset, nbytes);
-    counted->moved_nbytes += nbytes;
+    (void)context;
+    memcpy(buffer, file + offset, nbytes);
+    moved_nbytes += nbytes;
     return 0;
 }
 
 Test(storages, rows_of_what_is_not_mapped_are_read_alone)
 {
-    struct file file = sample_file();
-    struct counted counted = {.bytes = file.bytes};
-    berth_source source = {.nbytes = file.nbytes, .read = counted_read, .context = &counted};
-    berth_checkpoint *checkpoint;
+    berth_source source = {.nbytes = file_nbytes, .read = counted_read};
     berth_stats stats;
     float row[3];
 
@@ -305,15 +225,13 @@ Test(storages, rows_of_what_is_not_mapped_are_read_alone)
                  0);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the source is a function");
-    uint64_t before = counted.moved_nbytes;
+    uint64_t before = moved_nbytes;
     cr_expect_eq(berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "weight", NULL), 3, 3,
                                    row, NULL),
                  0);
     cr_expect_arr_eq(row, ((const float[]){3, 4, 5}), sizeof row);
-    cr_expect_eq(counted.moved_nbytes - before, 12);
-    expect_sample_values(checkpoint);
-    berth_close(checkpoint);
-    remove_file(&file);
+    cr_expect_eq(moved_nbytes - before, 12);
+    expect_sample_values();
 }
 
 /* Columns [2, 12) of rows of 100: rows that lie together are read together, and no others. */
@@ -325,8 +243,6 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
     static const int64_t ranges[][2] = {{0, 1},      {7, 12},    {25, 100},
                                         {49990, 10}, {0, 20000}, {3, 0}};
     berth_tree *tree = berth_tree_new(NULL);
-    void *saved;
-    size_t nbytes;
 
     for (int32_t i = 0; i < N_ROWS * N_COLUMNS; i++)
         table[i] = i;
@@ -337,18 +253,14 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
                                                                  .stride = stride,
                                                                  .storage_offset = 2,
                                                                  .storage = storage});
-    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(value), NULL, NULL), 0);
+    save_file(value, "");
     berth_tree_free(tree);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        struct counted counted = {.bytes = saved};
-        berth_source source = {.nbytes = nbytes, .read = counted_read, .context = &counted};
+        berth_source source = {.nbytes = file_nbytes, .read = counted_read};
         int64_t first = ranges[i][0], n = ranges[i][1];
-        berth_config *config = configured("load.check=none");
-        berth_checkpoint *checkpoint;
-        berth_error error;
-        cr_assert_eq(
-            berth_open_source(&source, &(berth_params){.config = config}, &checkpoint, NULL), 0);
-        counted.moved_nbytes = 0;
+        cr_assert_eq(berth_open_source(&source, only("load.check=none", NULL), &checkpoint, NULL),
+                     0);
+        moved_nbytes = 0;
         const berth_tensor *tensor = berth_as_tensor(berth_root(checkpoint));
         cr_assert_eq(berth_tensor_read(checkpoint, tensor, first, n, got, &error), 0, "%s",
                      error.message);
@@ -357,15 +269,12 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
             cr_assert_eq(got[k], at / N_SEEN * N_COLUMNS + at % N_SEEN + 2);
         }
         uint64_t rows = n == 0 ? 0 : (uint64_t)((first + n - 1) / N_SEEN - first / N_SEEN + 1);
-        cr_expect_leq(counted.moved_nbytes, rows * N_COLUMNS * 4);
-        cr_expect_geq(counted.moved_nbytes, (uint64_t)n * 4);
+        cr_expect_leq(moved_nbytes, rows * N_COLUMNS * 4);
+        cr_expect_geq(moved_nbytes, (uint64_t)n * 4);
         /* More than half of the table: then all of it, once. */
         cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, N_ROWS * N_SEEN, got, &error), 0);
         cr_expect_eq(got[N_ROWS * N_SEEN - 1], (N_ROWS - 1) * N_COLUMNS + 11);
-        berth_close(checkpoint);
-        berth_config_free(config);
     }
-    berth_free(saved);
 }
 
 /* T5: elements that begin in the middle of bytes are copied, never handed out where they lie. */
@@ -376,10 +285,6 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, nine, 9, NULL);
-    void *saved;
-    size_t nbytes;
-    berth_checkpoint *checkpoint;
-    berth_error error;
     uint32_t got[2];
 
     berth_dict_set(
@@ -392,10 +297,9 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
         berth_make_tensor(
             tree,
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
-    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(root), NULL, &error), 0, "%s",
-                 error.message);
-    cr_assert_eq(test_open_memory(saved, nbytes, NULL, &checkpoint, &error), 0, "%s",
-                 error.message);
+    save_file(root, "");
+    berth_tree_free(tree);
+    open_file("");
     const berth_tensor *words = berth_find_tensor(checkpoint, "words", NULL);
     cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);
     /* As a stream's view of a storage could lie: one byte further. */
@@ -407,9 +311,6 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
                                     "berth_tensor_read copies them");
     cr_expect_eq(berth_tensor_read(checkpoint, words, 0, 2, got, &error), 0);
     cr_expect_arr_eq(got, nine + 1, 8);
-    berth_close(checkpoint);
-    berth_free(saved);
-    berth_tree_free(tree);
 }
 
 /* ---- files that change (F1, W9) ---- */
@@ -419,16 +320,13 @@ Test(storages, a_file_that_got_shorter_is_an_error_not_a_signal)
     static const char *const options[] = {"load.method=map", "load.method=read", ""};
 
     for (size_t i = 0; i < 3; i++) {
-        struct file file = sample_file();
-        berth_checkpoint *checkpoint = open_file(&file, options[i], NULL);
-        berth_error error;
-        cr_assert_eq(truncate(file.path, 500), 0);
-        cr_expect_null(weight_of(checkpoint, &error));
+        test_write_file(path, file, file_nbytes);
+        open_path(options[i]);
+        cr_assert_eq(truncate(path, 500), 0);
+        cr_expect_null(data_of("weight"));
         cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
         cr_expect_str_eq(error.record, "data/0");
         cr_expect_gt(error.offset, 500, "%s", error.message);
-        berth_close(checkpoint);
-        remove_file(&file);
     }
 }
 
@@ -443,18 +341,13 @@ static void wait_for_next_tick(void)
 
 Test(storages, a_file_that_got_shorter_after_its_first_storage_was_mapped)
 {
-    struct file file = sample_file();
-    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
-    berth_error error;
+    open_path("");
 
-    cr_assert_not_null(weight_of(checkpoint, &error));
-    cr_assert_eq(truncate(file.path, 500), 0);
+    cr_assert_not_null(data_of("weight"));
+    cr_assert_eq(truncate(path, 500), 0);
     wait_for_next_tick();
-    cr_expect_null(
-        berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "bias", NULL), &error));
+    cr_expect_null(data_of("bias"));
     cr_expect_eq(error.code, BERTH_E_TRUNCATED, "%s", error.message);
-    berth_close(checkpoint);
-    remove_file(&file);
 }
 
 static size_t n_fstats;
@@ -468,15 +361,14 @@ static int counting_fstat(int fd, struct stat *status)
 /* Who asks for one after the other does not pay for each. */
 Test(storages, the_size_is_looked_at_once_in_a_tick)
 {
-    struct file file = sample_file();
     bool was_one_tick = false;
 
     bth_system.fstat = counting_fstat;
     for (int i = 0; i < 10000 && !was_one_tick; i++) {
-        berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+        open_path("");
         const berth_tensor *bias = berth_find_tensor(checkpoint, "bias", NULL);
         uint64_t tick = bth_tick();
-        cr_assert_not_null(weight_of(checkpoint, NULL));
+        cr_assert_not_null(data_of("weight"));
         n_fstats = 0;
         cr_assert_not_null(berth_tensor_data(checkpoint, bias, NULL));
         size_t n = n_fstats;
@@ -484,14 +376,10 @@ Test(storages, the_size_is_looked_at_once_in_a_tick)
         cr_expect(n == 0 || !was_one_tick);
         wait_for_next_tick();
         n_fstats = 0;
-        cr_assert_not_null(
-            berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, "words", NULL), NULL));
+        cr_assert_not_null(data_of("words"));
         cr_expect_eq(n_fstats, 1);
-        berth_close(checkpoint);
     }
     cr_expect(was_one_tick);
-    bth_system_restore();
-    remove_file(&file);
 }
 
 Test(storages, a_file_that_is_replaced_or_deleted_stays_whole_for_who_has_it_open)
@@ -499,17 +387,16 @@ Test(storages, a_file_that_is_replaced_or_deleted_stays_whole_for_who_has_it_ope
     static const char *const options[] = {"load.method=map", "load.method=read"};
 
     for (size_t i = 0; i < 2; i++) {
-        struct file file = sample_file();
-        berth_checkpoint *checkpoint = open_file(&file, options[i], NULL);
-        char *other = test_path(file.folder, "other.pt");
+        test_write_file(path, file, file_nbytes);
+        open_path(options[i]);
+        char *other = test_path(folder, "other.pt");
         test_write_file(other, "nothing", 7);
-        cr_assert_eq(rename(other, file.path), 0);
-        expect_sample_values(checkpoint);
-        cr_assert_eq(unlink(file.path), 0);
-        expect_sample_values(checkpoint);
-        berth_close(checkpoint);
+        cr_assert_eq(rename(other, path), 0);
+        expect_sample_values();
+        cr_assert_eq(unlink(path), 0);
+        expect_sample_values();
+        close_opened();
         free(other);
-        remove_file(&file);
     }
 }
 
@@ -525,50 +412,42 @@ static void keep_log(void *context, const char *message)
 
 Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
 {
-    struct file file = sample_file();
-    berth_checkpoint *checkpoint = open_file(&file, "", NULL);
+    open_path("");
     char expected[512];
     berth_storage_stats stats;
-    berth_error error;
 
     berth_set_log(keep_log, NULL);
     refused_mmap_errno = ENODEV;
     bth_system.mmap = refused_mmap;
-    expect_sample_values(checkpoint);
-    cr_expect_not_null(weight_of(checkpoint, NULL));
+    expect_sample_values();
+    cr_expect_not_null(data_of("weight"));
     (void)snprintf(expected, sizeof expected,
                    "%s: the file is read, not mapped: at byte 0: %zu bytes cannot be mapped: No "
                    "such device",
-                   file.path, file.nbytes);
+                   path, file_nbytes);
     cr_expect_str_eq(logged, expected, "%s", logged);
-    berth_close(checkpoint);
-    checkpoint = open_file(&file, "load.method=map", NULL);
-    cr_expect_not_null(weight_of(checkpoint, &error));
+    close_opened();
+    open_path("load.method=map");
+    cr_expect_not_null(data_of("weight"));
     const berth_storage *storage = berth_find_tensor(checkpoint, "weight", NULL)->storage;
     cr_assert_eq(berth_storage_get_stats(checkpoint, storage, &stats, NULL), 0);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "the file cannot be mapped");
-    berth_close(checkpoint);
+    close_opened();
     bth_system_restore();
     berth_set_log(NULL, NULL);
-    remove_file(&file);
 }
 
 /* F5, W1: whichever read fails, the error names the file, and asking again may succeed. */
 Test(storages, a_read_that_fails_is_told_and_leaves_all_as_it_was)
 {
-    struct file file = sample_file();
-    berth_checkpoint *checkpoint = open_file(&file, "load.mmap=off", NULL);
-    berth_error error;
+    open_path("load.mmap=off");
 
     bth_system.pread = failing_pread;
     n_reads_left = 0;
-    cr_expect_null(weight_of(checkpoint, &error));
+    cr_expect_null(data_of("weight"));
     cr_expect_eq(error.code, BERTH_E_SYSTEM);
     cr_expect_eq(error.system_errno, EIO);
-    cr_expect_eq(strncmp(error.message, file.path, strlen(file.path)), 0, "%s", error.message);
-    cr_expect_arr_eq(weight_of(checkpoint, NULL), sample_weight, sizeof sample_weight);
-    bth_system_restore();
-    berth_close(checkpoint);
-    remove_file(&file);
+    cr_expect_eq(strncmp(error.message, path, strlen(path)), 0, "%s", error.message);
+    cr_expect_arr_eq(data_of("weight"), sample_weight, sizeof sample_weight);
 }

@@ -5,14 +5,15 @@
  */
 #include "format/bytes.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+
+TestSuite(strange_heads, .init = begin_sample, .fini = end_sample);
 
 #define OFF "load.calculate_storage_offsets=off"
 
 enum { LOCAL_FLAGS = 6, LOCAL_CRC = 14, LOCAL_COMPRESSED = 18, LOCAL_SIZE = 22, LOCAL_NAME = 30 };
 
-/* Overwrites a field of a local header. */
-static void put(uint8_t *file, size_t at, uint64_t value, size_t width)
+/* Overwrites a field of a local header, here of the first record. */
+static void put(size_t at, uint64_t value, size_t width)
 {
     bth_put_integer(file + at, value, width);
 }
@@ -28,33 +29,14 @@ Test(strange_heads, a_storage_that_ends_beyond_64_bits)
         "X\1\0\0\0"
         "0X\3\0\0\0cpu\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7ftQK\0K\1\x85K\1\x85\x89"
         "ccollections\nOrderedDict\n)RtR.";
-    struct archive archive = sample();
-    size_t nbytes;
 
-    find_record(&archive, "data.pkl")->bytes = pickle;
-    find_record(&archive, "data.pkl")->nbytes = sizeof pickle - 1;
-    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    set_record("data.pkl", pickle, sizeof pickle - 1);
+    build(NULL);
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: data/0 at byte 598: 9223372036854775807 bytes cannot be placed here");
-    expect_failure(file, nbytes, OFF, BERTH_E_TENSOR,
+    expect_failure(OFF, BERTH_E_TENSOR,
                    "memory: data/0 at byte 598: data.pkl says 9223372036854775807 bytes, the "
                    "record has 24");
-    free(file);
-    free_archive(&archive);
-}
-
-/* A pickle of one text of n bytes; the caller frees all three. */
-static void pickle_text(size_t n, berth_tree **tree, bth_pickled *pickled, struct record *record)
-{
-    char *text = malloc(n);
-    berth_error error = {0};
-
-    memset(text, 'x', n);
-    *tree = berth_tree_new(NULL);
-    cr_assert_eq(bth_pickle_write(berth_make_str(*tree, text, n), false, pickled, &error), 0);
-    record->bytes = pickled->bytes;
-    record->nbytes = pickled->nbytes;
-    free(text);
 }
 
 static char logged[1024]; /* the first line */
@@ -73,34 +55,23 @@ static void keep_first(void *context, const char *message)
 Test(strange_heads, a_small_record_that_no_padding_can_align)
 {
     enum { BESIDE_TEXT = 10, DESCRIPTOR = 16, HEADER = 30 + 22 + 4 };
-    struct archive archive = sample();
-    struct lie lie = {.record = "data.pkl", .more_padding = 65536 - 64};
-    struct record *alignment = find_record(&archive, ".storage_alignment");
-    berth_tree *tree;
-    bth_pickled pickled;
-    berth_checkpoint *checkpoint;
-    berth_error error;
-    size_t nbytes;
+    enum { N_TEXT = 65537 - BESIDE_TEXT - DESCRIPTOR - HEADER };
+    char *text = memset(malloc(N_TEXT), 'x', N_TEXT);
+    berth_tree *tree = berth_tree_new(NULL);
 
-    pickle_text(65537 - BESIDE_TEXT - DESCRIPTOR - HEADER, &tree, &pickled,
-                find_record(&archive, "data.pkl"));
-    cr_assert_eq((pickled.nbytes + DESCRIPTOR + HEADER) % 65536, 1, "%zu", pickled.nbytes);
-    alignment->bytes = "65536";
-    alignment->nbytes = 5;
-    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    begin_records(tree, berth_make_str(tree, text, N_TEXT), NATIVE_BYTEORDER);
+    free(text);
+    cr_assert_eq((sample.pickled.nbytes + DESCRIPTOR + HEADER) % 65536, 1);
+    add_text(".storage_alignment", "65536");
+    swap_records(".storage_alignment", "byteorder");
+    build(&(struct lie){.record = "data.pkl", .more_padding = 65536 - 64});
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: .format_version at byte 131017: 1 bytes cannot be placed here");
     berth_set_log(keep_first, NULL);
-    cr_assert_eq(open_with(file, nbytes, OFF " debug=on", NULL, &checkpoint, &error), 0, "%s",
-                 error.message);
+    open_file(OFF " debug=on");
     berth_set_log(NULL, NULL);
     cr_expect_str_eq(logged,
                      "memory: .format_version at byte 131017: 1 bytes cannot be placed here");
-    berth_close(checkpoint);
-    free(file);
-    bth_pickled_free(&pickled);
-    berth_tree_free(tree);
-    free_archive(&archive);
 }
 
 /* ---- headers that lie ---- */
@@ -108,22 +79,17 @@ Test(strange_heads, a_small_record_that_no_padding_can_align)
 /* data.pkl without its descriptor: the next header is 16 bytes before its place. */
 Test(strange_heads, a_record_without_its_descriptor)
 {
-    struct archive archive = sample();
-    struct lie lie = {.record = ".format_version", .gap = (uint64_t)-16};
-    const struct record *pickle = find_record(&archive, "data.pkl");
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
+    const struct record *pickle = find_record("data.pkl");
 
-    put(file, LOCAL_FLAGS, 0x0800, 2);
-    put(file, LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
-    put(file, LOCAL_COMPRESSED, pickle->nbytes, 4);
-    put(file, LOCAL_SIZE, pickle->nbytes, 4);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+    build(&(struct lie){.record = ".format_version", .gap = (uint64_t)-16});
+    put(LOCAL_FLAGS, 0x0800, 2);
+    put(LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
+    put(LOCAL_COMPRESSED, pickle->nbytes, 4);
+    put(LOCAL_SIZE, pickle->nbytes, 4);
+    expect_failure("load.check=none", BERTH_E_OFFSETS,
                    "memory: .format_version at byte 488: the layout puts its header here, right "
                    "after data.pkl; it is at byte 472; load.calculate_storage_offsets=off reads "
                    "it there");
-    free(file);
-    free_archive(&archive);
 }
 
 /* The same of the last small record, behind which no storage tells its end. Found by fuzzing. */
@@ -131,245 +97,192 @@ Test(strange_heads, a_last_record_without_its_descriptor)
 {
     static const char *const checks[] = {"load.check=none", "load.check=directory",
                                          "load.check=data"};
-    size_t nbytes;
-    uint8_t *file =
-        test_read_file("tests/fuzz/found/file/byteorder_without_descriptor.pt", &nbytes);
 
+    read_file("../fuzz/found/file/byteorder_without_descriptor.pt");
     for (size_t i = 0; i < 3; i++)
-        expect_failure(file, nbytes, checks[i], BERTH_E_OFFSETS,
+        expect_failure(checks[i], BERTH_E_OFFSETS,
                        "memory: byteorder at byte 454: it ends here; the layout puts its end at "
                        "byte 470; load.calculate_storage_offsets=off uses the directory");
-    free(file);
 }
 
 /* Z6: a descriptor without its signature. The directory can do with it, the head cannot. */
 Test(strange_heads, a_small_record_with_a_descriptor_that_pytorch_does_not_write)
 {
     enum { DESCRIPTOR_AT = 577 };
-    struct archive archive = sample();
-    struct lie lie = {.record = ".storage_alignment", .gap = (uint64_t)-4};
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
 
+    build(&(struct lie){.record = ".storage_alignment", .gap = (uint64_t)-4});
     cr_assert_arr_eq(file + DESCRIPTOR_AT, "PK\7\10", 4);
-    put(file, DESCRIPTOR_AT, bth_crc32(0, "1", 1), 4);
-    put(file, DESCRIPTOR_AT + 4, 1, 4);
-    put(file, DESCRIPTOR_AT + 8, 1, 4);
+    put(DESCRIPTOR_AT, bth_crc32(0, "1", 1), 4);
+    put(DESCRIPTOR_AT + 4, 1, 4);
+    put(DESCRIPTOR_AT + 8, 1, 4);
     berth_set_log(keep_first, NULL);
-    expect_sample(file, nbytes, "load.check=none");
+    expect_sample("load.check=none");
     berth_set_log(NULL, NULL);
     cr_expect_str_eq(logged, "memory: storages are found through the directory, not by calculated "
                              "offsets: a small record after data.pkl is not as PyTorch writes it");
-    free(file);
-    free_archive(&archive);
 }
 
 /* Z6: with a zip64 field in its header, here of the header's offset, a descriptor has 24 bytes. */
 Test(strange_heads, data_pkl_with_a_zip64_field)
 {
     enum { EXTRAS_AT = LOCAL_NAME + 15 /* sample/data.pkl */, DATA_AT = 64 };
-    struct archive archive = sample();
-    struct lie lie = {.record = ".format_version", .gap = 8};
-    const struct record *pickle = find_record(&archive, "data.pkl");
+    const struct record *pickle = find_record("data.pkl");
     const bth_layout_entry place = {
         .nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
 
-    put(file, EXTRAS_AT, 1, 2);
-    put(file, EXTRAS_AT + 2, 8, 2);
-    put(file, EXTRAS_AT + 4, 0, 8);
-    put(file, EXTRAS_AT + 12, 0x4246, 2); /* what is left of the padding */
-    put(file, EXTRAS_AT + 14, 3, 2);
+    build(&(struct lie){.record = ".format_version", .gap = 8});
+    put(EXTRAS_AT, 1, 2);
+    put(EXTRAS_AT + 2, 8, 2);
+    put(EXTRAS_AT + 4, 0, 8);
+    put(EXTRAS_AT + 12, 0x4246, 2); /* what is left of the padding */
+    put(EXTRAS_AT + 14, 3, 2);
     bth_zip_write_descriptor(&place, bth_crc32(0, pickle->bytes, pickle->nbytes),
                              file + DATA_AT + pickle->nbytes);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+    expect_failure("load.check=none", BERTH_E_OFFSETS,
                    "memory: .format_version at byte 488: the layout puts its header here, right "
                    "after data.pkl; it is at byte 496; load.calculate_storage_offsets=off reads "
                    "it there");
-    expect_sample(file, nbytes, OFF);
-    free(file);
-    free_archive(&archive);
+    expect_sample(OFF);
 }
 
 /* As long as its name, or longer. */
 Test(strange_heads, a_record_whose_name_begins_like_that_of_the_format_version)
 {
     static const char *const names[] = {".format_versiom", ".format_version2"};
-    struct archive archive = sample();
-    struct record *record = find_record(&archive, ".format_version");
+    struct record *record = find_record(".format_version");
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t nbytes;
         record->name = names[i];
-        uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
+        build(NULL);
         logged[0] = 0;
         berth_set_log(keep_first, NULL);
-        expect_sample(file, nbytes, "");
+        expect_sample("");
         berth_set_log(NULL, NULL);
         cr_expect_str_eq(logged,
                          "memory: storages are found through the directory, not by calculated "
                          "offsets: no .format_version follows data.pkl");
-        free(file);
     }
-    free_archive(&archive);
 }
 
 /* The local header of data.pkl says more than it must: it is compared. */
 Test(strange_heads, sizes_and_sums_in_the_local_header_are_compared)
 {
-    struct archive archive = sample();
-    const struct record *pickle = find_record(&archive, "data.pkl");
+    const struct record *pickle = find_record("data.pkl");
     uint32_t crc32 = bth_crc32(0, pickle->bytes, pickle->nbytes);
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
 
-    put(file, LOCAL_CRC, crc32, 4);
-    put(file, LOCAL_COMPRESSED, pickle->nbytes, 4);
-    put(file, LOCAL_SIZE, pickle->nbytes, 4);
-    expect_sample(file, nbytes, "load.check=none");
-    expect_sample(file, nbytes, "load.check=headers");
-    put(file, LOCAL_CRC, crc32 ^ 1, 4);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    put(LOCAL_CRC, crc32, 4);
+    put(LOCAL_COMPRESSED, pickle->nbytes, 4);
+    put(LOCAL_SIZE, pickle->nbytes, 4);
+    expect_sample("load.check=none");
+    expect_sample("load.check=headers");
+    put(LOCAL_CRC, crc32 ^ 1, 4);
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8e, "
                    "the directory's 0x1b5f4d8f");
-    put(file, LOCAL_CRC, crc32, 4);
-    put(file, LOCAL_SIZE, pickle->nbytes + 1, 4);
+    put(LOCAL_CRC, crc32, 4);
+    put(LOCAL_SIZE, pickle->nbytes + 1, 4);
     expect_failure(
-        file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+        "load.check=none", BERTH_E_ARCHIVE,
         "memory: data.pkl at byte 0: the local header's size is 409, the directory's 408");
-    put(file, LOCAL_SIZE, pickle->nbytes, 4);
-    put(file, LOCAL_COMPRESSED, pickle->nbytes + 1, 4);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    put(LOCAL_SIZE, pickle->nbytes, 4);
+    put(LOCAL_COMPRESSED, pickle->nbytes + 1, 4);
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: data.pkl at byte 0: the local header's compressed size is 409, the "
                    "directory's 408");
-    free(file);
-    free_archive(&archive);
 }
 
 /* Z5: by the directory alone, too, a small record's header and its entry have the same flags. */
 Test(strange_heads, the_flags_of_a_small_record_are_compared)
 {
     static const char *const options[] = {"load.check=directory", "load.check=headers", OFF};
-    struct archive archive = sample();
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
-    uint8_t *entry = memmem(file, nbytes, "PK\1\2", 4);
+    size_t flags_of_entry = (size_t)(find_entry("data.pkl") - file) + 8;
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        put(file, LOCAL_FLAGS, 8, 2);
-        expect_failure(file, nbytes, options[i], BERTH_E_ARCHIVE,
+        put(LOCAL_FLAGS, 8, 2);
+        expect_failure(options[i], BERTH_E_ARCHIVE,
                        "memory: data.pkl at byte 0: the local header's flags is 8, the "
                        "directory's 2056");
-        put(entry, 8, 8, 2);
-        expect_sample(file, nbytes, options[i]);
-        put(file, LOCAL_FLAGS, 2056, 2);
-        expect_failure(file, nbytes, options[i], BERTH_E_ARCHIVE,
+        put(flags_of_entry, 8, 2);
+        expect_sample(options[i]);
+        put(LOCAL_FLAGS, 2056, 2);
+        expect_failure(options[i], BERTH_E_ARCHIVE,
                        "memory: data.pkl at byte 0: the local header's flags is 2056, the "
                        "directory's 8");
-        put(entry, 8, 2056, 2);
+        put(flags_of_entry, 2056, 2);
     }
-    free(file);
-    free_archive(&archive);
 }
 
 /* Z5: a CRC that the local header alone has, where all others say that none was computed. */
 Test(strange_heads, a_sum_in_the_local_header_alone)
 {
-    struct archive archive = sample();
-    const struct record *pickle = find_record(&archive, "data.pkl");
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, false, NULL, &nbytes);
+    const struct record *pickle = find_record("data.pkl");
 
-    expect_sample(file, nbytes, "load.check=directory");
-    put(file, LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
-    expect_failure(file, nbytes, "load.check=directory", BERTH_E_ARCHIVE,
+    build_with(64, false, NULL);
+    expect_sample("load.check=directory");
+    put(LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
+    expect_failure("load.check=directory", BERTH_E_ARCHIVE,
                    "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8f, the "
                    "directory's 0x00000000");
-    free(file);
-    free_archive(&archive);
 }
 
 Test(strange_heads, padding_of_another_length_in_the_first_storage)
 {
-    struct archive archive = sample();
-    struct lie lie = {.record = "data/0", .more_padding = 64};
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
-
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+    build(&(struct lie){.record = "data/0", .more_padding = 64});
+    expect_failure("load.check=none", BERTH_E_OFFSETS,
                    "memory: data/0 at byte 960: the layout puts its data here, at the first "
                    "multiple of 64 after the header; its local header puts it at byte 1024; "
                    "load.calculate_storage_offsets=off reads it there");
-    free(file);
-    free_archive(&archive);
 }
 
 /* Z5: its descriptor is as much shorter, so that the directory is just as it was. */
 Test(strange_heads, padding_of_another_length_that_the_directory_does_not_show)
 {
     enum { HEADER = 1000, EXTRAS = HEADER + LOCAL_NAME + 13, DATA = 1088, SHIFT = 4 };
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
 
     file[HEADER + LOCAL_NAME - 2] += SHIFT;
     file[EXTRAS + 2] += SHIFT;
     memmove(file + DATA + SHIFT, file + DATA, sizeof sample_bias); /* over the signature */
-    expect_failure(file, nbytes, "load.check=headers", BERTH_E_OFFSETS,
+    expect_failure("load.check=headers", BERTH_E_OFFSETS,
                    "memory: data/1 at byte 1088: the layout puts its data here, at the first "
                    "multiple of 64 after the header; its local header puts it at byte 1092; "
                    "load.calculate_storage_offsets=off reads it there");
-    expect_sample(file, nbytes, OFF);
-    free(file);
+    expect_sample(OFF);
 }
 
 enum { FIRST_STORAGE_AT = 854 };
 
 Test(strange_heads, the_size_in_the_local_header_of_the_first_storage)
 {
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
-
     cr_assert_arr_eq(file + FIRST_STORAGE_AT, "PK\3\4", 4);
-    put(file, FIRST_STORAGE_AT + LOCAL_SIZE, 24, 4);
-    put(file, FIRST_STORAGE_AT + LOCAL_COMPRESSED, 24, 4);
-    expect_sample(file, nbytes, "load.check=none");
-    put(file, FIRST_STORAGE_AT + LOCAL_SIZE, 20, 4);
-    put(file, FIRST_STORAGE_AT + LOCAL_COMPRESSED, 20, 4);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_TENSOR,
+    put(FIRST_STORAGE_AT + LOCAL_SIZE, 24, 4);
+    put(FIRST_STORAGE_AT + LOCAL_COMPRESSED, 24, 4);
+    expect_sample("load.check=none");
+    put(FIRST_STORAGE_AT + LOCAL_SIZE, 20, 4);
+    put(FIRST_STORAGE_AT + LOCAL_COMPRESSED, 20, 4);
+    expect_failure("load.check=none", BERTH_E_TENSOR,
                    "memory: data/0 at byte 960: data.pkl says 24 bytes, its local header 20");
-    free(file);
 }
 
 /* Z5: what cannot be read of it is told as that. */
 Test(strange_heads, the_extra_fields_in_the_local_header_of_the_first_storage)
 {
     enum { EXTRAS_AT = FIRST_STORAGE_AT + LOCAL_NAME + 13 /* sample/data/0 */ };
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
 
-    put(file, EXTRAS_AT, 1, 2); /* the padding's id: now ZIP64's */
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    put(EXTRAS_AT, 1, 2); /* the padding's id: now ZIP64's */
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: at byte 854: a ZIP64 extra field of 59 bytes in the local "
                    "header; it has 8, 16 or 24");
-    free(file);
 }
 
 /* The name of the first storage, byte by byte: archive, slash, record. */
 Test(strange_heads, the_name_in_the_local_header_of_the_first_storage)
 {
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
     uint8_t *name = file + FIRST_STORAGE_AT + LOCAL_NAME;
 
     for (size_t i = 0; i < strlen("sample/data/0"); i++) {
-        berth_checkpoint *checkpoint;
-        berth_error error;
         name[i] ^= 1;
-        int result = open_with(file, nbytes, "load.check=none", NULL, &checkpoint, &error);
-        if (i == strlen("sample")) { /* the slash, which the length tells */
-            berth_close(result == 0 ? checkpoint : NULL);
-        } else {
+        int result = try_file("load.check=none");
+        if (i != strlen("sample")) { /* the slash, which the length tells */
             cr_expect_eq(result, BERTH_E_OFFSETS, "byte %zu: %s", i, error.message);
             cr_expect_not_null(strstr(error.message,
                                       "the layout puts its header here, but it is not "
@@ -377,27 +290,23 @@ Test(strange_heads, the_name_in_the_local_header_of_the_first_storage)
         }
         name[i] ^= 1;
     }
-    free(file);
 }
 
 /* One byte more of it, and one less of the padding. */
 Test(strange_heads, a_longer_name_in_the_local_header_of_the_first_storage)
 {
     enum { LOCAL_NAME_NBYTES = 26, LOCAL_EXTRA_NBYTES = 28, PADDING = 63 };
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
     uint8_t *name = file + FIRST_STORAGE_AT + LOCAL_NAME;
 
     cr_assert_eq(file[FIRST_STORAGE_AT + LOCAL_EXTRA_NBYTES], PADDING);
-    put(file, FIRST_STORAGE_AT + LOCAL_NAME_NBYTES, 14, 2);
-    put(file, FIRST_STORAGE_AT + LOCAL_EXTRA_NBYTES, PADDING - 1, 2);
+    put(FIRST_STORAGE_AT + LOCAL_NAME_NBYTES, 14, 2);
+    put(FIRST_STORAGE_AT + LOCAL_EXTRA_NBYTES, PADDING - 1, 2);
     memmove(name + 14, name + 13, 4);
     name[13] = '0';
-    put(name, 16, PADDING - 1 - 4, 2);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_OFFSETS,
+    put(FIRST_STORAGE_AT + LOCAL_NAME + 16, PADDING - 1 - 4, 2);
+    expect_failure("load.check=none", BERTH_E_OFFSETS,
                    "memory: data/0 at byte 854: the layout puts its header here, but it is not "
                    "here; load.calculate_storage_offsets=off uses the directory");
-    free(file);
 }
 
 /* ---- first records that name no archive ---- */
@@ -405,19 +314,15 @@ Test(strange_heads, a_longer_name_in_the_local_header_of_the_first_storage)
 /* `name`: of as many bytes as "sample/data.pkl". */
 static void expect_first_name(const char *name, const char *shown)
 {
-    struct archive archive = sample();
-    size_t nbytes;
-    uint8_t *file = build(&archive, 64, true, NULL, &nbytes);
     char message[200];
 
+    build(NULL);
     memcpy(file + LOCAL_NAME, name, strlen("sample/data.pkl"));
     (void)snprintf(message, sizeof message,
                    "memory: data.pkl at byte 0: the local header's name is '%s', the directory's "
                    "'sample/data.pkl'",
                    shown);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE, message);
-    free(file);
-    free_archive(&archive);
+    expect_failure("load.check=none", BERTH_E_ARCHIVE, message);
 }
 
 /* Z8: nothing is found by arithmetic then, and the directory names another. */
@@ -433,17 +338,14 @@ Test(strange_heads, a_first_record_that_names_no_archive)
 Test(strange_heads, a_small_record_that_names_another_archive)
 {
     enum { FORMAT_VERSION_AT = 488 };
-    size_t nbytes;
-    uint8_t *file = build_sample(true, &nbytes);
 
     cr_assert_arr_eq(file + FORMAT_VERSION_AT, "PK\3\4", 4);
     memcpy(file + FORMAT_VERSION_AT + LOCAL_NAME, "simple", 6);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: .format_version at byte 488: the local header's name is "
                    "'simple/.format_version', the directory's 'sample/.format_version'");
     memcpy(file + FORMAT_VERSION_AT + LOCAL_NAME, "sample_", 7);
-    expect_failure(file, nbytes, "load.check=none", BERTH_E_ARCHIVE,
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: .format_version at byte 488: the local header's name is "
                    "'sample_.format_version', the directory's 'sample/.format_version'");
-    free(file);
 }

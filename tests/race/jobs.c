@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "tests/support/race.h"
-#include "tests/support/sources.h"
 
 #define N_ROUNDS 12
 #define N_JOBS 5
@@ -137,7 +136,8 @@ static void check_file(const struct player *player)
             expect(bytes[k] == 0x41, "bytes from after staged");
     }
     berth_archive_close(archive);
-    expect(test_verify(player->path, NULL, NULL, NULL, &verdict, &error) == 0, error.message);
+    expect(berth_verify(FROM_PATH(player->path), NULL, NULL, NULL, &verdict, &error) == 0,
+           error.message);
     n_saved++;
 }
 

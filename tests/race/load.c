@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "tests/support/race.h"
-#include "tests/support/sources.h"
 
 #define N_TENSORS 24
 #define N_ELEMENTS 40000
@@ -197,7 +196,7 @@ int main(void)
     share("load.check=data io.threads=4 io.chunk_nbytes=65536");
     share("load.method=direct io.threads=2 io.chunk_nbytes=65536");
     fail_often();
-    expect(test_verify(path, NULL, NULL, NULL, NULL, &error) == 0, error.message);
+    expect(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error) == 0, error.message);
     free(path);
     test_folder_remove(folder);
     return 0;

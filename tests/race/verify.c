@@ -12,7 +12,6 @@
 
 #include "format/values/value.h"
 #include "tests/support/race.h"
-#include "tests/support/sources.h"
 
 #define N_TENSORS 12
 #define N_ELEMENTS 50000
@@ -218,7 +217,7 @@ static void *verify(void *options)
     size_t n = 0;
 
     expect(config && berth_config_apply(config, options, &error) == 0, "a configuration");
-    expect(test_verify(path, &call, count, &n, NULL, &error) == 0, error.message);
+    expect(berth_verify(FROM_PATH(path), &call, count, &n, NULL, &error) == 0, error.message);
     expect(n == N_TENSORS + 6, "as many records as there are");
     berth_config_free(config);
     return NULL;

@@ -8,7 +8,7 @@
 #include "config/error.h"
 #include "io/direct.h"
 #include "io/syscalls.h"
-#include "save/output_method.h"
+#include "save/output_file.h"
 #include "tests/support/save/records.h"
 #include "tests/support/scene.h"
 
@@ -169,11 +169,11 @@ Test(method, the_second_description_is_of_the_same_file_or_none)
 
     other_path = other;
     bth_system.open = open_other;
-    cr_assert_not(bth_direct_open(fd, &direct, &reason));
+    cr_assert_not(bth_direct_open(fd, O_WRONLY, &direct, &reason));
     cr_assert_eq(direct.fd, -1);
     cr_assert_str_eq(reason, "the file cannot be opened a second time");
     bth_system.open = open_plain;
-    cr_assert(bth_direct_open(fd, &direct, &reason));
+    cr_assert(bth_direct_open(fd, O_WRONLY, &direct, &reason));
     cr_assert_neq(direct.fd, fd);
     bth_direct_close(&direct);
     close(fd);
@@ -201,7 +201,7 @@ Test(method, alignment_is_what_the_file_tells_and_at_least_a_block)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         offset_align = cases[i].offset;
         memory_align = cases[i].memory;
-        cr_expect_eq(bth_direct_open(fd, &direct, &reason), cases[i].works, "%zu", i);
+        cr_expect_eq(bth_direct_open(fd, O_WRONLY, &direct, &reason), cases[i].works, "%zu", i);
         if (!cases[i].works) {
             cr_expect_str_eq(reason, "the file system has no direct writes");
             continue;
@@ -211,7 +211,7 @@ Test(method, alignment_is_what_the_file_tells_and_at_least_a_block)
         bth_direct_close(&direct);
     }
     bth_system.statx = statx_fails;
-    cr_expect(bth_direct_open(fd, &direct, &reason));
+    cr_expect(bth_direct_open(fd, O_WRONLY, &direct, &reason));
     cr_expect_eq(direct.block_nbytes, 4096);
     cr_expect_eq(direct.memory_alignment, 4096);
     bth_direct_close(&direct);
@@ -275,7 +275,7 @@ Test(method, is_told_with_its_reason)
     bth_direct direct;
 
     int fd = open(path, O_RDWR | O_CREAT, 0600);
-    bool possible = bth_direct_open(fd, &direct, &reason);
+    bool possible = bth_direct_open(fd, O_WRONLY, &direct, &reason);
     bth_direct_close(&direct);
     close(fd);
     check_told("", "buffered", "the file is small");

@@ -5,7 +5,6 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "save/archive_name.h"
 #include "save/plan.h"
 #include "tests/support/save/records.h"
 

@@ -47,7 +47,7 @@ load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets
 format/pickle/pickle_emit.c bth_emit_bigint 2 use-of-uninitialized-value: bytes that a loop has filled
 load/transfer/to_device.c staging_make_memory 1 malloc-leak: first of the list run->to->memory, freed as a whole
 load/transfer/to_device.c staging_open_ring 1 malloc-leak: the same list, behind a call
-load/transfer/to_device.c staging_place_ranges 1 malloc-leak: the same list, behind a call
+load/transfer/to_device.c staging_set_addresses 1 malloc-leak: the same list, behind a call
 tools/leaves.c keep_first_path 1 malloc-leak: kept in met->path until the aliases are freed
 tools/verify.c note_tensor 1 malloc-leak: kept in the record, which free_findings frees with its names
 tools/safetensors_read.c parse_header 1 null-dereference: a file of 10 bytes has bytes

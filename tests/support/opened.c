@@ -11,6 +11,19 @@ void close_opened(void)
     checkpoint = NULL;
 }
 
+const berth_params *only(const char *options, berth_stats *stats)
+{
+    static berth_config *config;
+    static berth_params call;
+
+    berth_config_free(config);
+    config = berth_config_new(NULL);
+    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
+    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
+    call = (berth_params){.config = config, .stats = stats};
+    return &call;
+}
+
 void open_as(const char *options)
 {
     close_opened();

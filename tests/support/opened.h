@@ -8,6 +8,11 @@
 extern berth_checkpoint *checkpoint;
 extern berth_error error;
 
+/*
+ * Parameters of a call with these options alone ("load.check=none ..."), whatever the environment
+ * says of debug mode. They last until the next call of this.
+ */
+const berth_params *only(const char *options, berth_stats *stats);
 /* Opens the file with these options, in the place of what was open. */
 void open_as(const char *options);
 void close_opened(void);

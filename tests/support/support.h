@@ -65,6 +65,8 @@ bool test_is_long(void);
 
 #define TO_PATH(path) ((const berth_target[]){berth_to_path(path)})
 #define FROM_PATH(path) ((const berth_source[]){berth_from_path(path)})
+#define FROM_FD(fd) ((const berth_source[]){berth_from_fd(fd)})
+#define FROM_MEMORY(bytes, nbytes) ((const berth_source[]){berth_from_memory(bytes, nbytes)})
 #define TO_FD(fd) ((const berth_target[]){berth_to_fd(fd)})
 #define TO_MEMORY(bytes, nbytes) ((const berth_target[]){berth_to_memory(bytes, nbytes)})
 #define TO_SINK(sink) ((const berth_target[]){berth_to_sink(sink)})
@@ -73,13 +75,7 @@ bool test_is_long(void);
 #define JOB_IS(job, event) (berth_job_wait(job, event, 0, NULL) != BERTH_E_TIMEOUT)
 #define NAMED(name) (&(const berth_params){.archive_name = name})
 
-static inline berth_plan_info test_plan_info(const berth_plan *plan)
-{
-    berth_plan_info info;
-
-    berth_plan_get_info(plan, &info);
-    return info;
-}
+berth_plan_info test_plan_info(const berth_plan *plan);
 
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/properties.h"
-#include "tests/support/sources.h"
+#include "tests/support/support.h"
 
 /* No more memory at a time, whatever a file asks for. */
 #define MOST_MEMORY ((size_t)256 << 20)
@@ -100,7 +100,7 @@ int open_span_as(const uint8_t *bytes, size_t nbytes, struct span *span, const c
          "%s", error->message);
     berth_source source = {.nbytes = nbytes, .name = "memory", .read = read_span, .context = span};
     int result = span ? berth_open_source(&source, &call, opened, error)
-                      : test_open_memory(bytes, nbytes, &call, opened, error);
+                      : berth_open_source(FROM_MEMORY(bytes, nbytes), &call, opened, error);
     berth_config_free(config);
     is_accepted = is_accepted || (result == 0 && !strstr(options, "load.check=none"));
     /* F5: a failure is a sentence of one line; a success leaves none. */

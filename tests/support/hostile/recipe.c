@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/hostile/recipe.h"
+#include "tests/support/load/archive.h"
 
 /* What is true of a record: what its headers tell where the recipe says nothing. */
 struct truth {
@@ -102,46 +103,44 @@ static void add_local_extra(struct recipe *recipe, struct bytes *to, const char 
 
 static void add_local(struct recipe *recipe, struct piece *piece, const struct truth *truth)
 {
-    struct bytes *file = &recipe->file, name = {0}, extra = {0};
+    struct bytes *to = &recipe->file, name = {0}, extra = {0};
     const char *label = piece->label;
     bool later = (truth->flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
 
     add_name(recipe, &name, label, label, "local.name");
     add_local_extra(recipe, &extra, label, name.n);
-    add_number(file, number_of(recipe, label, "local.signature", BTH_ZIP_LOCAL_SIGNATURE), 4);
-    add_number(file, told(recipe, label, "local", "version", 0), 2);
-    add_number(file, number_of(recipe, label, "local.flags", truth->flags), 2);
-    add_number(file, number_of(recipe, label, "local.method", truth->method), 2);
-    add_number(file, told(recipe, label, "local", "time", 0), 4);
-    add_number(file, number_of(recipe, label, "local.crc", later ? 0 : truth->crc32), 4);
-    add_number(file,
-               number_of(recipe, label, "local.compressed", later ? 0 : truth->compressed_nbytes),
-               4);
-    add_number(file, number_of(recipe, label, "local.size", later ? 0 : truth->nbytes), 4);
-    add_number(file, number_of(recipe, label, "local.name_nbytes", name.n), 2);
-    add_number(file, number_of(recipe, label, "local.extra_nbytes", extra.n), 2);
-    add_bytes(file, name.bytes, name.n);
-    add_bytes(file, extra.bytes, extra.n);
+    add_number(to, number_of(recipe, label, "local.signature", BTH_ZIP_LOCAL_SIGNATURE), 4);
+    add_number(to, told(recipe, label, "local", "version", 0), 2);
+    add_number(to, number_of(recipe, label, "local.flags", truth->flags), 2);
+    add_number(to, number_of(recipe, label, "local.method", truth->method), 2);
+    add_number(to, told(recipe, label, "local", "time", 0), 4);
+    add_number(to, number_of(recipe, label, "local.crc", later ? 0 : truth->crc32), 4);
+    add_number(
+        to, number_of(recipe, label, "local.compressed", later ? 0 : truth->compressed_nbytes), 4);
+    add_number(to, number_of(recipe, label, "local.size", later ? 0 : truth->nbytes), 4);
+    add_number(to, number_of(recipe, label, "local.name_nbytes", name.n), 2);
+    add_number(to, number_of(recipe, label, "local.extra_nbytes", extra.n), 2);
+    add_bytes(to, name.bytes, name.n);
+    add_bytes(to, extra.bytes, extra.n);
     free(name.bytes);
     free(extra.bytes);
 }
 
 static void add_descriptor(struct recipe *recipe, const char *label, const struct truth *truth)
 {
-    struct bytes *file = &recipe->file;
+    struct bytes *to = &recipe->file;
     size_t width = (size_t)number_of(recipe, label, "descriptor.width", 4);
     bool there = (truth->flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
 
     if (!number_of(recipe, label, "descriptor.there", there))
         return;
     if (number_of(recipe, label, "descriptor.signed", 1))
-        add_number(file,
-                   number_of(recipe, label, "descriptor.signature", BTH_ZIP_DESCRIPTOR_SIGNATURE),
-                   4);
-    add_number(file, number_of(recipe, label, "descriptor.crc", truth->crc32), 4);
-    add_number(file, number_of(recipe, label, "descriptor.compressed", truth->compressed_nbytes),
+        add_number(
+            to, number_of(recipe, label, "descriptor.signature", BTH_ZIP_DESCRIPTOR_SIGNATURE), 4);
+    add_number(to, number_of(recipe, label, "descriptor.crc", truth->crc32), 4);
+    add_number(to, number_of(recipe, label, "descriptor.compressed", truth->compressed_nbytes),
                width);
-    add_number(file, number_of(recipe, label, "descriptor.size", truth->nbytes), width);
+    add_number(to, number_of(recipe, label, "descriptor.size", truth->nbytes), width);
 }
 
 static void add_piece(struct recipe *recipe, struct piece *piece)
@@ -160,31 +159,31 @@ static void add_piece(struct recipe *recipe, struct piece *piece)
 
 static void add_central(struct recipe *recipe, struct piece *piece, const char *target)
 {
-    struct bytes *file = &recipe->file, name = {0}, extra = {0}, comment = {0};
+    struct bytes *to = &recipe->file, name = {0}, extra = {0}, comment = {0};
     struct truth truth = truth_of(recipe, piece);
 
     add_name(recipe, &name, target, piece->label, "central.name");
     add_told(recipe, &extra, target, "central.extra", "", 0);
     add_told(recipe, &comment, target, "central.comment", "", 0);
-    add_number(file, number_of(recipe, target, "central.signature", BTH_ZIP_CENTRAL_SIGNATURE), 4);
-    add_number(file, number_of(recipe, target, "central.made", 0), 2);
-    add_number(file, told(recipe, target, "central", "version", 0), 2);
-    add_number(file, number_of(recipe, target, "central.flags", truth.flags), 2);
-    add_number(file, number_of(recipe, target, "central.method", truth.method), 2);
-    add_number(file, told(recipe, target, "central", "time", 0), 4);
-    add_number(file, number_of(recipe, target, "central.crc", truth.crc32), 4);
-    add_number(file, number_of(recipe, target, "central.compressed", truth.compressed_nbytes), 4);
-    add_number(file, number_of(recipe, target, "central.size", truth.nbytes), 4);
-    add_number(file, number_of(recipe, target, "central.name_nbytes", name.n), 2);
-    add_number(file, number_of(recipe, target, "central.extra_nbytes", extra.n), 2);
-    add_number(file, number_of(recipe, target, "central.comment_nbytes", comment.n), 2);
-    add_number(file, number_of(recipe, target, "central.disk", 0), 2);
-    add_number(file, number_of(recipe, target, "central.attributes", 0), 2);
-    add_number(file, number_of(recipe, target, "central.system_attributes", 0), 4);
-    add_number(file, number_of(recipe, target, "central.offset", piece->header_at), 4);
-    add_bytes(file, name.bytes, name.n);
-    add_bytes(file, extra.bytes, extra.n);
-    add_bytes(file, comment.bytes, comment.n);
+    add_number(to, number_of(recipe, target, "central.signature", BTH_ZIP_CENTRAL_SIGNATURE), 4);
+    add_number(to, number_of(recipe, target, "central.made", 0), 2);
+    add_number(to, told(recipe, target, "central", "version", 0), 2);
+    add_number(to, number_of(recipe, target, "central.flags", truth.flags), 2);
+    add_number(to, number_of(recipe, target, "central.method", truth.method), 2);
+    add_number(to, told(recipe, target, "central", "time", 0), 4);
+    add_number(to, number_of(recipe, target, "central.crc", truth.crc32), 4);
+    add_number(to, number_of(recipe, target, "central.compressed", truth.compressed_nbytes), 4);
+    add_number(to, number_of(recipe, target, "central.size", truth.nbytes), 4);
+    add_number(to, number_of(recipe, target, "central.name_nbytes", name.n), 2);
+    add_number(to, number_of(recipe, target, "central.extra_nbytes", extra.n), 2);
+    add_number(to, number_of(recipe, target, "central.comment_nbytes", comment.n), 2);
+    add_number(to, number_of(recipe, target, "central.disk", 0), 2);
+    add_number(to, number_of(recipe, target, "central.attributes", 0), 2);
+    add_number(to, number_of(recipe, target, "central.system_attributes", 0), 4);
+    add_number(to, number_of(recipe, target, "central.offset", piece->header_at), 4);
+    add_bytes(to, name.bytes, name.n);
+    add_bytes(to, extra.bytes, extra.n);
+    add_bytes(to, comment.bytes, comment.n);
     free(name.bytes);
     free(extra.bytes);
     free(comment.bytes);
@@ -217,56 +216,56 @@ static void add_directory(struct recipe *recipe, size_t which)
 static void add_end64(struct recipe *recipe, size_t which)
 {
     struct listing *listing = &recipe->listings[which];
-    struct bytes *file = &recipe->file, extra = {0};
+    struct bytes *to = &recipe->file, extra = {0};
     char name[80];
     const char *target = target_of(name, which, "end64");
 
     add_told(recipe, &extra, target, "extra", "", 0);
-    listing->end64_at = file->n;
-    add_number(file, number_of(recipe, target, "signature", BTH_ZIP_END64_SIGNATURE), 4);
-    add_number(file, number_of(recipe, target, "size", 44 + extra.n), 8);
-    add_number(file, number_of(recipe, target, "made", 0x31e), 2);
-    add_number(file, number_of(recipe, target, "version", 45), 2);
-    add_number(file, number_of(recipe, target, "disk", 0), 4);
-    add_number(file, number_of(recipe, target, "directory_disk", 0), 4);
-    add_number(file, number_of(recipe, target, "here", listing->n_entries), 8);
-    add_number(file, number_of(recipe, target, "entries", listing->n_entries), 8);
-    add_number(file, number_of(recipe, target, "nbytes", listing->nbytes), 8);
-    add_number(file, number_of(recipe, target, "offset", listing->at), 8);
-    add_bytes(file, extra.bytes, extra.n);
+    listing->end64_at = to->n;
+    add_number(to, number_of(recipe, target, "signature", BTH_ZIP_END64_SIGNATURE), 4);
+    add_number(to, number_of(recipe, target, "size", 44 + extra.n), 8);
+    add_number(to, number_of(recipe, target, "made", 0x31e), 2);
+    add_number(to, number_of(recipe, target, "version", 45), 2);
+    add_number(to, number_of(recipe, target, "disk", 0), 4);
+    add_number(to, number_of(recipe, target, "directory_disk", 0), 4);
+    add_number(to, number_of(recipe, target, "here", listing->n_entries), 8);
+    add_number(to, number_of(recipe, target, "entries", listing->n_entries), 8);
+    add_number(to, number_of(recipe, target, "nbytes", listing->nbytes), 8);
+    add_number(to, number_of(recipe, target, "offset", listing->at), 8);
+    add_bytes(to, extra.bytes, extra.n);
     free(extra.bytes);
 }
 
 static void add_locator(struct recipe *recipe, size_t which)
 {
-    struct bytes *file = &recipe->file;
+    struct bytes *to = &recipe->file;
     char name[80];
     const char *target = target_of(name, which, "locator");
 
-    add_number(file, number_of(recipe, target, "signature", BTH_ZIP_LOCATOR_SIGNATURE), 4);
-    add_number(file, number_of(recipe, target, "disk", 0), 4);
-    add_number(file, number_of(recipe, target, "offset", recipe->listings[which].end64_at), 8);
-    add_number(file, number_of(recipe, target, "disks", 1), 4);
+    add_number(to, number_of(recipe, target, "signature", BTH_ZIP_LOCATOR_SIGNATURE), 4);
+    add_number(to, number_of(recipe, target, "disk", 0), 4);
+    add_number(to, number_of(recipe, target, "offset", recipe->listings[which].end64_at), 8);
+    add_number(to, number_of(recipe, target, "disks", 1), 4);
 }
 
 static void add_end(struct recipe *recipe, size_t which)
 {
     const struct listing *listing = &recipe->listings[which];
-    struct bytes *file = &recipe->file;
+    struct bytes *to = &recipe->file;
     char name[80];
     const char *target = target_of(name, which, "end");
 
-    add_number(file, number_of(recipe, target, "signature", BTH_ZIP_END_SIGNATURE), 4);
-    add_number(file, number_of(recipe, target, "disk", 0), 2);
-    add_number(file, number_of(recipe, target, "directory_disk", 0), 2);
-    add_number(file, number_of(recipe, target, "here", listing->n_entries), 2);
-    add_number(file, number_of(recipe, target, "entries", listing->n_entries), 2);
-    add_number(file, number_of(recipe, target, "nbytes", listing->nbytes), 4);
-    add_number(file, number_of(recipe, target, "offset", listing->at), 4);
-    size_t length_at = file->n;
-    add_number(file, 0, 2);
-    size_t n = add_told(recipe, file, target, "comment", "", 0);
-    bth_put_u16(file->bytes + length_at, number_of(recipe, target, "comment_nbytes", n));
+    add_number(to, number_of(recipe, target, "signature", BTH_ZIP_END_SIGNATURE), 4);
+    add_number(to, number_of(recipe, target, "disk", 0), 2);
+    add_number(to, number_of(recipe, target, "directory_disk", 0), 2);
+    add_number(to, number_of(recipe, target, "here", listing->n_entries), 2);
+    add_number(to, number_of(recipe, target, "entries", listing->n_entries), 2);
+    add_number(to, number_of(recipe, target, "nbytes", listing->nbytes), 4);
+    add_number(to, number_of(recipe, target, "offset", listing->at), 4);
+    size_t length_at = to->n;
+    add_number(to, 0, 2);
+    size_t n = add_told(recipe, to, target, "comment", "", 0);
+    bth_put_u16(to->bytes + length_at, number_of(recipe, target, "comment_nbytes", n));
 }
 
 void add_listing_item(struct recipe *recipe, const char *item, size_t n)
@@ -320,7 +319,7 @@ static struct piece *add_new_piece(struct recipe *recipe, const char *label)
 {
     struct piece *piece = &recipe->pieces[recipe->n_pieces++];
 
-    cr_assert_leq(recipe->n_pieces, MAX_RECORDS);
+    cr_assert_leq(recipe->n_pieces, MAX_PIECES);
     *piece = (struct piece){0};
     (void)snprintf(piece->label, sizeof piece->label, "%s", label);
     return piece;
@@ -346,12 +345,14 @@ static void swap_pieces(struct recipe *recipe, const char *a, const char *b)
 
 void begin_recipe(struct recipe *recipe)
 {
-    *recipe = (struct recipe){.sample = sample()};
-    for (size_t i = 0; i < recipe->sample.n; i++) {
-        const struct record *record = &recipe->sample.records[i];
+    *recipe = (struct recipe){0};
+    begin_sample();
+    for (size_t i = 0; i < sample.n; i++) {
+        const struct record *record = &sample.records[i];
         add_bytes(&add_new_piece(recipe, record->name)->data, record->bytes,
                   (size_t)record->nbytes);
     }
+    end_sample();
 }
 
 void end_recipe(struct recipe *recipe)
@@ -359,7 +360,6 @@ void end_recipe(struct recipe *recipe)
     for (size_t i = 0; i < recipe->n_pieces; i++)
         free(recipe->pieces[i].data.bytes);
     free(recipe->file.bytes);
-    free_archive(&recipe->sample);
 }
 
 void follow(struct recipe *recipe, const char *line)

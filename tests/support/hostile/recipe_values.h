@@ -5,10 +5,10 @@
 
 #include "format/bytes.h"
 #include "format/zip/zip.h"
-#include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+#include "tests/support/load/describe.h"
 
 #define MAX_EDITS 24
+#define MAX_PIECES 24
 
 struct edit {
     char target[64]; /* a record, or directory, end64, locator, end, file; "alt:" before it */
@@ -42,8 +42,7 @@ struct listing {
 struct recipe {
     struct edit edits[MAX_EDITS];
     size_t n_edits;
-    struct archive sample;
-    struct piece pieces[MAX_RECORDS];
+    struct piece pieces[MAX_PIECES];
     size_t n_pieces;
     bool is_foreign; /* as other tools write: sizes in local headers, no padding, no zip64 */
     struct listing listings[2];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/hostile/ways.h"
-#include "tests/support/sources.h"
 
 bool is_read(const char *text)
 {
@@ -70,7 +69,7 @@ void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char
     berth_checkpoint *checkpoint;
     berth_error error;
 
-    if (test_open_memory(bytes, nbytes, &call, &checkpoint, &error) < 0)
+    if (berth_open_source(FROM_MEMORY(bytes, nbytes), &call, &checkpoint, &error) < 0)
         say(text, "memory", &error);
     else
         tell_values(text, checkpoint, "memory");
@@ -155,7 +154,7 @@ void verdict_on_archive(said text, const uint8_t *bytes, size_t nbytes, const ch
     berth_archive *archive;
     berth_error error;
 
-    if (test_archive_open_memory(bytes, nbytes, &call, &archive, &error) < 0)
+    if (berth_archive_open(FROM_MEMORY(bytes, nbytes), &call, &archive, &error) < 0)
         say(text, "memory", &error);
     else
         tell_records(text, archive);
@@ -170,7 +169,7 @@ static void verify_file(said text, const char *path, bool debug)
     berth_error error;
 
     (void)snprintf(text, sizeof(said), "read");
-    if (test_verify(path, &call, NULL, NULL, NULL, &error) < 0)
+    if (berth_verify(FROM_PATH(path), &call, NULL, NULL, NULL, &error) < 0)
         say(text, path, &error);
     berth_config_free(config);
 }

@@ -9,8 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/load/archive.h"
-#include "tests/support/support.h"
+#include "tests/support/load/describe.h"
 
 /* In fours: load.check from none to data. */
 enum way {

@@ -6,18 +6,9 @@
 #ifndef TESTS_SUPPORT_ARCHIVE_H
 #define TESTS_SUPPORT_ARCHIVE_H
 
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "berth.h"
-#include "format/checksum.h"
-#include "format/layout.h"
-#include "format/pickle/pickle.h"
-#include "format/zip/zip.h"
 #include "tests/support/format/composed.h"
-#include "tests/support/support.h"
+#include "tests/support/load/describe.h"
+#include "tests/support/opened.h"
 
 #define MAX_RECORDS 24
 #define N_SAMPLE_STORAGES 3
@@ -42,50 +33,70 @@ static const float sample_weight[6] = {0, 1, 2, 3, 4, 5};
 static const int64_t sample_bias[3] = {-1, 0, 1};
 static const uint16_t sample_words[2] = {1, 65535};
 
-void add_record(struct archive *archive, const char *name, const void *bytes, uint64_t nbytes);
-void add_text(struct archive *archive, const char *name, const char *text);
-struct record *find_record(struct archive *archive, const char *name);
-void remove_record(struct archive *archive, const char *name);
-void swap_records(struct archive *archive, const char *a, const char *b);
+/*
+ * What a test builds and opens. There is one of each, because Criterion runs every test in a
+ * process of its own: `sample` are the records, `file` the bytes that were built of them.
+ */
+extern struct archive sample;
+extern uint8_t *file; /* malloc's */
+extern size_t file_nbytes;
+
+/* All records that PyTorch writes for the sample, in its order, and the file of them. */
+void begin_sample(void);
+void end_sample(void);
+/* The same, and the file at `path`, in a folder of its own. */
+void begin_sample_file(void);
+void end_sample_file(void);
+
+/* ---- records, and the file of them ---- */
+
+/* Begins again, with these records alone: the pickle of a value, the version, a byte order. */
+void begin_records(berth_tree *tree, const berth_value *root, const char *byteorder);
+
+void add_record(const char *name, const void *bytes, uint64_t nbytes);
+void add_text(const char *name, const char *text);
+/* In front of the storages. */
+void insert_text(const char *name, const char *text);
+struct record *find_record(const char *name);
+void set_record(const char *name, const void *bytes, uint64_t nbytes);
+void set_text(const char *name, const char *text);
+void remove_record(const char *name);
+void swap_records(const char *a, const char *b);
 berth_tree *sample_tree(berth_value **root);
 
-/* All records that PyTorch writes for the sample, in its order. */
-struct archive sample(void);
-void free_archive(struct archive *archive);
+/* The file, by the layout; `lie` may be NULL. */
+void build(const struct lie *lie);
+void build_with(uint32_t alignment, bool with_crc, const struct lie *lie);
+/* A value saved with these options, in its place. */
+void save_file(const berth_value *root, const char *options);
+/* A file of tests/data/ in its place. */
+void read_file(const char *name);
 
-/* The whole file, by malloc; `lie` may be NULL. */
-uint8_t *build(const struct archive *archive, uint32_t alignment, bool with_crc,
-               const struct lie *lie, size_t *nbytes);
-
-/* A record's entry in the directory of a built file. */
-uint8_t *find_entry(uint8_t *file, size_t nbytes, const char *record);
-
-/* The sample without lies. */
-uint8_t *build_sample(bool with_crc, size_t *nbytes);
+/* A record's entry in the directory of the file. */
+uint8_t *find_entry(const char *record);
 
 /* ---- opening ---- */
 
-/* Opens bytes with these options alone ("load.check=none …"), whatever the environment says. */
-int open_with(const void *bytes, size_t nbytes, const char *options, berth_stats *stats,
-              berth_checkpoint **checkpoint, berth_error *error);
-
-/* The text of all values of a dict of tensors and ints: what a reader can see of them. */
-char *describe(berth_checkpoint *checkpoint);
-
-/* The same of the sample. */
-extern const char sample_text[];
+/* Opens bytes with these options alone, in the place of what was open. */
+int open_bytes(const void *bytes, size_t nbytes, const char *options);
+/* The same of the file: `open_file` must succeed. */
+int try_file(const char *options);
+void open_file(const char *options);
 
 /* The checkpoint has the sample's values. */
-void expect_sample_values(berth_checkpoint *checkpoint);
+void expect_sample_values(void);
 /* The file opens with these options, and gives the sample's values. */
-void expect_sample(const void *bytes, size_t nbytes, const char *options);
+void expect_sample(const char *options);
 
-/* Opening fails with this code and sentence. */
-void expect_failure(const void *bytes, size_t nbytes, const char *options, int code,
-                    const char *message);
+/* Opening the file fails with this code and sentence. */
+void expect_failure(const char *options, int code, const char *message);
+/* The same of other bytes. */
+void expect_failure_of(const void *bytes, size_t nbytes, const char *options, int code,
+                       const char *message);
 
 /* The elements of a tensor of n floats, at most 64. */
-void expect_floats(berth_checkpoint *checkpoint, const char *name, const float *expected,
-                   int64_t n);
+void expect_floats(const char *name, const float *expected, int64_t n);
+/* The data of a tensor; NULL, and `error`, where there is none. */
+const void *data_of(const char *name);
 
 #endif

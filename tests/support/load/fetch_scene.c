@@ -2,7 +2,6 @@
 #include "tests/support/load/fetch_scene.h"
 
 uint32_t *elements[N_TENSORS];
-size_t file_nbytes;
 
 void save_tensors(const char *options)
 {
@@ -12,14 +11,17 @@ void save_tensors(const char *options)
 
     patch(options);
     for (size_t i = 0; i < N_TENSORS; i++) {
-        const int64_t shape[] = {(int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtypes[i % 4]))};
         (void)snprintf(name, sizeof name, "t%zu", i);
-        berth_dict_set(root, name, test_tensor(tree, dtypes[i % 4], elements[i], 1, shape));
+        berth_dtype dtype = dtypes[i % 4];
+        berth_dict_set(root, name,
+                       test_vector(tree, dtype, elements[i],
+                                   (int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtype))));
     }
     cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     berth_tree_free(tree);
-    free(test_read_file(path, &file_nbytes));
+    free(file);
+    file = test_read_file(path, &file_nbytes);
 }
 
 void begin_fetch(void)
@@ -38,8 +40,7 @@ void end_fetch(void)
     bth_system_restore();
     for (size_t i = 0; i < N_TENSORS; i++)
         free(elements[i]);
-    close_opened();
-    end_scene();
+    end_sample_file();
 }
 
 bool is_memory(size_t i)
@@ -63,7 +64,7 @@ bool direct_reads_work(void)
     const char *reason;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool works =
-        bth_file_system_of(fd) != BTH_IN_MEMORY && bth_direct_open_reading(fd, &direct, &reason);
+        bth_file_system_of(fd) != BTH_IN_MEMORY && bth_direct_open(fd, O_RDONLY, &direct, &reason);
 
     if (works)
         bth_direct_close(&direct);

@@ -12,7 +12,6 @@
 #include "load/checkpoint.h"
 #include "load/transfer/requests.h"
 #include "tests/support/load/archive.h"
-#include "tests/support/opened.h"
 
 /* Tensors "t0", "t1" ... of so many words, small and long ones and an empty one, as four dtypes. */
 static const size_t lengths[] = {1, 300, 0, 1000000, 7, 40000, 5, 500000, 3};
@@ -21,8 +20,8 @@ static const berth_dtype dtypes[] = {BERTH_UINT8, BERTH_INT16, BERTH_FLOAT32, BE
 #define BACK "io.chunk_nbytes=65536 io.threads=3"
 
 extern uint32_t *elements[N_TENSORS];
-extern size_t file_nbytes;
 
+/* The file at `path`; its bytes are `file`, too. */
 void save_tensors(const char *options);
 void begin_fetch(void);
 void end_fetch(void);

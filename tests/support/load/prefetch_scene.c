@@ -60,27 +60,15 @@ uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes)
     return n;
 }
 
-static berth_config *prefetch_config(const char *options)
-{
-    berth_config *config = berth_config_new(NULL);
-
-    cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
-    return config;
-}
-
 int try_to_open(const char *options)
 {
-    berth_config *config = prefetch_config("load.head_nbytes=16384 load.check=none");
-    berth_params call = {.config = config};
+    char all[200];
 
-    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
-    int result = berth_open(path, &call, &checkpoint, &error);
-    berth_config_free(config);
-    return result;
+    (void)snprintf(all, sizeof all, "load.head_nbytes=16384 load.check=none %s", options);
+    return berth_open(path, only(all, NULL), &checkpoint, &error);
 }
 
-void open_file(const char *options)
+void open_path(const char *options)
 {
     cr_assert_eq(try_to_open(options), 0, "%s", error.message);
 }
@@ -88,12 +76,7 @@ void open_file(const char *options)
 int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
                  berth_prefetch **begun)
 {
-    berth_config *config = prefetch_config(options);
-    berth_params call = {.config = config};
-    int result = berth_prefetch_begin(checkpoint, what, flags, &call, begun, &error);
-
-    berth_config_free(config);
-    return result;
+    return berth_prefetch_begin(checkpoint, what, flags, only(options, NULL), begun, &error);
 }
 
 void begin_prefetch(const char *options)

@@ -29,7 +29,7 @@ void evict_file(void);
 uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes);
 /* load.head_nbytes: no more of the file comes into memory than must. */
 int try_to_open(const char *options);
-void open_file(const char *options);
+void open_path(const char *options);
 int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
                  berth_prefetch **begun);
 void begin_prefetch(const char *options);

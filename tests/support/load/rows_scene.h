@@ -12,7 +12,7 @@
 
 #include "config/options.h"
 #include "load/rows/rows.h"
-#include "tests/support/load/archive.h"
+#include "tests/support/load/describe.h"
 #include "tests/support/scene.h"
 
 /* A table's element: row, then column. */
