@@ -33,8 +33,8 @@ static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, ber
     if (bth_head_cache_grow(cache, archive_head_nbytes(archive), error) < 0)
         return error->code;
     if (bth_is_legacy(cache->head, cache->head_nbytes))
-        return bth_fail(
-            error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+        return bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
             "a file in the legacy format, from before PyTorch 1.6, has values but no records");
     if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
         return bth_refuse_kind(cache, error);
@@ -76,7 +76,7 @@ archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *r
 static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cache)
 {
     const bth_zip_directory *directory = &archive->container.directory;
-    bth_layout_entry place = {0};
+    bth_layout_entry layout = {0};
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
@@ -89,11 +89,11 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
     for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         /* If it fails, next_offset stays that of the record before, and differs. */
-        (void)bth_layout_entry_compute(place.next_offset, entry->name_nbytes, entry->nbytes,
-                                       alignment, &place);
-        if (entry->method != 0 || place.next_offset != entry->next_offset)
+        (void)bth_layout_entry_compute(layout.next_offset, entry->name_nbytes, entry->nbytes,
+                                       alignment, &layout);
+        if (entry->method != 0 || layout.next_offset != entry->next_offset)
             return false;
-        entry->data_offset = place.data_offset;
+        entry->data_offset = layout.data_offset;
     }
     return true;
 }
@@ -223,14 +223,13 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
 {
     BTH_ERROR_BEGIN(error);
     if (!archive || !name || !record)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_archive_find needs an archive, a name and a place for the record");
+        return bth_fail_argument(
+            error, "berth_archive_find needs an archive, a name and a pointer for the record");
     const bth_zip_entry *entry = bth_container_find(&archive->container, name);
     if (!entry) {
-        (void)bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                       "there is no record \"%.100s\" among the %zu in %s/", name,
-                       archive->container.directory.n_entries,
-                       archive->container.directory.archive);
+        (void)bth_fail_status(
+            error, BERTH_E_NOT_FOUND, "there is no record \"%.100s\" among the %zu in %s/", name,
+            archive->container.directory.n_entries, archive->container.directory.archive);
         return bth_error_prefix(error, archive->reader.name);
     }
     entry_describe(entry, record);
@@ -259,8 +258,8 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
 {
     BTH_ERROR_BEGIN(error);
     if (!archive || !record || !record->name || (!buffer && nbytes > 0))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_archive_read needs an archive, a record of it and a buffer");
+        return bth_fail_argument(
+            error, "berth_archive_read needs an archive, a record of it and a buffer");
     /* By name: what the caller's struct says of sizes and offsets is not relied on. */
     const bth_zip_entry *entry = bth_container_find(&archive->container, record->name);
     if (!entry)

@@ -5,8 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "load/selection.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 
 /* ---- open and close ---- */
 
@@ -99,10 +98,10 @@ int bth_source_check(const berth_source *source, const void *opened, berth_error
 {
     if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
         return 0;
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s",
-                    !source   ? "there is no source"
-                    : !opened ? "there is no place for what is opened"
-                              : "there is no path");
+    return bth_fail_argument(error, "%s",
+                             !source   ? "there is no source"
+                             : !opened ? "there is no pointer for what is opened"
+                                       : "there is no path");
 }
 
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
@@ -241,7 +240,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!checkpoint)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
+        return bth_fail_argument(error, "there is no checkpoint");
     (void)checkpoint_load(checkpoint, selection, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }
@@ -258,8 +257,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
 {
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || !name) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "berth_find needs a checkpoint and a name");
+        (void)bth_fail_argument(error, "berth_find needs a checkpoint and a name");
         return NULL;
     }
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
@@ -277,8 +275,8 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
 
     if (!value || tensor)
         return tensor;
-    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "\"%.100s\" is no tensor but %s",
-                   name, berth_kind_name(berth_value_kind(value)));
+    (void)bth_fail_argument(error, "\"%.100s\" is no tensor but %s", name,
+                            berth_kind_name(berth_value_kind(value)));
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
 }
@@ -323,8 +321,8 @@ static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i
     if (!names)
         return NULL;
     if (i >= bth_names_count(names)) {
-        (void)bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                       "there is no tensor %zu among %zu", i, bth_names_count(names));
+        (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "there is no tensor %zu among %zu", i,
+                              bth_names_count(names));
         return NULL;
     }
     if (bth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
@@ -337,8 +335,8 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
 {
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (!checkpoint || !named)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_tensor_at needs a checkpoint and a place for the tensor");
+        return bth_fail_argument(error,
+                                 "berth_tensor_at needs a checkpoint and a pointer for the tensor");
     bth_checkpoint_lock(checkpoint);
     const berth_value *value = checkpoint_show(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
@@ -356,7 +354,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     return 0;
 }
 
-/* ---- what the file says of itself ---- */
+/* ---- information about the file ---- */
 
 const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                         const berth_storage *previous)
@@ -388,8 +386,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
 {
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || !info)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_get_info needs a checkpoint and a place for the facts");
+        return bth_fail_argument(
+            error, "berth_get_info needs a checkpoint and a pointer for the information");
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);

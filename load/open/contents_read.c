@@ -19,6 +19,10 @@
 /* So much more than the guess is read with it: another request would cost more. */
 #define REST_MAX_NBYTES (1 << 20)
 
+/* One read gets the counts of small storages that follow each other. */
+#define LEGACY_AHEAD_NBYTES 4096
+#define LEGACY_COUNT_NBYTES 8
+
 /* ---- what kind of file it is ---- */
 
 static bool is_tar(const uint8_t *head, uint64_t nbytes)
@@ -57,11 +61,12 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
     else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
         text = "a bare pickle, not a PyTorch checkpoint";
     if (text)
-        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", text);
     for (size_t i = 0; i < 4 && i < nbytes; i++)
         (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", head[i]);
-    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                    "neither a zip archive nor PyTorch's legacy format: it begins with%s", begin);
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                           "neither a zip archive nor PyTorch's legacy format: it begins with%s",
+                           begin);
 }
 
 /* Refuses archives of PyTorch that are no checkpoints, which only their names show. */
@@ -82,7 +87,7 @@ static int archive_refuse(const bth_container *container, berth_error *error)
                "never run; its records can be listed, but it has no values to read";
     else
         text = "a zip archive without data.pkl: not a PyTorch checkpoint";
-    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", text);
 }
 
 /* ---- the steps ---- */
@@ -318,6 +323,61 @@ static int zip_read(bth_opening *opening, berth_error *error)
     return listed_read(opening, reason, error);
 }
 
+/* ---- the legacy format ---- */
+
+/* The five pickles, with as much of the head as they take. */
+static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
+{
+    bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
+    bth_head_cache *cache = &opening->cache;
+
+    while (bth_legacy_read(cache->head, cache->head_nbytes, inert, opening->contents->tree, legacy,
+                           error) == BERTH_E_TRUNCATED &&
+           cache->head_nbytes < cache->reader->nbytes) {
+        bth_error_clear(error);
+        if (bth_head_cache_grow(cache, 4 * cache->head_nbytes, error) < 0)
+            break;
+    }
+    return error->code;
+}
+
+static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, berth_error *error)
+{
+    uint64_t at = legacy->payload_offset, file_nbytes = opening->cache.reader->nbytes;
+    const uint8_t *count;
+
+    for (size_t i = 0; i < legacy->n_keys; i++)
+        if (bth_head_cache_get(&opening->cache, at, LEGACY_COUNT_NBYTES, LEGACY_AHEAD_NBYTES,
+                               &count, error) < 0 ||
+            bth_legacy_extent(legacy, opening->contents->tree, i, count, at, file_nbytes, &at,
+                              error) < 0)
+            return error->code;
+    /* One reading: some readers would read a second object behind the first, and others not. */
+    if (at != file_nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
+                        (unsigned long long)(file_nbytes - at));
+    return 0;
+}
+
+static int legacy_read(bth_opening *opening, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+    bth_legacy legacy = {0};
+
+    contents->is_legacy = true;
+    contents->archive = bth_duplicate("", 0);
+    if (!contents->archive)
+        return bth_fail_memory(error, 1);
+    if (legacy_read_pickles(opening, &legacy, error) < 0)
+        return error->code;
+    contents->root = legacy.root;
+    /* PyTorch wrote the elements little-endian on every machine, and reads them so, whatever
+       little_endian in the head says of the machine (FORMAT.md 7). */
+    contents->is_big = false;
+    contents->byteorder_recorded = true;
+    return legacy_set_offsets(opening, &legacy, error);
+}
+
 /* ---- all of it ---- */
 
 /* What is assumed until a byteorder record says it (FORMAT.md 7). */
@@ -340,7 +400,7 @@ static int any_read(bth_opening *opening, berth_error *error)
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
         return zip_read(opening, error);
     if (bth_is_legacy(cache->head, cache->head_nbytes))
-        return bth_legacy_open(opening, error);
+        return legacy_read(opening, error);
     return bth_refuse_kind(cache, error);
 }
 

@@ -23,7 +23,7 @@ typedef struct layout_walk {
     const char *before;         /* the small record before this one, "" for the first */
     size_t next;                /* for bth_container_find_next */
     const bth_zip_entry *entry; /* compared last */
-    bth_layout_entry place;
+    bth_layout_entry layout;
     berth_storage *storage; /* NULL: before the first one */
     char *record;           /* its record, "data/<key>" */
     size_t record_nbytes;
@@ -36,7 +36,7 @@ static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
                          .alignment = bth_layout_alignment(contents),
                          .archive_nbytes = strlen(contents->archive),
                          .before = "",
-                         .place = {.next_offset = cursor}};
+                         .layout = {.next_offset = cursor}};
 }
 
 /* Storage i is the next one. False after an error. */
@@ -78,21 +78,21 @@ static bool walk_next(layout_walk *walk, berth_error *error)
 }
 
 /* Calculates the layout entry of the next record. */
-static int walk_place(layout_walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
-                      berth_error *error)
+static int walk_compute(layout_walk *walk, const char *record, size_t record_nbytes,
+                        uint64_t nbytes, berth_error *error)
 {
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
-    uint64_t cursor = walk->place.next_offset;
+    uint64_t cursor = walk->layout.next_offset;
 
-    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
+    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, walk->alignment, &walk->layout) < 0)
         return bth_fail(error, BERTH_E_ARCHIVE, record, cursor, "%llu bytes cannot be placed here",
                         (ull)nbytes);
     return 0;
 }
 
-static int walk_place_storage(layout_walk *walk, berth_error *error)
+static int walk_compute_storage(layout_walk *walk, berth_error *error)
 {
-    return walk_place(walk, walk->record, walk->record_nbytes, walk->storage->nbytes, error);
+    return walk_compute(walk, walk->record, walk->record_nbytes, walk->storage->nbytes, error);
 }
 
 static const bth_zip_entry *walk_find_entry(layout_walk *walk, const char *record,
@@ -124,7 +124,7 @@ static int fail_header(const layout_walk *walk, const char *record, const char *
                        bth_tree_storage(walk->contents->tree, walk->storage->index - 1)->key);
     else if (walk->before[0])
         (void)snprintf(before, sizeof before, "right after %s", walk->before);
-    return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+    return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
                     "the layout puts its header here, %s; %s at byte %llu; "
                     "load.calculate_storage_offsets=off reads it there",
                     before, who, (ull)at);
@@ -132,7 +132,7 @@ static int fail_header(const layout_walk *walk, const char *record, const char *
 
 static int fail_data(const layout_walk *walk, const char *record, uint64_t at, berth_error *error)
 {
-    return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.data_offset,
+    return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.data_offset,
                     "the layout puts its data here, at the first multiple of %lu after the "
                     "header; its local header puts it at byte %llu; "
                     "load.calculate_storage_offsets=off reads it there",
@@ -156,20 +156,20 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
         const char *record = bth_small_names[which];
         if (!small)
             continue;
-        if (walk_place(&walk, record, strlen(record), small->nbytes, error) < 0)
+        if (walk_compute(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
-        if (small->header_offset != walk.place.header_offset)
+        if (small->header_offset != walk.layout.header_offset)
             return fail_header(&walk, record, "it is", small->header_offset, error);
-        if (small->data_offset != walk.place.data_offset)
+        if (small->data_offset != walk.layout.data_offset)
             return fail_data(&walk, record, small->data_offset, error);
         walk.before = record;
     }
     /* The next record's header shows the end of each but the last: it may have no descriptor. */
-    if (walk.place.next_offset != cursor)
+    if (walk.layout.next_offset != cursor)
         return bth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
                         "it ends here; the layout puts its end at byte %llu; "
                         "load.calculate_storage_offsets=off uses the directory",
-                        (ull)walk.place.next_offset);
+                        (ull)walk.layout.next_offset);
     return 0;
 }
 
@@ -178,17 +178,17 @@ int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error
     bth_contents *contents = opening->contents;
     uint64_t file_nbytes = opening->cache.reader->nbytes;
     layout_walk walk = walk_begin(contents, cursor);
-    const bth_layout_entry *place = &walk.place;
+    const bth_layout_entry *layout = &walk.layout;
 
     while (walk_next(&walk, error)) {
-        if (walk_place_storage(&walk, error) == 0 && place->next_offset > file_nbytes)
-            (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, place->data_offset,
+        if (walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
+            (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, layout->data_offset,
                            "its %llu bytes do not fit into the file's %llu",
                            (ull)walk.storage->nbytes, (ull)file_nbytes);
-        walk.storage->offset = place->data_offset;
-        contents->central_nbytes += bth_layout_central_nbytes(place);
+        walk.storage->offset = layout->data_offset;
+        contents->central_nbytes += bth_layout_central_nbytes(layout);
     }
-    contents->layout_end = place->next_offset;
+    contents->layout_end = layout->next_offset;
     return error->code;
 }
 
@@ -196,7 +196,7 @@ int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error
 static int storage_compare_header(const layout_walk *walk, const bth_head_cache *cache,
                                   berth_error *error)
 {
-    uint64_t at = walk->place.header_offset;
+    uint64_t at = walk->layout.header_offset;
     const char *record = walk->record;
     bool is_header = memcmp(cache->head + at, "PK\3\4", 4) == 0;
     bth_zip_local local;
@@ -212,7 +212,7 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
         return bth_fail(error, BERTH_E_UNSUPPORTED, record, at,
                         "a deflated storage cannot be mapped or placed; unpack the archive and zip "
                         "it again with `zip -0 -r`");
-    if (local.data_offset != walk->place.data_offset)
+    if (local.data_offset != walk->layout.data_offset)
         return fail_data(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != walk->storage->nbytes)
         return bth_fail(error, BERTH_E_TENSOR, record, local.data_offset,
@@ -226,8 +226,8 @@ int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_er
     const bth_head_cache *cache = &opening->cache;
     layout_walk walk = walk_begin(opening->contents, cursor);
 
-    if (walk_next(&walk, error) && walk_place_storage(&walk, error) == 0 &&
-        walk.place.data_offset <= cache->head_nbytes)
+    if (walk_next(&walk, error) && walk_compute_storage(&walk, error) == 0 &&
+        walk.layout.data_offset <= cache->head_nbytes)
         (void)storage_compare_header(&walk, cache, error);
     walk_end(&walk);
     return error->code;
@@ -258,14 +258,14 @@ static int entry_compare(layout_walk *walk, const char *record, size_t record_nb
 {
     const bth_zip_entry *entry = walk_find_entry(walk, record, record_nbytes);
 
-    if (walk_place(walk, record, record_nbytes, nbytes, error) < 0)
+    if (walk_compute(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
-        return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+        return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
                         "the layout puts its header here, but the directory does not list it");
-    if (entry->header_offset != walk->place.header_offset)
+    if (entry->header_offset != walk->layout.header_offset)
         return fail_header(walk, record, "the directory has it", entry->header_offset, error);
-    if (entry->data_offset != 0 && entry->data_offset != walk->place.data_offset)
+    if (entry->data_offset != 0 && entry->data_offset != walk->layout.data_offset)
         return fail_data(walk, record, entry->data_offset, error);
     if (end_compare(walk, entry->header_offset, error) < 0)
         return error->code;
@@ -314,7 +314,7 @@ static int small_check_absent(const layout_walk *walk, const char *record, berth
 static bool small_is_behind(const layout_walk *walk, int which)
 {
     return which == BTH_BYTEORDER &&
-           walk->contents->small[which].header_offset > walk->place.next_offset;
+           walk->contents->small[which].header_offset > walk->layout.next_offset;
 }
 
 static int small_compare_all(layout_walk *walk, berth_error *error)
@@ -343,7 +343,7 @@ int bth_layout_check(const bth_contents *contents, berth_error *error)
     (void)small_compare_all(&walk, error);
     while (walk_next(&walk, error))
         (void)entry_compare(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes, error);
-    return error->code < 0 ? error->code : end_compare(&walk, walk.place.next_offset, error);
+    return error->code < 0 ? error->code : end_compare(&walk, walk.layout.next_offset, error);
 }
 
 /* ---- storages and their entries ---- */
@@ -393,14 +393,15 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
     return error->code;
 }
 
-int bth_storages_of_entries(const bth_contents *contents, size_t *storages, berth_error *error)
+int bth_storages_of_entries(const bth_contents *contents, const berth_storage **storages,
+                            berth_error *error)
 {
     layout_walk walk = walk_begin(contents, 0);
 
     while (walk_next(&walk, error)) {
         const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
         assert(entry); /* bth_storages_check_entries */
-        storages[entry - contents->container.directory.entries] = walk.storage->index + 1;
+        storages[entry - contents->container.directory.entries] = walk.storage;
     }
     return error->code;
 }
