@@ -375,8 +375,8 @@ int bth_storages_set_offsets(bth_contents *contents, berth_error *error)
 
     while (walk_next(&walk, error)) {
         const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
-        assert(entry); /* bth_storages_check_entries */
-        walk.storage->offset = entry->data_offset;
+        if (entry)
+            walk.storage->offset = entry->data_offset;
     }
     return error->code;
 }
@@ -400,8 +400,8 @@ int bth_storages_of_entries(const bth_contents *contents, const berth_storage **
 
     while (walk_next(&walk, error)) {
         const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
-        assert(entry); /* bth_storages_check_entries */
-        storages[entry - contents->container.directory.entries] = walk.storage;
+        if (entry)
+            storages[entry - contents->container.directory.entries] = walk.storage;
     }
     return error->code;
 }
