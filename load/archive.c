@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The container level: an archive's records, without a look into the pickle. */
+/* berth_archive: the records of an archive; data.pkl is not read. */
 #include <string.h>
 
 #include "config/error.h"
@@ -18,24 +18,23 @@ struct berth_archive {
     bth_reader reader;
     struct berth_config config;
     bth_container container;
-    double begin_seconds; /* of a clock: when opening began */
 };
 
-/* What the first read and the guess of the directory's size have. */
-static uint64_t head_nbytes(const berth_archive *archive)
+/* Of the first read, and of the read at the file's end. */
+static uint64_t archive_head_nbytes(const berth_archive *archive)
 {
     uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
 
     return nbytes < BTH_HEAD_MIN_NBYTES ? BTH_HEAD_MIN_NBYTES : nbytes;
 }
 
-static int recognise(berth_archive *archive, bth_head_cache *cache, berth_error *error)
+static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, berth_error *error)
 {
-    if (bth_head_cache_grow(cache, head_nbytes(archive), error) < 0)
+    if (bth_head_cache_grow(cache, archive_head_nbytes(archive), error) < 0)
         return error->code;
     if (bth_is_legacy(cache->head, cache->head_nbytes))
-        return bth_fail(
-            error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
+        return bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
             "a file in the legacy format, from before PyTorch 1.6, has values but no records");
     if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
         return bth_refuse_kind(cache, error);
@@ -44,71 +43,71 @@ static int recognise(berth_archive *archive, bth_head_cache *cache, berth_error 
 
 /* ---- where records lie ---- */
 
-/* The number in a small record; 0: there is none, or none that can be relied on. */
-static uint32_t read_number(berth_archive *archive, bth_head_cache *cache, const char *record,
-                            int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *,
-                                         berth_error *))
+/* The number in a small record; 0: there is none, or it is not valid. */
+static uint32_t
+archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *record,
+                    int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *, berth_error *))
 {
     bth_container *container = &archive->container;
     bth_zip_entry *entry = bth_container_find(container, record);
     const uint8_t *bytes;
     uint8_t *owned = NULL;
     uint32_t number = 0;
-    berth_error unasked;
+    berth_error ignored;
 
     if (!entry || entry->method != 0)
         return 0;
-    bth_error_clear(&unasked);
+    bth_error_clear(&ignored);
     const bth_zip_input input = bth_head_cache_input(cache);
-    /* Its neighbours are small, too, and come with it. */
-    if (bth_zip_check_record_header(&input, SMALL_NBYTES, entry, &unasked) < 0 ||
-        bth_container_bytes(entry, cache, &bytes, &owned, &unasked) < 0 ||
-        parse(bytes, entry->nbytes, entry->data_offset, &number, &unasked) < 0)
+    /* One read gets its small neighbours, too. */
+    if (bth_zip_check_record_header(&input, SMALL_NBYTES, entry, &ignored) < 0 ||
+        bth_container_bytes(entry, cache, &bytes, &owned, &ignored) < 0 ||
+        parse(bytes, entry->nbytes, entry->data_offset, &number, &ignored) < 0)
         number = 0;
     bth_release(owned);
     return number;
 }
 
 /*
- * The data of all records, by arithmetic: where every header is where the layout puts it, from the
- * file's first byte to the directory, the data are, too, and no header need be read. False: they
- * must be, and then tell what is wrong.
+ * Sets the data offsets of all records by the layout. If every header is where the layout puts it,
+ * from the file's first byte to the directory, so are the data, and no local header is read. False:
+ * they must be read.
  */
-static bool place_records(berth_archive *archive, bth_head_cache *cache)
+static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cache)
 {
     const bth_zip_directory *directory = &archive->container.directory;
-    bth_layout_entry place = {0};
+    bth_layout_entry layout = {0};
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
-        read_number(archive, cache, ".format_version", bth_record_format_version) < 1)
+        archive_read_number(archive, cache, ".format_version", bth_record_format_version) < 1)
         return false;
-    uint32_t alignment = /* 0 places nothing */
+    uint32_t alignment = /* 0: bth_layout_place fails */
         bth_container_find(&archive->container, ".storage_alignment")
-            ? read_number(archive, cache, ".storage_alignment", bth_record_alignment)
+            ? archive_read_number(archive, cache, ".storage_alignment", bth_record_alignment)
             : BTH_DEFAULT_ALIGNMENT;
     for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
-        /* What cannot be placed leaves the place of the record before, which ends elsewhere. */
-        (void)bth_layout_entry_compute(place.next_offset, entry->name_nbytes, entry->nbytes,
-                                       alignment, &place);
-        if (entry->method != 0 || place.next_offset != entry->next_offset)
+        /* If it fails, next_offset stays that of the record before, and differs. */
+        (void)bth_layout_entry_compute(layout.next_offset, entry->name_nbytes, entry->nbytes,
+                                       alignment, &layout);
+        if (entry->method != 0 || layout.next_offset != entry->next_offset)
             return false;
-        entry->data_offset = place.data_offset;
+        entry->data_offset = layout.data_offset;
     }
     return true;
 }
 
-static int read_archive(berth_archive *archive, bth_head_cache *cache, bth_verify_request *request,
+static int archive_read(berth_archive *archive, bth_head_cache *cache, bth_verify_request *request,
                         berth_error *error)
 {
     bth_container *container = &archive->container;
     bool all = archive->config.load_check >= BTH_CHECK_HEADERS;
 
-    if (recognise(archive, cache, error) < 0 ||
-        bth_container_read(container, cache, head_nbytes(archive), error) < 0)
+    if (archive_check_kind(archive, cache, error) < 0 ||
+        bth_container_read(container, cache, archive_head_nbytes(archive), error) < 0)
         return error->code;
-    if (!all && place_records(archive, cache))
+    if (!all && archive_compute_offsets(archive, cache))
         return 0;
     if (bth_container_check_headers(container, cache, 0, all, error) < 0)
         return error->code;
@@ -120,89 +119,64 @@ static int read_archive(berth_archive *archive, bth_head_cache *cache, bth_verif
     return 0;
 }
 
-/* An empty archive with the configuration of the call; NULL after a failure. */
-static berth_archive *begin(const berth_params *call, berth_archive **archive, berth_error *error)
+/* All that was read was read for opening; with load.check=data, that is every record. */
+static void archive_stats(berth_archive *archive, double begin_seconds, const bth_scan *scan,
+                          const berth_params *params)
 {
-    if (!archive) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no place for the archive");
-        return NULL;
-    }
-    *archive = NULL;
-    berth_archive *begun = bth_allocate_zeroed(sizeof *begun);
-    if (!begun) {
-        (void)bth_fail_memory(error, sizeof *begun);
-        return NULL;
-    }
-    begun->reader.fd = -1;
-    begun->begin_seconds = bth_seconds();
-    if (bth_config_resolve(call, &begun->config, error) < 0) {
-        bth_release(begun);
-        return NULL;
-    }
-    return begun;
-}
-
-static int abandon(berth_archive *archive, const char *name, berth_error *error)
-{
-    (void)bth_error_prefix(error, name);
-    berth_archive_close(archive);
-    return error->code;
-}
-
-/* All that was read was of the opening; with load.check=data, of every record. */
-static void fill_stats(berth_archive *archive, const bth_verify_request *request,
-                       const berth_params *call)
-{
-    double seconds = bth_seconds() - archive->begin_seconds;
+    double seconds = bth_seconds() - begin_seconds;
     uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
 
-    if (!call || !call->stats)
+    if (!params || !params->stats)
         return;
-    *call->stats = (berth_stats){.plan_seconds = seconds,
-                                 .total_seconds = seconds,
-                                 .asked_nbytes = nbytes,
-                                 .moved_nbytes = nbytes,
-                                 .n_requests = atomic_load(&archive->reader.n_requests),
-                                 .n_records = archive->container.directory.n_entries,
-                                 .method = request->scan.method,
-                                 .reason = request->scan.reason};
+    *params->stats = (berth_stats){.plan_seconds = seconds,
+                                   .total_seconds = seconds,
+                                   .asked_nbytes = nbytes,
+                                   .moved_nbytes = nbytes,
+                                   .n_requests = atomic_load(&archive->reader.n_requests),
+                                   .n_records = archive->container.directory.n_entries,
+                                   .method = scan->method,
+                                   .reason = scan->reason};
 }
 
-/* Opens what the reader, which is taken over, gives; on failure nothing is left. */
-static int open_reader(berth_archive *begun, const berth_params *call, berth_archive **archive,
-                       berth_error *error)
+/* Opens the source of an empty archive and reads its directory. The error names the file. */
+static int archive_begin(berth_archive *archive, const berth_source *source,
+                         const berth_params *params, berth_error *error)
 {
-    bth_verify_request request = {.scan = {.params = call,
+    bth_verify_request request = {.scan = {.params = params,
                                            .through_cache = true,
                                            .method = "none",
                                            .reason = "records are read when they are asked for"}};
+    double begin_seconds = bth_seconds();
     bth_head_cache cache;
 
-    bth_head_cache_begin(&cache, &begun->reader);
-    (void)read_archive(begun, &cache, &request, error);
+    if (bth_config_resolve(params, &archive->config, error) < 0)
+        return error->code;
+    if (bth_reader_open_source(source, &archive->reader, error) < 0)
+        return bth_error_prefix(error, bth_source_name(source));
+    bth_head_cache_begin(&cache, &archive->reader);
+    (void)archive_read(archive, &cache, &request, error);
     bth_head_cache_free(&cache);
-    fill_stats(begun, &request, call);
-    if (error->code < 0)
-        return abandon(begun, begun->reader.name, error);
-    *archive = begun;
-    return 0;
+    archive_stats(archive, begin_seconds, &request.scan, params);
+    return bth_error_prefix(error, archive->reader.name);
 }
 
 int berth_archive_open(const berth_source *source, const berth_params *params,
-                       berth_archive **archive, berth_error *error)
+                       berth_archive **opened, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
-    if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        source ? "there is no path" : "there is no source");
-    berth_archive *begun = begin(params, archive, error);
-    if (!begun)
+    if (bth_source_check(source, opened, error) < 0)
         return error->code;
-    if (bth_reader_open_source(source, &begun->reader, error) < 0)
-        return abandon(begun, bth_source_name(source), error);
-    return open_reader(begun, params, archive, error);
+    *opened = NULL;
+    berth_archive *archive = bth_allocate_zeroed(sizeof *archive);
+    if (!archive)
+        return bth_fail_memory(error, sizeof *archive);
+    archive->reader.fd = -1;
+    if (archive_begin(archive, source, params, error) == 0)
+        *opened = archive;
+    else
+        berth_archive_close(archive);
+    return error->code;
 }
 
 void berth_archive_close(berth_archive *archive)
@@ -224,7 +198,7 @@ int berth_archive_get_info(const berth_archive *archive, berth_archive_info *inf
     return 0;
 }
 
-static void describe(const bth_zip_entry *entry, berth_record *record)
+static void entry_describe(const bth_zip_entry *entry, berth_record *record)
 {
     *record = (berth_record){.name = entry->record,
                              .nbytes = entry->nbytes,
@@ -240,7 +214,7 @@ int berth_archive_at(const berth_archive *archive, size_t i, berth_record *recor
         return BERTH_E_ARGUMENT;
     if (i >= archive->container.directory.n_entries)
         return BERTH_E_NOT_FOUND;
-    describe(&archive->container.directory.entries[i], record);
+    entry_describe(&archive->container.directory.entries[i], record);
     return 0;
 }
 
@@ -249,24 +223,23 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
 {
     BTH_ERROR_BEGIN(error);
     if (!archive || !name || !record)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_archive_find needs an archive, a name and a place for the record");
+        return bth_fail_argument(
+            error, "berth_archive_find needs an archive, a name and a pointer for the record");
     const bth_zip_entry *entry = bth_container_find(&archive->container, name);
     if (!entry) {
-        (void)bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                       "there is no record \"%.100s\" among the %zu in %s/", name,
-                       archive->container.directory.n_entries,
-                       archive->container.directory.archive);
+        (void)bth_fail_status(
+            error, BERTH_E_NOT_FOUND, "there is no record \"%.100s\" among the %zu in %s/", name,
+            archive->container.directory.n_entries, archive->container.directory.archive);
         return bth_error_prefix(error, archive->reader.name);
     }
-    describe(entry, record);
+    entry_describe(entry, record);
     return 0;
 }
 
 /* A deflated record is inflated whole, into a head cache of this call's own: threads share nothing.
  */
-static int read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
-                         size_t nbytes, uint64_t offset, berth_error *error)
+static int entry_read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
+                               size_t nbytes, uint64_t offset, berth_error *error)
 {
     bth_head_cache cache;
     const uint8_t *bytes;
@@ -285,8 +258,8 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
 {
     BTH_ERROR_BEGIN(error);
     if (!archive || !record || !record->name || (!buffer && nbytes > 0))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_archive_read needs an archive, a record of it and a buffer");
+        return bth_fail_argument(
+            error, "berth_archive_read needs an archive, a record of it and a buffer");
     /* By name: what the caller's struct says of sizes and offsets is not relied on. */
     const bth_zip_entry *entry = bth_container_find(&archive->container, record->name);
     if (!entry)
@@ -297,7 +270,7 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                        "%zu bytes at %llu are asked for, it has %llu", nbytes,
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
-        (void)read_deflated(archive, entry, buffer, nbytes, offset, error);
+        (void)entry_read_deflated(archive, entry, buffer, nbytes, offset, error);
     else if (bth_read_is_long(&archive->config, nbytes))
         (void)bth_read_range(&archive->reader, &archive->config, false, buffer, nbytes,
                              entry->data_offset + offset, error);

@@ -157,6 +157,81 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
 /* Whether bth_storage_memory need not read it: it is loaded, or will be mapped. Thread-safe. */
 bool bth_storage_is_available(berth_checkpoint *checkpoint, const berth_storage *storage);
 
+/* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
+
+typedef struct bth_load_request {
+    const struct berth_config *config; /* load.check=data: CRCs are compared (Z10) */
+    const berth_params *params;        /* progress and statistics; or NULL */
+    bool at_once; /* all bytes are read before it returns, to the host or to devices. Else only host
+                     addresses are needed: mapped bytes may come later, devices are an error */
+} bth_load_request;
+
+/* Roots, each once, in the file's order. All or nothing. Thread-safe. */
+int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
+                      const berth_storage *const *roots, size_t n, berth_error *error);
+void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
+
+/* ---- storage_state.c: one storage ---- */
+
+/* Whether the file does not say what its elements are: bytes, or anything (v3). */
+bool bth_storage_is_untyped(const berth_storage *storage);
+/* What its address must be a multiple of (T5): a complex number is two of its halves. */
+size_t bth_storage_alignment(const berth_storage *storage);
+int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
+/* Its memory, or NULL if it is not loaded. Thread-safe. */
+const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index);
+/* A copy; its device is NULL where the storage goes to the host. Thread-safe. */
+bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root);
+/* With the lock held: the I/O method for a storage that is not loaded yet, with regard to T5. */
+bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
+                              bth_conditions *conditions, const berth_storage *root);
+/* Whether that method is map. Thread-safe. */
+bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root);
+/*
+ * Compares the CRC of nbytes that were read with the directory, which has been read, and keeps the
+ * verdict (Z10). BERTH_E_CHECKSUM: a bad one.
+ */
+int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
+                            uint64_t nbytes, uint32_t crc32, berth_error *error);
+/* The same for a transfer's ranges, which are whole storages, if it has computed CRCs. */
+int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
+                            berth_error *error);
+/* A bth_transfer_calls.name; its context is the checkpoint, the ranges' owners are roots. */
+int bth_range_name(void *context, const bth_range *range, berth_error *error);
+/* Adds what a transfer did; `stats` may be NULL. */
+void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
+
+/* ---- selection.c: which tensors and storages a berth_selection means ---- */
+
+/* Gets one name of the list, and its tensor, or NULL if that has no bytes. An error ends the visit.
+ */
+typedef int (*bth_name_visit)(void *context, const berth_tensor *tensor, const char *name,
+                              berth_error *error);
+/* with_text: else the visit gets NULL for the name. */
+int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
+                    void *context, berth_error *error);
+
+/* Gets one tensor. An error ends the visit. */
+typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
+
+/*
+ * Visits the tensors that have bytes: all of the list (no pattern, no tensors), or those whose name
+ * fits the pattern, in the list's order, then those named one by one, which are checked (T2). One
+ * may come twice. BERTH_E_NOT_FOUND: no name fits the pattern.
+ */
+int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
+                        bth_visit visit, void *context, berth_error *error);
+
+/*
+ * The storages of these tensors, or, where everything is meant, all there are: roots of views, each
+ * once, in the file's order. *storages is the caller's to release, NULL if there are none.
+ */
+int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
+                           const berth_storage ***storages, size_t *n, berth_error *error);
+
+/* Whether a name fits a glob. */
+bool bth_name_fits(const char *pattern, const char *name);
+
 /* ---- verify.c ---- */
 
 /* Whether the error is about the content of the file; else verification itself failed. */
@@ -188,6 +263,8 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 
 /* ---- load.c ---- */
 
+/* Checks the arguments of a function that opens a source; `opened` is its out-parameter. */
+int bth_source_check(const berth_source *source, const void *opened, berth_error *error);
 /* berth_open_source; `config` NULL: that of the params. */
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error);

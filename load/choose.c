@@ -6,7 +6,7 @@
 #include "config/memory.h"
 #include "config/options.h"
 #include "io/device.h"
-#include "load/selection.h"
+#include "load/checkpoint.h"
 
 /* What the rules set for one storage. */
 struct chosen {
@@ -80,8 +80,7 @@ static int choice_check_method(berth_load_method method, berth_error *error)
 {
     if ((unsigned)method <= BERTH_LOAD_DIRECT)
         return 0;
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid method %d",
-                    (int)method);
+    return bth_fail_argument(error, "invalid method %d", (int)method);
 }
 
 /* The caller's memory on a device. */
@@ -89,14 +88,14 @@ static int choice_set_address(const berth_storage_choice *choice, const berth_st
                               bth_range_target *target, berth_error *error)
 {
     if (!target->device)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "an address must be on a device, not on \"cpu\": berth_load_into fills "
-                        "memory of the host");
+        return bth_fail_argument(
+            error, "an address must be on a device, not on \"cpu\": berth_load_into fills "
+                   "memory of the host");
     if (choice->nbytes < storage->nbytes)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%s: the memory at the address has %llu bytes, but %llu are needed",
-                        bth_device_name(target->device), (unsigned long long)choice->nbytes,
-                        (unsigned long long)storage->nbytes);
+        return bth_fail_argument(
+            error, "%s: the memory at the address has %llu bytes, but %llu are needed",
+            bth_device_name(target->device), (unsigned long long)choice->nbytes,
+            (unsigned long long)storage->nbytes);
     target->address = choice->address;
     target->life = bth_device_life(target->device);
     target->ready = choice->ready;
@@ -109,8 +108,7 @@ static int choice_set_target(const berth_storage_choice *choice, const berth_sto
     const char *device = choice->place;
 
     if (!device)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the caller's function set no place");
+        return bth_fail_argument(error, "the caller's function set no place");
     if (strcmp(device, BERTH_PLACE_SAVED) == 0)
         device = storage->location;
     if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
@@ -127,8 +125,8 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
     if (result == 0)
         return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);
     error->system_errno = text ? result : 0;
-    return bth_fail(error, BERTH_E_CALLBACK, NULL, BERTH_NO_OFFSET,
-                    "the caller's function chooses nothing: %s", text ? text : "it failed");
+    return bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function chooses nothing: %s",
+                           text ? text : "it failed");
 }
 
 static int choosing_apply(const berth_storage_rule *rule, const berth_storage *storage,
@@ -229,8 +227,7 @@ int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rule *rules, 
 
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || (!rules && n_rules > 0))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_choose needs a checkpoint and rules");
+        return bth_fail_argument(error, "berth_choose needs a checkpoint and rules");
     (void)choosing_run(&choosing, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -62,11 +62,9 @@ int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth
                                  berth_error *error)
 {
     if (!checkpoint || !storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there is no checkpoint, or no storage");
+        return bth_fail_argument(error, "there is no checkpoint, or no storage");
     if (storage->tree != checkpoint->contents.tree)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the storage is of another checkpoint or tree");
+        return bth_fail_argument(error, "the storage is of another checkpoint or tree");
     return 0;
 }
 
@@ -74,10 +72,9 @@ int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_
                                 berth_error *error)
 {
     if (!tensor)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no tensor");
+        return bth_fail_argument(error, "there is no tensor");
     if (tensor->flags & BERTH_META || !tensor->storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a meta tensor has no data");
+        return bth_fail_argument(error, "a meta tensor has no data");
     if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
         return error->code;
     return bth_tensor_check(tensor, error);
@@ -152,23 +149,21 @@ int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, bert
     char expected[160], found[160];
 
     if (rank < 0 || (rank > 0 && !shape))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_expect needs a rank and a shape");
+        return bth_fail_argument(error, "berth_expect needs a rank and a shape");
     if (tensor->flags & BERTH_META || !tensor->storage)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "\"%.100s\" is a meta tensor: it has no data", name);
+        return bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
     if (tensor->dtype != dtype)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "\"%.100s\" has elements of %s, expected: %s", name,
-                        berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
+        return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
+                                 berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
     if (!shape_fits(tensor, rank, shape)) {
         shape_write(tensor->shape, tensor->rank, found, sizeof found);
         shape_write(shape, rank, expected, sizeof expected);
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "\"%.100s\" has the shape %s, expected: %s", name, found, expected);
+        return bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,
+                                 expected);
     }
     if (berth_tensor_is_contiguous(tensor))
         return 0;
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                    "\"%.100s\" is not contiguous: berth_tensor_read copies its elements", name);
+    return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                           "\"%.100s\" is not contiguous: berth_tensor_read copies its elements",
+                           name);
 }

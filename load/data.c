@@ -3,7 +3,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 #include "load/transfer/read_into.h"
 
 /* ---- addresses ---- */
@@ -19,17 +19,18 @@ static int tensor_check_alignment(const berth_tensor *tensor, const uint8_t *fir
 
     if ((uintptr_t)first % unit == 0)
         return 0;
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                    "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
-                    "them",
-                    unit);
+    return bth_fail_status(
+        error, BERTH_E_UNSUPPORTED,
+        "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
+        "them",
+        unit);
 }
 
 /* `what` was wanted of elements that are less than a byte. */
 static int tensor_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
 {
-    return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "%s of %s elements", what,
-                    berth_dtype_name(tensor->dtype));
+    return bth_fail_status(error, BERTH_E_UNSUPPORTED, "%s of %s elements", what,
+                           berth_dtype_name(tensor->dtype));
 }
 
 static int tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
@@ -96,8 +97,8 @@ static int storage_find_device_address(berth_checkpoint *checkpoint, const berth
         return error->code;
     target = bth_storage_get_target(checkpoint, root);
     if (!target.is_there)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "it is in the host's memory: berth_tensor_data returns its address");
+        return bth_fail_argument(
+            error, "it is in the host's memory: berth_tensor_data returns its address");
     if (target.range.address == 0)
         return 0;
     /* X18: if the context died, the address may by now be someone else's memory, or none. */
@@ -115,8 +116,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
 
     BTH_ERROR_BEGIN(error);
     if (!address)
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no place for the address");
+        (void)bth_fail_argument(error, "there is no pointer for the address");
     else {
         *address = 0;
         if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
@@ -261,9 +261,9 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
         if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
-            (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                           "%lld elements from %lld on are asked for, the tensor has %lld",
-                           (long long)n, (long long)first, (long long)numel);
+            (void)bth_fail_argument(error,
+                                    "%lld elements from %lld on are asked for, the tensor has %lld",
+                                    (long long)n, (long long)first, (long long)numel);
         else
             (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
     }
@@ -373,7 +373,7 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     if (numel == 0)
         return 0;
     if (!buffer)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no buffer");
+        return bth_fail_argument(error, "there is no buffer");
     slice_runs runs = slice_divide(slice);
     if (bth_dtype_elements(slice->dtype) > 1 || !slice_is_worth_it(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
@@ -394,17 +394,15 @@ static int tensor_slice(const berth_tensor *tensor, const int64_t *starts, const
     bool is_empty = false;
 
     if (tensor->rank > 0 && (!starts || !lengths))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_tensor_read_slice needs starts and lengths");
+        return bth_fail_argument(error, "berth_tensor_read_slice needs starts and lengths");
     *slice = *tensor;
     slice->shape = lengths;
     for (int32_t d = 0; d < tensor->rank; d++) {
         if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
             lengths[d] > tensor->shape[d] - starts[d])
-            return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                            "dimension %d: %lld elements from %lld on, the tensor has %lld", (int)d,
-                            (long long)lengths[d], (long long)starts[d],
-                            (long long)tensor->shape[d]);
+            return bth_fail_argument(
+                error, "dimension %d: %lld elements from %lld on, the tensor has %lld", (int)d,
+                (long long)lengths[d], (long long)starts[d], (long long)tensor->shape[d]);
         is_empty = is_empty || lengths[d] == 0;
     }
     for (int32_t d = 0; d < tensor->rank && !is_empty; d++) /* T2: an empty one may lie outside */

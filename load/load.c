@@ -5,8 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "load/selection.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 
 /* ---- open and close ---- */
 
@@ -28,7 +27,6 @@ void bth_stats_begin(const berth_params *params)
 /* How storages are loaded one by one, as far as it is the same for all. */
 static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
 {
-    static const char *const texts[] = {"", "map", "read", "direct"};
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
@@ -36,7 +34,7 @@ static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
     bth_checkpoint_unlock(checkpoint);
     bth_choice choice = bth_choose(&checkpoint->config, &conditions,
                                    (berth_load_method)checkpoint->config.load_method, NULL);
-    stats->method = conditions.is_memory ? "memory" : texts[choice.method];
+    stats->method = bth_choice_name(choice, conditions.is_memory, false);
     stats->reason = choice.reason;
 }
 
@@ -75,10 +73,12 @@ static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_param
     return bth_verify_data(checkpoint, &request, error);
 }
 
-/* On failure closes the checkpoint. */
-static int checkpoint_open_reader(berth_checkpoint *checkpoint, const berth_params *params,
-                                  berth_checkpoint **opened, berth_error *error)
+/* Opens the source of an empty checkpoint and reads its contents. The error names the file. */
+static int checkpoint_read(berth_checkpoint *checkpoint, const berth_source *source,
+                           const berth_params *params, berth_error *error)
 {
+    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0)
+        return bth_error_prefix(error, bth_source_name(source));
     bth_lock_begin(&checkpoint->lock);
     atomic_init(&checkpoint->process, bth_process());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
@@ -91,58 +91,42 @@ static int checkpoint_open_reader(berth_checkpoint *checkpoint, const berth_para
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_checkpoint_stats(checkpoint, params);
-    if (bth_error_in_checkpoint(checkpoint, error) < 0) {
-        berth_close(checkpoint);
-        return error->code;
-    }
-    *opened = checkpoint;
-    return 0;
+    return bth_error_in_checkpoint(checkpoint, error);
 }
 
-/* An empty checkpoint with its configuration: `config`, or that of the call. */
-static berth_checkpoint *checkpoint_begin(const struct berth_config *config,
-                                          const berth_params *params, berth_checkpoint **opened,
-                                          berth_error *error)
+int bth_source_check(const berth_source *source, const void *opened, berth_error *error)
 {
-    if (!opened) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "there is no place for the checkpoint");
-        return NULL;
-    }
-    *opened = NULL;
-    berth_checkpoint *checkpoint = bth_allocate_zeroed(sizeof *checkpoint);
-    if (!checkpoint) {
-        (void)bth_fail_memory(error, sizeof *checkpoint);
-        return NULL;
-    }
-    checkpoint->source.reader.fd = -1;
-    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
-    checkpoint->begin_seconds = bth_seconds();
-    checkpoint->contents.keeps_directory = config != NULL;
-    if (config)
-        checkpoint->config = *config;
-    else if (bth_config_resolve(params, &checkpoint->config, error) < 0) {
-        bth_release(checkpoint);
-        return NULL;
-    }
-    return checkpoint;
+    if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
+        return 0;
+    return bth_fail_argument(error, "%s",
+                             !source   ? "there is no source"
+                             : !opened ? "there is no pointer for what is opened"
+                                       : "there is no path");
 }
 
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error)
 {
     bth_stats_begin(params);
-    if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        source ? "there is no path" : "there is no source");
-    berth_checkpoint *checkpoint = checkpoint_begin(config, params, opened, error);
-    if (!checkpoint)
+    if (bth_source_check(source, opened, error) < 0)
         return error->code;
-    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0) {
+    *opened = NULL;
+    berth_checkpoint *checkpoint = bth_allocate_zeroed(sizeof *checkpoint);
+    if (!checkpoint)
+        return bth_fail_memory(error, sizeof *checkpoint);
+    checkpoint->source.reader.fd = -1;
+    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
+    checkpoint->begin_seconds = bth_seconds();
+    checkpoint->contents.keeps_directory = config != NULL;
+    if (config)
+        checkpoint->config = *config;
+    else
+        (void)bth_config_resolve(params, &checkpoint->config, error);
+    if (error->code == 0 && checkpoint_read(checkpoint, source, params, error) == 0)
+        *opened = checkpoint;
+    else
         berth_close(checkpoint);
-        return bth_error_prefix(error, bth_source_name(source));
-    }
-    return checkpoint_open_reader(checkpoint, params, opened, error);
+    return error->code;
 }
 
 int berth_open(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
@@ -256,7 +240,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!checkpoint)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "there is no checkpoint");
+        return bth_fail_argument(error, "there is no checkpoint");
     (void)checkpoint_load(checkpoint, selection, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }
@@ -273,8 +257,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
 {
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || !name) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                       "berth_find needs a checkpoint and a name");
+        (void)bth_fail_argument(error, "berth_find needs a checkpoint and a name");
         return NULL;
     }
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
@@ -292,8 +275,8 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
 
     if (!value || tensor)
         return tensor;
-    (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "\"%.100s\" is no tensor but %s",
-                   name, berth_kind_name(berth_value_kind(value)));
+    (void)bth_fail_argument(error, "\"%.100s\" is no tensor but %s", name,
+                            berth_kind_name(berth_value_kind(value)));
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
 }
@@ -338,8 +321,8 @@ static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i
     if (!names)
         return NULL;
     if (i >= bth_names_count(names)) {
-        (void)bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                       "there is no tensor %zu among %zu", i, bth_names_count(names));
+        (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "there is no tensor %zu among %zu", i,
+                              bth_names_count(names));
         return NULL;
     }
     if (bth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
@@ -352,8 +335,8 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
 {
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (!checkpoint || !named)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_tensor_at needs a checkpoint and a place for the tensor");
+        return bth_fail_argument(error,
+                                 "berth_tensor_at needs a checkpoint and a pointer for the tensor");
     bth_checkpoint_lock(checkpoint);
     const berth_value *value = checkpoint_show(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
@@ -371,7 +354,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     return 0;
 }
 
-/* ---- what the file says of itself ---- */
+/* ---- information about the file ---- */
 
 const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                         const berth_storage *previous)
@@ -403,8 +386,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
 {
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || !info)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_get_info needs a checkpoint and a place for the facts");
+        return bth_fail_argument(
+            error, "berth_get_info needs a checkpoint and a pointer for the information");
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);

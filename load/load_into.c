@@ -6,7 +6,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/clock.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 #include "load/transfer/read_into.h"
 
 typedef unsigned long long ull;
@@ -51,9 +51,9 @@ static int destination_check(const struct load_into *into, size_t i, berth_error
     if (BTH_CHECK_RESERVED(berth_destination, destination, error) < 0)
         return error->code;
     if (!destination->storage == !destination->tensor)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "destination %zu has %s", i,
-                        destination->storage ? "a storage and a tensor"
-                                             : "neither storage nor tensor");
+        return bth_fail_argument(error, "destination %zu has %s", i,
+                                 destination->storage ? "a storage and a tensor"
+                                                      : "neither storage nor tensor");
     int result = destination->storage
                      ? bth_checkpoint_check_storage(into->checkpoint, destination->storage, error)
                      : bth_checkpoint_check_tensor(into->checkpoint, destination->tensor, error);
@@ -61,9 +61,9 @@ static int destination_check(const struct load_into *into, size_t i, berth_error
         return result;
     uint64_t nbytes = destination_needed_nbytes(destination);
     if (destination->nbytes < nbytes || (!destination->address && nbytes > 0))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "destination %zu has memory of %llu bytes, %llu are needed", i,
-                        destination->address ? (ull)destination->nbytes : 0, (ull)nbytes);
+        return bth_fail_argument(error, "destination %zu has memory of %llu bytes, %llu are needed",
+                                 i, destination->address ? (ull)destination->nbytes : 0,
+                                 (ull)nbytes);
     return 0;
 }
 
@@ -243,8 +243,7 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_load_into needs a checkpoint and n destinations");
+        return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
     if (bth_checkpoint_config(checkpoint, params, &into.config, error) == 0)
         (void)load_into(&into, error);
     return bth_error_in_checkpoint(checkpoint, error);

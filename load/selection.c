@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/selection.h"
+#include "load/checkpoint.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -61,8 +61,8 @@ static int selection_visit_names(berth_checkpoint *checkpoint, const char *patte
     if (bth_names_visit(checkpoint, pattern, selection_visit_name, &names, error) < 0 ||
         names.any_fits || !pattern)
         return error->code;
-    return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                    "no tensor has a name that fits \"%.100s\"", pattern);
+    return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
+                           pattern);
 }
 
 int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
@@ -76,9 +76,8 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
         selection_visit_names(checkpoint, selection->pattern, visit, context, error) < 0)
         return error->code;
     if (selection->n_tensors > 0 && !selection->tensors)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%zu tensors are selected, but there is no list of them",
-                        selection->n_tensors);
+        return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",
+                                 selection->n_tensors);
     for (size_t i = 0; i < selection->n_tensors; i++)
         if (bth_checkpoint_check_tensor(checkpoint, selection->tensors[i], error) < 0 ||
             visit(context, selection->tensors[i], error) < 0)

@@ -2,7 +2,7 @@
 /* One storage: its alignment, how it is loaded, its device target, and the verdict on its CRC. */
 #include "config/error.h"
 #include "format/values/value.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 
 /* The widest element that has to be aligned: what an untyped storage may be viewed as. */
 #define WIDEST_UNIT 8

@@ -5,7 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
 #include "load/transfer/read_into.h"
 
@@ -200,9 +200,8 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
     const berth_storage *root = bth_storage_root(storage);
 
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%llu bytes at %llu of a storage of %llu are asked for", (ull)nbytes,
-                        (ull)offset, (ull)storage->nbytes);
+        return bth_fail_argument(error, "%llu bytes at %llu of a storage of %llu are asked for",
+                                 (ull)nbytes, (ull)offset, (ull)storage->nbytes);
     offset += storage->root ? storage->root_offset : 0;
     if (nbytes == 0 || storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0)
         return 0;
@@ -215,8 +214,9 @@ static int storage_read_hook(const berth_storage *storage, void *buffer, size_t 
 {
     bth_stored *stored = storage->context;
 
-    (void)bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error);
-    return bth_error_in_checkpoint(stored->checkpoint, error);
+    if (bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error) < 0)
+        return bth_error_in_checkpoint(stored->checkpoint, error);
+    return 0;
 }
 
 /* ---- memory ---- */
@@ -260,10 +260,9 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 {
     BTH_ERROR_BEGIN(error);
     if (!stats)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "there is no place for the statistics");
+        return bth_fail_argument(error, "there is no pointer for the statistics");
     *stats =
-        (berth_storage_stats){.method = "none", .reason = "nobody asked for it", .place = "cpu"};
+        (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .place = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     const berth_storage *root = bth_storage_root(storage);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -216,11 +216,12 @@ static int phase_claim_one(struct phase *phase, const berth_storage *root, berth
     bth_storage_target *target = storage_device_target(phase->checkpoint, root);
 
     if (target && !phase->request->at_once) /* also if it was loaded */
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "it is on %s, where the host cannot follow an address: "
-                        "berth_tensor_device_address returns that address, berth_tensor_read "
-                        "copies the bytes",
-                        bth_device_name(target->range.device));
+        return bth_fail_argument(
+            error,
+            "it is on %s, where the host cannot follow an address: "
+            "berth_tensor_device_address returns that address, berth_tensor_read "
+            "copies the bytes",
+            bth_device_name(target->range.device));
     if (storage_is_loaded(phase->checkpoint, root))
         return 0;
     if (phase_leaves(phase, root)) {

@@ -10,7 +10,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip/zip.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
 
 typedef struct verification {
@@ -19,9 +19,8 @@ typedef struct verification {
     bth_container *container;     /* NULL: the legacy format */
     berth_checkpoint *checkpoint; /* NULL: an archive */
     bth_verify_request *request;
-    berth_verdict *verdict; /* part of request */
     bth_head_cache cache;
-    size_t *storages;         /* by the index of an entry: 1 + its storage's; 0: it is no storage */
+    const berth_storage **storages; /* by the index of an entry; NULL: it is no storage */
     bth_scan_record *records; /* of a zip: in the order of directory.by_offset, with folders */
     size_t n_records;
     berth_error first;                  /* of the first bad record */
@@ -58,9 +57,7 @@ static bool verify_offset_fits(const bth_zip_entry *entry, uint64_t offset)
 /* The storage of an entry, or NULL. */
 static const berth_storage *verify_storage(const verification *v, const bth_zip_entry *entry)
 {
-    size_t number = v->storages[entry - v->container->directory.entries];
-
-    return number > 0 ? bth_tree_storage(v->checkpoint->contents.tree, number - 1) : NULL;
+    return v->storages[entry - v->container->directory.entries];
 }
 
 /* The offset of an entry's data by the layout; 0: the layout does not have it, or is not used. */
@@ -73,7 +70,7 @@ static uint64_t verify_computed_offset(const verification *v, const bth_zip_entr
     if (storage)
         return storage->offset;
     for (int which = 0; which < BTH_N_SMALL; which++)
-        if (v->checkpoint->contents.small[which].present &&
+        if (bth_small_entry(&v->checkpoint->contents, which) &&
             strcmp(entry->record, bth_small_names[which]) == 0)
             return v->checkpoint->contents.small[which].data_offset;
     return 0;
@@ -176,14 +173,14 @@ static void verify_report(verification *v, const bth_scan_record *record, berth_
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
-    const berth_storage *storage =
-        entry && v->container && v->checkpoint ? verify_storage(v, entry) : NULL;
+    const berth_storage *storage = entry ? verify_storage(v, entry) : NULL;
+    berth_verdict *verdict = &v->request->verdict;
 
-    v->verdict->n_records++;
-    v->verdict->nbytes += nbytes;
-    v->verdict->n_bad += bad->code < 0;
-    v->verdict->n_verified += crc32 == BERTH_CRC_GOOD && nbytes > 0;
-    v->verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
+    verdict->n_records++;
+    verdict->nbytes += nbytes;
+    verdict->n_bad += bad->code < 0;
+    verdict->n_verified += crc32 == BERTH_CRC_GOOD && nbytes > 0;
+    verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
     if (bad->code < 0 && v->first.code == 0) {
         v->first = *bad;
         v->first_storage = crc32 == BERTH_CRC_BAD ? storage : NULL;
@@ -246,7 +243,7 @@ static int verify_check_crc32(verification *v, size_t i, bool *present, berth_er
     return bad->code;
 }
 
-/* Neither this record nor those behind it are where the layout has them: the sums are of other
+/* This record is not where the layout puts it, nor are those behind it: the CRCs are of other
  * bytes. */
 static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
@@ -257,14 +254,23 @@ static int verify_fail_misplaced(verification *v, const bth_scan_record *record,
     return error->code;
 }
 
+/* Header, descriptor and CRC of one entry, after the scan. */
+static berth_crc_verdict verify_check_entry(verification *v, size_t i, berth_error *bad)
+{
+    bool present = false;
+
+    if (verify_read_again(v, &v->records[i], bad) == 0 &&
+        verify_check_crc32(v, i, &present, bad) == 0)
+        return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+    return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
+}
+
 /* One entry, after the scan. Fails only if no further record can be checked. */
 static int verify_finish(verification *v, size_t i, berth_error *error)
 {
     const bth_scan_record *record = &v->records[i];
     const bth_zip_entry *entry = record->entry;
     berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
-    bool present = false,
-         is_folder = v->container->directory.by_offset[i] >= v->container->directory.n_entries;
     berth_error bad;
 
     bth_error_clear(&bad);
@@ -273,11 +279,7 @@ static int verify_finish(verification *v, size_t i, berth_error *error)
             return verify_fail_misplaced(v, record, error);
         if (record->is_left_out && entry->method == 0)
             return 0; /* its bytes are summed later */
-        if (verify_read_again(v, &v->records[i], &bad) == 0 &&
-            verify_check_crc32(v, i, &present, &bad) == 0)
-            crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-        else if (bad.code == BERTH_E_CHECKSUM)
-            crc32 = BERTH_CRC_BAD;
+        crc32 = verify_check_entry(v, i, &bad);
     }
     if (bad.code < 0 && !verify_goes_on(v, &bad)) {
         *error = bad;
@@ -285,12 +287,13 @@ static int verify_finish(verification *v, size_t i, berth_error *error)
     }
     if (!bth_verify_is_verdict(&bad)) /* verdicts name their record already */
         (void)bth_error_add_record(&bad, entry->record);
+    bool is_folder = v->container->directory.by_offset[i] >= v->container->directory.n_entries;
     if (!is_folder || bad.code < 0)
         verify_report(v, record, crc32, &bad);
     return 0;
 }
 
-/* If all records are good: their places, and that there are no others (Z7). */
+/* If all records are good: their offsets, and that there are no others (Z7). */
 static int verify_finish_zip(verification *v, berth_error *error)
 {
     for (size_t i = 0; i < v->n_records; i++)
@@ -304,19 +307,12 @@ static int verify_finish_zip(verification *v, berth_error *error)
     return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
 }
 
-static void verify_finish_legacy(verification *v)
-{
-    berth_error none;
-
-    bth_error_clear(&none);
-    for (size_t i = 0; i < v->n_records; i++)
-        verify_report(v, &v->records[i], BERTH_CRC_ABSENT, &none);
-}
-
 /* ---- the whole ---- */
 
 static int verify_everything(verification *v, berth_error *error)
 {
+    const berth_error none = {.code = BERTH_OK};
+
     if (v->container && verify_prepare_zip(v, error) < 0)
         return error->code;
     if (!v->container)
@@ -326,12 +322,16 @@ static int verify_everything(verification *v, berth_error *error)
         return error->code;
     if (v->container)
         return verify_finish_zip(v, error);
-    verify_finish_legacy(v);
+    for (size_t i = 0; i < v->n_records; i++)
+        verify_report(v, &v->records[i], BERTH_CRC_ABSENT, &none);
     return 0;
 }
 
 static int verify_run(verification *v, berth_error *error)
 {
+    v->n_records = v->container
+                       ? v->container->directory.n_entries + v->container->directory.n_folders
+                       : v->checkpoint->storages.n;
     v->records = bth_allocate((v->n_records + 1) * sizeof *v->records);
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
@@ -342,8 +342,7 @@ static int verify_run(verification *v, berth_error *error)
         *error = v->first;
         if (v->first_storage)
             (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
-    } else if (error->code ==
-               0) /* it could be read the second time, but a disk that does this is failing */
+    } else if (error->code == 0) /* what could be read only the second time: the disk is failing */
         *error = v->request->scan.unread;
     bth_head_cache_free(&v->cache);
     bth_release(v->storages);
@@ -351,36 +350,23 @@ static int verify_run(verification *v, berth_error *error)
     return error->code;
 }
 
-static size_t container_count(const bth_container *container)
-{
-    return container->directory.n_entries + container->directory.n_folders;
-}
-
 int bth_verify_container(bth_reader *reader, const struct berth_config *config,
                          bth_container *container, bth_verify_request *request, berth_error *error)
 {
-    verification v = {.reader = reader,
-                      .config = config,
-                      .container = container,
-                      .n_records = container_count(container),
-                      .request = request,
-                      .verdict = &request->verdict};
+    verification v = {
+        .reader = reader, .config = config, .container = container, .request = request};
 
     return verify_run(&v, error);
 }
 
 int bth_verify_data(berth_checkpoint *checkpoint, bth_verify_request *request, berth_error *error)
 {
+    bth_contents *contents = &checkpoint->contents;
     verification v = {.reader = &checkpoint->source.reader,
                       .config = &checkpoint->config,
-                      .container =
-                          checkpoint->contents.is_legacy ? NULL : &checkpoint->contents.container,
-                      .n_records = checkpoint->contents.is_legacy
-                                       ? checkpoint->storages.n
-                                       : container_count(&checkpoint->contents.container),
+                      .container = contents->is_legacy ? NULL : &contents->container,
                       .checkpoint = checkpoint,
-                      .request = request,
-                      .verdict = &request->verdict};
+                      .request = request};
 
     request->verdict.n_storages = checkpoint->storages.n;
     return verify_run(&v, error);

@@ -19,6 +19,10 @@
 /* So much more than the guess is read with it: another request would cost more. */
 #define REST_MAX_NBYTES (1 << 20)
 
+/* One read gets the counts of small storages that follow each other. */
+#define LEGACY_AHEAD_NBYTES 4096
+#define LEGACY_COUNT_NBYTES 8
+
 /* ---- what kind of file it is ---- */
 
 static bool is_tar(const uint8_t *head, uint64_t nbytes)
@@ -57,11 +61,12 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
     else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
         text = "a bare pickle, not a PyTorch checkpoint";
     if (text)
-        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", text);
     for (size_t i = 0; i < 4 && i < nbytes; i++)
         (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", head[i]);
-    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET,
-                    "neither a zip archive nor PyTorch's legacy format: it begins with%s", begin);
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                           "neither a zip archive nor PyTorch's legacy format: it begins with%s",
+                           begin);
 }
 
 /* Refuses archives of PyTorch that are no checkpoints, which only their names show. */
@@ -82,7 +87,7 @@ static int archive_refuse(const bth_container *container, berth_error *error)
                "never run; its records can be listed, but it has no values to read";
     else
         text = "a zip archive without data.pkl: not a PyTorch checkpoint";
-    return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s", text);
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", text);
 }
 
 /* ---- the steps ---- */
@@ -154,7 +159,7 @@ static int rest_check(bth_opening *opening, berth_error *error)
     size_t n_known = bth_tree_n_storages(contents->tree);
 
     for (int which = 0; which < BTH_N_SMALL; which++)
-        n_known += contents->small[which].present;
+        n_known += bth_small_entry(contents, which) != NULL;
     return bth_container_check_rest(&contents->container, &opening->cache, n_known, error);
 }
 
@@ -220,7 +225,7 @@ static int computed_compare(bth_opening *opening, berth_error *error)
 static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *error)
 {
     bth_contents *contents = opening->contents;
-    const bth_small_record *pickle = &contents->small[BTH_DATA_PKL];
+    const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
 
     if (bth_layout_check_small(contents, cursor, error) < 0 ||
         values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
@@ -249,12 +254,7 @@ static int small_read(bth_opening *opening, int which, berth_error *error)
         return 0;
     if (bth_container_bytes(entry, &opening->cache, &bytes, &owned, error) < 0)
         return error->code;
-    opening->contents->small[which] = (bth_small_record){.present = true,
-                                                         .header_offset = entry->header_offset,
-                                                         .data_offset = entry->data_offset,
-                                                         .nbytes = entry->nbytes,
-                                                         .crc32 = entry->crc32,
-                                                         .flags = entry->flags};
+    opening->contents->small[which] = *entry;
     if (which == BTH_DATA_PKL)
         (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);
     else
@@ -323,6 +323,61 @@ static int zip_read(bth_opening *opening, berth_error *error)
     return listed_read(opening, reason, error);
 }
 
+/* ---- the legacy format ---- */
+
+/* The five pickles, with as much of the head as they take. */
+static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
+{
+    bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
+    bth_head_cache *cache = &opening->cache;
+
+    while (bth_legacy_read(cache->head, cache->head_nbytes, inert, opening->contents->tree, legacy,
+                           error) == BERTH_E_TRUNCATED &&
+           cache->head_nbytes < cache->reader->nbytes) {
+        bth_error_clear(error);
+        if (bth_head_cache_grow(cache, 4 * cache->head_nbytes, error) < 0)
+            break;
+    }
+    return error->code;
+}
+
+static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, berth_error *error)
+{
+    uint64_t at = legacy->payload_offset, file_nbytes = opening->cache.reader->nbytes;
+    const uint8_t *count;
+
+    for (size_t i = 0; i < legacy->n_keys; i++)
+        if (bth_head_cache_get(&opening->cache, at, LEGACY_COUNT_NBYTES, LEGACY_AHEAD_NBYTES,
+                               &count, error) < 0 ||
+            bth_legacy_extent(legacy, opening->contents->tree, i, count, at, file_nbytes, &at,
+                              error) < 0)
+            return error->code;
+    /* One reading: some readers would read a second object behind the first, and others not. */
+    if (at != file_nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
+                        (unsigned long long)(file_nbytes - at));
+    return 0;
+}
+
+static int legacy_read(bth_opening *opening, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+    bth_legacy legacy = {0};
+
+    contents->is_legacy = true;
+    contents->archive = bth_duplicate("", 0);
+    if (!contents->archive)
+        return bth_fail_memory(error, 1);
+    if (legacy_read_pickles(opening, &legacy, error) < 0)
+        return error->code;
+    contents->root = legacy.root;
+    /* PyTorch wrote the elements little-endian on every machine, and reads them so, whatever
+       little_endian in the head says of the machine (FORMAT.md 7). */
+    contents->is_big = false;
+    contents->byteorder_recorded = true;
+    return legacy_set_offsets(opening, &legacy, error);
+}
+
 /* ---- all of it ---- */
 
 /* What is assumed until a byteorder record says it (FORMAT.md 7). */
@@ -345,7 +400,7 @@ static int any_read(bth_opening *opening, berth_error *error)
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
         return zip_read(opening, error);
     if (bth_is_legacy(cache->head, cache->head_nbytes))
-        return bth_legacy_open(opening, error);
+        return legacy_read(opening, error);
     return bth_refuse_kind(cache, error);
 }
 

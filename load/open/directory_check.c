@@ -61,7 +61,7 @@ typedef struct render_check {
     const uint8_t *bytes; /* the directory's */
     size_t at;            /* in them */
     uint32_t alignment;
-    bth_layout_entry place;   /* of the last record */
+    bth_layout_entry layout;  /* of the last record */
     bth_record_counts counts; /* so far */
     size_t prefix_nbytes;     /* "<archive>/" */
     char name[NAME_MAX_NBYTES];
@@ -76,21 +76,21 @@ static bool entry_is_rendered(render_check *check, const char *record, size_t re
     size_t left = (size_t)end->directory_nbytes - check->at;
     const uint8_t *bytes = check->bytes + check->at;
     uint8_t rendered[ENTRY_MAX_NBYTES];
-    bth_layout_entry *place = &check->place;
+    bth_layout_entry *layout = &check->layout;
 
     if (name_nbytes > NAME_MAX_NBYTES)
         return false;
-    int result =
-        bth_layout_entry_compute(place->next_offset, name_nbytes, nbytes, check->alignment, place);
+    int result = bth_layout_entry_compute(layout->next_offset, name_nbytes, nbytes,
+                                          check->alignment, layout);
     assert(result == 0); /* it has been placed there before */
     (void)result;
-    if (bth_layout_central_nbytes(place) > left)
+    if (bth_layout_central_nbytes(layout) > left)
         return false;
-    size_t entry_nbytes = (size_t)bth_layout_central_nbytes(place);
+    size_t entry_nbytes = (size_t)bth_layout_central_nbytes(layout);
     bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, 4);
     uint32_t recorded = bth_cursor_u32(&cursor);
     memcpy(check->name + check->prefix_nbytes, record, record_nbytes);
-    bth_zip_write_central(place, check->name, crc32 ? *crc32 : recorded, rendered);
+    bth_zip_write_central(layout, check->name, crc32 ? *crc32 : recorded, rendered);
     if (memcmp(rendered, bytes, entry_nbytes) != 0)
         return false;
     check->at += entry_nbytes;
@@ -120,9 +120,9 @@ static bool prefix_begin(render_check *check)
 static bool small_are_rendered(render_check *check)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_small_record *small = &check->contents->small[which];
+        const bth_zip_entry *small = bth_small_entry(check->contents, which);
         const char *record = bth_small_names[which];
-        if (small->present &&
+        if (small &&
             (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
              !entry_is_rendered(check, record, strlen(record), small->nbytes, &small->crc32)))
             return false;
@@ -156,7 +156,7 @@ static bool are_last(const render_check *check, const bth_zip_directory *rest)
 
     for (size_t i = 0; good && i < rest->n_entries; i++)
         good = record_is_last(rest->entries[i].record);
-    return good && rest->entries[rest->by_offset[0]].header_offset == check->place.next_offset;
+    return good && rest->entries[rest->by_offset[0]].header_offset == check->layout.next_offset;
 }
 
 /* Entries that the layout does not know are parsed strictly. False without an error: no verdict. */
@@ -167,7 +167,7 @@ static bool rest_is_good(render_check *check, berth_error *error)
     if (rest.end.n_entries <= check->counts.n_records)
         return rest.end.n_entries == check->counts.n_records &&
                rest.end.directory_nbytes == check->at &&
-               rest.end.directory_offset == check->place.next_offset;
+               rest.end.directory_offset == check->layout.next_offset;
     rest.end.n_entries -= check->counts.n_records;
     rest.end.directory_nbytes -= check->at;
     if (bth_zip_read_directory(check->bytes + check->at, &rest.end, &rest.directory, error) < 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/open/directory_read.h"
+#include "load/open/open.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ void bth_container_free(bth_container *container)
 
 /*
  * Z7: what is read here begins with a local header. One that the directory does not list is the
- * first record for who reads from the front.
+ * first record for a reader that begins at the front.
  */
 static int begin_check(const bth_zip_directory *directory, berth_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/open/head_cache.h"
+#include "load/open/open.h"
 
 #include <string.h>
 

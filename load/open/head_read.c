@@ -77,7 +77,8 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
     const bth_zip_local *local = &record->local;
     const bth_zip_input input = bth_head_cache_input(&opening->cache);
     uint64_t end = local->data_offset + nbytes;
-    bth_zip_entry entry = {.flags = local->flags,
+    bth_zip_entry entry = {.record = bth_small_names[which],
+                           .flags = local->flags,
                            .crc32 = local->crc32,
                            .compressed_nbytes = nbytes,
                            .nbytes = nbytes,
@@ -102,12 +103,7 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
     }
     record->is_good = true;
     *next = entry.next_offset;
-    opening->contents->small[which] = (bth_small_record){.present = true,
-                                                         .header_offset = entry.header_offset,
-                                                         .data_offset = entry.data_offset,
-                                                         .nbytes = nbytes,
-                                                         .crc32 = entry.crc32,
-                                                         .flags = entry.flags};
+    opening->contents->small[which] = entry;
     return error->code;
 }
 
@@ -256,7 +252,7 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
     for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
         if (head_text_read(opening, which, next_offset, reason, error) < 0 || *reason)
             return error->code;
-        bool found = contents->small[which].present;
+        bool found = bth_small_entry(contents, which);
         if (which == BTH_FORMAT_VERSION && (!found || contents->format_version < 1)) {
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
             return 0;

@@ -14,19 +14,20 @@
 
 typedef unsigned long long ull;
 
-/* ---- the layout's walk over the records that it knows ---- */
+/* ---- the records that the layout knows, one after the other ---- */
 
 typedef struct layout_walk {
     bth_contents *contents;
     uint32_t alignment;
     size_t archive_nbytes;
-    const bth_head_cache *cache; /* where the head, or the file's size, is needed */
-    const char *before;          /* the record before this one, "" for the first */
-    size_t before_storage;       /* index + 1 of the storage before this one; 0: `before` counts */
-    size_t next;                 /* for bth_container_find_next */
-    const bth_zip_entry *entry;  /* compared last */
-    size_t *storages;            /* bth_storages_of_entries */
-    bth_layout_entry place;
+    const char *before;         /* the small record before this one, "" for the first */
+    size_t next;                /* for bth_container_find_next */
+    const bth_zip_entry *entry; /* compared last */
+    bth_layout_entry layout;
+    berth_storage *storage; /* NULL: before the first one */
+    char *record;           /* its record, "data/<key>" */
+    size_t record_nbytes;
+    size_t capacity; /* of record */
 } layout_walk;
 
 static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
@@ -35,55 +36,80 @@ static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
                          .alignment = bth_layout_alignment(contents),
                          .archive_nbytes = strlen(contents->archive),
                          .before = "",
-                         .place = {.next_offset = cursor}};
+                         .layout = {.next_offset = cursor}};
 }
 
-/* Places the next record. */
-static int walk_step(layout_walk *walk, const char *record, size_t record_nbytes, uint64_t nbytes,
-                     berth_error *error)
+/* Storage i is the next one. False after an error. */
+static bool walk_to_storage(layout_walk *walk, size_t i, berth_error *error)
+{
+    walk->storage = bth_tree_storage(walk->contents->tree, i);
+    walk->record_nbytes = sizeof "data/" - 1 + strlen(walk->storage->key);
+    assert(walk->storage->index == i);
+    if (walk->record_nbytes >= walk->capacity) {
+        bth_release(walk->record);
+        walk->capacity = walk->record_nbytes + 1;
+        walk->record = bth_allocate(walk->capacity);
+        if (!walk->record) {
+            (void)bth_fail_memory(error, walk->capacity);
+            return false;
+        }
+        memcpy(walk->record, "data/", sizeof "data/");
+    }
+    memcpy(walk->record + 5, walk->storage->key, walk->record_nbytes - 4);
+    return true;
+}
+
+static void walk_end(layout_walk *walk)
+{
+    bth_release(walk->record);
+    walk->record = NULL;
+}
+
+/* False: there are no more storages, or there is an error; then the walk has ended. */
+static bool walk_next(layout_walk *walk, berth_error *error)
+{
+    size_t i = walk->storage ? walk->storage->index + 1 : 0;
+
+    if (error->code == 0 && i < bth_tree_n_storages(walk->contents->tree) &&
+        walk_to_storage(walk, i, error))
+        return true;
+    walk_end(walk);
+    return false;
+}
+
+/* Calculates the layout entry of the next record. */
+static int walk_compute(layout_walk *walk, const char *record, size_t record_nbytes,
+                        uint64_t nbytes, berth_error *error)
 {
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
-    uint64_t cursor = walk->place.next_offset;
+    uint64_t cursor = walk->layout.next_offset;
 
-    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
+    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, walk->alignment, &walk->layout) < 0)
         return bth_fail(error, BERTH_E_ARCHIVE, record, cursor, "%llu bytes cannot be placed here",
                         (ull)nbytes);
     return 0;
 }
 
-/* What a walk does with each storage, whose record is "data/<key>". */
-typedef int (*storage_function)(layout_walk *walk, berth_storage *storage, const char *record,
-                                size_t record_nbytes, berth_error *error);
-
-/* Storages [first, end). */
-static int storages_walk(layout_walk *walk, size_t first, size_t end, storage_function function,
-                         berth_error *error)
+static int walk_compute_storage(layout_walk *walk, berth_error *error)
 {
-    char *record = NULL;
-    size_t capacity = 0;
-
-    for (size_t i = first; i < end && error->code == 0; i++) {
-        berth_storage *storage = bth_tree_storage(walk->contents->tree, i);
-        size_t nbytes = sizeof "data/" + strlen(storage->key);
-        assert(storage->index == i);
-        if (nbytes > capacity) {
-            bth_release(record);
-            record = bth_allocate(nbytes);
-            capacity = nbytes;
-            if (!record)
-                return bth_fail_memory(error, nbytes);
-            memcpy(record, "data/", sizeof "data/");
-        }
-        memcpy(record + 5, storage->key, nbytes - 5);
-        (void)function(walk, storage, record, nbytes - 1, error);
-    }
-    bth_release(record);
-    return error->code;
+    return walk_compute(walk, walk->record, walk->record_nbytes, walk->storage->nbytes, error);
 }
 
-static int storages_walk_all(layout_walk *walk, storage_function function, berth_error *error)
+static const bth_zip_entry *walk_find_entry(layout_walk *walk, const char *record,
+                                            size_t record_nbytes)
 {
-    return storages_walk(walk, 0, bth_tree_n_storages(walk->contents->tree), function, error);
+    return bth_container_find_next(&walk->contents->container, record, record_nbytes, &walk->next);
+}
+
+/* The entry of the storage. NULL: there is none; an error at `offset`. */
+static const bth_zip_entry *walk_need_entry(layout_walk *walk, uint64_t offset, berth_error *error)
+{
+    const bth_zip_entry *entry = walk_find_entry(walk, walk->record, walk->record_nbytes);
+
+    if (!entry)
+        (void)bth_fail(error, BERTH_E_ARCHIVE, walk->record, offset,
+                       "data.pkl names it, but the archive does not hold it");
+    return entry;
 }
 
 /* ---- messages ---- */
@@ -93,12 +119,12 @@ static int fail_header(const layout_walk *walk, const char *record, const char *
 {
     char before[64] = "first in the file";
 
-    if (walk->before_storage > 0)
+    if (walk->storage && walk->storage->index > 0)
         (void)snprintf(before, sizeof before, "right after data/%.42s",
-                       bth_tree_storage(walk->contents->tree, walk->before_storage - 1)->key);
+                       bth_tree_storage(walk->contents->tree, walk->storage->index - 1)->key);
     else if (walk->before[0])
         (void)snprintf(before, sizeof before, "right after %s", walk->before);
-    return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+    return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
                     "the layout puts its header here, %s; %s at byte %llu; "
                     "load.calculate_storage_offsets=off reads it there",
                     before, who, (ull)at);
@@ -106,17 +132,11 @@ static int fail_header(const layout_walk *walk, const char *record, const char *
 
 static int fail_data(const layout_walk *walk, const char *record, uint64_t at, berth_error *error)
 {
-    return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.data_offset,
+    return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.data_offset,
                     "the layout puts its data here, at the first multiple of %lu after the "
                     "header; its local header puts it at byte %llu; "
                     "load.calculate_storage_offsets=off reads it there",
                     (unsigned long)walk->alignment, (ull)at);
-}
-
-static int fail_missing(const char *record, uint64_t offset, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_ARCHIVE, record, offset,
-                    "data.pkl names it, but the archive does not hold it");
 }
 
 /* ---- computing ---- */
@@ -132,94 +152,85 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
     layout_walk walk = walk_begin(contents, 0);
 
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_small_record *small = &contents->small[which];
+        const bth_zip_entry *small = bth_small_entry(contents, which);
         const char *record = bth_small_names[which];
-        if (!small->present)
+        if (!small)
             continue;
-        if (walk_step(&walk, record, strlen(record), small->nbytes, error) < 0)
+        if (walk_compute(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
-        if (small->header_offset != walk.place.header_offset)
+        if (small->header_offset != walk.layout.header_offset)
             return fail_header(&walk, record, "it is", small->header_offset, error);
-        if (small->data_offset != walk.place.data_offset)
+        if (small->data_offset != walk.layout.data_offset)
             return fail_data(&walk, record, small->data_offset, error);
         walk.before = record;
     }
     /* The next record's header shows the end of each but the last: it may have no descriptor. */
-    if (walk.place.next_offset != cursor)
+    if (walk.layout.next_offset != cursor)
         return bth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
                         "it ends here; the layout puts its end at byte %llu; "
                         "load.calculate_storage_offsets=off uses the directory",
-                        (ull)walk.place.next_offset);
-    return 0;
-}
-
-static int storage_compute(layout_walk *walk, berth_storage *storage, const char *record,
-                           size_t record_nbytes, berth_error *error)
-{
-    if (walk_step(walk, record, record_nbytes, storage->nbytes, error) < 0)
-        return error->code;
-    if (walk->place.next_offset > walk->cache->reader->nbytes)
-        return bth_fail(error, BERTH_E_TRUNCATED, record, walk->place.data_offset,
-                        "its %llu bytes do not fit into the file's %llu", (ull)storage->nbytes,
-                        (ull)walk->cache->reader->nbytes);
-    storage->offset = walk->place.data_offset;
-    walk->contents->central_nbytes += bth_layout_central_nbytes(&walk->place);
+                        (ull)walk.layout.next_offset);
     return 0;
 }
 
 int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error)
 {
-    layout_walk walk = walk_begin(opening->contents, cursor);
+    bth_contents *contents = opening->contents;
+    uint64_t file_nbytes = opening->cache.reader->nbytes;
+    layout_walk walk = walk_begin(contents, cursor);
+    const bth_layout_entry *layout = &walk.layout;
 
-    walk.cache = &opening->cache;
-    (void)storages_walk_all(&walk, storage_compute, error);
-    opening->contents->layout_end = walk.place.next_offset;
+    while (walk_next(&walk, error)) {
+        if (walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
+            (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, layout->data_offset,
+                           "its %llu bytes do not fit into the file's %llu",
+                           (ull)walk.storage->nbytes, (ull)file_nbytes);
+        walk.storage->offset = layout->data_offset;
+        contents->central_nbytes += bth_layout_central_nbytes(layout);
+    }
+    contents->layout_end = layout->next_offset;
     return error->code;
 }
 
-/* Z5, for a header that is in the head. */
-static int storage_compare_head(layout_walk *walk, berth_storage *storage, const char *record,
-                                size_t record_nbytes, berth_error *error)
+/* Z5: compares the local header of the storage with the layout. */
+static int storage_compare_header(const layout_walk *walk, const bth_head_cache *cache,
+                                  berth_error *error)
 {
-    const bth_head_cache *cache = walk->cache;
-    const bth_layout_entry *place = &walk->place;
-    uint64_t at = place->next_offset;
+    uint64_t at = walk->layout.header_offset;
+    const char *record = walk->record;
+    bool is_header = memcmp(cache->head + at, "PK\3\4", 4) == 0;
     bth_zip_local local;
 
-    if (walk_step(walk, record, record_nbytes, storage->nbytes, error) < 0 ||
-        place->data_offset > cache->head_nbytes)
+    if (is_header &&
+        bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
         return error->code;
-    if (memcmp(cache->head + at, "PK\3\4", 4) != 0)
+    if (!is_header || !bth_local_has_name(&local, walk->contents->archive, record))
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
-                        "the layout puts its header here, but there is none; "
+                        "the layout puts its header here, but it is not here; "
                         "load.calculate_storage_offsets=off uses the directory");
-    if (bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
-        return error->code;
-    if (!bth_local_has_name(&local, walk->contents->archive, record))
-        return bth_fail(error, BERTH_E_OFFSETS, record, at,
-                        "the layout puts its header here, but here is %.*s; "
-                        "load.calculate_storage_offsets=off uses the directory",
-                        local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
     if (local.method != 0)
         return bth_fail(error, BERTH_E_UNSUPPORTED, record, at,
                         "a deflated storage cannot be mapped or placed; unpack the archive and zip "
                         "it again with `zip -0 -r`");
-    if (local.data_offset != place->data_offset)
+    if (local.data_offset != walk->layout.data_offset)
         return fail_data(walk, record, local.data_offset, error);
-    if (local.nbytes != 0 && local.nbytes != storage->nbytes)
-        return bth_fail(error, BERTH_E_TENSOR, record, place->data_offset,
-                        "data.pkl says %llu bytes, its local header %llu", (ull)storage->nbytes,
-                        (ull)local.nbytes);
+    if (local.nbytes != 0 && local.nbytes != walk->storage->nbytes)
+        return bth_fail(error, BERTH_E_TENSOR, record, local.data_offset,
+                        "data.pkl says %llu bytes, its local header %llu",
+                        (ull)walk->storage->nbytes, (ull)local.nbytes);
     return 0;
 }
 
 int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_error *error)
 {
+    const bth_head_cache *cache = &opening->cache;
     layout_walk walk = walk_begin(opening->contents, cursor);
-    size_t n = bth_tree_n_storages(opening->contents->tree);
 
-    walk.cache = &opening->cache;
-    return storages_walk(&walk, 0, n < 1 ? n : 1, storage_compare_head, error);
+    if (walk_next(&walk, error) && walk_compute_storage(&walk, error) == 0 &&
+        walk.layout.data_offset <= cache->head_nbytes)
+        (void)storage_compare_header(&walk, cache, error);
+    walk_end(&walk);
+    return error->code;
 }
 
 /* ---- comparing with the directory ---- */
@@ -242,24 +253,19 @@ static int end_compare(const layout_walk *walk, uint64_t end, berth_error *error
                     (ull)entry->next_offset);
 }
 
-static const bth_zip_entry *entry_next(layout_walk *walk, const char *record, size_t record_nbytes)
-{
-    return bth_container_find_next(&walk->contents->container, record, record_nbytes, &walk->next);
-}
-
 static int entry_compare(layout_walk *walk, const char *record, size_t record_nbytes,
                          uint64_t nbytes, berth_error *error)
 {
-    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
+    const bth_zip_entry *entry = walk_find_entry(walk, record, record_nbytes);
 
-    if (walk_step(walk, record, record_nbytes, nbytes, error) < 0)
+    if (walk_compute(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
-        return bth_fail(error, BERTH_E_OFFSETS, record, walk->place.header_offset,
+        return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
                         "the layout puts its header here, but the directory does not list it");
-    if (entry->header_offset != walk->place.header_offset)
+    if (entry->header_offset != walk->layout.header_offset)
         return fail_header(walk, record, "the directory has it", entry->header_offset, error);
-    if (entry->data_offset != 0 && entry->data_offset != walk->place.data_offset)
+    if (entry->data_offset != 0 && entry->data_offset != walk->layout.data_offset)
         return fail_data(walk, record, entry->data_offset, error);
     if (end_compare(walk, entry->header_offset, error) < 0)
         return error->code;
@@ -267,11 +273,9 @@ static int entry_compare(layout_walk *walk, const char *record, size_t record_nb
     return 0;
 }
 
-static int small_compare(layout_walk *walk, int which, berth_error *error)
+static int small_compare(layout_walk *walk, const bth_zip_entry *small, const char *record,
+                         berth_error *error)
 {
-    const bth_small_record *small = &walk->contents->small[which];
-    const char *record = bth_small_names[which];
-
     if (entry_compare(walk, record, strlen(record), small->nbytes, error) < 0)
         return error->code;
     const bth_zip_entry *entry = walk->entry;
@@ -292,9 +296,8 @@ static int small_compare(layout_walk *walk, int which, berth_error *error)
 }
 
 /* Z11, one reading: a small record that is not in the head is nowhere else either. */
-static int small_check_absent(const layout_walk *walk, int which, berth_error *error)
+static int small_check_absent(const layout_walk *walk, const char *record, berth_error *error)
 {
-    const char *record = bth_small_names[which];
     const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
 
     if (!entry)
@@ -308,18 +311,21 @@ static int small_check_absent(const layout_walk *walk, int which, berth_error *e
  * Behind the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last but
  * one, for torch.save(_disable_byteorder_record=True). Anywhere else it would move the storages.
  */
-static bool lies_behind(const layout_walk *walk, int which)
+static bool small_is_behind(const layout_walk *walk, int which)
 {
     return which == BTH_BYTEORDER &&
-           walk->contents->small[which].header_offset > walk->place.next_offset;
+           walk->contents->small[which].header_offset > walk->layout.next_offset;
 }
 
 static int small_compare_all(layout_walk *walk, berth_error *error)
 {
-    for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++)
-        if (!lies_behind(walk, which))
-            (void)(walk->contents->small[which].present ? small_compare(walk, which, error)
-                                                        : small_check_absent(walk, which, error));
+    for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++) {
+        const bth_zip_entry *small = bth_small_entry(walk->contents, which);
+        if (!small)
+            (void)small_check_absent(walk, bth_small_names[which], error);
+        else if (!small_is_behind(walk, which))
+            (void)small_compare(walk, small, bth_small_names[which], error);
+    }
     return error->code;
 }
 
@@ -330,59 +336,36 @@ int bth_layout_check_small_listed(const bth_contents *contents, berth_error *err
     return small_compare_all(&walk, error);
 }
 
-static int storage_compare(layout_walk *walk, berth_storage *storage, const char *record,
-                           size_t record_nbytes, berth_error *error)
-{
-    (void)entry_compare(walk, record, record_nbytes, storage->nbytes, error);
-    walk->before_storage = storage->index + 1;
-    return error->code;
-}
-
 int bth_layout_check(const bth_contents *contents, berth_error *error)
 {
     layout_walk walk = walk_begin(contents, 0);
 
-    if (small_compare_all(&walk, error) < 0 || storages_walk_all(&walk, storage_compare, error) < 0)
-        return error->code;
-    return end_compare(&walk, walk.place.next_offset, error);
+    (void)small_compare_all(&walk, error);
+    while (walk_next(&walk, error))
+        (void)entry_compare(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes, error);
+    return error->code < 0 ? error->code : end_compare(&walk, walk.layout.next_offset, error);
 }
 
 /* ---- storages and their entries ---- */
-
-/* T1. The directory's reader has made sure that it is stored, with two equal sizes (Z9). */
-static int storage_check_entry(layout_walk *walk, berth_storage *storage, const char *record,
-                               size_t record_nbytes, berth_error *error)
-{
-    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
-
-    if (!entry)
-        return fail_missing(record, BERTH_NO_OFFSET, error);
-    if (entry->nbytes == storage->nbytes)
-        return 0;
-    if (entry->nbytes > storage->nbytes &&
-        entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype)) {
-        walk->contents->has_longer_record = true;
-        return 0;
-    }
-    return bth_fail(error, BERTH_E_TENSOR, record, entry->header_offset,
-                    "data.pkl says %llu bytes, the record has %llu", (ull)storage->nbytes,
-                    (ull)entry->nbytes);
-}
 
 int bth_storages_check_entries(bth_contents *contents, berth_error *error)
 {
     layout_walk walk = walk_begin(contents, 0);
 
-    return storages_walk_all(&walk, storage_check_entry, error);
-}
-
-static int storage_set_offset(layout_walk *walk, berth_storage *storage, const char *record,
-                              size_t record_nbytes, berth_error *error)
-{
-    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
-
-    assert(entry); /* bth_storages_check_entries */
-    storage->offset = entry->data_offset;
+    while (walk_next(&walk, error)) {
+        const berth_storage *storage = walk.storage;
+        const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+        if (!entry || entry->nbytes == storage->nbytes)
+            continue;
+        /* T1. The directory's reader has made sure that it is stored, with two equal sizes (Z9). */
+        if (entry->nbytes > storage->nbytes &&
+            entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype))
+            contents->has_longer_record = true;
+        else
+            (void)bth_fail(error, BERTH_E_TENSOR, walk.record, entry->header_offset,
+                           "data.pkl says %llu bytes, the record has %llu", (ull)storage->nbytes,
+                           (ull)entry->nbytes);
+    }
     return error->code;
 }
 
@@ -390,14 +373,12 @@ int bth_storages_set_offsets(bth_contents *contents, berth_error *error)
 {
     layout_walk walk = walk_begin(contents, 0);
 
-    return storages_walk_all(&walk, storage_set_offset, error);
-}
-
-static int storage_find_entry(layout_walk *walk, berth_storage *storage, const char *record,
-                              size_t record_nbytes, berth_error *error)
-{
-    walk->entry = entry_next(walk, record, record_nbytes);
-    return walk->entry ? 0 : fail_missing(NULL, storage->offset, error);
+    while (walk_next(&walk, error)) {
+        const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+        if (entry)
+            walk.storage->offset = entry->data_offset;
+    }
+    return error->code;
 }
 
 int bth_storage_entry(const bth_contents *contents, const berth_storage *storage,
@@ -405,25 +386,22 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
 {
     layout_walk walk = walk_begin(contents, 0);
 
-    (void)storages_walk(&walk, storage->index, storage->index + 1, storage_find_entry, error);
-    *entry = walk.entry;
+    *entry = NULL;
+    if (walk_to_storage(&walk, storage->index, error))
+        *entry = walk_need_entry(&walk, storage->offset, error);
+    walk_end(&walk);
     return error->code;
 }
 
-static int storage_of_entry(layout_walk *walk, berth_storage *storage, const char *record,
-                            size_t record_nbytes, berth_error *error)
-{
-    const bth_zip_entry *entry = entry_next(walk, record, record_nbytes);
-
-    assert(entry); /* bth_storages_check_entries */
-    walk->storages[entry - walk->contents->container.directory.entries] = storage->index + 1;
-    return error->code;
-}
-
-int bth_storages_of_entries(const bth_contents *contents, size_t *storages, berth_error *error)
+int bth_storages_of_entries(const bth_contents *contents, const berth_storage **storages,
+                            berth_error *error)
 {
     layout_walk walk = walk_begin(contents, 0);
 
-    walk.storages = storages;
-    return storages_walk_all(&walk, storage_of_entry, error);
+    while (walk_next(&walk, error)) {
+        const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+        if (entry)
+            storages[entry - contents->container.directory.entries] = walk.storage;
+    }
+    return error->code;
 }

@@ -56,8 +56,4 @@ int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory,
 /* Counts the entries of a directory that was parsed. */
 bth_record_counts bth_directory_count(const bth_contents *contents);
 
-/* ---- legacy_read.c: files from before PyTorch 1.6 ---- */
-
-int bth_legacy_open(bth_opening *opening, berth_error *error);
-
 #endif

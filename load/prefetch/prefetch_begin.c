@@ -10,8 +10,7 @@
 #include "io/syscalls.h"
 #include "io/workers.h"
 #include "load/prefetch/prefetch_state.h"
-#include "load/selection.h"
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 
 /* A pass of fewer read-aheads is too short for the system's own reading ahead. */
 #define PASS_MIN_READAHEADS 4

@@ -187,7 +187,7 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
                      "it is in the host's memory: berth_tensor_data returns its address");
     cr_expect_eq(address, 0);
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), NULL, &error)),
-                     "there is no place for the address");
+                     "there is no pointer for the address");
     cr_expect_str_eq(told(berth_tensor_device_address(NULL, tensor_at(1), &address, &error)),
                      "there is no checkpoint, or no storage");
 }

@@ -57,7 +57,7 @@ Test(fetch, tells_which_method_and_why)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         open_as(cases[i].options);
         cr_expect_str_eq(stats_at(3).method, "none");
-        cr_expect_str_eq(stats_at(3).reason, "nobody asked for it");
+        cr_expect_str_eq(stats_at(3).reason, "it is not loaded yet");
         berth_stats stats = fetched(NULL);
         cr_expect_str_eq(stats.method, cases[i].method);
         cr_expect_str_eq(stats.reason, cases[i].reason);

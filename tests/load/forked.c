@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "load/storages_load.h"
+#include "load/checkpoint.h"
 #include "tests/support/scene.h"
 
 static berth_checkpoint *checkpoint;
