@@ -6,7 +6,6 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "load/storages_load.h"
-#include "load/transfer/read_into.h"
 
 /*
  * T5: storages are aligned for what they hold, but a file may have a tensor of wide elements in the

@@ -9,7 +9,6 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "load/storages_load.h"
-#include "load/transfer/read_into.h"
 
 typedef unsigned long long ull;
 

@@ -12,7 +12,6 @@
 #include "io/file.h"
 #include "load/storages_load.h"
 #include "load/transfer/checksum_scan.h"
-#include "load/transfer/read_into.h"
 
 /* The widest element whose bytes are swapped. */
 #define UNIT_MAX 8
