@@ -9,7 +9,7 @@
 #include "format/zip/zip.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
-#include "load/transfer/read_into.h"
+#include "load/transfer/transfer.h"
 
 /* Enough for the small records behind data.pkl. */
 #define SMALL_NBYTES 4096

@@ -4,7 +4,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "load/checkpoint.h"
-#include "load/transfer/read_into.h"
+#include "load/transfer/transfer.h"
 
 /* ---- addresses ---- */
 

@@ -7,7 +7,7 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
-#include "load/transfer/read_into.h"
+#include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;
 

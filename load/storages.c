@@ -7,7 +7,6 @@
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
-#include "load/transfer/read_into.h"
 
 /* The widest element whose bytes are swapped. */
 #define UNIT_MAX 8

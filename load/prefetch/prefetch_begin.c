@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How a prefetch begins and ends: which bytes, by which method, in which passes. */
+#include <assert.h>
 #include <errno.h>
 
 #include "config/error.h"
@@ -165,6 +166,7 @@ static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *rang
 static int prefetch_fail_budget(const prefetch_ranges *ranges, const struct berth_config *config,
                                 uint64_t missing_nbytes, berth_error *error)
 {
+    assert(ranges->first); /* a plan without bytes needs no memory */
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first->offset,
                    "io.memory_nbytes=%llu is too small for one window of a prefetch: %llu bytes "
                    "are missing",

@@ -138,14 +138,15 @@ bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *lim
 
 /* ---- positions ---- */
 
-/* The range that holds a byte of the file, or the first one behind it; n_ranges: none. */
-static size_t range_find(const bth_prefetch_plan *plan, uint64_t offset)
+/* The first range that ends behind a byte of the file, or of the line; n_ranges: none. */
+static size_t range_find(const bth_prefetch_plan *plan, uint64_t at, bool on_line)
 {
     size_t low = 0, high = plan->n_ranges;
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (range_end(&plan->ranges[middle]) <= offset)
+        const bth_prefetch_range *range = &plan->ranges[middle];
+        if ((on_line ? range->position + range->nbytes : range_end(range)) <= at)
             low = middle + 1;
         else
             high = middle;
@@ -155,7 +156,7 @@ static size_t range_find(const bth_prefetch_plan *plan, uint64_t offset)
 
 uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset)
 {
-    size_t i = range_find(plan, offset);
+    size_t i = range_find(plan, offset, false);
 
     if (i == plan->n_ranges)
         return plan->nbytes;
@@ -166,20 +167,13 @@ uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset)
 bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t position,
                                        uint64_t limit)
 {
-    size_t low = 0, high = plan->n_ranges;
+    uint64_t end = bth_min(limit, plan->nbytes);
 
-    if (position >= bth_min(limit, plan->nbytes))
+    if (position >= end)
         return (bth_prefetch_range){.position = position};
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (plan->ranges[middle].position <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    const bth_prefetch_range *range = &plan->ranges[low];
+    const bth_prefetch_range *range = &plan->ranges[range_find(plan, position, true)];
     uint64_t before = position - range->position;
-    uint64_t nbytes = bth_min(bth_min(limit, plan->nbytes) - position, plan->window_nbytes);
+    uint64_t nbytes = bth_min(end - position, plan->window_nbytes);
     return (bth_prefetch_range){.offset = range->offset + before,
                                 .nbytes = bth_min(nbytes, range->nbytes - before),
                                 .position = position};

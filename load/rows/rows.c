@@ -294,33 +294,26 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *call, ber
     return 0;
 }
 
-static void rows_end(berth_rows *rows)
-{
-    bth_rows_stop(rows);
-    (void)pthread_cond_destroy(&rows->done);
-    (void)pthread_cond_destroy(&rows->work);
-    bth_lock_end(&rows->lock);
-}
-
-/* What changes under the lock. A child whose parent was changing it leaves it alone (X11). */
-static void rows_free_lists(berth_rows *rows)
-{
-    for (size_t i = 0; i < rows->n_tickets; i++)
-        bth_release(rows->tickets[i]);
-    bth_release(rows->tickets);
-    bth_release(rows->tables);
-}
-
 void berth_rows_free(berth_rows *rows)
 {
     BTH_HOLD_CANCEL(true);
     if (!rows)
         return;
     bool is_ours = bth_lock_is_ours(&rows->lock);
-    if (is_ours)
-        rows_end(rows);
-    if (is_ours || bth_lock_was_free(&rows->lock))
-        rows_free_lists(rows);
+    /* X11: in a child whose parent was changing the lists, they are left alone. */
+    bool are_lists_good = is_ours || bth_lock_was_free(&rows->lock);
+    if (is_ours) {
+        bth_rows_stop(rows);
+        (void)pthread_cond_destroy(&rows->done);
+        (void)pthread_cond_destroy(&rows->work);
+        bth_lock_end(&rows->lock);
+    }
+    for (size_t i = 0; are_lists_good && i < rows->n_tickets; i++)
+        bth_release(rows->tickets[i]);
+    if (are_lists_good) {
+        bth_release(rows->tickets);
+        bth_release(rows->tables);
+    }
     bth_release(rows->threads);
     bth_region_free(&rows->memory);
     bth_release(rows);

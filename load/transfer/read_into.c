@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/transfer/read_into.h"
-
+/* A long range of a source to the caller's memory. */
 #include "io/workers.h"
+#include "load/transfer/transfer.h"
 
 /* Chunks of io.chunk_nbytes from which on a range is long. */
 #define LONG_MIN_CHUNKS 2

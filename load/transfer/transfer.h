@@ -76,6 +76,20 @@ void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error);
 
+/* ---- read_into.c: a long range of a source to the caller's memory, by bth_transfer_once ---- */
+
+/* Whether workers are worth their start. */
+bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes);
+int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
+                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
+/*
+ * The same for bytes that are at `memory` already. is_mapped: F2: a file that was cut short since
+ * it was mapped is an error, as far as that can be seen in time.
+ */
+int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
+                   bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
+                   berth_error *error);
+
 /* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 
 int bth_transfer_watch(void *context);
