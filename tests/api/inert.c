@@ -10,12 +10,13 @@
 
 #include "tests/support/support.h"
 
+static berth_error error;
+
 #define FIXTURE "tests/data/torch/inert.pt"
 
 static berth_checkpoint *opened(void)
 {
     berth_checkpoint *checkpoint;
-    berth_error error;
     berth_config *config = berth_config_new(NULL);
     berth_params call = {.config = config};
 
@@ -29,7 +30,6 @@ static berth_checkpoint *opened(void)
 static uint8_t *pickle_of(berth_archive *archive, size_t *nbytes)
 {
     berth_record record;
-    berth_error error;
 
     cr_assert_eq(berth_archive_find(archive, "data.pkl", &record, &error), 0, "%s", error.message);
     uint8_t *bytes = malloc(record.nbytes);
@@ -43,7 +43,6 @@ static uint8_t *pickle_of(berth_archive *archive, size_t *nbytes)
 Test(inert, are_refused_unless_asked_for)
 {
     berth_checkpoint *checkpoint;
-    berth_error error;
 
     cr_expect_eq(berth_open(FIXTURE, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN);
     cr_expect_not_null(strstr(error.message, "global collections defaultdict is not allowed"));
@@ -53,7 +52,6 @@ Test(inert, are_saved_again_to_the_same_pickle)
 {
     berth_checkpoint *checkpoint = opened();
     berth_archive *first, *second;
-    berth_error error;
     void *saved;
     size_t saved_nbytes, nbytes, again_nbytes;
 
@@ -84,7 +82,6 @@ Test(inert, are_listed_with_what_they_hold)
     berth_checkpoint *checkpoint = opened();
     size_t n = berth_tensor_count(checkpoint);
     berth_named_tensor named;
-    berth_error error;
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const berth_tensor *tensor = berth_find_tensor(checkpoint, names[i], NULL);

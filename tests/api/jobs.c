@@ -10,6 +10,8 @@
 
 #include "tests/support/job_scene.h"
 
+static berth_error error;
+
 #define OLD "the old file"
 
 TestSuite(jobs, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
@@ -17,7 +19,6 @@ TestSuite(jobs, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
 static berth_job *begin(uint32_t flags, const berth_params *call)
 {
     berth_job *job;
-    berth_error error;
 
     cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, call, &job, &error), 0,
                  "%s", error.message);
@@ -29,7 +30,6 @@ static berth_job *begin(uint32_t flags, const berth_params *call)
 Test(jobs, write_what_berth_save_writes)
 {
     uint64_t done_nbytes, total_nbytes;
-    berth_error error;
     berth_job *job = begin(0, NULL);
 
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "%s", error.message);
@@ -51,7 +51,6 @@ Test(jobs, are_several_at_once)
     enum { N = 4 };
     berth_job *jobs[N];
     char name[32], *paths[N];
-    berth_error error;
 
     patch(SMALL_TILES);
     for (int i = 0; i < N; i++) {
@@ -82,7 +81,6 @@ Test(jobs, are_waited_for_when_they_are_freed)
 Test(jobs, keep_the_folder_they_began_in)
 {
     berth_job *job;
-    berth_error error;
 
     cr_assert_eq(chdir(folder), 0);
     cr_assert_eq(berth_save_begin(TO_PATH("archive.pt"), OF_VALUE(state), 0, NULL, &job, &error), 0,
@@ -107,7 +105,6 @@ Test(jobs, write_records_too_from_memory_and_from_callbacks)
         {.name = name, .nbytes = 80000, .read = read_weights, .context = weights},
         {.name = "data/1", .nbytes = 80000, .data = weights}};
     berth_job *job;
-    berth_error error;
     size_t nbytes;
 
     cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 3, 0), NAMED(archive), &error), 0,
@@ -172,7 +169,6 @@ static berth_job *begin_to_sink(struct held_sink *held, bool in_order, uint32_t 
 {
     berth_sink sink = {.write = write_held, .context = held, .in_order = in_order};
     berth_job *job;
-    berth_error error;
 
     cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), flags, NULL, &job, &error), 0,
                  "%s", error.message);
@@ -199,7 +195,6 @@ Test(jobs, go_to_memory_and_descriptors_too)
     void *bytes = &bytes;
     size_t nbytes = 1;
     berth_job *job;
-    berth_error error;
 
     patch(SMALL_TILES);
     cr_assert_eq(
@@ -235,7 +230,6 @@ Test(jobs, write_records_to_sinks_too)
                                         {.name = "data/0", .nbytes = 80000, .data = weights}};
     berth_sink sink = {.write = write_held, .context = &to};
     berth_job *job;
-    berth_error error;
     size_t nbytes;
 
     cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 2, 0), NAMED("a"), &error), 0);
@@ -269,7 +263,6 @@ static void check_progress(const char *options)
     uint64_t last_nbytes = 0, done_nbytes, total_nbytes;
     unsigned n_told = 0;
     berth_job *job;
-    berth_error error;
 
     patch(options);
     cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), 0, NULL, &job, &error), 0);
@@ -295,7 +288,6 @@ Test(jobs, tell_how_far_they_are)
 Test(jobs, are_staged_only_when_all_was_read)
 {
     struct held_sink sink;
-    berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=1000");
     make_sink(&sink, expected_nbytes - 3000);
@@ -322,7 +314,6 @@ Test(jobs, are_staged_only_when_all_was_read)
 Test(jobs, cancelled_write_nothing_any_more)
 {
     struct held_sink sink;
-    berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=1000");
     make_sink(&sink, 5000);
@@ -398,7 +389,6 @@ static berth_job *begin_held(struct held_progress *progress, int answer)
 
 static void check_cancelled(berth_job *job)
 {
-    berth_error error;
     char message[640];
 
     check_wait(job, BERTH_E_CANCELLED);
@@ -435,7 +425,7 @@ Test(jobs, are_cancelled_by_their_progress_function_on_their_own_thread)
 Test(jobs, fail_with_the_error_of_the_save)
 {
     struct held_sink sink;
-    berth_error error, again;
+    berth_error again;
 
     patch("io.threads=1 io.chunk_nbytes=1000");
     make_sink(&sink, UINT64_MAX);
@@ -479,7 +469,6 @@ Test(jobs, that_fail_and_are_never_waited_for_are_logged)
 
 Test(jobs, use_the_options_of_begin_and_fill_the_statistics)
 {
-    berth_error error;
     berth_config *config = berth_config_new(&error);
     berth_stats stats;
     berth_params call = {.config = config, .stats = &stats};
@@ -501,7 +490,6 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
     berth_job *job = (berth_job *)&job;
     berth_stats stats = {0};
     const berth_params call = {.stats = &stats};
-    berth_error error;
 
     cr_assert_eq(berth_save_begin(TO_PATH(elsewhere), OF_VALUE(state), 0, &call, &job, &error),
                  BERTH_E_NOT_FOUND);
@@ -554,7 +542,6 @@ Test(jobs, without_memory_fail_cleanly_wherever_it_happens)
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
         for (uint64_t nth = 1;; nth++) {
             berth_job *job;
-            berth_error error;
             test_write_file(path, OLD, strlen(OLD));
             test_memory_watch();
             test_memory_refuse(nth, false);

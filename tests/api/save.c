@@ -14,6 +14,8 @@
 
 #include "tests/support/scene.h"
 
+static berth_error error;
+
 #define N_WEIGHTS 20000
 
 static float *weights;
@@ -58,8 +60,6 @@ TestSuite(save, .init = set_up, .fini = tear_down);
 /* What all ways of saving must give. */
 static uint8_t *save_to_path(size_t *nbytes)
 {
-    berth_error error;
-
     cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
     return test_read_file(path, nbytes);
 }
@@ -78,7 +78,6 @@ Test(save, memory_gets_the_same_bytes_as_a_path)
 {
     void *bytes;
     size_t nbytes;
-    berth_error error;
 
     cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
                  error.message);
@@ -91,7 +90,6 @@ Test(save, a_descriptor_gets_them_at_its_position)
     char *other = test_path(folder, "other.bin");
     int fd = open(other, O_RDWR | O_CREAT, 0666);
     size_t nbytes;
-    berth_error error;
 
     cr_assert_eq(write(fd, "before", 6), 6);
     patch("io.chunk_nbytes=1000 io.threads=4");
@@ -132,7 +130,6 @@ Test(save, a_pipe_gets_them_in_order)
     int ends[2];
     struct drain drain = {0};
     pthread_t reader;
-    berth_error error;
 
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
     cr_assert_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
@@ -150,7 +147,6 @@ Test(save, a_pipe_gets_them_in_order)
 Test(save, a_closed_pipe_is_an_error_with_record_and_byte)
 {
     int ends[2];
-    berth_error error;
 
     signal(SIGPIPE, SIG_IGN);
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
@@ -199,7 +195,6 @@ static void check_sink(bool in_order, const char *options)
     const berth_sink sink = {.write = collect, .context = &collector, .in_order = in_order};
     berth_stats stats;
     const berth_params call = {.stats = &stats};
-    berth_error error;
 
     patch(options);
     cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), &call, &error), 0, "%s",
@@ -220,7 +215,6 @@ Test(save, a_sink_that_fails_is_told_with_record_and_byte)
 {
     struct collector collector = {.bytes = malloc(1u << 20), .room = 1u << 20, .fail_from = 8192};
     const berth_sink sink = {.write = collect, .context = &collector};
-    berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=4096");
     cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), NULL, &error), BERTH_E_CALLBACK);
@@ -238,7 +232,6 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
 {
     size_t nbytes;
     uint8_t *file = save_to_path(&nbytes);
-    berth_error error;
     berth_plan *plan = berth_plan_new(TO_PATH(path), OF_VALUE(state), NULL, &error);
     berth_record record;
     bool seen = false;
@@ -267,7 +260,6 @@ static void check_part_of_a_checkpoint(const char *options)
     uint8_t *file = save_to_path(&(size_t){0});
     char *part_path = test_path(folder, "part.pt");
     berth_checkpoint *whole, *part;
-    berth_error error;
 
     free(file);
     cr_assert_eq(berth_config_patch(options, &error), 0);
@@ -293,7 +285,6 @@ Test(save, a_checkpoint_is_edited_in_five_lines)
 {
     char *edited = test_path(folder, "edited.pt");
     berth_checkpoint *opened;
-    berth_error error;
     int64_t epoch;
 
     free(save_to_path(&(size_t){0}));
@@ -353,7 +344,6 @@ Test(save, progress_comes_from_the_callers_thread_and_ends_with_all)
     for (int i = 0; i < 2; i++) {
         struct progress progress = {.thread = pthread_self()};
         const berth_params call = {.progress = note_progress, .progress_context = &progress};
-        berth_error error;
         struct stat status;
         patch(options[i]);
         cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
@@ -369,7 +359,6 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
 {
     berth_stats stats;
     const berth_params call = {.stats = &stats};
-    berth_error error;
     struct stat status;
 
     cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
@@ -395,7 +384,6 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
 
 Test(save, a_configuration_of_the_call_decides_over_the_threads)
 {
-    berth_error error;
     berth_config *config = berth_config_new(&error);
     const berth_params call = {.config = config};
     size_t nbytes, other_nbytes;
@@ -414,7 +402,6 @@ Test(save, debug_reads_back_what_was_written)
 {
     static const char *const options[] = {"debug=on", "debug=on save.compute_crc32=off",
                                           "debug=on io.chunk_nbytes=64 io.threads=4"};
-    berth_error error;
 
     for (int i = 0; i < 3; i++) {
         patch(options[i]);
@@ -433,7 +420,6 @@ Test(save, the_other_byte_order_swaps_elements)
 {
     size_t nbytes;
     berth_record record;
-    berth_error error;
 
     patch(OTHER_ORDER " io.chunk_nbytes=1001 io.threads=3");
     uint8_t *file = save_to_path(&nbytes);
@@ -455,7 +441,6 @@ Test(save, dtypes_that_pytorch_would_not_swap_back_are_refused)
     static const int64_t shape[] = {3};
     static const uint16_t data[] = {1, 2, 3};
     const berth_tensor odd = {.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = data};
-    berth_error error;
 
     berth_dict_set(state, "odd", berth_make_tensor(tree, &odd));
     cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
@@ -470,7 +455,6 @@ Test(save, arguments_that_are_none_are_errors)
 {
     void *bytes;
     size_t nbytes;
-    berth_error error;
     const berth_sink no_write = {0};
 
     cr_assert_eq(berth_save(NULL, state, NULL, &error), BERTH_E_ARGUMENT);
@@ -508,7 +492,7 @@ Test(save, arguments_that_are_none_are_errors)
 
 Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
 {
-    berth_error error, first;
+    berth_error first;
 
     berth_dict_set(state, "nothing", NULL);
     cr_assert_lt(berth_tree_error(tree, &first), 0);
@@ -525,7 +509,6 @@ Test(save, no_memory_is_a_clean_error_wherever_it_happens)
     for (uint64_t nth = 1;; nth++) {
         void *bytes;
         size_t nbytes;
-        berth_error error;
         test_memory_watch();
         test_memory_refuse(nth, false);
         int status = berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error);

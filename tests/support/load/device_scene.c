@@ -78,6 +78,18 @@ void place_all(const berth_storage_rule *rule)
     cr_assert_eq(berth_choose(checkpoint, rule, 1, &error), 0, "%s", error.message);
 }
 
+void open_as_they_were(const char *options)
+{
+    open_as(options);
+    place_all(&as_they_were);
+}
+
+void load_as_they_were(const char *options)
+{
+    open_as_they_were(options);
+    (void)fetched(NULL);
+}
+
 bth_device_handle *device_named(const char *name)
 {
     bth_device_handle *device;

@@ -25,10 +25,16 @@ void begin_prefetches(void)
     free(elements);
 }
 
+void free_prefetch(void)
+{
+    berth_prefetch_free(prefetch);
+    prefetch = NULL;
+}
+
 void end_prefetches(void)
 {
     bth_system_restore();
-    berth_prefetch_free(prefetch);
+    free_prefetch();
     close_opened();
     end_scene();
 }
@@ -70,6 +76,8 @@ int try_to_open(const char *options)
 
 void open_path(const char *options)
 {
+    free_prefetch();
+    close_opened();
     cr_assert_eq(try_to_open(options), 0, "%s", error.message);
 }
 
@@ -81,6 +89,7 @@ int try_to_begin(const berth_selection *what, uint32_t flags, const char *option
 
 void begin_prefetch(const char *options)
 {
+    free_prefetch();
     cr_assert_eq(try_to_begin(NULL, 0, options, &prefetch), 0, "%s", error.message);
 }
 

@@ -45,7 +45,6 @@ void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     void *saved;
-    berth_error error;
 
     for (int64_t i = 0; i < n_rows * n_columns; i++)
         elements[i] = table_element(i / n_columns, i % n_columns);
@@ -68,11 +67,10 @@ berth_checkpoint *open_source(struct source *source)
 {
     const berth_source from = {
         .nbytes = source->nbytes, .name = "counted", .read = source_read, .context = source};
-    berth_checkpoint *checkpoint;
-    berth_error error;
+    berth_checkpoint *opened;
 
-    cr_assert_eq(berth_open_source(&from, NULL, &checkpoint, &error), 0, "%s", error.message);
-    return checkpoint;
+    cr_assert_eq(berth_open_source(&from, NULL, &opened, &error), 0, "%s", error.message);
+    return opened;
 }
 
 /* A cache of one set of `ways` lines and `n_slots` slots, for rows of 16 columns: 64 bytes. */
@@ -83,11 +81,13 @@ static berth_rows_limits limits_of(unsigned ways, unsigned n_slots)
                                .ways = ways};
 }
 
-struct scene *begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_columns,
-                              const char *saved_with, const char *options)
+struct scene *scene;
+
+void begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_columns,
+                     const char *saved_with, const char *options)
 {
-    struct scene *scene = calloc(1, sizeof *scene);
-    berth_error error;
+    end_rows();
+    scene = calloc(1, sizeof *scene);
 
     scene->n_columns = n_columns;
     make_source(&scene->source, n_rows, n_columns, saved_with);
@@ -101,73 +101,71 @@ struct scene *begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, i
                  0, "%s", error.message);
     scene->source.n_reads = 0;
     scene->source.read_nbytes = 0;
-    return scene;
 }
 
-struct scene *begin_rows(unsigned ways, unsigned n_slots, const char *options)
+void begin_rows(unsigned ways, unsigned n_slots, const char *options)
 {
     const berth_rows_limits limits = limits_of(ways, n_slots);
     char all[100];
 
     /* A scratch of nothing but slots. */
     (void)snprintf(all, sizeof all, "%s io.chunk_nbytes=1", options);
-    return begin_rows_with(&limits, 1000, 16, "", all);
+    begin_rows_with(&limits, 1000, 16, "", all);
 }
 
-void end_rows(struct scene *scene)
+void end_rows(void)
 {
+    if (!scene)
+        return;
     berth_rows_free(scene->rows);
     berth_close(scene->checkpoint);
     free(scene->source.bytes);
     free(scene);
+    scene = NULL;
 }
 
-berth_ticket prefetch_rows(struct scene *scene, const int64_t *ids, size_t n)
+berth_ticket prefetch_rows(struct scene *of, const int64_t *ids, size_t n)
 {
     berth_ticket ticket;
-    berth_error error;
 
-    cr_assert_eq(berth_rows_prefetch(scene->rows, scene->table, ids, n, &ticket, &error), 0, "%s",
+    cr_assert_eq(berth_rows_prefetch(of->rows, of->table, ids, n, &ticket, &error), 0, "%s",
                  error.message);
     cr_assert_neq(ticket, 0);
     return ticket;
 }
 
-void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids, size_t n)
+void expect_rows(struct scene *of, berth_ticket ticket, const int64_t *ids, size_t n)
 {
     const void **pointers = malloc((n + 1) * sizeof *pointers);
-    berth_error error;
 
-    cr_assert_eq(berth_rows_wait(scene->rows, ticket, pointers, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_rows_wait(of->rows, ticket, pointers, &error), 0, "%s", error.message);
     for (size_t i = 0; i < n; i++) {
         const float *row = pointers[i];
         cr_assert_eq((uintptr_t)row % 4, 0);
-        for (int64_t k = 0; k < scene->n_columns; k++)
+        for (int64_t k = 0; k < of->n_columns; k++)
             cr_assert_eq(row[k], table_element(ids[i], k), "id %d, column %d: %g", (int)ids[i],
                          (int)k, (double)row[k]);
     }
     free(pointers);
 }
 
-void release_rows(struct scene *scene, berth_ticket ticket)
+void release_rows(struct scene *of, berth_ticket ticket)
 {
-    berth_error error;
-
-    cr_assert_eq(berth_rows_release(scene->rows, ticket, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_rows_release(of->rows, ticket, &error), 0, "%s", error.message);
 }
 
-void use_rows(struct scene *scene, const int64_t *ids, size_t n)
+void use_rows(struct scene *of, const int64_t *ids, size_t n)
 {
-    berth_ticket ticket = prefetch_rows(scene, ids, n);
+    berth_ticket ticket = prefetch_rows(of, ids, n);
 
-    expect_rows(scene, ticket, ids, n);
-    release_rows(scene, ticket);
+    expect_rows(of, ticket, ids, n);
+    release_rows(of, ticket);
 }
 
-berth_rows_stats rows_stats_of(struct scene *scene)
+berth_rows_stats rows_stats_of(struct scene *of)
 {
     berth_rows_stats stats;
 
-    cr_assert_eq(berth_rows_get_stats(scene->rows, &stats, NULL), 0);
+    cr_assert_eq(berth_rows_get_stats(of->rows, &stats, NULL), 0);
     return stats;
 }
