@@ -39,7 +39,7 @@ static berth_atomic_file *begin(uint64_t nbytes, const berth_params *call)
 {
     berth_atomic_file *file;
 
-    cr_assert_eq(berth_atomic_begin(path, nbytes, call, &file, &error), 0, "%s", error.message);
+    assert_ok(berth_atomic_begin(path, nbytes, call, &file, &error));
     return file;
 }
 

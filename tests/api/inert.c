@@ -21,7 +21,7 @@ static berth_checkpoint *opened(void)
     berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, "load.unknown_globals=inert", NULL), 0);
-    cr_assert_eq(berth_open(FIXTURE, &call, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open(FIXTURE, &call, &checkpoint, &error));
     berth_config_free(config);
     return checkpoint;
 }
@@ -31,11 +31,10 @@ static uint8_t *pickle_of(berth_archive *archive, size_t *nbytes)
 {
     berth_record record;
 
-    cr_assert_eq(berth_archive_find(archive, "data.pkl", &record, &error), 0, "%s", error.message);
+    assert_ok(berth_archive_find(archive, "data.pkl", &record, &error));
     uint8_t *bytes = malloc(record.nbytes);
     cr_assert_not_null(bytes);
-    cr_assert_eq(berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error));
     *nbytes = record.nbytes;
     return bytes;
 }
@@ -55,9 +54,8 @@ Test(inert, are_saved_again_to_the_same_pickle)
     void *saved;
     size_t saved_nbytes, nbytes, again_nbytes;
 
-    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
-                               NAMED("inert"), &error),
-                 0, "%s", error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
+                            NAMED("inert"), &error));
     cr_assert_eq(berth_archive_open(FROM_PATH(FIXTURE), NULL, &first, NULL), 0);
     cr_assert_eq(berth_archive_open(FROM_MEMORY(saved, saved_nbytes), NULL, &second, NULL), 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);

@@ -20,8 +20,7 @@ static berth_job *begin(uint32_t flags, const berth_params *call)
 {
     berth_job *job;
 
-    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, call, &job, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, call, &job, &error));
     return job;
 }
 
@@ -32,7 +31,7 @@ Test(jobs, write_what_berth_save_writes)
     uint64_t done_nbytes, total_nbytes;
     berth_job *job = begin(0, NULL);
 
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "%s", error.message);
+    assert_ok(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error));
     check_wait(job, 0);
     check_wait(job, 0);
     cr_assert(JOB_IS(job, BERTH_JOB_STAGED) && JOB_IS(job, BERTH_JOB_DONE));
@@ -56,9 +55,8 @@ Test(jobs, are_several_at_once)
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof name, "archive%d", i);
         paths[i] = test_path(folder, name);
-        cr_assert_eq(berth_save_begin(TO_PATH(i == 0 ? path : paths[i]), OF_VALUE(state), 0, NULL,
-                                      &jobs[i], &error),
-                     0, "%s", error.message);
+        assert_ok(berth_save_begin(TO_PATH(i == 0 ? path : paths[i]), OF_VALUE(state), 0, NULL,
+                                   &jobs[i], &error));
     }
     for (int i = N - 1; i >= 0; i--) {
         check_wait(jobs[i], 0);
@@ -83,8 +81,7 @@ Test(jobs, keep_the_folder_they_began_in)
     berth_job *job;
 
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(berth_save_begin(TO_PATH("archive.pt"), OF_VALUE(state), 0, NULL, &job, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_begin(TO_PATH("archive.pt"), OF_VALUE(state), 0, NULL, &job, &error));
     cr_assert_eq(chdir("/"), 0);
     check_wait(job, 0);
     berth_job_free(job);
@@ -107,14 +104,12 @@ Test(jobs, write_records_too_from_memory_and_from_callbacks)
     berth_job *job;
     size_t nbytes;
 
-    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 3, 0), NAMED(archive), &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_to(TO_PATH(path), OF_RECORDS(records, 3, 0), NAMED(archive), &error));
     uint8_t *file = test_read_file(path, &nbytes);
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
         (void)unlink(path);
-        cr_assert_eq(berth_save_begin(TO_PATH(copy), OF_RECORDS(records, 3, 0), flags,
-                                      NAMED(archive), &job, &error),
-                     0, "%s", error.message);
+        assert_ok(berth_save_begin(TO_PATH(copy), OF_RECORDS(records, 3, 0), flags, NAMED(archive),
+                                   &job, &error));
         if (flags) { /* nothing is borrowed any more */
             memset(records, 0, sizeof records);
             memset(name, 0, sizeof name);
@@ -170,8 +165,7 @@ static berth_job *begin_to_sink(struct held_sink *held, bool in_order, uint32_t 
     berth_sink sink = {.write = write_held, .context = held, .in_order = in_order};
     berth_job *job;
 
-    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), flags, NULL, &job, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), flags, NULL, &job, &error));
     memset(&sink, 0x55, sizeof sink); /* it was copied */
     return job;
 }
@@ -197,16 +191,12 @@ Test(jobs, go_to_memory_and_descriptors_too)
     berth_job *job;
 
     patch(SMALL_TILES);
-    cr_assert_eq(
-        berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error), 0,
-        "%s", error.message);
+    assert_ok(berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error));
     check_wait(job, 0);
     cr_assert(nbytes == expected_nbytes && memcmp(bytes, expected, nbytes) == 0);
     berth_job_free(job);
     berth_free(bytes);
-    cr_assert_eq(
-        berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error), 0,
-        "%s", error.message);
+    assert_ok(berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error));
     bool cancelled = berth_job_cancel(job);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error),
                  cancelled ? BERTH_E_CANCELLED : 0);
@@ -215,8 +205,7 @@ Test(jobs, go_to_memory_and_descriptors_too)
     berth_free(bytes);
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     cr_assert_geq(fd, 0);
-    cr_assert_eq(berth_save_begin(TO_FD(fd), OF_VALUE(state), 0, NULL, &job, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_begin(TO_FD(fd), OF_VALUE(state), 0, NULL, &job, &error));
     check_wait(job, 0);
     berth_job_free(job);
     (void)close(fd);
@@ -235,9 +224,8 @@ Test(jobs, write_records_to_sinks_too)
     cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 2, 0), NAMED("a"), &error), 0);
     uint8_t *file = test_read_file(path, &nbytes);
     to.bytes = calloc(nbytes, 1);
-    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_RECORDS(records, 2, 0), BERTH_SAVE_SNAPSHOT,
-                                  NAMED("a"), &job, &error),
-                 0, "%s", error.message);
+    assert_ok(berth_save_begin(TO_SINK(&sink), OF_RECORDS(records, 2, 0), BERTH_SAVE_SNAPSHOT,
+                               NAMED("a"), &job, &error));
     memset(weights, 0, WEIGHTS_NBYTES);
     check_wait(job, 0);
     berth_job_free(job);

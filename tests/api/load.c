@@ -33,7 +33,7 @@ static void set_up(void)
     berth_list_append(steps, berth_make_tensor(tree, &row));
     berth_dict_set(root, "model", model);
     berth_dict_set(root, "steps", steps);
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
 }
 
@@ -148,7 +148,7 @@ Test(load, tensors_are_listed_with_the_byte_they_begin_at)
     berth_named_tensor named;
 
     cr_assert_eq(berth_tensor_count(checkpoint), 3);
-    cr_assert_eq(berth_tensor_at(checkpoint, 0, &named, &error), 0, "%s", error.message);
+    assert_ok(berth_tensor_at(checkpoint, 0, &named, &error));
     cr_expect_str_eq(named.name, "model.layer.weight");
     cr_expect_str_eq(named.path, "['model']['layer.weight']");
     cr_expect(named.parameter);
@@ -182,10 +182,10 @@ Test(load, an_empty_view_begins_where_its_storage_does)
     berth_named_tensor named;
 
     berth_dict_set(root, "empty", berth_make_tensor(tree, &empty));
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
     open_as("");
-    cr_assert_eq(berth_tensor_at(checkpoint, 0, &named, &error), 0, "%s", error.message);
+    assert_ok(berth_tensor_at(checkpoint, 0, &named, &error));
     cr_expect_eq(named.offset % 64, 0);
     cr_expect_not_null(berth_tensor_data(checkpoint, named.tensor, &error), "%s", error.message);
 }
@@ -228,10 +228,9 @@ static void expect_records(berth_archive *archive)
     float read[sizeof weight / sizeof(float)];
 
     cr_expect_eq(berth_archive_at(archive, 7, &record), BERTH_E_NOT_FOUND);
-    cr_assert_eq(berth_archive_find(archive, "data/0", &record, &error), 0, "%s", error.message);
+    assert_ok(berth_archive_find(archive, "data/0", &record, &error));
     cr_assert_eq(record.nbytes, sizeof weight);
-    cr_assert_eq(berth_archive_read(archive, &record, read, sizeof read, 0, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_archive_read(archive, &record, read, sizeof read, 0, &error));
     cr_expect_arr_eq(read, weight, sizeof weight);
     berth_archive_close(archive);
 }
@@ -438,7 +437,7 @@ Test(load, what_was_loaded_can_be_saved_again_to_the_same_bytes)
     size_t nbytes, again_nbytes;
     uint8_t *bytes = test_read_file(path, &nbytes);
 
-    cr_assert_eq(berth_save(path, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, berth_root(checkpoint), NULL, &error));
     uint8_t *again = test_read_file(path, &again_nbytes);
     cr_assert_eq(nbytes, again_nbytes);
     cr_expect_arr_eq(bytes, again, nbytes);

@@ -60,7 +60,7 @@ TestSuite(save, .init = set_up, .fini = tear_down);
 /* What all ways of saving must give. */
 static uint8_t *save_to_path(size_t *nbytes)
 {
-    cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, NULL, &error));
     return test_read_file(path, nbytes);
 }
 
@@ -79,8 +79,7 @@ Test(save, memory_gets_the_same_bytes_as_a_path)
     void *bytes;
     size_t nbytes;
 
-    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error));
     check_same(bytes, nbytes);
     berth_free(bytes);
 }
@@ -93,7 +92,7 @@ Test(save, a_descriptor_gets_them_at_its_position)
 
     cr_assert_eq(write(fd, "before", 6), 6);
     patch("io.chunk_nbytes=1000 io.threads=4");
-    cr_assert_eq(berth_save_to(TO_FD(fd), OF_VALUE(state), NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save_to(TO_FD(fd), OF_VALUE(state), NULL, &error));
     cr_assert_eq(write(fd, "behind", 6), 6, "it stays open");
     close(fd);
     uint8_t *bytes = test_read_file(other, &nbytes);
@@ -135,8 +134,7 @@ Test(save, a_pipe_gets_them_in_order)
     cr_assert_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
     drain.fd = ends[0];
     cr_assert_eq(pthread_create(&reader, NULL, read_pipe, &drain), 0);
-    cr_assert_eq(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error));
     close(ends[1]);
     pthread_join(reader, NULL);
     close(ends[0]);
@@ -197,8 +195,7 @@ static void check_sink(bool in_order, const char *options)
     const berth_params call = {.stats = &stats};
 
     patch(options);
-    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), &call, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_SINK(&sink), OF_VALUE(state), &call, &error));
     check_same(collector.bytes, stats.moved_nbytes);
     berth_config_unpatch(NULL);
     free(collector.bytes);
@@ -263,15 +260,15 @@ static void check_part_of_a_checkpoint(const char *options)
 
     free(file);
     cr_assert_eq(berth_config_patch(options, &error), 0);
-    cr_assert_eq(berth_open(path, NULL, &whole, &error), 0, "%s", error.message);
+    assert_ok(berth_open(path, NULL, &whole, &error));
     berth_tree *other = berth_tree_new(NULL);
     berth_value *dict = berth_make_dict(other);
     berth_dict_set(dict, "tied",
                    berth_value_copy(other, berth_find(whole, "tied", NULL), BERTH_COPY_COMPACT));
-    cr_assert_eq(berth_save(part_path, dict, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(part_path, dict, NULL, &error));
     berth_tree_free(other);
     berth_close(whole);
-    cr_assert_eq(berth_open(part_path, NULL, &part, &error), 0, "%s", error.message);
+    assert_ok(berth_open(part_path, NULL, &part, &error));
     const berth_tensor *tied = berth_find_tensor(part, "tied", NULL);
     cr_assert_eq(berth_storage_get_info(tied->storage)->nbytes, berth_tensor_nbytes(tied));
     cr_assert_eq(
@@ -288,17 +285,17 @@ Test(save, a_checkpoint_is_edited_in_five_lines)
     int64_t epoch;
 
     free(save_to_path(&(size_t){0}));
-    cr_assert_eq(berth_open(path, NULL, &opened, &error), 0, "%s", error.message);
+    assert_ok(berth_open(path, NULL, &opened, &error));
     berth_tree *other = berth_tree_new(NULL);
 
     berth_value *root = berth_make_dict(other);
     berth_dict_set(root, "model", berth_value_copy(other, berth_root(opened), 0));
     berth_dict_set(root, "epoch", berth_make_int(other, 7));
-    cr_assert_eq(berth_save(edited, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(edited, root, NULL, &error));
 
     berth_tree_free(other);
     berth_close(opened);
-    cr_assert_eq(berth_open(edited, NULL, &opened, &error), 0, "%s", error.message);
+    assert_ok(berth_open(edited, NULL, &opened, &error));
     cr_expect(berth_as_int(berth_find(opened, "epoch", NULL), &epoch) && epoch == 7);
     const berth_tensor *tied = berth_find_tensor(opened, "model.tied", NULL);
     cr_expect_gt(berth_storage_get_info(tied->storage)->nbytes, berth_tensor_nbytes(tied),
@@ -346,7 +343,7 @@ Test(save, progress_comes_from_the_callers_thread_and_ends_with_all)
         const berth_params call = {.progress = note_progress, .progress_context = &progress};
         struct stat status;
         patch(options[i]);
-        cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+        assert_ok(berth_save(path, state, &call, &error));
         cr_assert_eq(stat(path, &status), 0);
         cr_assert_eq(progress.last, (uint64_t)status.st_size);
         cr_assert_eq(progress.total, (uint64_t)status.st_size);
@@ -361,7 +358,7 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
     const berth_params call = {.stats = &stats};
     struct stat status;
 
-    cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, &call, &error));
     cr_assert_eq(stat(path, &status), 0);
     cr_assert_eq(stats.moved_nbytes, (uint64_t)status.st_size);
     cr_assert_geq(stats.asked_nbytes, N_WEIGHTS * sizeof *weights);
@@ -390,7 +387,7 @@ Test(save, a_configuration_of_the_call_decides_over_the_threads)
 
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=4096", &error), 0);
     uint8_t *file = save_to_path(&nbytes);
-    cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, &call, &error));
     uint8_t *other = test_read_file(path, &other_nbytes);
     cr_assert_gt(other_nbytes, nbytes);
     cr_assert_eq(memcmp(other + 4096, "\x80\x02", 2), 0, "data.pkl begins at the alignment");
@@ -405,7 +402,7 @@ Test(save, debug_reads_back_what_was_written)
 
     for (int i = 0; i < 3; i++) {
         patch(options[i]);
-        cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+        assert_ok(berth_save(path, state, NULL, &error));
         berth_config_unpatch(NULL);
     }
 }
@@ -443,7 +440,7 @@ Test(save, dtypes_that_pytorch_would_not_swap_back_are_refused)
     const berth_tensor odd = {.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = data};
 
     berth_dict_set(state, "odd", berth_make_tensor(tree, &odd));
-    cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, NULL, &error));
     patch(OTHER_ORDER);
     cr_assert_eq(berth_save(path, state, NULL, &error), BERTH_E_UNSUPPORTED, "%s", error.message);
     cr_assert(strstr(error.message, "uint16"), "%s", error.message);

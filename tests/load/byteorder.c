@@ -81,7 +81,7 @@ static void expect_ranges(const char *name, const void *expected)
     for (size_t offset = 0; offset <= storage->nbytes; offset++)
         for (size_t n = 0; n <= storage->nbytes - offset; n++) {
             memset(buffer, 0xee, sizeof buffer);
-            cr_assert_eq(storage->read(storage, buffer, n, offset, &error), 0, "%s", error.message);
+            assert_ok(storage->read(storage, buffer, n, offset, &error));
             cr_expect_arr_eq(buffer, (const uint8_t *)expected + offset, n, "%s %zu %zu", name,
                              offset, n);
             cr_expect_eq(buffer[n], 0xee);

@@ -77,7 +77,7 @@ Test(device, the_first_rule_that_fits_says_where)
                                                   "simulated:0", "simulated:1", "cpu"};
 
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 4, &error));
     (void)fetched(NULL);
     for (size_t i = 0; i < N_PARTS; i++)
         expect_part(i, expected[i]);
@@ -127,8 +127,7 @@ Test(device, what_is_there_is_not_prefetched)
     berth_prefetch_stats stats;
 
     load_as_they_were("");
-    cr_assert_eq(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
     cr_assert_eq(berth_prefetch_get_stats(prefetch, &stats, &error), 0);
     cr_expect_leq(stats.asked_nbytes, 4 * 60300 + 4 * 4096, "the host's, in whole pages");
     berth_prefetch_free(prefetch);
@@ -178,11 +177,9 @@ Test(device, the_host_reads_what_is_on_the_device)
     across.shape = shape;
     across.stride = stride;
     for (int round = 0; round < 2; round++) { /* from the file, and then from the device */
-        cr_assert_eq(berth_tensor_read(checkpoint, tensor_at(1), 1000, 70000, bytes, &error), 0,
-                     "%s", error.message);
+        assert_ok(berth_tensor_read(checkpoint, tensor_at(1), 1000, 70000, bytes, &error));
         cr_expect_eq(memcmp(bytes, words[1] + 1000, 4 * 70000), 0);
-        cr_assert_eq(berth_tensor_read(checkpoint, &across, 0, 300000, bytes, &error), 0, "%s",
-                     error.message);
+        assert_ok(berth_tensor_read(checkpoint, &across, 0, 300000, bytes, &error));
         for (size_t i = 0; i < 300000; i++)
             cr_assert_eq(memcmp(&bytes[i], &words[1][i % 3000 * 100 + i / 3000], 4), 0);
         (void)fetched(NULL);
@@ -203,7 +200,7 @@ Test(device, what_is_written_there_is_what_is_read_and_saved_again)
                  0);
     cr_assert_eq(bth_device_stream_wait(&stream, &error), 0);
     bth_device_stream_close(&stream);
-    cr_assert_eq(berth_save(again, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(again, berth_root(checkpoint), NULL, &error));
     free(path);
     path = again;
     open_as("load.check=data");
@@ -357,7 +354,7 @@ static void save_small(void)
                                            i == 1000 ? "simulated:1" : "simulated:0");
         berth_list_append(root, berth_make_tensor(tree, &tensor));
     }
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
 }
 
@@ -413,10 +410,8 @@ Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
                                           BERTH_TO_DEVICE, &error),
                  0);
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint,
-                              &(berth_storage_rule){.choose = give_small, .context = &address}, 1,
-                              &error),
-                 0, "%s", error.message);
+    assert_ok(berth_choose(
+        checkpoint, &(berth_storage_rule){.choose = give_small, .context = &address}, 1, &error));
     (void)fetched(NULL);
     for (size_t i = 0; i < 10; i++) {
         expect_small(i);
@@ -459,9 +454,8 @@ Test(device, a_function_says_where_and_gives_memory)
 
     cr_assert_eq(bth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
     open_as("load.check=data");
-    cr_assert_eq(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = &giver},
-                              1, &error),
-                 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = &giver}, 1,
+                           &error));
     cr_expect_eq(giver.n_asked, N_PARTS);
     (void)fetched(NULL);
     cr_expect_eq(address_at(1), giver.address + 64);

@@ -87,6 +87,13 @@ static int say(void *context, const berth_storage *storage, berth_storage_choice
     return 0;
 }
 
+static int choose_said(berth_storage_choice *said)
+{
+    const berth_storage_rule rule = {.choose = say, .context = said};
+
+    return berth_choose(checkpoint, &rule, 1, &error);
+}
+
 Test(device_failures, memory_that_cannot_be_it_is_refused)
 {
     bth_device_handle *device = device_named("simulated:1");
@@ -99,49 +106,34 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
                    "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
                    "any more",
                    (size_t)said.address);
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        text);
+    cr_expect_str_eq(told(choose_said(&said)), text);
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     said.place = "cpu";
     cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
+        told(choose_said(&said)),
         "data/3: an address must be on a device, not on \"cpu\": berth_load_into fills memory of "
         "the host");
     said.place = NULL;
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        "data/3: the caller's function set no place");
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = NULL}, 1,
-                          &error)),
-        "data/3: the caller's function chooses nothing: Input/output error");
+    cr_expect_str_eq(told(choose_said(&said)), "data/3: the caller's function set no place");
+    cr_expect_str_eq(told(choose_said(NULL)),
+                     "data/3: the caller's function chooses nothing: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
     said = (berth_storage_choice){.place = "simulated:1", .address = said.address, .nbytes = 2799};
     cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
+        told(choose_said(&said)),
         "data/3: simulated:1: the memory at the address has 2799 bytes, but 2800 are needed");
     said = (berth_storage_choice){.place = "simulated:0", .address = said.address, .nbytes = 2800};
     (void)snprintf(text, sizeof text,
                    "data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
                    "simulated:1",
                    (size_t)said.address);
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        text);
+    cr_expect_str_eq(told(choose_said(&said)), text);
 
     /* Freed before the bytes come, and after. */
     said.place = "simulated:1";
-    cr_assert_eq(
-        berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
-        0, "%s", error.message);
+    assert_ok(choose_said(&said));
     bth_device_release(device, said.address);
     (void)snprintf(text, sizeof text,
                    "data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
@@ -150,9 +142,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
-    cr_assert_eq(
-        berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
-        0, "%s", error.message);
+    assert_ok(choose_said(&said));
     (void)fetched(NULL);
     bth_device_release(device, said.address);
     (void)snprintf(text, sizeof text,
@@ -200,15 +190,11 @@ Test(device_failures, bytes_that_are_not_those_that_were_saved_do_not_count)
     test_write_file(path, bytes, nbytes);
     free(bytes);
     open_as_they_were("io.chunk_nbytes=65536 load.mmap=off");
-    cr_assert_eq(berth_config_patch("load.check=data", &error), 0);
-    berth_config *config = berth_config_new(&error);
-    cr_assert_eq(berth_config_unpatch(&error), 0);
-    int status = berth_load(checkpoint, NULL, &(berth_params){.config = config}, &error);
+    int status = berth_load(checkpoint, NULL, only("load.check=data", NULL), &error);
     cr_expect_eq(status, BERTH_E_CHECKSUM, "%s", error.message);
     cr_expect_str_eq(error.record, "data/1");
     expect_nothing();
     cr_expect_eq(stats_at(1).crc32, BERTH_CRC_BAD);
-    berth_config_free(config);
 
     /* What is good comes. */
     const berth_selection rest = {.pattern = "part[034578]"};

@@ -36,8 +36,8 @@ static void open_with(const char *options)
 {
     berth_error error;
 
-    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_config_patch(options, &error));
+    assert_ok(berth_open(path, NULL, &checkpoint, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
 }
 

@@ -188,7 +188,7 @@ static void set_up(void)
     begin_model_scene();
     memset(bytes, 7, TENSOR_NBYTES);
     berth_dict_set(root, "weight", test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
     free(bytes);
     findings =

@@ -156,7 +156,7 @@ Test(chosen, by_rules_the_first_that_fits_counts)
     };
 
     open_as("load.method=map");
-    cr_assert_eq(berth_choose(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 4, &error));
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
     cr_expect_str_eq(way_of("weight"), "map: load.method=map");
     cr_expect_str_eq(way_of("words"), "map: load.method=map");
@@ -172,7 +172,7 @@ Test(chosen, by_rules_one_without_a_pattern_goes_before_those_behind_it)
                                         {.pattern = "b*", .method = BERTH_LOAD_MAP}};
 
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint, rules, 2, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 2, &error));
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
 }
 

@@ -96,7 +96,7 @@ Test(prefetch, brings_only_the_bytes_that_a_view_uses)
     view.storage_offset = 1 << 14;
     const berth_tensor *listed[] = {&view};
     berth_selection what = {.tensors = listed, .n_tensors = 1};
-    cr_assert_eq(try_to_begin(&what, 0, "", &prefetch), 0, "%s", error.message);
+    assert_ok(try_to_begin(&what, 0, "", &prefetch));
     wait_for_all();
     cr_expect_leq(stats.asked_nbytes, 8192);
 }
@@ -333,16 +333,16 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
                              direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
 
     open_path("");
-    cr_assert_eq(berth_choose(checkpoint, &read, 1, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &read, 1, &error));
+    assert_ok(berth_load(checkpoint, NULL, NULL, &error));
+    assert_ok(berth_choose(checkpoint, NULL, 0, &error));
     evict_file();
     expect_none("it is memory of its own already");
     cr_expect_eq(cached_nbytes(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
     open_path("load.method=map");
-    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose(checkpoint, &direct, 1, &error), 0, "%s", error.message);
+    assert_ok(berth_load(checkpoint, NULL, NULL, &error));
+    assert_ok(berth_choose(checkpoint, &direct, 1, &error));
     begin_prefetch("");
     wait_for_all();
     cr_expect_geq(stats.asked_nbytes, N_TENSORS * TENSOR_NBYTES);

@@ -20,7 +20,7 @@ void begin_prefetches(void)
         berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
         berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
     free(elements);
 }
@@ -78,7 +78,7 @@ void open_path(const char *options)
 {
     free_prefetch();
     close_opened();
-    cr_assert_eq(try_to_open(options), 0, "%s", error.message);
+    assert_ok(try_to_open(options));
 }
 
 int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
@@ -90,14 +90,13 @@ int try_to_begin(const berth_selection *what, uint32_t flags, const char *option
 void begin_prefetch(const char *options)
 {
     free_prefetch();
-    cr_assert_eq(try_to_begin(NULL, 0, options, &prefetch), 0, "%s", error.message);
+    assert_ok(try_to_begin(NULL, 0, options, &prefetch));
 }
 
 void advance_through_all(void)
 {
     for (size_t i = 0; i < N_TENSORS; i++)
-        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0, "%s",
-                     error.message);
+        assert_ok(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error));
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
 
@@ -116,6 +115,6 @@ void wait_until_idle(void)
 
 void wait_for_all(void)
 {
-    cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0, "%s", error.message);
+    assert_ok(berth_prefetch_wait(prefetch, &error));
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }

@@ -51,8 +51,7 @@ void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const
     berth_dict_set(root, "other", berth_make_str(tree, "x", 1));
     berth_dict_set(root, "table", test_tensor(tree, BERTH_FLOAT32, elements, 2, shape));
     patch(options);
-    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &source->nbytes), OF_VALUE(root), NULL, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&saved, &source->nbytes), OF_VALUE(root), NULL, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     source->bytes = malloc(source->nbytes);
     memcpy(source->bytes, saved, source->nbytes);
@@ -69,7 +68,7 @@ berth_checkpoint *open_source(struct source *source)
         .nbytes = source->nbytes, .name = "counted", .read = source_read, .context = source};
     berth_checkpoint *opened;
 
-    cr_assert_eq(berth_open_source(&from, NULL, &opened, &error), 0, "%s", error.message);
+    assert_ok(berth_open_source(&from, NULL, &opened, &error));
     return opened;
 }
 
@@ -93,12 +92,11 @@ void begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_
     make_source(&scene->source, n_rows, n_columns, saved_with);
     scene->checkpoint = open_source(&scene->source);
     patch(options);
-    cr_assert_eq(berth_rows_new(limits, NULL, &scene->rows, &error), 0, "%s", error.message);
+    assert_ok(berth_rows_new(limits, NULL, &scene->rows, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
-    cr_assert_eq(berth_rows_add(scene->rows, scene->checkpoint,
-                                berth_find_tensor(scene->checkpoint, "table", NULL), &scene->table,
-                                &error),
-                 0, "%s", error.message);
+    assert_ok(berth_rows_add(scene->rows, scene->checkpoint,
+                             berth_find_tensor(scene->checkpoint, "table", NULL), &scene->table,
+                             &error));
     scene->source.n_reads = 0;
     scene->source.read_nbytes = 0;
 }
@@ -128,8 +126,7 @@ berth_ticket prefetch_rows(struct scene *of, const int64_t *ids, size_t n)
 {
     berth_ticket ticket;
 
-    cr_assert_eq(berth_rows_prefetch(of->rows, of->table, ids, n, &ticket, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_rows_prefetch(of->rows, of->table, ids, n, &ticket, &error));
     cr_assert_neq(ticket, 0);
     return ticket;
 }
@@ -138,7 +135,7 @@ void expect_rows(struct scene *of, berth_ticket ticket, const int64_t *ids, size
 {
     const void **pointers = malloc((n + 1) * sizeof *pointers);
 
-    cr_assert_eq(berth_rows_wait(of->rows, ticket, pointers, &error), 0, "%s", error.message);
+    assert_ok(berth_rows_wait(of->rows, ticket, pointers, &error));
     for (size_t i = 0; i < n; i++) {
         const float *row = pointers[i];
         cr_assert_eq((uintptr_t)row % 4, 0);
@@ -151,7 +148,7 @@ void expect_rows(struct scene *of, berth_ticket ticket, const int64_t *ids, size
 
 void release_rows(struct scene *of, berth_ticket ticket)
 {
-    cr_assert_eq(berth_rows_release(of->rows, ticket, &error), 0, "%s", error.message);
+    assert_ok(berth_rows_release(of->rows, ticket, &error));
 }
 
 void use_rows(struct scene *of, const int64_t *ids, size_t n)
