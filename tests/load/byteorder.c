@@ -109,14 +109,13 @@ Test(byteorder, long_ones_of_the_other_byte_order)
 {
     enum { N = 30000 };
     static uint16_t elements[N], other[N];
-    const int64_t shape[] = {N};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
 
     for (size_t i = 0; i < N; i++)
         elements[i] = (uint16_t)i;
     bth_swap_bytes(other, elements, sizeof elements, 2);
-    berth_dict_set(root, "words", test_tensor(tree, BERTH_UINT16, elements, 1, shape));
+    berth_dict_set(root, "words", test_vector(tree, BERTH_UINT16, elements, N));
     begin_records(tree, root, OTHER_BYTEORDER);
     add_record("data/0", other, sizeof other);
     build(NULL);

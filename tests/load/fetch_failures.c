@@ -279,14 +279,13 @@ static int open_fake(const char *what, int flags, mode_t mode)
 /* A sparse file would do as well, but has no CRCs. */
 static void save_long_ones(void)
 {
-    static const int64_t shape[] = {N_LONG / 2};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     void *bytes = calloc(1, N_LONG / 2);
 
     for (int i = 0; i < 2; i++)
         berth_dict_set(root, i == 0 ? "first" : "second",
-                       test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
+                       test_vector(tree, BERTH_UINT8, bytes, N_LONG / 2));
     assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
     free(bytes);

@@ -12,7 +12,6 @@ static uint8_t elements[N_BYTES];
 
 static void set_up(void)
 {
-    static const int64_t shape[] = {N_BYTES};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     char name[] = "t0";
@@ -20,7 +19,7 @@ static void set_up(void)
     for (size_t i = 0; i < N_BYTES; i++)
         elements[i] = (uint8_t)(i * 13 + (i >> 9));
     for (; name[1] < '0' + N_TENSORS; name[1]++)
-        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, elements, 1, shape));
+        berth_dict_set(root, name, test_vector(tree, BERTH_UINT8, elements, N_BYTES));
     save_file(root, "");
     berth_tree_free(tree);
     open_file("");

@@ -6,7 +6,6 @@ berth_prefetch_stats stats;
 
 void begin_prefetches(void)
 {
-    static const int64_t shape[] = {TENSOR_NBYTES / 4};
     uint32_t *elements = malloc(TENSOR_NBYTES);
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
@@ -17,8 +16,7 @@ void begin_prefetches(void)
         elements[i] = (uint32_t)i;
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
+        berth_dict_set(root, name, test_vector(tree, BERTH_FLOAT32, elements, TENSOR_NBYTES / 4));
     }
     assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
