@@ -15,6 +15,8 @@
 
 #include "tests/support/scene.h"
 
+static berth_error error;
+
 static void set_up(void)
 {
     begin_scene("model.json");
@@ -36,9 +38,8 @@ static void check_holds(const char *expected, size_t nbytes)
 static berth_atomic_file *begin(uint64_t nbytes, const berth_params *call)
 {
     berth_atomic_file *file;
-    berth_error error;
 
-    cr_assert_eq(berth_atomic_begin(path, nbytes, call, &file, &error), 0, "%s", error.message);
+    assert_ok(berth_atomic_begin(path, nbytes, call, &file, &error));
     return file;
 }
 
@@ -69,7 +70,6 @@ static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 Test(atomic, or_not_at_all)
 {
     const berth_params call = {.progress = cancel};
-    berth_error error;
 
     berth_atomic_abort(begin(10, NULL));
     check_holds("old", 3);
@@ -93,7 +93,6 @@ Test(atomic, or_not_at_all)
 Test(atomic, a_child_leaves_its_parents_file_alone)
 {
     berth_atomic_file *file = begin(5, NULL);
-    berth_error error;
     int status;
     pid_t child = fork();
 
@@ -118,7 +117,6 @@ Test(atomic, a_limit_of_file_sizes_is_an_error_and_no_signal)
 
     if (child == 0) {
         struct rlimit limit;
-        berth_error error;
         berth_atomic_file *file = begin(100000, NULL);
         if (getrlimit(RLIMIT_FSIZE, &limit) < 0)
             _exit(2);
@@ -165,7 +163,6 @@ Test(atomic, temporaries_are_listed_and_no_live_one_is_removed)
     berth_atomic_file *file = begin(10, NULL);
     char *unknown = test_path(folder, ".berth-0123456789abcdef.tmp");
     char *other = test_path(folder, ".berth-others.tmp");
-    berth_error error;
 
     test_write_file(unknown, "half", 4);
     test_write_file(other, "theirs", 6);
@@ -253,7 +250,6 @@ Test(atomic, without_its_temporary_it_fails_and_touches_nothing_of_others)
 {
     static const char *const ends[] = {"commit", "abort", "cancel"};
     const berth_params cancelled = {.progress = cancel};
-    berth_error error;
 
     for (enum meanwhile what = REMOVED; what <= A_LINK; what++)
         for (int end = 0; end < 3; end++) {

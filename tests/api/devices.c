@@ -9,7 +9,7 @@
 
 static berth_error error;
 
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
+#define expect_good(call) assert_ok((call))
 
 static uintptr_t memory_of(const char *device, void *bytes, size_t nbytes)
 {

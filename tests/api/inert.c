@@ -10,17 +10,18 @@
 
 #include "tests/support/support.h"
 
+static berth_error error;
+
 #define FIXTURE "tests/data/torch/inert.pt"
 
 static berth_checkpoint *opened(void)
 {
     berth_checkpoint *checkpoint;
-    berth_error error;
     berth_config *config = berth_config_new(NULL);
     berth_params call = {.config = config};
 
     cr_assert_eq(berth_config_apply(config, "load.unknown_globals=inert", NULL), 0);
-    cr_assert_eq(berth_open(FIXTURE, &call, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open(FIXTURE, &call, &checkpoint, &error));
     berth_config_free(config);
     return checkpoint;
 }
@@ -29,13 +30,11 @@ static berth_checkpoint *opened(void)
 static uint8_t *pickle_of(berth_archive *archive, size_t *nbytes)
 {
     berth_record record;
-    berth_error error;
 
-    cr_assert_eq(berth_archive_find(archive, "data.pkl", &record, &error), 0, "%s", error.message);
+    assert_ok(berth_archive_find(archive, "data.pkl", &record, &error));
     uint8_t *bytes = malloc(record.nbytes);
     cr_assert_not_null(bytes);
-    cr_assert_eq(berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error));
     *nbytes = record.nbytes;
     return bytes;
 }
@@ -43,7 +42,6 @@ static uint8_t *pickle_of(berth_archive *archive, size_t *nbytes)
 Test(inert, are_refused_unless_asked_for)
 {
     berth_checkpoint *checkpoint;
-    berth_error error;
 
     cr_expect_eq(berth_open(FIXTURE, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN);
     cr_expect_not_null(strstr(error.message, "global collections defaultdict is not allowed"));
@@ -53,13 +51,11 @@ Test(inert, are_saved_again_to_the_same_pickle)
 {
     berth_checkpoint *checkpoint = opened();
     berth_archive *first, *second;
-    berth_error error;
     void *saved;
     size_t saved_nbytes, nbytes, again_nbytes;
 
-    cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
-                               NAMED("inert"), &error),
-                 0, "%s", error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
+                            NAMED("inert"), &error));
     cr_assert_eq(berth_archive_open(FROM_PATH(FIXTURE), NULL, &first, NULL), 0);
     cr_assert_eq(berth_archive_open(FROM_MEMORY(saved, saved_nbytes), NULL, &second, NULL), 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);
@@ -84,7 +80,6 @@ Test(inert, are_listed_with_what_they_hold)
     berth_checkpoint *checkpoint = opened();
     size_t n = berth_tensor_count(checkpoint);
     berth_named_tensor named;
-    berth_error error;
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const berth_tensor *tensor = berth_find_tensor(checkpoint, names[i], NULL);

@@ -10,6 +10,8 @@
 
 #include "tests/support/job_scene.h"
 
+static berth_error error;
+
 #define OLD "the old file"
 
 TestSuite(jobs, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
@@ -17,10 +19,8 @@ TestSuite(jobs, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
 static berth_job *begin(uint32_t flags, const berth_params *call)
 {
     berth_job *job;
-    berth_error error;
 
-    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, call, &job, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, call, &job, &error));
     return job;
 }
 
@@ -29,10 +29,9 @@ static berth_job *begin(uint32_t flags, const berth_params *call)
 Test(jobs, write_what_berth_save_writes)
 {
     uint64_t done_nbytes, total_nbytes;
-    berth_error error;
     berth_job *job = begin(0, NULL);
 
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "%s", error.message);
+    assert_ok(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error));
     check_wait(job, 0);
     check_wait(job, 0);
     cr_assert(JOB_IS(job, BERTH_JOB_STAGED) && JOB_IS(job, BERTH_JOB_DONE));
@@ -51,15 +50,13 @@ Test(jobs, are_several_at_once)
     enum { N = 4 };
     berth_job *jobs[N];
     char name[32], *paths[N];
-    berth_error error;
 
     patch(SMALL_TILES);
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof name, "archive%d", i);
         paths[i] = test_path(folder, name);
-        cr_assert_eq(berth_save_begin(TO_PATH(i == 0 ? path : paths[i]), OF_VALUE(state), 0, NULL,
-                                      &jobs[i], &error),
-                     0, "%s", error.message);
+        assert_ok(berth_save_begin(TO_PATH(i == 0 ? path : paths[i]), OF_VALUE(state), 0, NULL,
+                                   &jobs[i], &error));
     }
     for (int i = N - 1; i >= 0; i--) {
         check_wait(jobs[i], 0);
@@ -82,11 +79,9 @@ Test(jobs, are_waited_for_when_they_are_freed)
 Test(jobs, keep_the_folder_they_began_in)
 {
     berth_job *job;
-    berth_error error;
 
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(berth_save_begin(TO_PATH("archive.pt"), OF_VALUE(state), 0, NULL, &job, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_begin(TO_PATH("archive.pt"), OF_VALUE(state), 0, NULL, &job, &error));
     cr_assert_eq(chdir("/"), 0);
     check_wait(job, 0);
     berth_job_free(job);
@@ -107,17 +102,14 @@ Test(jobs, write_records_too_from_memory_and_from_callbacks)
         {.name = name, .nbytes = 80000, .read = read_weights, .context = weights},
         {.name = "data/1", .nbytes = 80000, .data = weights}};
     berth_job *job;
-    berth_error error;
     size_t nbytes;
 
-    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 3, 0), NAMED(archive), &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_to(TO_PATH(path), OF_RECORDS(records, 3, 0), NAMED(archive), &error));
     uint8_t *file = test_read_file(path, &nbytes);
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
         (void)unlink(path);
-        cr_assert_eq(berth_save_begin(TO_PATH(copy), OF_RECORDS(records, 3, 0), flags,
-                                      NAMED(archive), &job, &error),
-                     0, "%s", error.message);
+        assert_ok(berth_save_begin(TO_PATH(copy), OF_RECORDS(records, 3, 0), flags, NAMED(archive),
+                                   &job, &error));
         if (flags) { /* nothing is borrowed any more */
             memset(records, 0, sizeof records);
             memset(name, 0, sizeof name);
@@ -172,10 +164,8 @@ static berth_job *begin_to_sink(struct held_sink *held, bool in_order, uint32_t 
 {
     berth_sink sink = {.write = write_held, .context = held, .in_order = in_order};
     berth_job *job;
-    berth_error error;
 
-    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), flags, NULL, &job, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), flags, NULL, &job, &error));
     memset(&sink, 0x55, sizeof sink); /* it was copied */
     return job;
 }
@@ -199,19 +189,14 @@ Test(jobs, go_to_memory_and_descriptors_too)
     void *bytes = &bytes;
     size_t nbytes = 1;
     berth_job *job;
-    berth_error error;
 
     patch(SMALL_TILES);
-    cr_assert_eq(
-        berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error), 0,
-        "%s", error.message);
+    assert_ok(berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error));
     check_wait(job, 0);
     cr_assert(nbytes == expected_nbytes && memcmp(bytes, expected, nbytes) == 0);
     berth_job_free(job);
     berth_free(bytes);
-    cr_assert_eq(
-        berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error), 0,
-        "%s", error.message);
+    assert_ok(berth_save_begin(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), 0, NULL, &job, &error));
     bool cancelled = berth_job_cancel(job);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error),
                  cancelled ? BERTH_E_CANCELLED : 0);
@@ -220,8 +205,7 @@ Test(jobs, go_to_memory_and_descriptors_too)
     berth_free(bytes);
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     cr_assert_geq(fd, 0);
-    cr_assert_eq(berth_save_begin(TO_FD(fd), OF_VALUE(state), 0, NULL, &job, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_begin(TO_FD(fd), OF_VALUE(state), 0, NULL, &job, &error));
     check_wait(job, 0);
     berth_job_free(job);
     (void)close(fd);
@@ -235,15 +219,13 @@ Test(jobs, write_records_to_sinks_too)
                                         {.name = "data/0", .nbytes = 80000, .data = weights}};
     berth_sink sink = {.write = write_held, .context = &to};
     berth_job *job;
-    berth_error error;
     size_t nbytes;
 
     cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 2, 0), NAMED("a"), &error), 0);
     uint8_t *file = test_read_file(path, &nbytes);
     to.bytes = calloc(nbytes, 1);
-    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_RECORDS(records, 2, 0), BERTH_SAVE_SNAPSHOT,
-                                  NAMED("a"), &job, &error),
-                 0, "%s", error.message);
+    assert_ok(berth_save_begin(TO_SINK(&sink), OF_RECORDS(records, 2, 0), BERTH_SAVE_SNAPSHOT,
+                               NAMED("a"), &job, &error));
     memset(weights, 0, WEIGHTS_NBYTES);
     check_wait(job, 0);
     berth_job_free(job);
@@ -269,7 +251,6 @@ static void check_progress(const char *options)
     uint64_t last_nbytes = 0, done_nbytes, total_nbytes;
     unsigned n_told = 0;
     berth_job *job;
-    berth_error error;
 
     patch(options);
     cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), 0, NULL, &job, &error), 0);
@@ -295,7 +276,6 @@ Test(jobs, tell_how_far_they_are)
 Test(jobs, are_staged_only_when_all_was_read)
 {
     struct held_sink sink;
-    berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=1000");
     make_sink(&sink, expected_nbytes - 3000);
@@ -322,7 +302,6 @@ Test(jobs, are_staged_only_when_all_was_read)
 Test(jobs, cancelled_write_nothing_any_more)
 {
     struct held_sink sink;
-    berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=1000");
     make_sink(&sink, 5000);
@@ -398,7 +377,6 @@ static berth_job *begin_held(struct held_progress *progress, int answer)
 
 static void check_cancelled(berth_job *job)
 {
-    berth_error error;
     char message[640];
 
     check_wait(job, BERTH_E_CANCELLED);
@@ -435,7 +413,7 @@ Test(jobs, are_cancelled_by_their_progress_function_on_their_own_thread)
 Test(jobs, fail_with_the_error_of_the_save)
 {
     struct held_sink sink;
-    berth_error error, again;
+    berth_error again;
 
     patch("io.threads=1 io.chunk_nbytes=1000");
     make_sink(&sink, UINT64_MAX);
@@ -479,7 +457,6 @@ Test(jobs, that_fail_and_are_never_waited_for_are_logged)
 
 Test(jobs, use_the_options_of_begin_and_fill_the_statistics)
 {
-    berth_error error;
     berth_config *config = berth_config_new(&error);
     berth_stats stats;
     berth_params call = {.config = config, .stats = &stats};
@@ -501,7 +478,6 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
     berth_job *job = (berth_job *)&job;
     berth_stats stats = {0};
     const berth_params call = {.stats = &stats};
-    berth_error error;
 
     cr_assert_eq(berth_save_begin(TO_PATH(elsewhere), OF_VALUE(state), 0, &call, &job, &error),
                  BERTH_E_NOT_FOUND);
@@ -554,7 +530,6 @@ Test(jobs, without_memory_fail_cleanly_wherever_it_happens)
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
         for (uint64_t nth = 1;; nth++) {
             berth_job *job;
-            berth_error error;
             test_write_file(path, OLD, strlen(OLD));
             test_memory_watch();
             test_memory_refuse(nth, false);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/opened.h"
 
 static const float weight[6] = {0, 1, 2, 3, 4, 5};
 
@@ -24,7 +24,6 @@ static void set_up(void)
         .dtype = BERTH_FLOAT32, .rank = 2, .shape = two_by_three, .storage = storage};
     berth_tensor row = {
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = three, .storage_offset = 3, .storage = storage};
-    berth_error error;
 
     begin_model_scene();
     berth_dict_set(model, "layer.weight",
@@ -34,26 +33,21 @@ static void set_up(void)
     berth_list_append(steps, berth_make_tensor(tree, &row));
     berth_dict_set(root, "model", model);
     berth_dict_set(root, "steps", steps);
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
 }
 
-TestSuite(load, .init = set_up, .fini = end_scene);
-
-static berth_checkpoint *opened(void)
+static void tear_down(void)
 {
-    berth_checkpoint *checkpoint;
-    berth_error error;
-
-    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
-    return checkpoint;
+    close_opened();
+    end_scene();
 }
+
+TestSuite(load, .init = set_up, .fini = tear_down);
 
 Test(load, a_reserved_member_that_is_not_0_is_refused)
 {
     berth_params params = {.reserved = {[5] = 1}};
-    berth_checkpoint *checkpoint;
-    berth_error error;
 
     cr_assert_eq(berth_open(path, &params, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_assert_null(checkpoint);
@@ -62,7 +56,7 @@ Test(load, a_reserved_member_that_is_not_0_is_refused)
     source.reserved[1] = 1;
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_assert(strstr(error.message, "berth_source: reserved[1] is not 0"), "%s", error.message);
-    checkpoint = opened();
+    open_as("");
     cr_expect_eq(berth_load(checkpoint, NULL, &params, &error), BERTH_E_ARGUMENT);
     uint8_t bytes[sizeof weight];
     berth_destination to = {.tensor = berth_find_tensor(checkpoint, "model.bias", NULL),
@@ -78,12 +72,11 @@ Test(load, a_reserved_member_that_is_not_0_is_refused)
     cr_expect(strstr(error.message, "berth_selection: reserved[0] is not 0"), "%s", error.message);
     const berth_storage_rule rule = {.reserved = {0, 1}};
     cr_expect_eq(berth_choose(checkpoint, &rule, 1, &error), BERTH_E_ARGUMENT);
-    berth_close(checkpoint);
 }
 
 Test(load, what_was_saved_is_found_by_name_and_by_path)
 {
-    berth_checkpoint *checkpoint = opened();
+    open_as("");
     const berth_tensor *by_name = berth_find_tensor(checkpoint, "model.layer.weight", NULL);
     const berth_tensor *by_path = berth_find_tensor(checkpoint, "['model']['layer.weight']", NULL);
     int64_t one = 0;
@@ -97,13 +90,13 @@ Test(load, what_was_saved_is_found_by_name_and_by_path)
     cr_expect(berth_as_int(berth_find(checkpoint, "steps.0", NULL), &one));
     cr_expect_eq(one, 1);
     cr_expect_eq(berth_value_kind(berth_root(checkpoint)), BERTH_KIND_DICT);
-    berth_close(checkpoint);
+    close_opened();
     berth_close(NULL);
 }
 
 Test(load, views_share_a_storage_and_its_memory)
 {
-    berth_checkpoint *checkpoint = opened();
+    open_as("");
     const berth_tensor *whole = berth_find_tensor(checkpoint, "model.layer.weight", NULL);
     const berth_tensor *row = berth_find_tensor(checkpoint, "model.bias", NULL);
 
@@ -113,12 +106,14 @@ Test(load, views_share_a_storage_and_its_memory)
     cr_expect_str_eq(berth_storage_get_info(row->storage)->key, "0");
     const float *data = berth_storage_data(checkpoint, row->storage, NULL);
     cr_expect_eq(berth_tensor_data(checkpoint, row, NULL), data + 3);
-    berth_close(checkpoint);
 }
 
 Test(load, storages_are_listed_one_by_one)
 {
-    berth_checkpoint *checkpoint = opened(), *other = opened();
+    berth_checkpoint *other;
+
+    open_as("");
+    cr_assert_eq(berth_open(path, NULL, &other, &error), 0);
     const berth_storage *only = berth_storage_next(checkpoint, NULL);
 
     cr_assert_not_null(only);
@@ -126,14 +121,13 @@ Test(load, storages_are_listed_one_by_one)
     cr_expect_null(berth_storage_next(checkpoint, only));
     cr_expect_null(berth_storage_next(other, only));
     cr_expect_null(berth_storage_next(NULL, NULL));
-    berth_close(checkpoint);
+    close_opened();
     berth_close(other);
 }
 
 Test(load, a_name_that_is_not_there_says_what_is_near)
 {
-    berth_checkpoint *checkpoint = opened();
-    berth_error error;
+    open_as("");
 
     cr_expect_null(berth_find(checkpoint, "model.layer.weigth", &error));
     cr_expect_eq(error.code, BERTH_E_NOT_FOUND);
@@ -144,19 +138,17 @@ Test(load, a_name_that_is_not_there_says_what_is_near)
     cr_expect(strstr(error.message, "\"steps.0\" is no tensor but int"), "%s", error.message);
     cr_expect_null(berth_find_tensor(NULL, "steps.0", NULL));
     cr_expect_null(berth_find_tensor(checkpoint, NULL, NULL));
-    berth_close(checkpoint);
 }
 
 Test(load, tensors_are_listed_with_the_byte_they_begin_at)
 {
-    berth_checkpoint *checkpoint = opened();
+    open_as("");
     size_t nbytes;
     uint8_t *bytes = test_read_file(path, &nbytes);
     berth_named_tensor named;
-    berth_error error;
 
     cr_assert_eq(berth_tensor_count(checkpoint), 3);
-    cr_assert_eq(berth_tensor_at(checkpoint, 0, &named, &error), 0, "%s", error.message);
+    assert_ok(berth_tensor_at(checkpoint, 0, &named, &error));
     cr_expect_str_eq(named.name, "model.layer.weight");
     cr_expect_str_eq(named.path, "['model']['layer.weight']");
     cr_expect(named.parameter);
@@ -173,7 +165,6 @@ Test(load, tensors_are_listed_with_the_byte_they_begin_at)
     cr_expect_eq(berth_tensor_at(checkpoint, 3, &named, &error), BERTH_E_NOT_FOUND);
     cr_expect_eq(berth_tensor_count(NULL), 0);
     free(bytes);
-    berth_close(checkpoint);
 }
 
 /* T2: an empty view's offset may lie outside of its storage; its byte is the storage's. */
@@ -189,16 +180,14 @@ Test(load, an_empty_view_begins_where_its_storage_does)
                           .storage = storage};
     berth_value *root = berth_make_dict(tree);
     berth_named_tensor named;
-    berth_error error;
 
     berth_dict_set(root, "empty", berth_make_tensor(tree, &empty));
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
-    berth_checkpoint *checkpoint = opened();
-    cr_assert_eq(berth_tensor_at(checkpoint, 0, &named, &error), 0, "%s", error.message);
+    open_as("");
+    assert_ok(berth_tensor_at(checkpoint, 0, &named, &error));
     cr_expect_eq(named.offset % 64, 0);
     cr_expect_not_null(berth_tensor_data(checkpoint, named.tensor, &error), "%s", error.message);
-    berth_close(checkpoint);
 }
 
 static int read_from(void *context, void *buffer, size_t nbytes, uint64_t offset)
@@ -207,13 +196,13 @@ static int read_from(void *context, void *buffer, size_t nbytes, uint64_t offset
     return 0;
 }
 
-static void expect_weight(berth_checkpoint *checkpoint)
+static void expect_weight(void)
 {
     cr_expect_arr_eq(berth_tensor_data(checkpoint,
                                        berth_find_tensor(checkpoint, "model.layer.weight", NULL),
                                        NULL),
                      weight, sizeof weight);
-    berth_close(checkpoint);
+    close_opened();
 }
 
 Test(load, a_checkpoint_opens_from_anywhere)
@@ -222,15 +211,14 @@ Test(load, a_checkpoint_opens_from_anywhere)
     uint8_t *bytes = test_read_file(path, &nbytes);
     berth_source source = {.nbytes = nbytes, .read = read_from, .context = bytes};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    berth_checkpoint *checkpoint;
 
     cr_assert_eq(berth_open_source(FROM_FD(fd), NULL, &checkpoint, NULL), 0);
     close(fd);
-    expect_weight(checkpoint);
+    expect_weight();
     cr_assert_eq(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, NULL), 0);
-    expect_weight(checkpoint);
+    expect_weight();
     cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, NULL), 0);
-    expect_weight(checkpoint);
+    expect_weight();
     free(bytes);
 }
 
@@ -238,13 +226,11 @@ static void expect_records(berth_archive *archive)
 {
     berth_record record;
     float read[sizeof weight / sizeof(float)];
-    berth_error error;
 
     cr_expect_eq(berth_archive_at(archive, 7, &record), BERTH_E_NOT_FOUND);
-    cr_assert_eq(berth_archive_find(archive, "data/0", &record, &error), 0, "%s", error.message);
+    assert_ok(berth_archive_find(archive, "data/0", &record, &error));
     cr_assert_eq(record.nbytes, sizeof weight);
-    cr_assert_eq(berth_archive_read(archive, &record, read, sizeof read, 0, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_archive_read(archive, &record, read, sizeof read, 0, &error));
     cr_expect_arr_eq(read, weight, sizeof weight);
     berth_archive_close(archive);
 }
@@ -276,7 +262,6 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     uint8_t *bytes = test_read_file(path, &nbytes);
     berth_source source = {.nbytes = 3, .name = "shelf", .read = read_from, .context = bytes};
     berth_archive *archive = (berth_archive *)path;
-    berth_error error;
 
     cr_expect_eq(berth_archive_open(FROM_MEMORY(bytes, 3), NULL, &archive, &error),
                  BERTH_E_NOT_CHECKPOINT);
@@ -298,9 +283,6 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
 
 Test(load, what_is_missing_in_a_call_is_an_error)
 {
-    berth_checkpoint *checkpoint = NULL;
-    berth_error error;
-
     cr_expect_eq(berth_open(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_open(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM);
@@ -314,7 +296,6 @@ Test(load, what_is_missing_in_a_call_is_an_error)
 
 Test(load, statistics_say_what_was_done)
 {
-    berth_checkpoint *checkpoint;
     berth_stats stats;
     berth_params call = {.stats = &stats};
 
@@ -325,17 +306,17 @@ Test(load, statistics_say_what_was_done)
     cr_expect_geq(stats.n_requests, 1);
     cr_expect_gt(stats.moved_nbytes, 0);
     cr_expect_geq(stats.total_seconds, stats.plan_seconds);
-    berth_close(checkpoint);
+    close_opened();
     cr_assert_eq(berth_verify(FROM_PATH(path), &call, NULL, NULL, NULL, NULL), 0);
     cr_expect_gt(stats.n_requests, 1);
 }
 
 Test(load, a_bad_file_fills_statistics_and_leaves_no_checkpoint)
 {
-    berth_checkpoint *checkpoint = (berth_checkpoint *)path;
     berth_stats stats = {.n_requests = 99};
     berth_params call = {.stats = &stats};
 
+    checkpoint = (berth_checkpoint *)path;
     cr_assert_eq(truncate(path, 300), 0);
     cr_expect_lt(berth_open(path, &call, &checkpoint, NULL), 0);
     cr_expect_null(checkpoint);
@@ -353,7 +334,6 @@ static void expect_nothing_read(berth_stats *stats)
 
 Test(load, statistics_are_filled_however_early_it_fails)
 {
-    berth_checkpoint *checkpoint;
     berth_archive *archive;
     berth_stats stats;
     berth_params call = {.stats = &stats};
@@ -424,7 +404,6 @@ static int refuse(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 Test(load, an_open_that_sums_everything_tells_how_far_it_is_and_can_be_cancelled)
 {
     uint64_t told = 0;
-    berth_checkpoint *checkpoint;
     berth_config *config = berth_config_new(NULL);
     berth_params call = {.config = config, .progress = refuse, .progress_context = &told};
 
@@ -434,14 +413,14 @@ Test(load, an_open_that_sums_everything_tells_how_far_it_is_and_can_be_cancelled
     cr_expect_null(checkpoint);
     cr_assert_eq(berth_config_apply(config, "load.check=directory", NULL), 0);
     cr_assert_eq(berth_open(path, &call, &checkpoint, NULL), 0);
-    berth_close(checkpoint);
+    close_opened();
     berth_config_free(config);
 }
 
 /* F3: saving over a file that is mapped leaves the old tensors whole. */
 Test(load, saving_over_what_is_mapped_leaves_it_whole)
 {
-    berth_checkpoint *checkpoint = opened();
+    open_as("");
     const float *data = berth_tensor_data(
         checkpoint, berth_find_tensor(checkpoint, "model.layer.weight", NULL), NULL);
     berth_tree *tree = berth_tree_new(NULL);
@@ -449,21 +428,19 @@ Test(load, saving_over_what_is_mapped_leaves_it_whole)
     cr_assert_eq(berth_save(path, berth_make_int(tree, 1), NULL, NULL), 0);
     berth_tree_free(tree);
     cr_expect_arr_eq(data, weight, sizeof weight);
-    expect_weight(checkpoint);
+    expect_weight();
 }
 
 Test(load, what_was_loaded_can_be_saved_again_to_the_same_bytes)
 {
-    berth_checkpoint *checkpoint = opened();
+    open_as("");
     size_t nbytes, again_nbytes;
     uint8_t *bytes = test_read_file(path, &nbytes);
-    berth_error error;
 
-    cr_assert_eq(berth_save(path, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, berth_root(checkpoint), NULL, &error));
     uint8_t *again = test_read_file(path, &again_nbytes);
     cr_assert_eq(nbytes, again_nbytes);
     cr_expect_arr_eq(bytes, again, nbytes);
     free(again);
     free(bytes);
-    berth_close(checkpoint);
 }

@@ -14,6 +14,8 @@
 
 #include "tests/support/scene.h"
 
+static berth_error error;
+
 #define N_WEIGHTS 20000
 
 static float *weights;
@@ -58,9 +60,7 @@ TestSuite(save, .init = set_up, .fini = tear_down);
 /* What all ways of saving must give. */
 static uint8_t *save_to_path(size_t *nbytes)
 {
-    berth_error error;
-
-    cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, NULL, &error));
     return test_read_file(path, nbytes);
 }
 
@@ -78,10 +78,8 @@ Test(save, memory_gets_the_same_bytes_as_a_path)
 {
     void *bytes;
     size_t nbytes;
-    berth_error error;
 
-    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error));
     check_same(bytes, nbytes);
     berth_free(bytes);
 }
@@ -91,11 +89,10 @@ Test(save, a_descriptor_gets_them_at_its_position)
     char *other = test_path(folder, "other.bin");
     int fd = open(other, O_RDWR | O_CREAT, 0666);
     size_t nbytes;
-    berth_error error;
 
     cr_assert_eq(write(fd, "before", 6), 6);
     patch("io.chunk_nbytes=1000 io.threads=4");
-    cr_assert_eq(berth_save_to(TO_FD(fd), OF_VALUE(state), NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save_to(TO_FD(fd), OF_VALUE(state), NULL, &error));
     cr_assert_eq(write(fd, "behind", 6), 6, "it stays open");
     close(fd);
     uint8_t *bytes = test_read_file(other, &nbytes);
@@ -132,14 +129,12 @@ Test(save, a_pipe_gets_them_in_order)
     int ends[2];
     struct drain drain = {0};
     pthread_t reader;
-    berth_error error;
 
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
     cr_assert_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
     drain.fd = ends[0];
     cr_assert_eq(pthread_create(&reader, NULL, read_pipe, &drain), 0);
-    cr_assert_eq(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error));
     close(ends[1]);
     pthread_join(reader, NULL);
     close(ends[0]);
@@ -150,7 +145,6 @@ Test(save, a_pipe_gets_them_in_order)
 Test(save, a_closed_pipe_is_an_error_with_record_and_byte)
 {
     int ends[2];
-    berth_error error;
 
     signal(SIGPIPE, SIG_IGN);
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
@@ -199,11 +193,9 @@ static void check_sink(bool in_order, const char *options)
     const berth_sink sink = {.write = collect, .context = &collector, .in_order = in_order};
     berth_stats stats;
     const berth_params call = {.stats = &stats};
-    berth_error error;
 
     patch(options);
-    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), &call, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_SINK(&sink), OF_VALUE(state), &call, &error));
     check_same(collector.bytes, stats.moved_nbytes);
     berth_config_unpatch(NULL);
     free(collector.bytes);
@@ -220,7 +212,6 @@ Test(save, a_sink_that_fails_is_told_with_record_and_byte)
 {
     struct collector collector = {.bytes = malloc(1u << 20), .room = 1u << 20, .fail_from = 8192};
     const berth_sink sink = {.write = collect, .context = &collector};
-    berth_error error;
 
     patch("io.threads=1 io.chunk_nbytes=4096");
     cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), NULL, &error), BERTH_E_CALLBACK);
@@ -238,7 +229,6 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
 {
     size_t nbytes;
     uint8_t *file = save_to_path(&nbytes);
-    berth_error error;
     berth_plan *plan = berth_plan_new(TO_PATH(path), OF_VALUE(state), NULL, &error);
     berth_record record;
     bool seen = false;
@@ -267,19 +257,18 @@ static void check_part_of_a_checkpoint(const char *options)
     uint8_t *file = save_to_path(&(size_t){0});
     char *part_path = test_path(folder, "part.pt");
     berth_checkpoint *whole, *part;
-    berth_error error;
 
     free(file);
     cr_assert_eq(berth_config_patch(options, &error), 0);
-    cr_assert_eq(berth_open(path, NULL, &whole, &error), 0, "%s", error.message);
+    assert_ok(berth_open(path, NULL, &whole, &error));
     berth_tree *other = berth_tree_new(NULL);
     berth_value *dict = berth_make_dict(other);
     berth_dict_set(dict, "tied",
                    berth_value_copy(other, berth_find(whole, "tied", NULL), BERTH_COPY_COMPACT));
-    cr_assert_eq(berth_save(part_path, dict, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(part_path, dict, NULL, &error));
     berth_tree_free(other);
     berth_close(whole);
-    cr_assert_eq(berth_open(part_path, NULL, &part, &error), 0, "%s", error.message);
+    assert_ok(berth_open(part_path, NULL, &part, &error));
     const berth_tensor *tied = berth_find_tensor(part, "tied", NULL);
     cr_assert_eq(berth_storage_get_info(tied->storage)->nbytes, berth_tensor_nbytes(tied));
     cr_assert_eq(
@@ -293,21 +282,20 @@ Test(save, a_checkpoint_is_edited_in_five_lines)
 {
     char *edited = test_path(folder, "edited.pt");
     berth_checkpoint *opened;
-    berth_error error;
     int64_t epoch;
 
     free(save_to_path(&(size_t){0}));
-    cr_assert_eq(berth_open(path, NULL, &opened, &error), 0, "%s", error.message);
+    assert_ok(berth_open(path, NULL, &opened, &error));
     berth_tree *other = berth_tree_new(NULL);
 
     berth_value *root = berth_make_dict(other);
     berth_dict_set(root, "model", berth_value_copy(other, berth_root(opened), 0));
     berth_dict_set(root, "epoch", berth_make_int(other, 7));
-    cr_assert_eq(berth_save(edited, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(edited, root, NULL, &error));
 
     berth_tree_free(other);
     berth_close(opened);
-    cr_assert_eq(berth_open(edited, NULL, &opened, &error), 0, "%s", error.message);
+    assert_ok(berth_open(edited, NULL, &opened, &error));
     cr_expect(berth_as_int(berth_find(opened, "epoch", NULL), &epoch) && epoch == 7);
     const berth_tensor *tied = berth_find_tensor(opened, "model.tied", NULL);
     cr_expect_gt(berth_storage_get_info(tied->storage)->nbytes, berth_tensor_nbytes(tied),
@@ -353,10 +341,9 @@ Test(save, progress_comes_from_the_callers_thread_and_ends_with_all)
     for (int i = 0; i < 2; i++) {
         struct progress progress = {.thread = pthread_self()};
         const berth_params call = {.progress = note_progress, .progress_context = &progress};
-        berth_error error;
         struct stat status;
         patch(options[i]);
-        cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+        assert_ok(berth_save(path, state, &call, &error));
         cr_assert_eq(stat(path, &status), 0);
         cr_assert_eq(progress.last, (uint64_t)status.st_size);
         cr_assert_eq(progress.total, (uint64_t)status.st_size);
@@ -369,10 +356,9 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
 {
     berth_stats stats;
     const berth_params call = {.stats = &stats};
-    berth_error error;
     struct stat status;
 
-    cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, &call, &error));
     cr_assert_eq(stat(path, &status), 0);
     cr_assert_eq(stats.moved_nbytes, (uint64_t)status.st_size);
     cr_assert_geq(stats.asked_nbytes, N_WEIGHTS * sizeof *weights);
@@ -395,14 +381,13 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
 
 Test(save, a_configuration_of_the_call_decides_over_the_threads)
 {
-    berth_error error;
     berth_config *config = berth_config_new(&error);
     const berth_params call = {.config = config};
     size_t nbytes, other_nbytes;
 
     cr_assert_eq(berth_config_apply(config, "save.storage_alignment=4096", &error), 0);
     uint8_t *file = save_to_path(&nbytes);
-    cr_assert_eq(berth_save(path, state, &call, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, &call, &error));
     uint8_t *other = test_read_file(path, &other_nbytes);
     cr_assert_gt(other_nbytes, nbytes);
     cr_assert_eq(memcmp(other + 4096, "\x80\x02", 2), 0, "data.pkl begins at the alignment");
@@ -414,11 +399,10 @@ Test(save, debug_reads_back_what_was_written)
 {
     static const char *const options[] = {"debug=on", "debug=on save.compute_crc32=off",
                                           "debug=on io.chunk_nbytes=64 io.threads=4"};
-    berth_error error;
 
     for (int i = 0; i < 3; i++) {
         patch(options[i]);
-        cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+        assert_ok(berth_save(path, state, NULL, &error));
         berth_config_unpatch(NULL);
     }
 }
@@ -433,7 +417,6 @@ Test(save, the_other_byte_order_swaps_elements)
 {
     size_t nbytes;
     berth_record record;
-    berth_error error;
 
     patch(OTHER_ORDER " io.chunk_nbytes=1001 io.threads=3");
     uint8_t *file = save_to_path(&nbytes);
@@ -455,10 +438,9 @@ Test(save, dtypes_that_pytorch_would_not_swap_back_are_refused)
     static const int64_t shape[] = {3};
     static const uint16_t data[] = {1, 2, 3};
     const berth_tensor odd = {.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = data};
-    berth_error error;
 
     berth_dict_set(state, "odd", berth_make_tensor(tree, &odd));
-    cr_assert_eq(berth_save(path, state, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, state, NULL, &error));
     patch(OTHER_ORDER);
     cr_assert_eq(berth_save(path, state, NULL, &error), BERTH_E_UNSUPPORTED, "%s", error.message);
     cr_assert(strstr(error.message, "uint16"), "%s", error.message);
@@ -470,7 +452,6 @@ Test(save, arguments_that_are_none_are_errors)
 {
     void *bytes;
     size_t nbytes;
-    berth_error error;
     const berth_sink no_write = {0};
 
     cr_assert_eq(berth_save(NULL, state, NULL, &error), BERTH_E_ARGUMENT);
@@ -508,7 +489,7 @@ Test(save, arguments_that_are_none_are_errors)
 
 Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
 {
-    berth_error error, first;
+    berth_error first;
 
     berth_dict_set(state, "nothing", NULL);
     cr_assert_lt(berth_tree_error(tree, &first), 0);
@@ -525,7 +506,6 @@ Test(save, no_memory_is_a_clean_error_wherever_it_happens)
     for (uint64_t nth = 1;; nth++) {
         void *bytes;
         size_t nbytes;
-        berth_error error;
         test_memory_watch();
         test_memory_refuse(nth, false);
         int status = berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error);

@@ -12,9 +12,8 @@ static berth_job *begin(const berth_params *call)
     berth_job *job;
     berth_error error;
 
-    cr_assert_eq(
-        berth_save_begin(TO_PATH(path), OF_VALUE(state), BERTH_SAVE_SNAPSHOT, call, &job, &error),
-        0, "%s", error.message);
+    assert_ok(
+        berth_save_begin(TO_PATH(path), OF_VALUE(state), BERTH_SAVE_SNAPSHOT, call, &job, &error));
     return job;
 }
 
@@ -28,8 +27,7 @@ static void check_snapshot(const char *options)
 
     patch(options);
     memcpy(kept, weights, WEIGHTS_NBYTES);
-    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error));
     berth_job *job = begin(NULL);
     cr_assert(JOB_IS(job, BERTH_JOB_STAGED));
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0);
@@ -37,8 +35,7 @@ static void check_snapshot(const char *options)
     check_wait(job, 0);
     berth_job_free(job);
     check_file(path, bytes, nbytes);
-    cr_assert_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, &verdict, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_verify(FROM_PATH(path), NULL, NULL, NULL, &verdict, &error));
     memcpy(weights, kept, WEIGHTS_NBYTES);
     berth_config_unpatch(NULL);
     berth_free(bytes);

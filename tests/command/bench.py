@@ -30,15 +30,62 @@ def cancel(case, *words):
         case.assertEqual(case.entries(), before)
 
 
-class BenchSave(Case):
+class Benchmark(Case):
+    """One benchmark: `name`, and `usual` words of every report."""
+
+    usual = ()
+
     def bench(self, *words, **options):
         before = self.entries()
-        done = self.berth("bench", "save", *words, **options)
+        done = self.berth("bench", self.name, *words, **options)
         self.assertEqual(self.entries(), before)
         return done
 
     def report(self, *words):
-        return json.loads(self.bench("--json", *words).out)
+        return json.loads(self.bench("--json", *self.usual, *words).out)
+
+    def takes_not(self, *cases):
+        for words, says in cases:
+            self.assertIn(says, self.bench(*words, code=2).err)
+
+
+class Tool(Case):
+    """A program of tools/bench: that it works, not what it finds."""
+
+    def start(self, *words):
+        return subprocess.Popen([os.path.join(HERE, "..", "..", "tools", "bench", self.name), *words],
+                                cwd=self.folder, env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, *words):
+        """Its exit code, stdout and stderr."""
+        job = self.start(*words)
+        out, err = job.communicate(timeout=300)
+        return job.returncode, out, err
+
+    def measure(self, *words):
+        """A quick run, which leaves nothing but its report; and its text."""
+        before = self.entries()
+        code, out, err = self.finish("--quick", *words, "--json", "j")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.entries(), sorted(before + ["j"]))
+        return json.loads(self.read("j")), out
+
+    def takes_not(self, *cases):
+        for words, says in cases:
+            code, _, err = self.finish(*words)
+            self.assertIn(says, err)
+            self.assertNotIn("Traceback", err)
+            self.assertEqual(code, 2)
+
+    def setUp(self):
+        super().setUp()
+        if "BERTH_PYTHON" not in os.environ:
+            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
+
+
+class BenchSave(Benchmark):
+    name = "save"
 
     def test_without_a_benchmark_there_is_help(self):
         self.assertIn("Benchmarks:", self.berth("bench", code=2).err)
@@ -91,16 +138,15 @@ class BenchSave(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "disk:0"], "disk:0: not the name of a device"),
-                            (["--device", "simulated:7"], "simulated:7: there is no such device"),
-                            (["--device", ""], "not the name of a device"), (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
-                            (["--size", "99999999999G"], "99999999999G"), (["--size", "0"], "--size"),
-                            (["--tensors", "0"], "--tensors"), (["--tensors", "5x"], "5x"),
-                            (["a", "b"], "too many arguments: at most"),
-                            ([self.demo, "--tensors", "3"], "--tensors"),
-                            (["--size", "3", "--tensors", "3"], "too few"),
-                            (["--tensors", "1", "--size", "4000TiB"], "do not fit")):
-            self.assertIn(says, self.bench(*words, code=2).err)
+        self.takes_not((["--device", "disk:0"], "disk:0: not the name of a device"),
+                       (["--device", "simulated:7"], "simulated:7: there is no such device"),
+                       (["--device", ""], "not the name of a device"), (["--size", "12XB"], "12XB"), (["--size", "-1"], "-1"),
+                       (["--size", "99999999999G"], "99999999999G"), (["--size", "0"], "--size"),
+                       (["--tensors", "0"], "--tensors"), (["--tensors", "5x"], "5x"),
+                       (["a", "b"], "too many arguments: at most"),
+                       ([self.demo, "--tensors", "3"], "--tensors"),
+                       (["--size", "3", "--tensors", "3"], "too few"),
+                       (["--tensors", "1", "--size", "4000TiB"], "do not fit"))
 
     def test_without_a_driver_there_is_one_clear_line(self):
         import ctypes
@@ -129,15 +175,8 @@ class BenchSave(Case):
         cancel(self, "save", "--size", "512MiB")
 
 
-class BenchLoad(Case):
-    def bench(self, *words, **options):
-        before = self.entries()
-        done = self.berth("bench", "load", *words, **options)
-        self.assertEqual(self.entries(), before)
-        return done
-
-    def report(self, *words):
-        return json.loads(self.bench("--json", *words).out)
+class BenchLoad(Benchmark):
+    name = "load"
 
     def test_keys_and_sums_of_the_report(self):
         report = self.report("--size", "8MiB", "--tensors", "4", "--set", "debug=off")
@@ -233,31 +272,22 @@ class BenchLoad(Case):
         self.assertEqual((json.loads(done.out)["stats"]["n_storages"], done.err), (1, ""))
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--device", "disk:0"], "disk:0: not the name of a device"),
-                            (["--device", "simulated:7"], "simulated:7: there is no such device"),
-                            (["--device", "simulated", "--open"], "--device does not apply"),
-                            (["--size", "12XB"], "12XB"), (["--tensors", "0"], "--tensors"),
-                            (["a", "b"], "too many arguments: at most"),
-                            (["--cold", "--warm"], "exclude each other"),
-                            ([self.demo, "--size", "1MiB"], "--size"),
-                            ([self.demo, "--tensors", "3"], "--tensors")):
-            self.assertIn(says, self.bench(*words, code=2).err)
+        self.takes_not((["--device", "disk:0"], "disk:0: not the name of a device"),
+                       (["--device", "simulated:7"], "simulated:7: there is no such device"),
+                       (["--device", "simulated", "--open"], "--device does not apply"),
+                       (["--size", "12XB"], "12XB"), (["--tensors", "0"], "--tensors"),
+                       (["a", "b"], "too many arguments: at most"),
+                       (["--cold", "--warm"], "exclude each other"),
+                       ([self.demo, "--size", "1MiB"], "--size"),
+                       ([self.demo, "--tensors", "3"], "--tensors"))
 
     def test_a_signal_removes_what_was_made(self):
         cancel(self, "load", "--size", "512MiB")
 
 
-class BenchRows(Case):
-    SMALL = ["--size", "8MiB", "--batch", "256", "--batches", "4"]
-
-    def bench(self, *words, **options):
-        before = self.entries()
-        done = self.berth("bench", "rows", *words, **options)
-        self.assertEqual(self.entries(), before)
-        return done
-
-    def report(self, *words):
-        return json.loads(self.bench("--json", *self.SMALL, *words).out)
+class BenchRows(Benchmark):
+    name = "rows"
+    usual = ["--size", "8MiB", "--batch", "256", "--batches", "4"]
 
     def test_keys_and_sums_of_the_report(self):
         report = self.report()
@@ -274,8 +304,8 @@ class BenchRows(Case):
         self.assertEqual(self.report("--ids", path)["cache"]["unique"], 4 * 7)
         for ids, says in ((b"12345678", "it holds only 1 of 1024 ids"),
                           (struct.pack("=1024q", *range(1 << 14, (1 << 14) + 1024)), "16384")):
-            self.assertIn(says, self.bench(*self.SMALL, "--ids", self.write("ids", ids), code=2).err)
-        self.assertIn("nowhere: No such file", self.bench(*self.SMALL, "--ids", "nowhere", code=2).err)
+            self.assertIn(says, self.bench(*self.usual, "--ids", self.write("ids", ids), code=2).err)
+        self.assertIn("nowhere: No such file", self.bench(*self.usual, "--ids", "nowhere", code=2).err)
 
     def test_a_file_of_ones_own(self):
         report = json.loads(self.bench("--json", "--batch", "10", "--batches", "3", "--warm",
@@ -289,49 +319,37 @@ class BenchRows(Case):
                      says="a.pt: there is no contiguous tensor of two dimensions")
 
     def test_text(self):
-        done = self.bench(*self.SMALL)
+        done = self.bench(*self.usual)
         self.assertIn("4 batches of 256 rows of 512 bytes, of 8.0 MiB; memory: 4.0 MiB", done.out)
         self.assertRegex(done.out, r"of \d+ distinct rows \d+ were there; \d+ reads")
         self.assertEqual(done.err, "")
-        done = self.bench(*self.SMALL, "--stats")
+        done = self.bench(*self.usual, "--stats")
         self.assertRegex(done.err, r"^rows: 1024 asked for, \d+ distinct, .*\nbytes: .*; lines: \d+ "
                                    r"of 512 bytes\n$")
 
     def test_what_it_does_not_take(self):
-        for words, says in ((["--row", "6"], "--row"), (["--row", "0"], "--row"),
-                            (["--size", "100", "--row", "104"], "--row"),
-                            (["--batch", "0"], "--batch"), (["--cache", "x"], "--cache"),
-                            ([self.demo, "--size", "1MiB"], "--size"),
-                            ([*self.SMALL, "--cache", "1000"], "bytes")):
-            self.assertIn(says, self.bench(*words, code=2).err)
+        self.takes_not((["--row", "6"], "--row"), (["--row", "0"], "--row"),
+                       (["--size", "100", "--row", "104"], "--row"),
+                       (["--batch", "0"], "--batch"), (["--cache", "x"], "--cache"),
+                       ([self.demo, "--size", "1MiB"], "--size"),
+                       ([*self.usual, "--cache", "1000"], "bytes"))
 
     def test_a_signal_removes_what_was_made(self):
         cancel(self, "rows", "--size", "512MiB")
 
 
-class BenchSaveTool(Case):
-    """tools/bench/save: that it works, not what it finds."""
-
-    TOOL = os.path.join(HERE, "..", "..", "tools", "bench", "save")
+class BenchSaveTool(Tool):
+    name = "save"
 
     def start(self, *words):
-        return subprocess.Popen([self.TOOL, "--tmpfs", self.path("memory"), *words], cwd=self.folder,
-                                env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return super().start("--tmpfs", self.path("memory"), *words)
 
     def setUp(self):
         super().setUp()
-        if "BERTH_PYTHON" not in os.environ:
-            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
         os.mkdir(self.path("memory"))
 
     def test_a_quick_run_measures_every_ratio_and_leaves_nothing(self):
-        before = self.entries()
-        job = self.start("--quick", "--size", "16MiB", "--shapes", "llama,small,one", "--json", "j")
-        out, err = job.communicate(timeout=300)
-        self.assertEqual(job.returncode, 0, err)
-        report = json.loads(self.read("j"))
-        self.assertEqual(self.entries(), sorted(before + ["j"]))
+        report, out = self.measure("--size", "16MiB", "--shapes", "llama,small,one")
         self.assertEqual(os.listdir(self.path("memory")), [])
         self.assertEqual([each["shape"] for each in report["shapes"]], ["llama", "small", "one"])
         self.assertEqual([len(each["ratios"]) for each in report["shapes"]], [10, 5, 10])
@@ -350,14 +368,9 @@ class BenchSaveTool(Case):
                                raw / llama["disk: berth, durable"]["seconds"][0])
 
     def test_wrong_usage_and_a_refused_option(self):
-        for words, says in ((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
-                            (["--rounds", "0"], "--rounds"),
-                            (["--quick", "--set", "save.durability=maybe"], "maybe")):
-            job = self.start(*words)
-            error = job.communicate(timeout=60)[1]
-            self.assertIn(says, error)
-            self.assertNotIn("Traceback", error)
-            self.assertEqual(job.returncode, 2)
+        self.takes_not((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
+                       (["--rounds", "0"], "--rounds"),
+                       (["--quick", "--set", "save.durability=maybe"], "maybe"))
 
     def test_a_signal_removes_what_was_written(self):
         before = self.entries()
@@ -373,32 +386,15 @@ class BenchSaveTool(Case):
                              (code, before, []))
 
 
-class BenchLoadTool(Case):
-    """tools/bench/load: that it works, not what it finds."""
-
-    TOOL = os.path.join(HERE, "..", "..", "tools", "bench", "load")
-
-    def start(self, *words):
-        return subprocess.Popen([self.TOOL, *words], cwd=self.folder, text=True,
-                                env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def setUp(self):
-        super().setUp()
-        if "BERTH_PYTHON" not in os.environ:
-            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
+class BenchLoadTool(Tool):
+    name = "load"
 
     def test_a_quick_run_measures_every_case_and_leaves_nothing(self):
         # A folder that looks like a memory cgroup: to be in it changes nothing.
         os.mkdir(self.path("cgroup"))
         self.write("cgroup/memory.max", b"8388608\n")
-        before = self.entries()
-        job = self.start("--quick", "--size", "16MiB", "--shape", "llama", "--json", "j", "--cgroup",
-                         self.path("cgroup"))
-        out, err = job.communicate(timeout=300)
-        self.assertEqual(job.returncode, 0, err)
-        report = json.loads(self.read("j"))
-        self.assertEqual(self.entries(), sorted(before + ["j"]))
+        report, out = self.measure("--size", "16MiB", "--shape", "llama", "--cgroup",
+                                   self.path("cgroup"))
         self.assertEqual([each["case"] for each in report["sections"]],
                          ["open", "open", "cold", "warm", "map", "passes", "rows",
                           "rows", "verify", "parse"])
@@ -418,44 +414,24 @@ class BenchLoadTool(Case):
                                warm["figures"]["berth"]["seconds"][0])
 
     def test_wrong_usage_and_a_refused_option(self):
-        for words, says in ((["--shape", "round"], "round"), (["--size", "5X"], "5X"),
-                            (["--rounds", "0"], "--rounds"), (["--cases", "hot"], "hot"),
-                            (["--quick", "--cases", "open", "--set", "load.check=maybe"], "maybe")):
-            job = self.start(*words)
-            error = job.communicate(timeout=60)[1]
-            self.assertIn(says, error)
-            self.assertNotIn("Traceback", error)
-            self.assertEqual(job.returncode, 2)
+        self.takes_not((["--shape", "round"], "round"), (["--size", "5X"], "5X"),
+                       (["--rounds", "0"], "--rounds"), (["--cases", "hot"], "hot"),
+                       (["--quick", "--cases", "open", "--set", "load.check=maybe"], "maybe"))
 
 
-class BenchDeviceTool(Case):
-    """tools/bench/device: that it works, without a GPU."""
+class BenchDeviceTool(Tool):
+    """Without a GPU."""
 
-    TOOL = os.path.join(HERE, "..", "..", "tools", "bench", "device")
-
-    def run_tool(self, *words):
-        return subprocess.run([self.TOOL, *words], cwd=self.folder, text=True, timeout=300,
-                              env=dict(os.environ, BERTH_BUILD=os.path.dirname(BERTH)),
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def setUp(self):
-        super().setUp()
-        if "BERTH_PYTHON" not in os.environ:
-            self.skipTest("BERTH_PYTHON names no Python with PyTorch")
+    name = "device"
 
     def test_a_quick_run_on_a_simulated_device_measures_all_of_ours_and_leaves_nothing(self):
-        before = self.entries()
-        done = self.run_tool("--quick", "--size", "8MiB", "--device", "simulated", "--shapes", "llama",
-                             "--json", "j")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(self.entries(), sorted(before + ["j"]))
-        report = json.loads(self.read("j"))
+        report, out = self.measure("--size", "8MiB", "--device", "simulated", "--shapes", "llama")
         self.assertEqual((report["device"]["device"], report["device"]["name"]),
                          ("simulated:0", "simulated"))
         self.assertEqual([each["case"] for each in report["sections"]],
                          ["save", "b: load, cold", "b: load, warm"])
         for each in report["sections"]:
-            self.assertIn(each["what"], done.stdout)
+            self.assertIn(each["what"], out)
             self.assertEqual(len(each["ratios"]), 4 if each["case"] == "save" else 2)
             for ratio in each["ratios"]:
                 self.assertIsNone(ratio["aim"])  # what is simulated is not fast
@@ -475,18 +451,14 @@ class BenchDeviceTool(Case):
         if has_gpu:
             self.skipTest("there is a GPU here")
         before = self.entries()
-        done = self.run_tool("--quick", "--json", "j")
-        self.assertEqual((done.returncode, done.stdout, self.entries()), (2, "", before))
-        self.assertIn("PyTorch finds no GPU here", done.stderr)
-        self.assertIn("nothing was measured", done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1)
+        code, out, err = self.finish("--quick", "--json", "j")
+        self.assertEqual((code, out, self.entries()), (2, "", before))
+        self.assertIn("PyTorch finds no GPU here", err)
+        self.assertIn("nothing was measured", err)
+        self.assertEqual(err.count("\n"), 1)
 
     def test_wrong_usage(self):
-        for words, says in ((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
-                            (["--device", "disk:0"], "disk:0"),
-                            (["--device", "cuda:one"], "cuda:one"),
-                            (["--device", "simulated:9"], "there is no such device")):
-            done = self.run_tool(*words)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(says, done.stderr)
-            self.assertNotIn("Traceback", done.stderr)
+        self.takes_not((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
+                       (["--device", "disk:0"], "disk:0"),
+                       (["--device", "cuda:one"], "cuda:one"),
+                       (["--device", "simulated:9"], "there is no such device"))

@@ -31,24 +31,24 @@ static void expect(const char *name, const char *value, const char *source)
 {
     berth_option option;
 
-    cr_assert_eq(berth_config_describe(name, &option, &error), 0, "%s", error.message);
+    assert_ok(berth_config_describe(name, &option, &error));
     cr_assert_str_eq(option.value, value);
     cr_assert_str_eq(option.source, source);
 }
 
 static void set(const char *name, const char *value)
 {
-    cr_assert_eq(berth_config_set(name, value, &error), 0, "%s", error.message);
+    assert_ok(berth_config_set(name, value, &error));
 }
 
 static void patch(const char *assignments)
 {
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
+    assert_ok(berth_config_patch(assignments, &error));
 }
 
 static void unpatch(void)
 {
-    cr_assert_eq(berth_config_unpatch(&error), 0, "%s", error.message);
+    assert_ok(berth_config_unpatch(&error));
 }
 
 /* ---- precedence ---- */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/options.h"
+#include "tests/support/support.h"
 
 static berth_error error;
 
@@ -32,7 +33,7 @@ static char *printed(const berth_config *config, berth_config_form form)
 
 static void load(const char *text)
 {
-    cr_assert_eq(berth_config_load(text, &error), 0, "%s", error.message);
+    assert_ok(berth_config_load(text, &error));
 }
 
 Test(text, of_defaults_has_nothing_changed)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/options.h"
+#include "tests/support/support.h"
 
 static void forget_environment(void)
 {
@@ -19,13 +20,13 @@ static const char *got(const char *name)
 {
     static char text[64];
 
-    cr_assert_eq(berth_config_get(name, text, sizeof text, &error), 0, "%s", error.message);
+    assert_ok(berth_config_get(name, text, sizeof text, &error));
     return text;
 }
 
 static void expect_set(const char *name, const char *value, const char *printed)
 {
-    cr_assert_eq(berth_config_set(name, value, &error), 0, "%s", error.message);
+    assert_ok(berth_config_set(name, value, &error));
     cr_assert_str_eq(got(name), printed);
 }
 
@@ -265,11 +266,10 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
 {
     struct berth_config config;
 
-    cr_assert_eq(berth_config_load("save.byteorder=big\nsave.durability=file\nload.check=data\n"
-                                   "load.method=read\nload.unknown_globals=inert\n"
-                                   "load.endianness=big\nload.mmap_flags=shared,populate\n",
-                                   &error),
-                 0, "%s", error.message);
+    assert_ok(berth_config_load("save.byteorder=big\nsave.durability=file\nload.check=data\n"
+                                "load.method=read\nload.unknown_globals=inert\n"
+                                "load.endianness=big\nload.mmap_flags=shared,populate\n",
+                                &error));
     cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
     cr_assert_eq(config.save_byteorder, BTH_BYTEORDER_BIG);
     cr_assert_eq(config.save_method, BTH_SAVE_AUTO);

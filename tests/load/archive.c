@@ -27,7 +27,7 @@ static berth_archive *open_records(const char *options)
 {
     berth_archive *archive;
 
-    cr_assert_eq(try_records(options, &archive), 0, "%s", error.message);
+    assert_ok(try_records(options, &archive));
     return archive;
 }
 
@@ -99,8 +99,7 @@ static berth_archive *open_fixture(const char *name)
     char fixture[128];
 
     (void)snprintf(fixture, sizeof fixture, "tests/data/%s", name);
-    cr_assert_eq(berth_archive_open(FROM_PATH(fixture), NULL, &archive, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_archive_open(FROM_PATH(fixture), NULL, &archive, &error));
     return archive;
 }
 
@@ -197,14 +196,14 @@ Test(archive, a_wrong_sum_names_its_record)
 /* Z10 */
 Test(archive, verification_tells_what_it_could_not_verify)
 {
-    cr_assert_eq(verify(NULL), 0, "%s", error.message);
+    assert_ok(verify(NULL));
     cr_expect_eq(verdict.n_records, 9);
     cr_expect_eq(verdict.n_storages, 3);
     cr_expect_eq(verdict.n_verified, 9);
     cr_expect_eq(verdict.n_unverified, 0);
     write_sample(false, NULL);
     flip(ELEMENT_AT);
-    cr_assert_eq(verify(NULL), 0, "%s", error.message);
+    assert_ok(verify(NULL));
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_unverified, 9);
     cr_expect_eq(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, NULL), 0,

@@ -25,7 +25,7 @@ static void expect_record(berth_archive *archive, const char *name, const void *
     berth_record record;
     uint8_t buffer[64];
 
-    cr_assert_eq(berth_archive_find(archive, name, &record, &error), 0, "%s", error.message);
+    assert_ok(berth_archive_find(archive, name, &record, &error));
     cr_assert_eq(record.nbytes, nbytes);
     cr_assert_eq(berth_archive_read(archive, &record, buffer, nbytes, 0, &error), 0);
     cr_expect_arr_eq(buffer, bytes, nbytes);
@@ -37,7 +37,7 @@ static void expect_records(const struct lie *lie)
     berth_archive *opened;
 
     build(lie);
-    cr_assert_eq(open_records("load.check=none", &opened), 0, "%s", error.message);
+    assert_ok(open_records("load.check=none", &opened));
     expect_record(opened, "data/0", sample_weight, 24);
     expect_record(opened, "data/1", sample_bias, 24);
     berth_archive_close(opened);

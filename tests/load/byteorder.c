@@ -82,7 +82,7 @@ static void expect_ranges(const char *name, const void *expected)
     for (size_t offset = 0; offset <= storage->nbytes; offset++)
         for (size_t n = 0; n <= storage->nbytes - offset; n++) {
             memset(buffer, 0xee, sizeof buffer);
-            cr_assert_eq(storage->read(storage, buffer, n, offset, &error), 0, "%s", error.message);
+            assert_ok(storage->read(storage, buffer, n, offset, &error));
             cr_expect_arr_eq(buffer, (const uint8_t *)expected + offset, n, "%s %zu %zu", name,
                              offset, n);
             cr_expect_eq(buffer[n], 0xee);
@@ -110,14 +110,13 @@ Test(byteorder, long_ones_of_the_other_byte_order)
 {
     enum { N = 30000 };
     static uint16_t elements[N], other[N];
-    const int64_t shape[] = {N};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
 
     for (size_t i = 0; i < N; i++)
         elements[i] = (uint16_t)i;
     bth_swap_bytes(other, elements, sizeof elements, 2);
-    berth_dict_set(root, "words", test_tensor(tree, BERTH_UINT16, elements, 1, shape));
+    berth_dict_set(root, "words", test_vector(tree, BERTH_UINT16, elements, N));
     begin_records(tree, root, OTHER_BYTEORDER);
     add_record("data/0", other, sizeof other);
     build(NULL);

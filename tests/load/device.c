@@ -9,8 +9,7 @@ TestSuite(device, .init = begin_devices, .fini = end_devices);
 
 Test(device, storages_go_to_where_they_were)
 {
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     berth_stats stats = fetched(NULL);
 
     expect_all_as_they_were();
@@ -29,8 +28,7 @@ Test(device, storages_go_to_where_they_were)
 static void check_crc32_seconds(const char *options)
 {
     save_parts(options);
-    open_as("load.check=data");
-    place_all(&as_they_were);
+    open_as_they_were("load.check=data");
     berth_stats stats = fetched(NULL);
     cr_expect_gt(stats.crc32_seconds, 0, "%s", options);
     cr_expect_leq(stats.crc32_seconds, stats.render_seconds, "%s", options);
@@ -62,9 +60,7 @@ Test(device, of_any_number_of_workers_and_buffers_each_byte_comes)
 
     bth_simulated_set(&machine);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        open_as(options[i]);
-        place_all(&as_they_were);
-        (void)fetched(NULL);
+        load_as_they_were(options[i]);
         expect_all_as_they_were();
     }
 }
@@ -81,7 +77,7 @@ Test(device, the_first_rule_that_fits_says_where)
                                                   "simulated:0", "simulated:1", "cpu"};
 
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 4, &error));
     (void)fetched(NULL);
     for (size_t i = 0; i < N_PARTS; i++)
         expect_part(i, expected[i]);
@@ -91,8 +87,7 @@ Test(device, only_what_is_selected_is_brought_and_nothing_twice)
 {
     const berth_selection selection = {.pattern = "part[14]"};
 
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     berth_stats stats = fetched(&selection);
     cr_expect_eq(stats.device_nbytes, 4 * 600001);
     uintptr_t address = address_at(1);
@@ -109,8 +104,7 @@ Test(device, only_what_is_selected_is_brought_and_nothing_twice)
 
 Test(device, an_address_is_enough_to_bring_a_storage)
 {
-    open_as("load.check=data");
-    place_all(&as_they_were);
+    open_as_they_were("load.check=data");
     expect_part(4, "simulated:1");
     cr_expect_str_eq(stats_at(1).method, "none");
     cr_expect_eq(stats_at(4).crc32, BERTH_CRC_GOOD);
@@ -132,11 +126,8 @@ Test(device, what_is_there_is_not_prefetched)
     berth_prefetch *prefetch;
     berth_prefetch_stats stats;
 
-    open_as("");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
-    cr_assert_eq(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error), 0, "%s",
-                 error.message);
+    load_as_they_were("");
+    assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
     cr_assert_eq(berth_prefetch_get_stats(prefetch, &stats, &error), 0);
     cr_expect_leq(stats.asked_nbytes, 4 * 60300 + 4 * 4096, "the host's, in whole pages");
     berth_prefetch_free(prefetch);
@@ -180,18 +171,15 @@ Test(device, the_host_reads_what_is_on_the_device)
     float *bytes = malloc(4 * 300000);
     berth_tensor across;
 
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     across = *tensor_at(1);
     across.rank = 2;
     across.shape = shape;
     across.stride = stride;
     for (int round = 0; round < 2; round++) { /* from the file, and then from the device */
-        cr_assert_eq(berth_tensor_read(checkpoint, tensor_at(1), 1000, 70000, bytes, &error), 0,
-                     "%s", error.message);
+        assert_ok(berth_tensor_read(checkpoint, tensor_at(1), 1000, 70000, bytes, &error));
         cr_expect_eq(memcmp(bytes, words[1] + 1000, 4 * 70000), 0);
-        cr_assert_eq(berth_tensor_read(checkpoint, &across, 0, 300000, bytes, &error), 0, "%s",
-                     error.message);
+        assert_ok(berth_tensor_read(checkpoint, &across, 0, 300000, bytes, &error));
         for (size_t i = 0; i < 300000; i++)
             cr_assert_eq(memcmp(&bytes[i], &words[1][i % 3000 * 100 + i / 3000], 4), 0);
         (void)fetched(NULL);
@@ -205,16 +193,14 @@ Test(device, what_is_written_there_is_what_is_read_and_saved_again)
     char *again = test_path(folder, "again.pt");
     bth_device_stream stream;
 
-    open_as("");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were("");
     words[3][5] ^= 0x5a5a5a5a;
     cr_assert_eq(bth_device_stream_open(device_named("simulated:0"), &stream, &error), 0);
     cr_assert_eq(bth_device_copy_to_device(&stream, address_at(3) + 20, &words[3][5], 4, &error),
                  0);
     cr_assert_eq(bth_device_stream_wait(&stream, &error), 0);
     bth_device_stream_close(&stream);
-    cr_assert_eq(berth_save(again, berth_root(checkpoint), NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(again, berth_root(checkpoint), NULL, &error));
     free(path);
     path = again;
     open_as("load.check=data");
@@ -234,9 +220,7 @@ Test(device, foreign_bytes_are_swapped_on_the_way)
     for (size_t s = 0; s < 2; s++) {
         save_parts(saves[s]);
         for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
-            open_as(loads[i]);
-            place_all(&as_they_were);
-            (void)fetched(NULL);
+            load_as_they_were(loads[i]);
             expect_all_as_they_were();
         }
     }
@@ -250,9 +234,7 @@ Test(device, direct_reads_come_straight_into_pinned_memory)
     (void)close(fd);
     if (is_in_memory)
         cr_skip_test("the file system is in memory");
-    open_as("load.method=direct load.check=data io.chunk_nbytes=65536 io.threads=3");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were("load.method=direct load.check=data io.chunk_nbytes=65536 io.threads=3");
     expect_all_as_they_were();
     if (checkpoint->source.access.no_direct)
         cr_expect_str_eq(stats_at(1).method, "read");
@@ -372,7 +354,7 @@ static void save_small(void)
                                            i == 1000 ? "simulated:1" : "simulated:0");
         berth_list_append(root, berth_make_tensor(tree, &tensor));
     }
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
 }
 
@@ -396,9 +378,7 @@ static void expect_small(size_t i)
 Test(device, small_neighbours_are_copied_together)
 {
     save_small();
-    open_as("io.chunk_nbytes=128KiB");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were("io.chunk_nbytes=128KiB");
     uint64_t n_copies = bth_simulated_n_calls(BTH_SIMULATED_COPY);
     cr_expect_leq(n_copies, 12, "%llu copies", (unsigned long long)n_copies);
     for (size_t i = 0; i < N_SMALL; i++)
@@ -430,10 +410,8 @@ Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
                                           BERTH_TO_DEVICE, &error),
                  0);
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint,
-                              &(berth_storage_rule){.choose = give_small, .context = &address}, 1,
-                              &error),
-                 0, "%s", error.message);
+    assert_ok(berth_choose(
+        checkpoint, &(berth_storage_rule){.choose = give_small, .context = &address}, 1, &error));
     (void)fetched(NULL);
     for (size_t i = 0; i < 10; i++) {
         expect_small(i);
@@ -476,9 +454,8 @@ Test(device, a_function_says_where_and_gives_memory)
 
     cr_assert_eq(bth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
     open_as("load.check=data");
-    cr_assert_eq(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = &giver},
-                              1, &error),
-                 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = &giver}, 1,
+                           &error));
     cr_expect_eq(giver.n_asked, N_PARTS);
     (void)fetched(NULL);
     cr_expect_eq(address_at(1), giver.address + 64);

@@ -87,6 +87,13 @@ static int say(void *context, const berth_storage *storage, berth_storage_choice
     return 0;
 }
 
+static int choose_said(berth_storage_choice *said)
+{
+    const berth_storage_rule rule = {.choose = say, .context = said};
+
+    return berth_choose(checkpoint, &rule, 1, &error);
+}
+
 Test(device_failures, memory_that_cannot_be_it_is_refused)
 {
     bth_device_handle *device = device_named("simulated:1");
@@ -100,51 +107,34 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
         "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
         "any more",
         (size_t)said.address);
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        text);
+    cr_expect_str_eq(told(choose_said(&said)), text);
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     said.place = "cpu";
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        "\"part3\": data/3: an address must be on a device, not on \"cpu\": berth_load_into fills "
-        "memory of "
-        "the host");
+    cr_expect_str_eq(told(choose_said(&said)), "\"part3\": data/3: an address must be on a device, "
+                                               "not on \"cpu\": berth_load_into fills memory of "
+                                               "the host");
     said.place = NULL;
+    cr_expect_str_eq(told(choose_said(&said)),
+                     "\"part3\": data/3: the caller's function set no place");
     cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        "\"part3\": data/3: the caller's function set no place");
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = NULL}, 1,
-                          &error)),
+        told(choose_said(NULL)),
         "\"part3\": data/3: the caller's function chooses nothing: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
     said = (berth_storage_choice){.place = "simulated:1", .address = said.address, .nbytes = 2799};
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        "\"part3\": data/3: simulated:1: the memory at the address has 2799 bytes, but 2800 are "
-        "needed");
+    cr_expect_str_eq(told(choose_said(&said)), "\"part3\": data/3: simulated:1: the memory at the "
+                                               "address has 2799 bytes, but 2800 are needed");
     said = (berth_storage_choice){.place = "simulated:0", .address = said.address, .nbytes = 2800};
     (void)snprintf(text, sizeof text,
                    "\"part3\": data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
                    "simulated:1",
                    (size_t)said.address);
-    cr_expect_str_eq(
-        told(berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1,
-                          &error)),
-        text);
+    cr_expect_str_eq(told(choose_said(&said)), text);
 
     /* Freed before the bytes come, and after. */
     said.place = "simulated:1";
-    cr_assert_eq(
-        berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
-        0, "%s", error.message);
+    assert_ok(choose_said(&said));
     bth_device_release(device, said.address);
     (void)snprintf(
         text, sizeof text,
@@ -154,9 +144,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
-    cr_assert_eq(
-        berth_choose(checkpoint, &(berth_storage_rule){.choose = say, .context = &said}, 1, &error),
-        0, "%s", error.message);
+    assert_ok(choose_said(&said));
     (void)fetched(NULL);
     bth_device_release(device, said.address);
     (void)snprintf(
@@ -172,8 +160,7 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
 {
     uintptr_t address = 1;
 
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     for (int round = 0; round < 2; round++) {
         cr_expect_null(berth_tensor_data(checkpoint, tensor_at(1), &error));
         cr_expect_str_eq(told(error.code),
@@ -205,17 +192,12 @@ Test(device_failures, bytes_that_are_not_those_that_were_saved_do_not_count)
     bytes[offset] ^= 1;
     test_write_file(path, bytes, nbytes);
     free(bytes);
-    open_as("io.chunk_nbytes=65536 load.mmap=off");
-    place_all(&as_they_were);
-    cr_assert_eq(berth_config_patch("load.check=data", &error), 0);
-    berth_config *config = berth_config_new(&error);
-    cr_assert_eq(berth_config_unpatch(&error), 0);
-    int status = berth_load(checkpoint, NULL, &(berth_params){.config = config}, &error);
+    open_as_they_were("io.chunk_nbytes=65536 load.mmap=off");
+    int status = berth_load(checkpoint, NULL, only("load.check=data", NULL), &error);
     cr_expect_eq(status, BERTH_E_CHECKSUM, "%s", error.message);
     cr_expect_str_eq(error.record, "data/1");
     expect_nothing();
     cr_expect_eq(stats_at(1).crc32, BERTH_CRC_BAD);
-    berth_config_free(config);
 
     /* What is good comes. */
     const berth_selection rest = {.pattern = "part[034578]"};
@@ -269,8 +251,7 @@ Test(device_failures, without_room_for_all_buffers_fewer_do)
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = 5 << 20};
 
     bth_simulated_set(&machine);
-    open_as("io.threads=4 io.chunk_nbytes=65536");
-    place_all(&as_they_were);
+    open_as_they_were("io.threads=4 io.chunk_nbytes=65536");
     berth_stats stats = fetched(NULL);
     cr_expect_geq(stats.memory_nbytes, 2 * 2097152);
     cr_expect_lt(stats.memory_nbytes, 3 * 2097152);
@@ -283,20 +264,16 @@ Test(device_failures, without_room_for_one_the_bytes_are_told)
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = 1 << 20};
 
     bth_simulated_set(&machine);
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     cr_expect_str_eq(told(fetch()), "simulated:0: 4194304 bytes cannot be pinned: out of memory "
                                     "(SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
-    open_as("io.memory_nbytes=1MiB");
-    place_all(&as_they_were);
+    open_as_they_were("io.memory_nbytes=1MiB");
     cr_expect_str_eq(told(fetch()), "a staging buffer takes 2097152 bytes, io.memory_nbytes "
                                     "leaves 1048576 (1048576 bytes missing)");
     bth_simulated_set(NULL);
-    open_as("");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were("");
 }
 
 Test(device_failures, without_room_on_the_device_the_bytes_are_told)
@@ -305,8 +282,7 @@ Test(device_failures, without_room_on_the_device_the_bytes_are_told)
         .n_devices = 2, .memory_nbytes = 2000000, .pinned_nbytes = UINT64_MAX};
 
     bth_simulated_set(&machine);
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     cr_expect_str_eq(
         told(fetch()),
         "simulated:0: 2137304 bytes of device memory cannot be allocated: out of memory "
@@ -324,16 +300,13 @@ Test(device_failures, a_lost_device_ends_the_load_and_not_the_process)
 {
     uint64_t nths[] = {1, 7, 0};
 
-    open_as("io.chunk_nbytes=65536 io.threads=3");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were("io.chunk_nbytes=65536 io.threads=3");
     nths[2] = bth_simulated_n_calls(BTH_SIMULATED_WORK);
     cr_assert_gt(nths[2], 7);
     /* With the last copy it shows only when that is waited for. */
     for (size_t k = 0; k < 3; k++) {
         bth_simulated_set(NULL);
-        open_as("io.chunk_nbytes=65536 io.threads=3");
-        place_all(&as_they_were);
+        open_as_they_were("io.chunk_nbytes=65536 io.threads=3");
         bth_simulated_fail(BTH_SIMULATED_WORK, nths[k], BTH_SIMULATED_LOST);
         cr_expect_eq(fetch(), BERTH_E_DEVICE);
         cr_expect_not_null(strstr(error.message, "(SIMULATED_ILLEGAL_ADDRESS)"), "%s",
@@ -365,25 +338,20 @@ static void expect_gone(const char *sentence)
 /* X18 */
 Test(device_failures, what_was_in_a_context_that_died_is_gone_and_the_device_goes_on)
 {
-    open_as("");
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were("");
     cr_assert_gt(bth_staging_kept_nbytes(), 0);
     bth_simulated_reset(0);
     expect_gone("its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)");
     expect_part(4, "simulated:1");
     (void)device_named("simulated:0");
     expect_gone("its context died and was opened again: what was in it is lost");
-    open_as(""); /* closes the one before */
-    place_all(&as_they_were);
-    (void)fetched(NULL);
+    load_as_they_were(""); /* closes the one before */
     expect_all_as_they_were();
 }
 
 Test(device_failures, a_device_that_was_reset_before_the_load_is_opened_anew)
 {
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     bth_simulated_reset(0);
     bth_simulated_reset(1);
     (void)fetched(NULL);
@@ -404,8 +372,7 @@ Test(device_failures, a_cancelled_load_leaves_nothing)
     uint64_t total = 0;
     const berth_params call = {.progress = cancel, .progress_context = &total};
 
-    open_as("io.chunk_nbytes=65536 io.threads=1");
-    place_all(&as_they_were);
+    open_as_they_were("io.chunk_nbytes=65536 io.threads=1");
     cr_expect_eq(berth_load(checkpoint, NULL, &call, &error), BERTH_E_CANCELLED);
     cr_expect_gt(total, 4 * 600000);
     expect_nothing();
@@ -430,8 +397,7 @@ Test(device_failures, devices_do_not_survive_a_fork)
 {
     const berth_selection first = {.pattern = "part0"};
 
-    open_as("");
-    place_all(&as_they_were);
+    open_as_they_were("");
     (void)fetched(&first);
     test_in_child(act_as_child);
     (void)fetched(NULL);

@@ -101,9 +101,8 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
 static void open_for_kernels(const char *options)
 {
     open_as(options);
-    cr_assert_eq(
-        berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error),
-        0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1,
+                           &error));
 }
 
 static void expect_all_loaded(const char *what)
@@ -201,11 +200,10 @@ static void open_source(struct watched *seen, int (*read)(void *, void *, size_t
     source.nbytes = nbytes;
     seen->n_reads = 1000;
     cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=65536", &error), 0);
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open_source(&source, NULL, &checkpoint, &error));
     cr_assert_eq(berth_config_unpatch(&error), 0);
-    cr_assert_eq(
-        berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error),
-        0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1,
+                           &error));
     hold_all();
     seen->n_reads = 0;
 }

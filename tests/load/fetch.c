@@ -195,7 +195,7 @@ Test(fetch, mixes_methods_in_one_checkpoint)
         {.location = "cpu", .max_nbytes = 2000000, .method = BERTH_LOAD_DIRECT}};
 
     open_as("load.method=read");
-    cr_assert_eq(berth_choose(checkpoint, rules, 3, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 3, &error));
     berth_stats stats = fetched(NULL);
     cr_expect_str_eq(stats.method, "mixed");
     cr_expect_str_eq(stats_at(0).method, "read");
@@ -230,8 +230,7 @@ static void open_source(const char *options)
 {
     berth_source source = {.nbytes = file_nbytes, .name = "far", .read = read_bytes};
 
-    cr_assert_eq(berth_open_source(&source, only(options, NULL), &checkpoint, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_open_source(&source, only(options, NULL), &checkpoint, &error));
     n_file_reads = 0;
     read_nbytes = 0;
 }

@@ -176,7 +176,7 @@ static void open_source(int (*read)(void *, void *, size_t, uint64_t), void *con
     berth_source source = {.nbytes = file_nbytes, .read = read, .context = context};
     const berth_params *call = only("io.threads=1 io.chunk_nbytes=128MiB", NULL);
 
-    cr_assert_eq(berth_open_source(&source, call, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open_source(&source, call, &checkpoint, &error));
 }
 
 Test(fetch_failures, who_asks_for_what_is_coming_waits_and_brings_it_when_it_did_not_come)
@@ -279,15 +279,14 @@ static int open_fake(const char *what, int flags, mode_t mode)
 /* A sparse file would do as well, but has no CRCs. */
 static void save_long_ones(void)
 {
-    static const int64_t shape[] = {N_LONG / 2};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     void *bytes = calloc(1, N_LONG / 2);
 
     for (int i = 0; i < 2; i++)
         berth_dict_set(root, i == 0 ? "first" : "second",
-                       test_tensor(tree, BERTH_UINT8, bytes, 1, shape));
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+                       test_vector(tree, BERTH_UINT8, bytes, N_LONG / 2));
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
     free(bytes);
 }

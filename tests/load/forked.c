@@ -9,22 +9,20 @@
 #include <unistd.h>
 
 #include "load/checkpoint.h"
-#include "tests/support/scene.h"
+#include "tests/support/opened.h"
 
-static berth_checkpoint *checkpoint;
 static uint8_t bytes[3][5000];
 static const char *const names[] = {"a", "b", "c"};
 
 static void set_up(void)
 {
-    const int64_t shape[] = {5000};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
 
     begin_model_scene();
     for (int i = 0; i < 3; i++) {
         memset(bytes[i], 17 * i + 1, sizeof bytes[i]);
-        berth_dict_set(root, names[i], test_tensor(tree, BERTH_INT8, bytes[i], 1, shape));
+        berth_dict_set(root, names[i], test_vector(tree, BERTH_INT8, bytes[i], 5000));
     }
     cr_assert_eq(berth_save(path, root, NULL, NULL), 0);
     berth_tree_free(tree);
@@ -32,18 +30,8 @@ static void set_up(void)
 
 TestSuite(forked, .init = set_up, .fini = end_scene, .timeout = 60);
 
-static void open_with(const char *options)
-{
-    berth_error error;
-
-    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_config_unpatch(NULL), 0);
-}
-
 static const uint8_t *data_of(int i)
 {
-    berth_error error;
     const uint8_t *data =
         berth_tensor_data(checkpoint, berth_find_tensor(checkpoint, names[i], NULL), &error);
 
@@ -63,7 +51,6 @@ static int read_all(void)
 {
     berth_named_tensor named;
     berth_info info;
-    berth_error error;
 
     (void)alarm(10);
     for (size_t i = 0; i < 3; i++)
@@ -76,7 +63,7 @@ static int read_all(void)
             return 3 + i;
     if (berth_load(checkpoint, NULL, NULL, &error) < 0)
         return 6;
-    berth_close(checkpoint);
+    close_opened();
     return 0;
 }
 
@@ -84,7 +71,7 @@ static int read_all(void)
 static int close_at_once(void)
 {
     (void)alarm(10);
-    berth_close(checkpoint);
+    close_opened();
     return 0;
 }
 
@@ -132,7 +119,7 @@ Test(forked, what_was_half_changed_is_made_anew)
                                        "load.check=data load.mmap=off"};
 
     for (int i = 0; i < 4; i++) {
-        open_with(ways[i]);
+        open_as(ways[i]);
         if (i % 2)
             cr_assert(is_right(1));
         berth_checkpoint before = *checkpoint;
@@ -160,7 +147,7 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
 {
     bth_kept_region *kept;
 
-    open_with("load.method=read");
+    open_as("load.method=read");
     for (int i = 0; i < 3; i++)
         before[i] = data_of(i);
     for (kept = checkpoint->storages.regions; kept && kept->region.bytes != before[2];
@@ -171,5 +158,5 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
     kept->n_forks = bth_forks() + 1;
     memset(kept->region.bytes, 0, sizeof bytes[2]);
     test_in_child(finds_the_latest_anew);
-    berth_close(checkpoint);
+    close_opened();
 }

@@ -51,8 +51,7 @@ Test(legacy, storages_and_their_views_come_together)
         berth_stats stats;
         cr_assert_eq(berth_config_patch(options[i], NULL), 0);
         cr_assert_eq(berth_open(VIEWS, NULL, &checkpoint, NULL), 0);
-        cr_assert_eq(berth_load(checkpoint, NULL, &(berth_params){.stats = &stats}, &error), 0,
-                     "%s", error.message);
+        assert_ok(berth_load(checkpoint, NULL, &(berth_params){.stats = &stats}, &error));
         uint64_t before = atomic_load(&checkpoint->source.reader.n_requests);
         expect_views();
         cr_expect_eq(atomic_load(&checkpoint->source.reader.n_requests), before, "all is there");
@@ -100,7 +99,7 @@ Test(legacy, tells_what_it_is)
     berth_verdict verdict;
 
     cr_assert_eq(berth_open("tests/data/old/many-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
-    cr_assert_eq(berth_get_info(checkpoint, &info, &error), 0, "%s", error.message);
+    assert_ok(berth_get_info(checkpoint, &info, &error));
     cr_expect_str_eq(info.archive, "");
     cr_expect_str_eq(info.container, "stream");
     cr_expect_eq(info.format_version, 0);
@@ -174,10 +173,9 @@ Test(legacy, its_storages_can_be_read_for_saving_again)
     size_t nbytes;
 
     cr_assert_eq(berth_open(VIEWS, NULL, &checkpoint, NULL), 0);
-    cr_assert_eq(
-        berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL, &error),
-        0, "%s", error.message);
-    cr_assert_eq(open_bytes(saved, nbytes, ""), 0, "%s", error.message);
+    assert_ok(
+        berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(berth_root(checkpoint)), NULL, &error));
+    assert_ok(open_bytes(saved, nbytes, ""));
     expect_views();
     close_opened();
     berth_free(saved);

@@ -11,6 +11,10 @@
 #define DIRECTORY "load.check=directory"
 #define HEADERS "load.check=headers"
 #define DATA "load.check=data"
+#define OFF_NONE OFF " " NONE
+#define OFF_DEBUG OFF " " DEBUG
+#define SMALL_HEAD "load.head_nbytes=1"
+#define SMALL_HEAD_DATA SMALL_HEAD " " DATA
 #define MAX_OPTIONS 5
 
 TestSuite(lies, .init = begin_sample, .fini = end_sample);
@@ -36,16 +40,8 @@ static void expect(const struct expected *expected)
 
 Test(lies, a_file_without_any_is_read_at_every_level)
 {
-    static const char *const options[] = {NONE,
-                                          DIRECTORY,
-                                          HEADERS,
-                                          DATA,
-                                          DEBUG,
-                                          OFF,
-                                          OFF " " NONE,
-                                          OFF " " DEBUG,
-                                          "load.head_nbytes=1",
-                                          "load.head_nbytes=1 " DATA};
+    static const char *const options[] = {NONE, DIRECTORY, HEADERS,   DATA,       DEBUG,
+                                          OFF,  OFF_NONE,  OFF_DEBUG, SMALL_HEAD, SMALL_HEAD_DATA};
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         expect_sample(options[i]);

@@ -97,7 +97,7 @@ Test(load_into, copies_what_is_memory_already)
     data[77] ^= 0xff;
     ((uint8_t *)elements[3])[77] ^= 0xff;
     make_destinations(0);
-    cr_assert_eq(load_all(NULL), 0, "%s", error.message);
+    assert_ok(load_all(NULL));
     expect_loaded("map");
     free_destinations(0);
 }
@@ -115,7 +115,7 @@ Test(load_into, gathers_strided_tensors_and_parts)
     few.rank = 1, few.shape = &ten, few.stride = &one, few.storage_offset = 1000;
     some[0] = (berth_destination){.tensor = &strided, .address = columns, .nbytes = 800000};
     some[1] = (berth_destination){.tensor = &few, .address = part, .nbytes = sizeof part};
-    cr_assert_eq(berth_load_into(checkpoint, some, 2, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_load_into(checkpoint, some, 2, NULL, &error));
     const int64_t *all = (const int64_t *)(const void *)elements[3];
     for (size_t i = 0; i < 50000; i++) {
         cr_assert_eq(columns[i], all[3 * i]);
@@ -132,7 +132,7 @@ Test(load_into, tells_what_it_did)
 
     open_as("load.method=read io.threads=1 io.chunk_nbytes=128MiB");
     make_destinations(0);
-    cr_assert_eq(load_all(&params), 0, "%s", error.message);
+    assert_ok(load_all(&params));
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.method=read");
     cr_expect_gt(stats.n_requests, 0);

@@ -23,138 +23,59 @@ static const char *const names[] = {"auto", "map", "read", "direct"};
 /* One storage that is asked for. */
 #define LAZY .is_file = true
 
+/* `expected`: "read: the reason". */
 static void expect_way(const char *about, bth_conditions conditions, bool mmap,
-                       berth_load_method asked, berth_load_method method, const char *reason)
+                       berth_load_method asked, const char *expected)
 {
     struct berth_config config = {.load_mmap = mmap, .load_method = asked};
+    char text[200];
 
     conditions.asked_nbytes = conditions.asked_nbytes ? conditions.asked_nbytes : GIB;
     conditions.free_nbytes = conditions.free_nbytes ? conditions.free_nbytes : 2 * GIB;
     bth_choice choice = bth_choose(&config, &conditions, asked, NULL);
-
-    cr_expect_str_eq(names[choice.method], names[method], "%s", about);
-    cr_expect_str_eq(choice.reason, reason, "%s", about);
+    (void)snprintf(text, sizeof text, "%s: %s", names[choice.method], choice.reason);
+    cr_expect_str_eq(text, expected, "%s", about);
 }
+
+#define DIRECT "direct: the file is on a disk, and not in memory"
+#define REMOTE "read: the file system belongs to a network or a process"
+#define OFF "read: load.mmap=off"
 
 Test(methods, of_auto_go_by_what_is_measured)
 {
     static const struct {
-        const char *about;
         bth_conditions conditions;
-        berth_load_method mapped;
-        const char *reason;
-        berth_load_method unmapped; /* with load.mmap=off */
-        const char *other_reason;
+        const char *mapped, *unmapped; /* with load.mmap=off; NULL: the same */
     } cases[] = {
-        {"memory",
-         {.is_memory = true},
-         BERTH_LOAD_MAP,
-         "the source is memory",
-         BERTH_LOAD_MAP,
-         "the source is memory"},
-        {"a function",
-         {.at_once = true},
-         BERTH_LOAD_READ,
-         "the source is a function",
-         BERTH_LOAD_READ,
-         "the source is a function"},
-        {"one of a file",
-         {LAZY},
-         BERTH_LOAD_MAP,
-         "the source is a file",
-         BERTH_LOAD_READ,
-         "load.mmap=off"},
-        {"one that cannot be mapped",
-         {LAZY, .cannot_map = true},
-         BERTH_LOAD_READ,
-         "the file cannot be mapped",
-         BERTH_LOAD_READ,
-         "load.mmap=off"},
-        {"cold",
-         {COLD},
-         BERTH_LOAD_DIRECT,
-         "the file is on a disk, and not in memory",
-         BERTH_LOAD_DIRECT,
-         "the file is on a disk, and not in memory"},
-        {"cold, no direct reads",
-         {COLD, .no_direct = "the reason"},
-         BERTH_LOAD_READ,
-         "the reason",
-         BERTH_LOAD_READ,
-         "the reason"},
-        {"resident",
-         {COLD, .page_cache = BTH_PAGE_CACHE_WARM},
-         BERTH_LOAD_MAP,
-         "the file is in memory",
-         BERTH_LOAD_READ,
-         "load.mmap=off"},
-        {"tmpfs",
-         {COLD, .file_system = BTH_IN_MEMORY},
-         BERTH_LOAD_MAP,
-         "the file is in memory",
-         BERTH_LOAD_READ,
-         "load.mmap=off"},
-        {"resident, cannot be mapped",
-         {COLD, .page_cache = BTH_PAGE_CACHE_WARM, .cannot_map = true},
-         BERTH_LOAD_READ,
-         "the file cannot be mapped",
-         BERTH_LOAD_READ,
-         "load.mmap=off"},
-        {"cold, small",
-         {COLD, .asked_nbytes = GIB / 16 - 1},
-         BERTH_LOAD_READ,
-         "it is not much",
-         BERTH_LOAD_READ,
-         "it is not much"},
-        {"cold, just large enough",
-         {COLD, .asked_nbytes = GIB / 16},
-         BERTH_LOAD_DIRECT,
-         "the file is on a disk, and not in memory",
-         BERTH_LOAD_DIRECT,
-         "the file is on a disk, and not in memory"},
-        {"cold, memory short",
-         {COLD, .free_nbytes = GIB + GIB / 8},
-         BERTH_LOAD_MAP,
-         "memory is short",
-         BERTH_LOAD_READ,
-         "load.mmap=off"},
-        {"cold, memory not short",
-         {COLD, .free_nbytes = GIB + GIB / 4},
-         BERTH_LOAD_DIRECT,
-         "the file is on a disk, and not in memory",
-         BERTH_LOAD_DIRECT,
-         "the file is on a disk, and not in memory"},
-        {"cold, elsewhere",
-         {COLD, .file_system = BTH_ELSEWHERE},
-         BERTH_LOAD_READ,
-         "direct reads are not measured on this file system",
-         BERTH_LOAD_READ,
-         "direct reads are not measured on this file system"},
-        {"unknown",
-         {COLD, .page_cache = BTH_PAGE_CACHE_UNKNOWN},
-         BERTH_LOAD_READ,
-         "it is not known whether the file is in memory",
-         BERTH_LOAD_READ,
-         "it is not known whether the file is in memory"},
-        {"remote",
-         {COLD, .file_system = BTH_REMOTE, .page_cache = BTH_PAGE_CACHE_WARM},
-         BERTH_LOAD_READ,
-         "the file system belongs to a network or a process",
-         BERTH_LOAD_READ,
-         "the file system belongs to a network or a process"},
-        {"one of a remote file",
-         {LAZY, .file_system = BTH_REMOTE},
-         BERTH_LOAD_READ,
-         "the file system belongs to a network or a process",
-         BERTH_LOAD_READ,
-         "the file system belongs to a network or a process"},
+        {{.is_memory = true}, "map: the source is memory", NULL},
+        {{.at_once = true}, "read: the source is a function", NULL},
+        {{LAZY}, "map: the source is a file", OFF},
+        {{LAZY, .cannot_map = true}, "read: the file cannot be mapped", OFF},
+        {{LAZY, .file_system = BTH_REMOTE}, REMOTE, NULL},
+        {{COLD}, DIRECT, NULL},
+        {{COLD, .no_direct = "the reason"}, "read: the reason", NULL},
+        {{COLD, .page_cache = BTH_PAGE_CACHE_WARM}, "map: the file is in memory", OFF},
+        {{COLD, .file_system = BTH_IN_MEMORY}, "map: the file is in memory", OFF},
+        {{COLD, .page_cache = BTH_PAGE_CACHE_WARM, .cannot_map = true},
+         "read: the file cannot be mapped",
+         OFF},
+        {{COLD, .asked_nbytes = GIB / 16 - 1}, "read: it is not much", NULL},
+        {{COLD, .asked_nbytes = GIB / 16}, DIRECT, NULL},
+        {{COLD, .free_nbytes = GIB + GIB / 8}, "map: memory is short", OFF},
+        {{COLD, .free_nbytes = GIB + GIB / 4}, DIRECT, NULL},
+        {{COLD, .file_system = BTH_ELSEWHERE},
+         "read: direct reads are not measured on this file system",
+         NULL},
+        {{COLD, .page_cache = BTH_PAGE_CACHE_UNKNOWN},
+         "read: it is not known whether the file is in memory",
+         NULL},
+        {{COLD, .file_system = BTH_REMOTE, .page_cache = BTH_PAGE_CACHE_WARM}, REMOTE, NULL},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        expect_way(cases[i].about, cases[i].conditions, true, BERTH_LOAD_AUTO, cases[i].mapped,
-                   cases[i].reason);
-        expect_way(cases[i].about, cases[i].conditions, false, BERTH_LOAD_AUTO, cases[i].unmapped,
-                   cases[i].other_reason);
+        const char *unmapped = cases[i].unmapped ? cases[i].unmapped : cases[i].mapped;
+        expect_way(cases[i].mapped, cases[i].conditions, true, BERTH_LOAD_AUTO, cases[i].mapped);
+        expect_way(unmapped, cases[i].conditions, false, BERTH_LOAD_AUTO, unmapped);
     }
 }
 
@@ -163,24 +84,22 @@ Test(methods, to_devices_read_or_read_directly)
 {
     static const struct {
         bth_conditions conditions;
-        berth_load_method method;
-        const char *reason;
-    } cases[] = {
-        {{COLD, .free_nbytes = 1}, BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory"},
-        {{COLD, .page_cache = BTH_PAGE_CACHE_WARM}, BERTH_LOAD_READ, "the file is in memory"},
-        {{COLD, .asked_nbytes = 1000}, BERTH_LOAD_READ, "it is not much"},
-        {{COLD, .no_direct = "the reason"}, BERTH_LOAD_READ, "the reason"},
-        {{.is_memory = true}, BERTH_LOAD_READ, "the source is memory"},
-        {{.at_once = true}, BERTH_LOAD_READ, "the source is a function"}};
+        const char *expected;
+    } cases[] = {{{COLD, .free_nbytes = 1}, DIRECT},
+                 {{COLD, .page_cache = BTH_PAGE_CACHE_WARM}, "read: the file is in memory"},
+                 {{COLD, .asked_nbytes = 1000}, "read: it is not much"},
+                 {{COLD, .no_direct = "the reason"}, "read: the reason"},
+                 {{.is_memory = true}, "read: the source is memory"},
+                 {{.at_once = true}, "read: the source is a function"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bth_conditions conditions = cases[i].conditions;
         conditions.use = BTH_USE_DEVICE;
-        expect_way("auto", conditions, true, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
-        expect_way("auto", conditions, false, BERTH_LOAD_AUTO, cases[i].method, cases[i].reason);
+        expect_way("auto", conditions, true, BERTH_LOAD_AUTO, cases[i].expected);
+        expect_way("auto", conditions, false, BERTH_LOAD_AUTO, cases[i].expected);
     }
     expect_way("map", (bth_conditions){COLD, .use = BTH_USE_DEVICE}, true, BERTH_LOAD_MAP,
-               BERTH_LOAD_READ, "it goes to a device");
+               "read: it goes to a device");
 }
 
 Test(methods, that_are_asked_for_are_given_where_they_can_be)
@@ -189,19 +108,18 @@ Test(methods, that_are_asked_for_are_given_where_they_can_be)
     const bth_conditions memory = {.is_memory = true}, function = {.at_once = true};
     const bth_conditions poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
 
-    expect_way("map", plain, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
-    expect_way("map", remote, true, BERTH_LOAD_MAP, BERTH_LOAD_MAP, "load.method=map");
-    expect_way("map", plain, false, BERTH_LOAD_MAP, BERTH_LOAD_READ, "load.mmap=off");
-    expect_way("map", poor, true, BERTH_LOAD_MAP, BERTH_LOAD_READ, "the file cannot be mapped");
-    expect_way("read", plain, true, BERTH_LOAD_READ, BERTH_LOAD_READ, "load.method=read");
-    expect_way("direct", plain, true, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
-    expect_way("direct", plain, false, BERTH_LOAD_DIRECT, BERTH_LOAD_DIRECT, "load.method=direct");
-    expect_way("direct", poor, true, BERTH_LOAD_DIRECT, BERTH_LOAD_READ, "the reason");
+    expect_way("map", plain, true, BERTH_LOAD_MAP, "map: load.method=map");
+    expect_way("map", remote, true, BERTH_LOAD_MAP, "map: load.method=map");
+    expect_way("map", plain, false, BERTH_LOAD_MAP, "read: load.mmap=off");
+    expect_way("map", poor, true, BERTH_LOAD_MAP, "read: the file cannot be mapped");
+    expect_way("read", plain, true, BERTH_LOAD_READ, "read: load.method=read");
+    expect_way("direct", plain, true, BERTH_LOAD_DIRECT, "direct: load.method=direct");
+    expect_way("direct", plain, false, BERTH_LOAD_DIRECT, "direct: load.method=direct");
+    expect_way("direct", poor, true, BERTH_LOAD_DIRECT, "read: the reason");
     for (int asked = BERTH_LOAD_AUTO; asked <= BERTH_LOAD_DIRECT; asked++) {
-        expect_way("memory", memory, true, (berth_load_method)asked, BERTH_LOAD_MAP,
-                   "the source is memory");
-        expect_way("function", function, true, (berth_load_method)asked, BERTH_LOAD_READ,
-                   "the source is a function");
+        expect_way("memory", memory, true, (berth_load_method)asked, "map: the source is memory");
+        expect_way("function", function, true, (berth_load_method)asked,
+                   "read: the source is a function");
     }
 }
 
@@ -238,7 +156,7 @@ Test(chosen, by_rules_the_first_that_fits_counts)
     };
 
     open_as("load.method=map");
-    cr_assert_eq(berth_choose(checkpoint, rules, 4, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 4, &error));
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
     cr_expect_str_eq(way_of("weight"), "map: load.method=map");
     cr_expect_str_eq(way_of("words"), "map: load.method=map");
@@ -254,7 +172,7 @@ Test(chosen, by_rules_one_without_a_pattern_goes_before_those_behind_it)
                                         {.pattern = "b*", .method = BERTH_LOAD_MAP}};
 
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint, rules, 2, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rules, 2, &error));
     cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
 }
 

@@ -35,11 +35,9 @@ Test(prefetch, brings_every_storage_by_each_method)
         for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
             (void)usleep(10000); /* advice does not wait */
         cr_expect_eq(cached_nbytes(0, all), all);
-        berth_prefetch_free(prefetch);
-        berth_close(checkpoint);
+        free_prefetch();
+        close_opened();
     }
-    prefetch = NULL;
-    checkpoint = NULL;
 }
 
 Test(prefetch, populates_where_load_prefetch_says_nothing)
@@ -56,7 +54,6 @@ Test(prefetch, of_what_is_there_brings_nothing)
     open_path("");
     begin_prefetch("load.prefetch=read");
     wait_for_all();
-    berth_prefetch_free(prefetch);
     begin_prefetch("load.prefetch=read");
     wait_for_all();
     cr_expect_eq(stats.loaded_nbytes, 0);
@@ -75,7 +72,7 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_geq(stats.asked_nbytes, 10 * TENSOR_NBYTES);
     cr_expect_leq(stats.asked_nbytes, 10 * TENSOR_NBYTES + 8192);
-    berth_prefetch_free(prefetch);
+    free_prefetch();
     what = (berth_selection){.tensors = listed, .n_tensors = 2};
     evict_file();
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
@@ -99,7 +96,7 @@ Test(prefetch, brings_only_the_bytes_that_a_view_uses)
     view.storage_offset = 1 << 14;
     const berth_tensor *listed[] = {&view};
     berth_selection what = {.tensors = listed, .n_tensors = 1};
-    cr_assert_eq(try_to_begin(&what, 0, "", &prefetch), 0, "%s", error.message);
+    assert_ok(try_to_begin(&what, 0, "", &prefetch));
     wait_for_all();
     cr_expect_leq(stats.asked_nbytes, 8192);
 }
@@ -191,11 +188,8 @@ Test(prefetch, can_be_cancelled_in_the_middle)
 Test(prefetch, can_be_freed_at_once)
 {
     open_path("");
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++) /* each frees the one before */
         begin_prefetch("load.prefetch_window_nbytes=4096 load.prefetch_passes=3");
-        berth_prefetch_free(prefetch);
-    }
-    prefetch = NULL;
     berth_prefetch_free(NULL);
     berth_prefetch_cancel(NULL);
 }
@@ -223,8 +217,7 @@ Test(prefetch, locks_pages_on_request_until_it_is_freed)
         cr_skip_test("this user may not lock so much");
     wait_for_all();
     cr_expect_eq(locked_nbytes(), (stats.asked_nbytes + 4095) / 4096 * 4096);
-    berth_prefetch_free(prefetch);
-    prefetch = NULL;
+    free_prefetch();
 #ifndef __SANITIZE_ADDRESS__ /* whose munlock does nothing */
     cr_expect_eq(locked_nbytes(), 0);
 #endif
@@ -275,12 +268,11 @@ Test(prefetch, tells_the_system_of_a_sweep_while_it_lives)
     bth_system.madvise = noting_madvise;
     begin_prefetch("");
     wait_for_all();
-    berth_prefetch_free(prefetch);
+    free_prefetch();
     cr_expect_eq(n_sequential + n_normal, 0);
     cr_assert_eq(try_to_begin(NULL, BERTH_PREFETCH_SEQUENTIAL, "", &prefetch), 0);
     cr_expect_eq(n_sequential, 1);
-    berth_prefetch_free(prefetch);
-    prefetch = NULL;
+    free_prefetch();
     cr_expect_eq(n_normal, 1);
 }
 
@@ -307,7 +299,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
         cr_assert_fail("%s", error.message);
     begin_prefetch("");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
-    berth_prefetch_free(prefetch);
+    free_prefetch();
     uint64_t nbytes = stats.asked_nbytes;
     berth_storage_stats direct;
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(12), &error));
@@ -330,10 +322,8 @@ static void expect_none(const char *reason)
     cr_expect_str_eq(stats.method, "none");
     cr_expect_str_eq(stats.reason, reason);
     cr_expect_eq(stats.asked_nbytes + stats.n_passes + stats.n_requests + stats.n_threads, 0);
-    berth_prefetch_free(prefetch);
-    berth_close(checkpoint);
-    prefetch = NULL;
-    checkpoint = NULL;
+    free_prefetch();
+    close_opened();
 }
 
 /* load.method=auto would map what nobody has asked for yet: what it has become counts. */
@@ -343,16 +333,16 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
                              direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
 
     open_path("");
-    cr_assert_eq(berth_choose(checkpoint, &read, 1, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &read, 1, &error));
+    assert_ok(berth_load(checkpoint, NULL, NULL, &error));
+    assert_ok(berth_choose(checkpoint, NULL, 0, &error));
     evict_file();
     expect_none("it is memory of its own already");
     cr_expect_eq(cached_nbytes(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
     open_path("load.method=map");
-    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
-    cr_assert_eq(berth_choose(checkpoint, &direct, 1, &error), 0, "%s", error.message);
+    assert_ok(berth_load(checkpoint, NULL, NULL, &error));
+    assert_ok(berth_choose(checkpoint, &direct, 1, &error));
     begin_prefetch("");
     wait_for_all();
     cr_expect_geq(stats.asked_nbytes, N_TENSORS * TENSOR_NBYTES);
@@ -409,6 +399,7 @@ Test(prefetch, refuses_what_makes_no_sense)
     cr_expect_str_eq(error.message, "the prefetch is NULL");
     cr_expect_eq(berth_prefetch_get_stats(NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the pointer for the statistics is NULL");
+    checkpoint = NULL; /* the next one stands beside it */
     open_path("");
     begin_prefetch("");
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor, 0, -1, &error), BERTH_E_ARGUMENT);

@@ -263,8 +263,7 @@ Test(prefetch_faults, threads_that_cannot_start_fail_the_begin_w6)
         cr_expect_str_eq(error.message, expected);
         cr_expect_null(prefetch);
         bth_system_restore();
-        berth_close(checkpoint);
-        checkpoint = NULL;
+        close_opened();
     }
 }
 
@@ -285,14 +284,12 @@ Test(prefetch_faults, every_allocation_that_is_refused_fails_the_begin_and_leaks
                 cr_assert_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
             else
                 cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0);
-            berth_prefetch_free(prefetch);
+            free_prefetch();
         }
-        berth_close(checkpoint);
+        close_opened();
         cr_assert_eq(test_memory_seen().live_nbytes, 0, "allocation %d", (int)nth);
         test_memory_unwatch();
     }
-    prefetch = NULL;
-    checkpoint = NULL;
     cr_expect_gt(nth, 5);
 }
 
@@ -313,8 +310,7 @@ Test(prefetch_faults, an_error_that_nobody_is_told_goes_to_the_log)
     refuse(POPULATE, EFAULT);
     begin_prefetch("load.prefetch=populate");
     wait_until_idle();
-    berth_prefetch_free(prefetch);
-    prefetch = NULL;
+    free_prefetch();
     berth_set_log(NULL, NULL);
     cr_expect(strstr(logged, "cannot be loaded into memory"), "%s", logged);
     cr_expect(strncmp(logged, path, strlen(path)) == 0, "%s", logged);

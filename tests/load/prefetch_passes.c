@@ -37,9 +37,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
         cr_expect_eq(stats.n_passes_begun, n);
         cr_expect_eq(stats.n_passes_done, n);
         cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
-        berth_prefetch_free(prefetch);
     }
-    prefetch = NULL;
 }
 
 Test(prefetch_passes, brings_no_bytes_beyond_a_pass_into_memory)

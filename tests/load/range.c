@@ -8,6 +8,7 @@ TestSuite(range, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
 /* Of the long tensor "t3": nothing in it begins or ends where a chunk, a block or a unit does. */
 enum { LONG = 3, FIRST = 3, N = 499990 };
 #define LONG_NBYTES ((size_t)N * 8)
+#define IN_PIECES " io.threads=4 io.chunk_nbytes=65536"
 
 /* ---- who reads, and what ---- */
 
@@ -141,16 +142,15 @@ Test(range, has_its_bytes_whatever_the_way)
 /* T5 */
 Test(range, in_the_other_byte_order_is_swapped)
 {
-    static const char *const ways[] = {"load.method=read", "load.method=direct", "load.method=map"};
+    static const char *const ways[] = {"load.method=read" IN_PIECES, "load.method=direct" IN_PIECES,
+                                       "load.method=map" IN_PIECES};
     bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
 
     save_tensors(is_big ? "save.byteorder=little save.storage_alignment=1"
                         : "save.byteorder=big save.storage_alignment=1");
     for (size_t i = 0; i < 3; i++) {
-        char options[200];
-        (void)snprintf(options, sizeof options, "%s io.threads=3 io.chunk_nbytes=65536", ways[i]);
-        open_as(options);
-        expect_long(options);
+        open_as(ways[i]);
+        expect_long(ways[i]);
     }
 }
 
@@ -171,7 +171,7 @@ Test(range, of_a_source_is_asked_for_in_chunks)
     const berth_source source = {.read = counting_read, .nbytes = file_nbytes};
     const berth_params *call = only("io.threads=4 io.chunk_nbytes=65536", NULL);
 
-    cr_assert_eq(berth_open_source(&source, call, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open_source(&source, call, &checkpoint, &error));
     asked_nbytes = 0;
     expect_long("source");
     cr_expect_eq(asked_nbytes, LONG_NBYTES);
@@ -179,23 +179,21 @@ Test(range, of_a_source_is_asked_for_in_chunks)
 
 Test(range, of_a_record_is_read_in_the_same_way)
 {
-    static const char *const ways[] = {"load.method=read", "load.method=direct", ""};
+    static const char *const ways[] = {"load.method=read" IN_PIECES, "load.method=direct" IN_PIECES,
+                                       "" IN_PIECES};
     uint8_t *buffer = malloc(LONG_NBYTES);
     berth_archive *archive;
     berth_record record;
 
     for (size_t i = 0; i < 3; i++) {
-        char options[200];
-        (void)snprintf(options, sizeof options, "io.threads=4 io.chunk_nbytes=65536 %s", ways[i]);
-        cr_assert_eq(berth_archive_open(FROM_PATH(path), only(options, NULL), &archive, &error), 0,
-                     "%s", error.message);
+        assert_ok(berth_archive_open(FROM_PATH(path), only(ways[i], NULL), &archive, &error));
         cr_assert_eq(berth_archive_find(archive, "data/3", &record, &error), 0);
         count_reads();
         cr_expect_eq(berth_archive_read(archive, &record, buffer, LONG_NBYTES, FIRST * 8, &error),
                      0, "%s", error.message);
         bth_system_restore();
         cr_expect_eq(memcmp(buffer, (uint8_t *)elements[LONG] + FIRST * 8, LONG_NBYTES), 0);
-        cr_expect_geq(n_threads, 2, "%s", options);
+        cr_expect_geq(n_threads, 2, "%s", ways[i]);
         cr_expect(n_odd == 0 || i != 1 || !direct_reads_work());
         berth_archive_close(archive);
     }
@@ -213,7 +211,7 @@ Test(range, of_what_was_written_to_has_it)
     cr_assert_not_null(data);
     for (size_t at = 100; at < LONG_NBYTES; at += 100000)
         data[at] ^= 0xff;
-    cr_assert_eq(read_long(buffer), 0, "%s", error.message);
+    assert_ok(read_long(buffer));
     cr_expect_eq(memcmp(buffer, data + FIRST * 8, LONG_NBYTES), 0);
     cr_expect_eq(n_reads, 0);
     free(buffer);
@@ -224,13 +222,12 @@ Test(range, of_what_was_written_to_has_it)
 /* W8 */
 Test(range, that_cannot_be_read_names_record_and_byte)
 {
-    static const char *const ways[] = {"load.method=read", "load.method=direct"};
+    static const char *const ways[] = {"load.method=read" IN_PIECES,
+                                       "load.method=direct" IN_PIECES};
     uint8_t *buffer = malloc(LONG_NBYTES);
 
     for (size_t i = 0; i < 2; i++) {
-        char options[200];
-        (void)snprintf(options, sizeof options, "%s io.threads=4 io.chunk_nbytes=65536", ways[i]);
-        open_as(options);
+        open_as(ways[i]);
         const berth_tensor *tensor = tensor_at(LONG);
         n_reads_left = 5;
         bth_system.pread = failing_pread;
@@ -250,22 +247,21 @@ Test(range, that_cannot_be_read_names_record_and_byte)
 /* F2, W9 */
 Test(range, of_a_file_that_got_shorter_is_an_error_and_no_signal)
 {
-    static const char *const ways[] = {"load.method=map", "load.method=read", "load.method=direct",
-                                       "load.method=auto", "load.mmap=off"};
+    static const char *const ways[] = {"load.method=map" IN_PIECES, "load.method=read" IN_PIECES,
+                                       "load.method=direct" IN_PIECES, "load.method=auto" IN_PIECES,
+                                       "load.mmap=off" IN_PIECES};
     uint8_t *buffer = malloc(LONG_NBYTES);
 
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        char options[200];
-        (void)snprintf(options, sizeof options, "%s io.threads=4 io.chunk_nbytes=65536", ways[i]);
         save_tensors("save.storage_alignment=64");
-        open_as(options);
+        open_as(ways[i]);
         cr_assert_leq(berth_tensor_read(checkpoint, tensor_at(0), 0, 1, buffer, &error), 0);
         (void)berth_find_tensor(checkpoint, "t0", NULL);
         if (i == 0 || i == 3) /* it is mapped already, and nobody looks at the size again */
             cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(LONG), &error));
         cr_assert_eq(truncate(path, 2000000), 0);
-        cr_expect_eq(read_long(buffer), BERTH_E_TRUNCATED, "%s: %s", options, error.message);
-        cr_expect_str_eq(error.record, "data/3", "%s", options);
+        cr_expect_eq(read_long(buffer), BERTH_E_TRUNCATED, "%s: %s", ways[i], error.message);
+        cr_expect_str_eq(error.record, "data/3", "%s", ways[i]);
     }
     free(buffer);
 }

@@ -43,8 +43,7 @@ static struct counted open_counted(const char *options)
         .nbytes = file_nbytes, .name = "counted", .read = counted_read, .context = &counted};
     berth_stats stats;
 
-    cr_assert_eq(berth_open_source(&source, only(options, &stats), &checkpoint, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_open_source(&source, only(options, &stats), &checkpoint, &error));
     cr_expect_eq(stats.n_requests, counted.n_reads);
     close_opened();
     return counted;
@@ -140,8 +139,7 @@ static uint64_t requests_of_path(const char *options)
 {
     berth_stats stats;
 
-    cr_assert_eq(berth_open(path, only(options, &stats), &checkpoint, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_open(path, only(options, &stats), &checkpoint, &error));
     cr_expect_not_null(berth_find_tensor(checkpoint, "model.layers.0.weight", NULL));
     close_opened();
     return stats.n_requests;
@@ -155,8 +153,7 @@ static size_t requests_of_archive(void)
     berth_record record;
     char data[4] = "", *end;
 
-    cr_assert_eq(berth_archive_open(&source, only("load.check=directory", NULL), &archive, &error),
-                 0, "%s", error.message);
+    assert_ok(berth_archive_open(&source, only("load.check=directory", NULL), &archive, &error));
     size_t n_reads = counted.n_reads;
     cr_assert_eq(berth_archive_find(archive, ".format_version", &record, &error), 0);
     cr_assert_leq(record.nbytes, 3);
@@ -259,8 +256,7 @@ Test(reads, a_slow_source_is_asked_no_more_often)
     berth_source source = {.nbytes = file_nbytes, .read = counted_read, .context = &counted};
     berth_stats stats;
 
-    cr_assert_eq(berth_open_source(&source, only("", &stats), &checkpoint, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_open_source(&source, only("", &stats), &checkpoint, &error));
     cr_expect_eq(counted.n_reads, 2);
     cr_expect_geq(stats.total_seconds, 0.04);
 }

@@ -2,12 +2,14 @@
 /* Rows of tables through a bounded cache: what comes, what is read for it, who stays. */
 #include "tests/support/load/rows_scene.h"
 
+TestSuite(rows, .fini = end_rows);
+
 /* ---- what comes ---- */
 
 Test(rows, come_in_the_order_of_the_ids_repeated_or_not)
 {
     static const int64_t ids[] = {999, 0, 7, 7, 0, 500, 999, 7};
-    struct scene *scene = begin_rows(16, 16, "io.threads=1");
+    begin_rows(16, 16, "io.threads=1");
 
     use_rows(scene, ids, 8);
     use_rows(scene, ids + 2, 1);
@@ -18,7 +20,6 @@ Test(rows, come_in_the_order_of_the_ids_repeated_or_not)
     cr_expect_eq(stats.n_misses, 4);
     cr_expect_eq(stats.n_requests, 2);
     cr_expect_eq(stats.asked_nbytes, 4 * 64);
-    end_rows(scene);
 }
 
 Test(rows, any_number_of_threads_and_sets_gives_the_same)
@@ -29,7 +30,7 @@ Test(rows, any_number_of_threads_and_sets_gives_the_same)
 
     for (size_t k = 0; k < 4; k++) {
         const berth_rows_limits limits = {.cache_nbytes = 70000, .ways = ways[k]};
-        struct scene *scene = begin_rows_with(&limits, 3000, 16, "", options[k]);
+        begin_rows_with(&limits, 3000, 16, "", options[k]);
         uint64_t state = k;
         for (int round = 0; round < 60; round++) {
             for (size_t i = 0; i < 300; i++) {
@@ -40,7 +41,7 @@ Test(rows, any_number_of_threads_and_sets_gives_the_same)
         }
         cr_expect_gt(rows_stats_of(scene).n_evictions, 0);
         cr_expect_eq(rows_stats_of(scene).n_tickets, 0);
-        end_rows(scene);
+        end_rows();
     }
 }
 
@@ -53,13 +54,13 @@ Test(rows, of_any_length_lie_at_multiples_of_it_or_of_64)
 
     for (size_t k = 0; k < sizeof columns / sizeof *columns; k++) {
         const berth_rows_limits limits = {.cache_nbytes = 400000, .scratch_nbytes = 100000};
-        struct scene *scene = begin_rows_with(&limits, 10, columns[k], "", "io.threads=2");
+        begin_rows_with(&limits, 10, columns[k], "", "io.threads=2");
         berth_ticket ticket = prefetch_rows(scene, ids, 4);
         expect_rows(scene, ticket, ids, 4);
         cr_assert_eq(berth_rows_wait(scene->rows, ticket, pointers, NULL), 0);
         for (size_t i = 0; i < 4; i++)
             cr_expect_eq((uintptr_t)pointers[i] % alignments[k], 0, "%d columns", (int)columns[k]);
-        end_rows(scene);
+        end_rows();
     }
 }
 
@@ -72,27 +73,26 @@ Test(rows, are_in_this_machines_order_and_aligned_whatever_the_file_is)
 
     for (size_t k = 0; k < 3; k++) {
         const berth_rows_limits limits = {.cache_nbytes = 100000};
-        struct scene *scene = begin_rows_with(&limits, 3000, 9, saved_with[k], "io.threads=2");
+        begin_rows_with(&limits, 3000, 9, saved_with[k], "io.threads=2");
         use_rows(scene, ids, 7);
-        end_rows(scene);
+        end_rows();
     }
 }
 
 Test(rows, an_empty_request_has_a_ticket_too)
 {
-    struct scene *scene = begin_rows(4, 1, "io.threads=1");
+    begin_rows(4, 1, "io.threads=1");
     berth_ticket ticket = prefetch_rows(scene, NULL, 0);
 
     cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL, NULL), 0);
     release_rows(scene, ticket);
-    end_rows(scene);
 }
 
 Test(rows, several_tables_of_several_checkpoints_share_one_cache)
 {
     static const int64_t ids[] = {1, 0, 9, 5};
     const berth_rows_limits limits = {.cache_nbytes = 20000, .scratch_nbytes = 4000};
-    struct scene *scene = begin_rows_with(&limits, 10, 7, "", "io.threads=2");
+    begin_rows_with(&limits, 10, 7, "", "io.threads=2");
     struct scene other = {.rows = scene->rows, .n_columns = 30};
     struct scene third = {.rows = scene->rows, .n_columns = 3};
 
@@ -122,7 +122,7 @@ Test(rows, several_tables_of_several_checkpoints_share_one_cache)
         release_rows(scene, tickets[i]);
     use_rows(&other, ids, 4);
     use_rows(scene, ids, 4);
-    end_rows(scene);
+    end_rows();
     berth_close(other.checkpoint), berth_close(third.checkpoint);
     free(other.source.bytes), free(third.source.bytes);
 }
@@ -131,7 +131,7 @@ Test(rows, several_tables_of_several_checkpoints_share_one_cache)
 Test(rows, of_a_storage_that_is_memory_come_from_there)
 {
     static const int64_t id = 3;
-    struct scene *scene = begin_rows(4, 1, "io.threads=1");
+    begin_rows(4, 1, "io.threads=1");
     const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table", NULL);
     const void *pointer;
 
@@ -142,7 +142,6 @@ Test(rows, of_a_storage_that_is_memory_come_from_there)
     cr_assert_eq(berth_rows_wait(scene->rows, ticket, &pointer, NULL), 0);
     cr_expect_eq(*(const float *)pointer, 77);
     cr_expect_eq(scene->source.n_reads, 0);
-    end_rows(scene);
 }
 
 /* ---- what is read ---- */
@@ -151,7 +150,7 @@ Test(rows, neighbours_come_in_one_read_and_hits_in_none)
 {
     static const int64_t ids[] = {5, 8, 6, 900, 7, 10};
     const berth_rows_limits limits = {.cache_nbytes = 20000, .scratch_nbytes = 4000};
-    struct scene *scene = begin_rows_with(&limits, 1000, 16, "", "io.threads=1");
+    begin_rows_with(&limits, 1000, 16, "", "io.threads=1");
 
     use_rows(scene, ids, 6);
     cr_expect_eq(scene->source.n_reads, 2, "5 to 10, and 900");
@@ -163,13 +162,12 @@ Test(rows, neighbours_come_in_one_read_and_hits_in_none)
     cr_expect_eq(stats.read_nbytes, 7 * 64);
     use_rows(scene, ids, 6);
     cr_expect_eq(scene->source.n_reads, 2);
-    end_rows(scene);
 }
 
 Test(rows, that_two_tickets_ask_for_are_read_once)
 {
     static const int64_t first[] = {1, 500}, second[] = {500, 900};
-    struct scene *scene = begin_rows(8, 4, "io.threads=3");
+    begin_rows(8, 4, "io.threads=3");
 
     set_shut(&scene->source, true);
     berth_ticket one = prefetch_rows(scene, first, 2), two = prefetch_rows(scene, second, 2);
@@ -181,14 +179,13 @@ Test(rows, that_two_tickets_ask_for_are_read_once)
     release_rows(scene, one);
     expect_rows(scene, two, second, 2);
     release_rows(scene, two);
-    end_rows(scene);
 }
 
 /* Nobody waits for the first ticket: who waits for the second reads for both. */
 Test(rows, without_threads_are_read_by_who_waits_whoever_asked)
 {
     static const int64_t first[] = {1, 500}, second[] = {500};
-    struct scene *scene = begin_rows(8, 4, "io.threads=1");
+    begin_rows(8, 4, "io.threads=1");
     berth_ticket one = prefetch_rows(scene, first, 2), two = prefetch_rows(scene, second, 1);
 
     cr_expect_eq(scene->source.n_reads, 0);
@@ -197,39 +194,36 @@ Test(rows, without_threads_are_read_by_who_waits_whoever_asked)
     release_rows(scene, two);
     expect_rows(scene, one, first, 2);
     release_rows(scene, one);
-    end_rows(scene);
 }
 
 Test(rows, are_read_by_threads_while_nobody_waits)
 {
     static const int64_t ids[] = {1, 500, 900};
-    struct scene *scene = begin_rows(8, 4, "io.threads=2");
+    begin_rows(8, 4, "io.threads=2");
     berth_ticket ticket = prefetch_rows(scene, ids, 3);
 
     while (rows_stats_of(scene).n_reads < 3)
         usleep(1000);
     expect_rows(scene, ticket, ids, 3);
     release_rows(scene, ticket);
-    end_rows(scene);
 }
 
 Test(rows, released_before_they_are_there_are_read_and_kept)
 {
     static const int64_t ids[] = {1, 500, 900};
-    struct scene *scene = begin_rows(8, 4, "io.threads=1");
+    begin_rows(8, 4, "io.threads=1");
 
     release_rows(scene, prefetch_rows(scene, ids, 3));
     cr_expect_eq(scene->source.n_reads, 3);
     use_rows(scene, ids, 3);
     cr_expect_eq(scene->source.n_reads, 3);
-    end_rows(scene);
 }
 
 /* Threads that wait for a device do not wait for each other, however few processors there are. */
 Test(rows, are_waited_for_many_at_a_time)
 {
     const berth_rows_limits limits = {.cache_nbytes = 200000};
-    struct scene *scene = begin_rows_with(&limits, 30000, 16, "", "io.threads=8");
+    begin_rows_with(&limits, 30000, 16, "", "io.threads=8");
     int64_t ids[300];
 
     for (int64_t i = 0; i < 300; i++)
@@ -240,14 +234,13 @@ Test(rows, are_waited_for_many_at_a_time)
     cr_expect_eq(scene->source.n_reads, 300);
     cr_expect_geq(scene->source.most_at_once, 6);
     cr_expect_leq(scene->source.most_at_once, 8, "io.threads");
-    end_rows(scene);
 }
 
 /* ---- who stays, who goes ---- */
 
 Test(rows, touched_longest_ago_make_room)
 {
-    struct scene *scene = begin_rows(4, 1, "io.threads=1");
+    begin_rows(4, 1, "io.threads=1");
     int64_t id;
 
     for (id = 0; id < 4; id++)
@@ -260,13 +253,12 @@ Test(rows, touched_longest_ago_make_room)
     cr_expect_eq(scene->source.n_reads, 5);
     id = 1, use_rows(scene, &id, 1);
     cr_expect_eq(scene->source.n_reads, 6);
-    end_rows(scene);
 }
 
 Test(rows, that_live_tickets_hold_stay_and_others_go_to_the_scratch)
 {
     static const int64_t held[] = {1, 2, 3, 4}, others[] = {10, 20};
-    struct scene *scene = begin_rows(4, 2, "io.threads=2");
+    begin_rows(4, 2, "io.threads=2");
     berth_ticket holder = prefetch_rows(scene, held, 4);
 
     for (int round = 0; round < 3; round++)
@@ -279,15 +271,13 @@ Test(rows, that_live_tickets_hold_stay_and_others_go_to_the_scratch)
     release_rows(scene, holder);
     use_rows(scene, others, 2);
     cr_expect_eq(rows_stats_of(scene).n_evictions, 2);
-    end_rows(scene);
 }
 
 Test(rows, that_find_no_room_are_busy_and_nothing_changes)
 {
     static const int64_t held[] = {1, 2, 3, 4}, others[] = {10, 20, 30, 2};
-    struct scene *scene = begin_rows(5, 1, "io.threads=2");
+    begin_rows(5, 1, "io.threads=2");
     berth_ticket holder = prefetch_rows(scene, held, 4), ticket = 99;
-    berth_error error;
     int64_t free_one = 50;
 
     use_rows(scene, &free_one, 1);
@@ -308,15 +298,13 @@ Test(rows, that_find_no_room_are_busy_and_nothing_changes)
     expect_rows(scene, holder, held, 4);
     release_rows(scene, holder);
     use_rows(scene, others, 4);
-    end_rows(scene);
 }
 
 Test(rows, more_than_ever_find_room_are_told_from_busy)
 {
     static const int64_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
-    struct scene *scene = begin_rows(4, 2, "io.threads=1");
+    begin_rows(4, 2, "io.threads=1");
     berth_ticket ticket;
-    berth_error error;
 
     cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, ids, 8, &ticket, &error),
                  BERTH_E_MEMORY);
@@ -324,5 +312,4 @@ Test(rows, more_than_ever_find_room_are_told_from_busy)
                      "counted: 2 of 8 rows of table find no room, 128 bytes are missing: cache "
                      "and scratch are too small for one request of so many");
     use_rows(scene, ids, 6);
-    end_rows(scene);
 }

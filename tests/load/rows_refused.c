@@ -2,6 +2,8 @@
 /* Rows that do not come: ids, tickets, reads and limits that are wrong, each with its sentence. */
 #include "tests/support/load/rows_scene.h"
 
+TestSuite(rows_refused, .fini = end_rows);
+
 /* ---- errors ---- */
 
 Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
@@ -21,11 +23,10 @@ Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
          "counted: id 9223372036854775807, number 0 of the request, is no row of table, which "
          "has 1000"},
     };
-    struct scene *scene = begin_rows(4, 2, "io.threads=1");
+    begin_rows(4, 2, "io.threads=1");
 
     for (size_t k = 0; k < 4; k++) {
         berth_ticket ticket = 99;
-        berth_error error;
         cr_expect_eq(
             berth_rows_prefetch(scene->rows, scene->table, cases[k].ids, 3, &ticket, &error),
             BERTH_E_ARGUMENT);
@@ -34,16 +35,14 @@ Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
     }
     cr_expect_eq(rows_stats_of(scene).n_tickets, 0);
     cr_expect_eq(rows_stats_of(scene).n_misses, 0);
-    end_rows(scene);
 }
 
 Test(rows_refused, a_ticket_ends_once)
 {
     static const int64_t ids[] = {1, 2};
-    struct scene *scene = begin_rows(4, 2, "io.threads=1");
+    begin_rows(4, 2, "io.threads=1");
     berth_ticket old = prefetch_rows(scene, ids, 2);
     const void *pointers[2];
-    berth_error error;
     char expected[100];
 
     release_rows(scene, old);
@@ -61,7 +60,6 @@ Test(rows_refused, a_ticket_ends_once)
     cr_expect_eq(berth_rows_release(scene->rows, UINT64_MAX, NULL), BERTH_E_ARGUMENT);
     expect_rows(scene, new, ids, 2);
     release_rows(scene, new);
-    end_rows(scene);
 }
 
 Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
@@ -71,12 +69,12 @@ Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
 
     for (size_t k = 0; k < 2; k++) {
         test_memory_watch();
-        struct scene *scene = begin_rows(16, 2, options[k]);
+        begin_rows(16, 2, options[k]);
         prefetch_rows(scene, ids, 6);
         prefetch_rows(scene, ids, 3);
         for (int64_t id = 600; id < 620; id++) /* more than one lot of places */
             prefetch_rows(scene, &id, 0);
-        end_rows(scene);
+        end_rows();
         cr_expect_eq(test_memory_seen().live_nbytes, 0);
         test_memory_unwatch();
     }
@@ -85,9 +83,8 @@ Test(rows_refused, tickets_that_are_never_released_end_with_the_cache)
 Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
 {
     static const int64_t ids[] = {1, 500};
-    struct scene *scene = begin_rows(8, 4, "io.threads=1");
+    begin_rows(8, 4, "io.threads=1");
     const void *pointers[2];
-    berth_error error;
 
     scene->source.is_broken = true;
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
@@ -107,15 +104,13 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
     release_rows(scene, ticket);
     scene->source.is_broken = false;
     use_rows(scene, ids, 2);
-    end_rows(scene);
 }
 
 /* W8: the others have their rows all the same. */
 Test(rows_refused, that_another_ticket_could_not_read_fail_for_both)
 {
     static const int64_t good[] = {7}, first[] = {1, 500}, second[] = {500, 900}, third[] = {7, 8};
-    struct scene *scene = begin_rows(8, 4, "io.threads=1");
-    berth_error error;
+    begin_rows(8, 4, "io.threads=1");
 
     use_rows(scene, good, 1);
     scene->source.is_broken = true;
@@ -130,7 +125,6 @@ Test(rows_refused, that_another_ticket_could_not_read_fail_for_both)
     use_rows(scene, first, 2);
     release_rows(scene, one), release_rows(scene, two), release_rows(scene, three);
     use_rows(scene, second, 2);
-    end_rows(scene);
 }
 
 /* W9: rows that the cache has stay, of the others none is made up. */
@@ -138,45 +132,44 @@ Test(rows_refused, of_a_file_that_was_truncated_are_an_error)
 {
     static const int64_t kept[] = {1}, lost[] = {1, 999};
     const berth_rows_limits limits = {.cache_nbytes = 20000};
-    struct scene scene = {.n_columns = 16};
+    struct scene cut = {.n_columns = 16};
     char expected[300];
-    berth_error error;
 
     begin_scene("rows.pt");
-    make_source(&scene.source, 1000, 16, "");
-    test_write_file(path, scene.source.bytes, scene.source.nbytes);
-    cr_assert_eq(berth_open(path, NULL, &scene.checkpoint, NULL), 0);
-    const berth_tensor *tensor = berth_find_tensor(scene.checkpoint, "table", NULL);
+    make_source(&cut.source, 1000, 16, "");
+    test_write_file(path, cut.source.bytes, cut.source.nbytes);
+    cr_assert_eq(berth_open(path, NULL, &cut.checkpoint, NULL), 0);
+    const berth_tensor *tensor = berth_find_tensor(cut.checkpoint, "table", NULL);
     uint64_t last_at = tensor->storage->offset + 999 * 64;
-    cr_assert_eq(berth_rows_new(&limits, NULL, &scene.rows, NULL), 0);
-    cr_assert_eq(berth_rows_add(scene.rows, scene.checkpoint, tensor, &scene.table, NULL), 0);
-    use_rows(&scene, kept, 1);
+    cr_assert_eq(berth_rows_new(&limits, NULL, &cut.rows, NULL), 0);
+    cr_assert_eq(berth_rows_add(cut.rows, cut.checkpoint, tensor, &cut.table, NULL), 0);
+    use_rows(&cut, kept, 1);
     cr_assert_eq(truncate(path, (off_t)last_at + 63), 0);
-    berth_ticket ticket = prefetch_rows(&scene, lost, 2);
-    cr_expect_eq(berth_rows_wait(scene.rows, ticket, NULL, &error), BERTH_E_TRUNCATED);
+    berth_ticket ticket = prefetch_rows(&cut, lost, 2);
+    cr_expect_eq(berth_rows_wait(cut.rows, ticket, NULL, &error), BERTH_E_TRUNCATED);
     (void)snprintf(expected, sizeof expected,
                    "%s: \"table\": data/0 at byte %llu: the file ends here, 1 bytes too early",
                    path, (unsigned long long)last_at + 63);
     cr_expect_str_eq(error.message, expected);
-    release_rows(&scene, ticket);
-    use_rows(&scene, kept, 1);
-    berth_rows_free(scene.rows);
-    berth_close(scene.checkpoint);
-    free(scene.source.bytes);
+    release_rows(&cut, ticket);
+    use_rows(&cut, kept, 1);
+    berth_rows_free(cut.rows);
+    berth_close(cut.checkpoint);
+    free(cut.source.bytes);
     end_scene();
 }
 
 /* ---- limits ---- */
 
 static int new_rows(uint64_t cache_nbytes, uint64_t scratch_nbytes, unsigned ways,
-                    const char *options, berth_error *error)
+                    const char *options)
 {
     const berth_rows_limits limits = {
         .cache_nbytes = cache_nbytes, .scratch_nbytes = scratch_nbytes, .ways = ways};
     berth_rows *rows;
 
     patch(options);
-    int status = berth_rows_new(&limits, NULL, &rows, error);
+    int status = berth_rows_new(&limits, NULL, &rows, &error);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     cr_expect_eq(!rows, status < 0);
     berth_rows_free(rows);
@@ -185,21 +178,20 @@ static int new_rows(uint64_t cache_nbytes, uint64_t scratch_nbytes, unsigned way
 
 Test(rows_refused, limits_that_cannot_be_are_refused_at_once)
 {
-    berth_error error;
     berth_rows *rows;
 
-    cr_expect_eq(new_rows(4000, 96, 0, "io.memory_nbytes=4096", &error), 0);
-    cr_expect_eq(new_rows(4000, 97, 0, "io.memory_nbytes=4096", &error), BERTH_E_MEMORY);
+    cr_expect_eq(new_rows(4000, 96, 0, "io.memory_nbytes=4096"), 0);
+    cr_expect_eq(new_rows(4000, 97, 0, "io.memory_nbytes=4096"), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message, "a cache of 4000 bytes and a scratch of 97, but "
                                     "io.memory_nbytes=4096: 1 bytes are missing");
-    cr_expect_eq(new_rows(4096, 0, 0, "io.memory_nbytes=4096", &error), BERTH_E_MEMORY,
+    cr_expect_eq(new_rows(4096, 0, 0, "io.memory_nbytes=4096"), BERTH_E_MEMORY,
                  "scratch is not for nothing");
-    cr_expect_eq(new_rows(0, 1000, 0, "", &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(new_rows(0, 1000, 0, ""), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "there are no limits, or a cache of 0 bytes");
-    cr_expect_eq(new_rows(1000, 1000, 65, "", &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(new_rows(1000, 1000, 65, ""), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "a row can be in at most 64 lines, not 65");
-    cr_expect_eq(new_rows(UINT64_MAX, 5, 0, "", &error), BERTH_E_MEMORY);
-    cr_expect_eq(new_rows(UINT64_MAX / 2, 5, 0, "", &error), BERTH_E_MEMORY);
+    cr_expect_eq(new_rows(UINT64_MAX, 5, 0, ""), BERTH_E_MEMORY);
+    cr_expect_eq(new_rows(UINT64_MAX / 2, 5, 0, ""), BERTH_E_MEMORY);
     cr_expect_eq(berth_rows_new(NULL, NULL, &rows, &error), BERTH_E_ARGUMENT);
     cr_expect_null(rows);
     berth_rows_limits later = {.cache_nbytes = 4096, .reserved[4] = 1};
@@ -224,12 +216,11 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
          "missing"},
         {{.cache_nbytes = 336, .scratch_nbytes = 68, .ways = 4}, NULL},
     };
-    struct scene *scene = begin_rows(4, 2, "io.threads=1");
+    begin_rows(4, 2, "io.threads=1");
     const berth_tensor *tensor = berth_find_tensor(scene->checkpoint, "table", NULL);
 
     for (size_t k = 0; k < 4; k++) {
         berth_rows *rows;
-        berth_error error;
         size_t table;
         cr_assert_eq(berth_rows_new(&cases[k].limits, NULL, &rows, NULL), 0);
         int status = berth_rows_add(rows, scene->checkpoint, tensor, &table, &error);
@@ -237,16 +228,14 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
         cr_expect_str_eq(error.message, cases[k].message ? cases[k].message : "");
         berth_rows_free(rows);
     }
-    end_rows(scene);
 }
 
 Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
 {
     static const int64_t ids[] = {1, 2};
     const berth_rows_limits limits = {.cache_nbytes = 20000, .scratch_nbytes = 4000};
-    struct scene *scene = begin_rows_with(&limits, 10, 16, "", "io.threads=1");
+    begin_rows_with(&limits, 10, 16, "", "io.threads=1");
     struct scene other = {.rows = scene->rows, .n_columns = 17};
-    berth_error error;
 
     make_source(&other.source, 10, 17, "");
     other.checkpoint = open_source(&other.source);
@@ -261,7 +250,7 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error), 0);
     use_rows(&other, ids, 2);
     use_rows(scene, ids, 2);
-    end_rows(scene);
+    end_rows();
     berth_close(other.checkpoint);
     free(other.source.bytes);
 }
@@ -270,10 +259,9 @@ Test(rows_refused, of_what_has_none_are_refused)
 {
     static const float six[6];
     static const int64_t flat[] = {160}, two[] = {10, 16}, transposed[] = {1, 10}, none[] = {10, 0};
-    struct scene *scene = begin_rows(4, 2, "io.threads=1");
+    begin_rows(4, 2, "io.threads=1");
     const berth_tensor *table = berth_find_tensor(scene->checkpoint, "table", NULL);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_error error;
     size_t number;
     berth_tensor tensors[] = {*table, *table, *table, *table, *table, *table};
     static const struct {
@@ -305,15 +293,13 @@ Test(rows_refused, of_what_has_none_are_refused)
     cr_expect_eq(berth_rows_add(scene->rows, NULL, table, &number, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_add(NULL, scene->checkpoint, table, &number, &error), BERTH_E_ARGUMENT);
     berth_tree_free(tree);
-    end_rows(scene);
 }
 
 Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
 {
     static const int64_t shape[] = {10, 32}, ids[] = {0, 9};
-    struct scene *scene =
-        begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000, .scratch_nbytes = 1000}, 100,
-                        16, "", "io.threads=1");
+    begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000, .scratch_nbytes = 1000}, 100, 16,
+                    "", "io.threads=1");
     berth_tensor part = *berth_find_tensor(scene->checkpoint, "table", NULL);
     static const int64_t stride[] = {32, 1};
     const void *pointers[2];
@@ -327,19 +313,15 @@ Test(rows_refused, a_part_of_a_tensor_is_a_table_too)
     cr_expect_eq(((const float *)pointers[0])[0], table_element(50, 0));
     cr_expect_eq(((const float *)pointers[1])[31], table_element(69, 15));
     part.storage_offset += 50 * 16; /* T2: past the end */
-    berth_error error;
     cr_expect_eq(berth_rows_add(scene->rows, scene->checkpoint, &part, &scene->table, &error),
                  BERTH_E_TENSOR);
-    end_rows(scene);
 }
 
 Test(rows_refused, of_an_empty_table_there_are_none)
 {
     static const int64_t id = 0;
-    struct scene *scene =
-        begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000}, 0, 16, "", "");
+    begin_rows_with(&(berth_rows_limits){.cache_nbytes = 10000}, 0, 16, "", "");
     berth_ticket ticket;
-    berth_error error;
 
     cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, &id, 1, &ticket, &error),
                  BERTH_E_ARGUMENT);
@@ -349,5 +331,4 @@ Test(rows_refused, of_an_empty_table_there_are_none)
     cr_expect_eq(berth_rows_prefetch(scene->rows, 0, NULL, 1, &ticket, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_prefetch(scene->rows, 0, &id, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_rows_prefetch(NULL, 0, &id, 1, &ticket, &error), BERTH_E_ARGUMENT);
-    end_rows(scene);
 }

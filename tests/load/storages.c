@@ -25,7 +25,7 @@ TestSuite(storages, .init = begin_sample_file, .fini = tear_down);
 static void open_at(const char *at, const char *options, berth_stats *stats)
 {
     close_opened();
-    cr_assert_eq(berth_open(at, only(options, stats), &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open(at, only(options, stats), &checkpoint, &error));
 }
 
 static void open_path(const char *options)
@@ -262,8 +262,7 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
                      0);
         moved_nbytes = 0;
         const berth_tensor *tensor = berth_as_tensor(berth_root(checkpoint));
-        cr_assert_eq(berth_tensor_read(checkpoint, tensor, first, n, got, &error), 0, "%s",
-                     error.message);
+        assert_ok(berth_tensor_read(checkpoint, tensor, first, n, got, &error));
         for (int64_t k = 0; k < n; k++) {
             int64_t at = first + k;
             cr_assert_eq(got[k], at / N_SEEN * N_COLUMNS + at % N_SEEN + 2);

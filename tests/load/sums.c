@@ -12,7 +12,6 @@ static uint8_t elements[N_BYTES];
 
 static void set_up(void)
 {
-    static const int64_t shape[] = {N_BYTES};
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
     char name[] = "t0";
@@ -20,7 +19,7 @@ static void set_up(void)
     for (size_t i = 0; i < N_BYTES; i++)
         elements[i] = (uint8_t)(i * 13 + (i >> 9));
     for (; name[1] < '0' + N_TENSORS; name[1]++)
-        berth_dict_set(root, name, test_tensor(tree, BERTH_UINT8, elements, 1, shape));
+        berth_dict_set(root, name, test_vector(tree, BERTH_UINT8, elements, N_BYTES));
     save_file(root, "");
     berth_tree_free(tree);
     open_file("");
@@ -64,7 +63,7 @@ static int try_sums(const char *options, bool from_path)
 
 static void open_sums(const char *options, bool from_path)
 {
-    cr_assert_eq(try_sums(options, from_path), 0, "%s", error.message);
+    assert_ok(try_sums(options, from_path));
 }
 
 /* ---- the tests ---- */
@@ -75,7 +74,7 @@ Test(sums, storages_that_are_read_are_left_for_then_and_read_once)
     uint64_t opening_nbytes = read_nbytes;
     cr_expect_lt(opening_nbytes, 400000, "%llu", (unsigned long long)opening_nbytes);
     cr_expect_eq(stats_at(0).crc32, BERTH_CRC_UNCHECKED);
-    cr_assert_eq(berth_load(checkpoint, NULL, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_load(checkpoint, NULL, NULL, &error));
     for (size_t i = 0; i < N_TENSORS; i++)
         cr_expect_eq(stats_at(i).crc32, BERTH_CRC_GOOD);
     cr_expect_lt(read_nbytes - opening_nbytes, N_TENSORS * N_BYTES + 2000);
@@ -136,7 +135,7 @@ Test(sums, a_method_that_is_chosen_later_checks_too)
 
     file[places[4]] ^= 1;
     open_sums("load.method=read", true);
-    cr_assert_eq(berth_choose(checkpoint, &rule, 1, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, &rule, 1, &error));
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(3), &error));
     cr_expect_eq(stats_at(3).crc32, BERTH_CRC_GOOD);
     cr_expect_null(berth_tensor_data(checkpoint, tensor_at(4), &error));
@@ -163,9 +162,7 @@ Test(sums, a_fetch_with_checks_sums_what_open_did_not)
 {
     open_sums("load.check=none", false);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(0), &error));
-    cr_assert_eq(
-        berth_load(checkpoint, NULL, only("load.check=data load.method=read", NULL), &error), 0,
-        "%s", error.message);
+    assert_ok(berth_load(checkpoint, NULL, only("load.check=data load.method=read", NULL), &error));
     cr_expect_eq(stats_at(0).crc32, BERTH_CRC_UNCHECKED);
     for (size_t i = 1; i < N_TENSORS; i++)
         cr_expect_eq(stats_at(i).crc32, BERTH_CRC_GOOD);
@@ -199,7 +196,7 @@ Test(sums, no_memory_to_sum_a_storage_is_told)
     const berth_params *call = only("load.check=data io.threads=1 load.head_nbytes=2000", NULL);
 
     test_memory_watch();
-    cr_assert_eq(berth_open_source(&source, call, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open_source(&source, call, &checkpoint, &error));
     const berth_tensor *tensor = tensor_at(1); /* names are made */
     do {
         test_memory_refuse(++nth, false); /* the first is for the name of its record */

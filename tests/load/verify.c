@@ -61,7 +61,7 @@ static void save_many(size_t n, size_t first, size_t step, const char *options)
                        test_vector(tree, BERTH_UINT8, data, (int64_t)(first + i * step)));
     }
     patch(options);
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     berth_tree_free(tree);
     free(data);
@@ -299,7 +299,7 @@ Test(verify, records_without_sums_are_counted)
     struct told told = {0};
 
     save_many(20, 300, 1, "save.compute_crc32=off");
-    cr_assert_eq(verify_with("", note, &told), 0, "%s", error.message);
+    assert_ok(verify_with("", note, &told));
     cr_expect_eq(verdict.n_unverified, 26);
     cr_expect_eq(verdict.n_verified, 0);
     cr_expect_eq(verdict.n_bad, 0);

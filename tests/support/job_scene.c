@@ -29,8 +29,7 @@ void begin_jobs(void)
     add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);
     add("steps", (berth_tensor){.dtype = BERTH_INT64, .data = steps}, 3);
     berth_dict_set(state, "epoch", berth_make_int(tree, 7));
-    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &expected_nbytes), OF_VALUE(state), NULL, &error),
-                 0, "%s", error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &expected_nbytes), OF_VALUE(state), NULL, &error));
     expected = malloc(expected_nbytes);
     memcpy(expected, bytes, expected_nbytes);
     berth_free(bytes);

@@ -19,7 +19,7 @@ const berth_params *only(const char *options, berth_stats *stats)
     berth_config_free(config);
     config = berth_config_new(NULL);
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_config_apply(config, options, &error), 0, "%s", error.message);
+    assert_ok(berth_config_apply(config, options, &error));
     call = (berth_params){.config = config, .stats = stats};
     return &call;
 }
@@ -28,7 +28,7 @@ void open_as(const char *options)
 {
     close_opened();
     patch(options);
-    cr_assert_eq(berth_open(path, NULL, &checkpoint, &error), 0, "%s", error.message);
+    assert_ok(berth_open(path, NULL, &checkpoint, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
 }
 
@@ -36,8 +36,7 @@ berth_stats fetched(const berth_selection *selection)
 {
     berth_stats stats = {0};
 
-    cr_assert_eq(berth_load(checkpoint, selection, &(berth_params){.stats = &stats}, &error), 0,
-                 "%s", error.message);
+    assert_ok(berth_load(checkpoint, selection, &(berth_params){.stats = &stats}, &error));
     return stats;
 }
 

@@ -32,5 +32,5 @@ void patch(const char *options)
 {
     berth_error error;
 
-    cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
+    assert_ok(berth_config_patch(options, &error));
 }

@@ -75,6 +75,9 @@ bool test_is_long(void);
 #define JOB_IS(job, event) (berth_job_wait(job, event, 0, NULL) != BERTH_E_TIMEOUT)
 #define NAMED(name) (&(const berth_params){.archive_name = name})
 
+/* The call succeeds, or the test ends with the sentence in `error`. */
+#define assert_ok(call) cr_assert_eq(call, 0, "%s", error.message)
+
 berth_plan_info test_plan_info(const berth_plan *plan);
 
 /* Ends the process. */

@@ -89,7 +89,7 @@ static void add_pickle(berth_tree *tree, const berth_value *root)
     error = (berth_error){0};
     free_records();
     sample.tree = tree;
-    cr_assert_eq(bth_pickle_write(root, false, &sample.pickled, &error), 0, "%s", error.message);
+    assert_ok(bth_pickle_write(root, false, &sample.pickled, &error));
     add_record("data.pkl", sample.pickled.bytes, sample.pickled.nbytes);
     add_text(".format_version", "1");
 }
@@ -171,9 +171,8 @@ void save_file(const berth_value *root, const char *options)
 {
     void *saved;
 
-    cr_assert_eq(
-        berth_save_to(TO_MEMORY(&saved, &file_nbytes), OF_VALUE(root), only(options, NULL), &error),
-        0, "%s", error.message);
+    assert_ok(berth_save_to(TO_MEMORY(&saved, &file_nbytes), OF_VALUE(root), only(options, NULL),
+                            &error));
     free(file);
     file = memcpy(malloc(file_nbytes), saved, file_nbytes);
     berth_free(saved);
@@ -244,8 +243,7 @@ void expect_floats(const char *name, const float *expected, int64_t n)
 
     cr_assert_not_null(tensor, "%s", name);
     cr_assert_eq(berth_tensor_numel(tensor), n);
-    cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, n, elements, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_tensor_read(checkpoint, tensor, 0, n, elements, &error));
     cr_expect_arr_eq(elements, expected, (size_t)n * sizeof(float), "%s", name);
 }
 

@@ -36,7 +36,7 @@ void save_parts(const char *options)
         (void)snprintf(name, sizeof name, "part%zu", i);
         berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
     }
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     berth_tree_free(tree);
 }
@@ -75,14 +75,26 @@ void end_devices(void)
 
 void place_all(const berth_storage_rule *rule)
 {
-    cr_assert_eq(berth_choose(checkpoint, rule, 1, &error), 0, "%s", error.message);
+    assert_ok(berth_choose(checkpoint, rule, 1, &error));
+}
+
+void open_as_they_were(const char *options)
+{
+    open_as(options);
+    place_all(&as_they_were);
+}
+
+void load_as_they_were(const char *options)
+{
+    open_as_they_were(options);
+    (void)fetched(NULL);
 }
 
 bth_device_handle *device_named(const char *name)
 {
     bth_device_handle *device;
 
-    cr_assert_eq(bth_device_open(name, &device, &error), 0, "%s", error.message);
+    assert_ok(bth_device_open(name, &device, &error));
     return device;
 }
 
@@ -90,8 +102,7 @@ uintptr_t address_at(size_t i)
 {
     uintptr_t address;
 
-    cr_assert_eq(berth_tensor_device_address(checkpoint, tensor_at(i), &address, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_tensor_device_address(checkpoint, tensor_at(i), &address, &error));
     return address;
 }
 
@@ -100,8 +111,7 @@ void expect_bytes(const char *name, uintptr_t address, size_t i)
     size_t nbytes = parts[i].n_words * 4;
     uint8_t *bytes = malloc(nbytes + 1);
 
-    cr_assert_eq(bth_device_read(device_named(name), bytes, address, nbytes, NULL, &error), 0, "%s",
-                 error.message);
+    assert_ok(bth_device_read(device_named(name), bytes, address, nbytes, NULL, &error));
     cr_expect_eq(memcmp(bytes, words[i], nbytes), 0, "part%zu on %s", i, name);
     free(bytes);
 }

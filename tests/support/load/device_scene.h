@@ -40,6 +40,9 @@ void begin_devices(void);
 void close_all(void);
 void end_devices(void);
 void place_all(const berth_storage_rule *rule);
+/* Opens the file, with each storage to go where it was; `load_` loads all of them, too. */
+void open_as_they_were(const char *options);
+void load_as_they_were(const char *options);
 bth_device_handle *device_named(const char *name);
 uintptr_t address_at(size_t i);
 

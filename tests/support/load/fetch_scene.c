@@ -17,7 +17,7 @@ void save_tensors(const char *options)
                        test_vector(tree, dtype, elements[i],
                                    (int64_t)(lengths[i] * 4 / berth_dtype_nbytes(dtype))));
     }
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     berth_tree_free(tree);
     free(file);

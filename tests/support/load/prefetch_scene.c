@@ -6,7 +6,6 @@ berth_prefetch_stats stats;
 
 void begin_prefetches(void)
 {
-    static const int64_t shape[] = {TENSOR_NBYTES / 4};
     uint32_t *elements = malloc(TENSOR_NBYTES);
     berth_tree *tree = berth_tree_new(NULL);
     berth_value *root = berth_make_dict(tree);
@@ -17,18 +16,23 @@ void begin_prefetches(void)
         elements[i] = (uint32_t)i;
     for (int i = 0; i < N_TENSORS; i++) {
         (void)snprintf(name, sizeof name, "t%d", i);
-        berth_tensor tensor = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
-        berth_dict_set(root, name, berth_make_tensor(tree, &tensor));
+        berth_dict_set(root, name, test_vector(tree, BERTH_FLOAT32, elements, TENSOR_NBYTES / 4));
     }
-    cr_assert_eq(berth_save(path, root, NULL, &error), 0, "%s", error.message);
+    assert_ok(berth_save(path, root, NULL, &error));
     berth_tree_free(tree);
     free(elements);
+}
+
+void free_prefetch(void)
+{
+    berth_prefetch_free(prefetch);
+    prefetch = NULL;
 }
 
 void end_prefetches(void)
 {
     bth_system_restore();
-    berth_prefetch_free(prefetch);
+    free_prefetch();
     close_opened();
     end_scene();
 }
@@ -70,7 +74,9 @@ int try_to_open(const char *options)
 
 void open_path(const char *options)
 {
-    cr_assert_eq(try_to_open(options), 0, "%s", error.message);
+    free_prefetch();
+    close_opened();
+    assert_ok(try_to_open(options));
 }
 
 int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
@@ -81,14 +87,14 @@ int try_to_begin(const berth_selection *what, uint32_t flags, const char *option
 
 void begin_prefetch(const char *options)
 {
-    cr_assert_eq(try_to_begin(NULL, 0, options, &prefetch), 0, "%s", error.message);
+    free_prefetch();
+    assert_ok(try_to_begin(NULL, 0, options, &prefetch));
 }
 
 void advance_through_all(void)
 {
     for (size_t i = 0; i < N_TENSORS; i++)
-        cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0, "%s",
-                     error.message);
+        assert_ok(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error));
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }
 
@@ -107,6 +113,6 @@ void wait_until_idle(void)
 
 void wait_for_all(void)
 {
-    cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0, "%s", error.message);
+    assert_ok(berth_prefetch_wait(prefetch, &error));
     berth_prefetch_get_stats(prefetch, &stats, NULL);
 }

@@ -20,6 +20,7 @@
 extern berth_prefetch *prefetch;
 extern berth_prefetch_stats stats;
 void begin_prefetches(void);
+void free_prefetch(void);
 void end_prefetches(void);
 
 /* The file leaves memory, or the test is skipped: not every file system lets it. */
@@ -32,6 +33,7 @@ int try_to_open(const char *options);
 void open_path(const char *options);
 int try_to_begin(const berth_selection *what, uint32_t flags, const char *options,
                  berth_prefetch **begun);
+/* In the place of the one before. */
 void begin_prefetch(const char *options);
 
 /* The consumer goes through all tensors. */

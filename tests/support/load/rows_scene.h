@@ -13,7 +13,7 @@
 #include "config/options.h"
 #include "load/rows/rows.h"
 #include "tests/support/load/describe.h"
-#include "tests/support/scene.h"
+#include "tests/support/opened.h"
 
 /* A table's element: row, then column. */
 float table_element(int64_t row, int64_t column);
@@ -45,14 +45,16 @@ struct scene {
 };
 void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const char *options);
 berth_checkpoint *open_source(struct source *source);
-struct scene *begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_columns,
-                              const char *saved_with, const char *options);
-struct scene *begin_rows(unsigned ways, unsigned n_slots, const char *options);
-void end_rows(struct scene *scene);
-berth_ticket prefetch_rows(struct scene *scene, const int64_t *ids, size_t n);
-void expect_rows(struct scene *scene, berth_ticket ticket, const int64_t *ids, size_t n);
-void release_rows(struct scene *scene, berth_ticket ticket);
-void use_rows(struct scene *scene, const int64_t *ids, size_t n);
-berth_rows_stats rows_stats_of(struct scene *scene);
+extern struct scene *scene; /* of a test: the last one that was begun */
+
+void begin_rows_with(const berth_rows_limits *limits, int64_t n_rows, int64_t n_columns,
+                     const char *saved_with, const char *options);
+void begin_rows(unsigned ways, unsigned n_slots, const char *options);
+void end_rows(void);
+berth_ticket prefetch_rows(struct scene *of, const int64_t *ids, size_t n);
+void expect_rows(struct scene *of, berth_ticket ticket, const int64_t *ids, size_t n);
+void release_rows(struct scene *of, berth_ticket ticket);
+void use_rows(struct scene *of, const int64_t *ids, size_t n);
+berth_rows_stats rows_stats_of(struct scene *of);
 
 #endif

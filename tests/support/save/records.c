@@ -65,8 +65,8 @@ struct berth_config config_of(const char *assignments)
     berth_error error;
 
     bth_error_clear(&error);
-    cr_assert_eq(berth_config_patch(assignments, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0, "%s", error.message);
+    assert_ok(berth_config_patch(assignments, &error));
+    assert_ok(bth_config_resolve(NULL, &config, &error));
     berth_config_unpatch(&error);
     return config;
 }
