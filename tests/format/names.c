@@ -46,11 +46,6 @@ static berth_value *tensor(void)
     return vector(BERTH_FLOAT32, 1);
 }
 
-static berth_value *text(const char *string)
-{
-    return berth_make_str(tree, string, strlen(string));
-}
-
 /* Of a tree that was made without a failure. */
 static void walk(const berth_value *root)
 {
