@@ -130,7 +130,8 @@ typedef enum berth_status {
     BERTH_E_TRUNCATED = -19,      /* the file ends too early */
     BERTH_E_UNSUPPORTED = -20,    /* valid, but cannot be expressed here */
     BERTH_E_DEVICE = -21,         /* a device failed, or does not exist */
-    BERTH_E_BUSY = -22            /* live tickets hold the row cache */
+    BERTH_E_BUSY = -22,           /* live tickets hold the row cache */
+    BERTH_E_TIMEOUT = -23         /* not done within the given time */
 } berth_status;
 
 /* The value of `berth_error.offset` if the error concerns no byte of a file. */
@@ -174,7 +175,7 @@ BERTH_API const char *berth_status_name(int status);
  * more that storages are read into: that is mapped in large pages, where the system has them.
  *
  * `reallocate` works as realloc does: NULL allocates, nbytes 0 frees. If there is no memory it
- * returns NULL and the old block stays valid.
+ * returns NULL and the old block stays valid. This struct never changes.
  * Threads: Berth calls it from several threads at once.
  */
 typedef struct berth_allocator {
@@ -346,10 +347,16 @@ typedef struct berth_tensor {
 
 /*
  * The number of elements: the product of the shape.
- * Returns: the number; 0 for NULL.
+ * Returns: the number; 0 for NULL. It is exact for tensors that Berth returned.
  * Threads: any.
  */
-BERTH_API int64_t berth_tensor_numel(const berth_tensor *tensor);
+static inline int64_t berth_tensor_numel(const berth_tensor *tensor)
+{
+    uint64_t numel = tensor ? 1 : 0;
+    for (int32_t i = 0; tensor && i < tensor->rank; i++)
+        numel *= (uint64_t)tensor->shape[i];
+    return (int64_t)numel;
+}
 
 /*
  * The size of all elements in bytes: their number times the size of an item, rounded up for dtypes
@@ -360,10 +367,21 @@ BERTH_API int64_t berth_tensor_numel(const berth_tensor *tensor);
 BERTH_API uint64_t berth_tensor_nbytes(const berth_tensor *tensor);
 
 /*
- * Whether the elements lie in row-major order without gaps.
- * Threads: any.
+ * Whether the elements lie in row-major order without gaps. A tensor without elements is
+ * contiguous. Returns: false for NULL. Threads: any.
  */
-BERTH_API bool berth_tensor_is_contiguous(const berth_tensor *tensor);
+static inline bool berth_tensor_is_contiguous(const berth_tensor *tensor)
+{
+    bool contiguous = tensor != NULL;
+    uint64_t stride = 1; /* of this dimension, if there are no gaps */
+    for (int32_t i = tensor ? tensor->rank : 0; i-- > 0; stride *= (uint64_t)tensor->shape[i]) {
+        if (tensor->shape[i] == 0)
+            return true;
+        if (tensor->shape[i] != 1 && (uint64_t)tensor->stride[i] != stride)
+            contiguous = false;
+    }
+    return contiguous;
+}
 
 /*
  * Makes a storage from memory of the host.
@@ -872,14 +890,13 @@ typedef struct berth_option {
     uint64_t reserved[4];
 } berth_option;
 
-/* The number of options. */
-BERTH_API size_t berth_config_count(void);
-
 /*
- * Describes option i, in the order of the table.
- * Errors: BERTH_E_NOT_FOUND: there is no option i.
+ * The name of option i, for a loop over all options.
+ * Returns: "save.compute_crc32", ...; NULL: there is no option i.
+ * Lifetime: static.
+ * Threads: any.
  */
-BERTH_API int berth_config_at(size_t i, berth_option *option, berth_error *error);
+BERTH_API const char *berth_config_name(size_t i);
 
 /*
  * Describes the option of a name or an alias.
@@ -1281,18 +1298,24 @@ BERTH_API BERTH_MUST_CHECK int berth_save_begin(const berth_target *target,
                                                 berth_error *error);
 /*
  * Waits for an event of the job. Can be called again.
+ * Parameters: seconds: at most so long; 0: only look; less than 0: without a limit.
  * Returns: for BERTH_JOB_DONE, what berth_save_to would have returned. For BERTH_JOB_STAGED, 0,
  * even if the job fails later; or the error with which it ended before. Then it reads nothing of
  * the caller's any more, either.
- * Threads: any, but not the job's own callbacks.
+ * Errors: BERTH_E_TIMEOUT: the event was not there in time; the job goes on.
+ * Threads: any. The job's own callbacks may look, but must not wait.
  */
-BERTH_API BERTH_MUST_CHECK int berth_job_wait(berth_job *job, berth_job_event event,
+BERTH_API BERTH_MUST_CHECK int berth_job_wait(berth_job *job, berth_job_event event, double seconds,
                                               berth_error *error);
-/* Returns: whether berth_job_wait would return at once. Threads: any. */
-BERTH_API bool berth_job_is(berth_job *job, berth_job_event event);
-/* Sets bytes written, about ten times a second, and of the whole file. Either may be NULL.
- * Threads: any. */
+
+/*
+ * How far a job is.
+ * Parameters: done_nbytes: bytes written, counted about ten times a second. total_nbytes: of the
+ * whole file. Either may be NULL. Both are 0 for NULL as job.
+ * Threads: any.
+ */
 BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes);
+
 /*
  * Stops the job, and does not wait for that: no write begins any more, those under way end, and
  * the job ends with BERTH_E_CANCELLED.
@@ -1301,6 +1324,7 @@ BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_
  * Threads: any, and the job's own callbacks.
  */
 BERTH_API bool berth_job_cancel(berth_job *job);
+
 /*
  * Waits until the job is done, and frees it. The job goes on to its end unless it was cancelled.
  * If it failed and nobody has waited for it, the log reports the error. NULL: nothing.
@@ -1596,6 +1620,7 @@ typedef struct berth_named_tensor {
     uint64_t offset;          /* of the first element in the file; BERTH_NO_OFFSET: meta */
     bool parameter;
     bool requires_grad;
+    uint64_t reserved[4];
 } berth_named_tensor;
 
 /*
@@ -1672,6 +1697,7 @@ typedef struct berth_selection {
                             fnmatch(3); * also matches dots. NULL: none */
     const berth_tensor *const *tensors; /* of this checkpoint */
     size_t n_tensors;
+    uint64_t reserved[4]; /* 0 */
 } berth_selection;
 
 /* How a storage becomes memory: the values of load.method. */
@@ -1790,18 +1816,16 @@ typedef struct berth_destination {
  * caller's memory where address and file offset are equal modulo the block size, else through
  * buffers of at most io.memory_nbytes. Rules of berth_choose do not apply. The bytes are in
  * this machine's order.
- * Parameters: destinations: n of them, each of destination_nbytes bytes: sizeof(berth_destination).
- * Two may have the same source; their memory must not overlap. params: as for berth_load.
- * Lifetime: the memory is the caller's. It is written until the function returns.
- * Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of another
- * checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
+ * Parameters: destinations: n of them. Two may have the same source; their memory must not overlap.
+ * params: as for berth_load. Lifetime: the memory is the caller's. It is written until the function
+ * returns. Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of
+ * another checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
  * load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress cancelled. After an
  * error the content of the memory is undefined.
  * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
                                                const berth_destination *destinations, size_t n,
-                                               size_t destination_nbytes,
                                                const berth_params *params, berth_error *error);
 
 /*
@@ -1831,6 +1855,7 @@ typedef struct berth_info {
     size_t n_tensors;
     size_t n_crc32; /* records with a CRC */
     bool calculated_offsets;
+    uint64_t reserved[8];
 } berth_info;
 
 /*
@@ -1860,6 +1885,7 @@ typedef struct berth_verdict {
     size_t n_unverified; /* records with bytes but without a CRC */
     size_t n_bad;        /* records with an error */
     uint64_t nbytes;     /* of all records */
+    uint64_t reserved[4];
 } berth_verdict;
 
 /*
@@ -1901,41 +1927,50 @@ BERTH_API BERTH_MUST_CHECK int berth_verify(const berth_source *source, const be
  * Opens the records of an archive, TorchScript and torch.package too, without looking into its
  * pickle. Reads the directory, and checks headers as load.check says; with load.check=directory it
  * reads no header, if all are where the layout puts them.
- * Lifetime: *archive is the caller's until berth_archive_close; NULL on failure.
+ * Lifetime: *archive is the caller's until berth_archive_close; NULL on failure. *source is copied;
+ * the memory or context in it must live until berth_archive_close.
  * Errors: as for berth_open.
  * Threads: any. Several threads may use one archive.
  */
-BERTH_API BERTH_MUST_CHECK int berth_archive_open(const char *path, const berth_params *params,
+BERTH_API BERTH_MUST_CHECK int berth_archive_open(const berth_source *source,
+                                                  const berth_params *params,
                                                   berth_archive **archive, berth_error *error);
 
 /*
- * Opens an archive from any source. All else is as for berth_archive_open.
- * Lifetime: *source is copied. The memory or context in it must live until berth_archive_close.
+ * Closes an archive. NULL: does nothing.
+ * Threads: no other thread may use it any more.
  */
-BERTH_API BERTH_MUST_CHECK int berth_archive_open_source(const berth_source *source,
-                                                         const berth_params *params,
-                                                         berth_archive **archive,
-                                                         berth_error *error);
-
-/* Closes an archive. NULL: does nothing. Threads: no other thread may use it any more. */
 BERTH_API void berth_archive_close(berth_archive *archive);
 
-/* The archive's top folder. */
-BERTH_API const char *berth_archive_name(const berth_archive *archive);
+/*
+ * What an archive is.
+ * Lifetime: the text lives as long as the archive.
+ */
+typedef struct berth_archive_info {
+    const char *name; /* the top folder, which all records are in */
+    size_t n_records;
+    uint64_t reserved[4];
+} berth_archive_info;
 
-/* The number of records. */
-BERTH_API size_t berth_archive_count(const berth_archive *archive);
+/*
+ * Fills *info.
+ * Errors: BERTH_E_ARGUMENT: NULL.
+ * Threads: any.
+ */
+BERTH_API int berth_archive_get_info(const berth_archive *archive, berth_archive_info *info);
 
 /*
  * Record i, in the directory's order.
  * Errors: BERTH_E_NOT_FOUND: there is no record i.
+ * Threads: any.
  */
 BERTH_API int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record);
 
 /*
  * The record of a name.
  * Parameters: name: without the archive's folder.
- * Errors: BERTH_E_NOT_FOUND.
+ * Errors: BERTH_E_NOT_FOUND: there is no record of that name.
+ * Threads: any.
  */
 BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
                                  berth_record *record, berth_error *error);
@@ -2275,22 +2310,23 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_new(const char *device, size_
  */
 BERTH_API void berth_device_memory_free(const char *device, uintptr_t address);
 
+typedef enum berth_copy_direction {
+    BERTH_TO_DEVICE = 1,
+    BERTH_FROM_DEVICE = 2
+} berth_copy_direction;
+
 /*
- * Copies bytes from the host into a device's memory, at any address in memory of any allocator. It
- * waits for its own copy, and for no kernel or other copy. Saves and loads are faster: this is one
- * copy through ordinary memory.
+ * Copies bytes between the host and a device's memory of any allocator. It waits for its own copy,
+ * and for no kernel or other copy. Saves and loads are faster: this is one copy through ordinary
+ * memory.
+ * Parameters: address, bytes: nbytes bytes each. `bytes` is only read if direction is
+ * BERTH_TO_DEVICE.
  * Errors: BERTH_E_ARGUMENT: the first or the last byte is not that device's memory.
  * Threads: any.
  */
-BERTH_API BERTH_MUST_CHECK int berth_device_memory_write(const char *device, uintptr_t address,
-                                                         const void *bytes, size_t nbytes,
-                                                         berth_error *error);
-
-/*
- * Copies bytes from a device's memory to the host. All else is as for berth_device_memory_write.
- */
-BERTH_API BERTH_MUST_CHECK int berth_device_memory_read(const char *device, uintptr_t address,
+BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uintptr_t address,
                                                         void *bytes, size_t nbytes,
+                                                        berth_copy_direction direction,
                                                         berth_error *error);
 
 /* ---- loading to devices ---- */

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/utf8.h"
+
 const char *berth_version(void)
 {
     return BERTH_VERSION_STRING;
@@ -42,6 +44,7 @@ static const struct {
     ROW(E_UNSUPPORTED, "valid, but cannot be expressed here"),
     ROW(E_DEVICE, "a device failed, or does not exist"),
     ROW(E_BUSY, "live tickets hold the row cache"),
+    ROW(E_TIMEOUT, "not done within the given time"),
 #undef ROW
 };
 #define N_STATUSES (sizeof statuses / sizeof *statuses)
@@ -66,55 +69,23 @@ void bth_error_clear(berth_error *error)
     error->message[0] = '\0';
 }
 
-/* Drops the start of a UTF-8 sequence at the end of a text that was cut. */
-static void drop_cut_sequence(char *text, size_t length)
-{
-    size_t at = length;
-
-    while (at > 0 && length - at < 3 && ((unsigned char)text[at - 1] & 0xC0u) == 0x80)
-        at--;
-    if (at == 0)
-        return;
-    unsigned char lead = (unsigned char)text[at - 1];
-    size_t needed = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
-    if (needed > length - (at - 1))
-        text[at - 1] = '\0';
-}
-
-/* Bytes of the printable UTF-8 character at the start of a text; 0: there is none. */
-static size_t printable_nbytes(const unsigned char *text)
-{
-    unsigned char lead = text[0];
-    size_t more = lead < 0x80 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-
-    if (lead < 0x20 || lead == 0x7F || (lead >= 0x80 && lead < 0xC2) || lead > 0xF4)
-        return 0;
-    for (size_t i = 1; i <= more; i++) /* the NUL at the end is no continuation */
-        if ((text[i] & 0xC0u) != 0x80)
-            return 0;
-    /* Controls from U+0080 on, overlong forms, surrogates, and characters beyond U+10FFFF. */
-    if ((lead == 0xC2 && text[1] < 0xA0) || (lead == 0xE0 && text[1] < 0xA0) ||
-        (lead == 0xED && text[1] > 0x9F) || (lead == 0xF0 && text[1] < 0x90) ||
-        (lead == 0xF4 && text[1] > 0x8F))
-        return 0;
-    return more + 1;
-}
-
 /*
  * Messages hold names of records and globals from untrusted files. They stay one line of UTF-8
- * without control characters, which a terminal would follow.
+ * without control characters, which a terminal would follow. A text that was cut loses the start of
+ * a sequence at its end.
  */
 static void make_one_line(char *text, size_t text_nbytes)
 {
-    size_t length = strlen(text);
+    uint8_t *bytes = (uint8_t *)text;
+    size_t length = strlen(text), n;
 
-    if (length == text_nbytes - 1)
-        drop_cut_sequence(text, length);
-    for (size_t i = 0; text[i];) {
-        size_t n = printable_nbytes((const unsigned char *)text + i);
-        if (n == 0)
-            text[i] = '?';
-        i += n ? n : 1;
+    for (size_t i = 0; i < length; i += n) {
+        n = bth_utf8_sequence(bytes + i, length - i);
+        if (n > 0 && !bth_utf8_is_control(bytes + i))
+            continue;
+        bool is_cut = n == 0 && length == text_nbytes - 1 && length - i < 4 && bytes[i] >= 0xC2;
+        text[i] = is_cut ? '\0' : '?';
+        n = is_cut ? length - i : 1;
     }
 }
 
@@ -170,19 +141,36 @@ static int code_of_errno(int system_errno)
     }
 }
 
+/* system_errno: 0 if no system call failed. */
+__attribute__((format(printf, 6, 0))) static int fail_list(berth_error *error, int code,
+                                                           int system_errno, const char *record,
+                                                           uint64_t offset, const char *format,
+                                                           va_list arguments)
+{
+    if (error->code != BERTH_OK)
+        return error->code;
+    error_begin(error, code, record, offset);
+    append_list(error, format, arguments);
+    error->system_errno = system_errno;
+    /* Not strerror: all threads share its buffer, and it follows the locale. */
+    const char *text = system_errno != 0 ? strerrordesc_np(system_errno) : "";
+    if (!text)
+        append(error, ": error %d", system_errno);
+    else if (*text)
+        append(error, ": %s", text);
+    make_one_line(error->message, sizeof error->message);
+    return error->code;
+}
+
 int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
              ...)
 {
     va_list arguments;
 
     assert(code < 0);
-    if (error->code != BERTH_OK)
-        return error->code;
-    error_begin(error, code, record, offset);
     va_start(arguments, format);
-    append_list(error, format, arguments);
+    (void)fail_list(error, code, 0, record, offset, format, arguments);
     va_end(arguments);
-    make_one_line(error->message, sizeof error->message);
     return error->code;
 }
 
@@ -191,20 +179,10 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
 {
     va_list arguments;
 
-    if (error->code != BERTH_OK)
-        return error->code;
-    error_begin(error, code_of_errno(system_errno), record, offset);
-    error->system_errno = system_errno;
     va_start(arguments, format);
-    append_list(error, format, arguments);
+    (void)fail_list(error, code_of_errno(system_errno), system_errno, record, offset, format,
+                    arguments);
     va_end(arguments);
-    /* Not strerror: all threads share its buffer, and it follows the locale. */
-    const char *text = strerrordesc_np(system_errno);
-    if (text)
-        append(error, ": %s", text);
-    else
-        append(error, ": error %d", system_errno);
-    make_one_line(error->message, sizeof error->message);
     return error->code;
 }
 
@@ -226,7 +204,7 @@ int bth_error_prefix(berth_error *error, const char *name)
     return error->code;
 }
 
-int bth_error_in(berth_error *error, const char *record)
+int bth_error_add_record(berth_error *error, const char *record)
 {
     static const char at[] = "at byte ";
 
@@ -240,8 +218,8 @@ int bth_error_in(berth_error *error, const char *record)
 
 int bth_fail_memory(berth_error *error, uint64_t nbytes)
 {
-    return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                    "out of memory: %llu bytes were requested", (unsigned long long)nbytes);
+    return BTH_FAIL(error, BERTH_E_MEMORY, "out of memory: %llu bytes were requested",
+                    (unsigned long long)nbytes);
 }
 
 static berth_log_function log_function;

@@ -34,6 +34,10 @@ void bth_error_clear(berth_error *error);
 int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
              ...) __attribute__((format(printf, 5, 6)));
 
+/* The same without a record and an offset. */
+#define bth_fail_argument(error, ...)                                                              \
+    bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+
 /*
  * The same for a failed system call: the message ends in ": " and the text of errno. The code is
  * NO_SPACE for ENOSPC, EDQUOT and EFBIG, MEMORY for ENOMEM, NOT_FOUND for ENOENT, else SYSTEM.
@@ -41,11 +45,17 @@ int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, 
 int bth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* The same for failures that have no record and no offset. */
+#define BTH_FAIL(error, code, ...) bth_fail(error, code, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+#define BTH_FAIL_ARGUMENT(error, ...) BTH_FAIL(error, BERTH_E_ARGUMENT, __VA_ARGS__)
+#define BTH_FAIL_ERRNO(error, system_errno, ...)                                                   \
+    bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+
 /* Puts "name: " before the message if an error is set; once per operation. Returns its code. */
 int bth_error_prefix(berth_error *error, const char *name);
 
 /* Adds the record if an error is set and has none. Returns its code. */
-int bth_error_in(berth_error *error, const char *record);
+int bth_error_add_record(berth_error *error, const char *record);
 
 /* BERTH_E_MEMORY; the message names the size. */
 int bth_fail_memory(berth_error *error, uint64_t nbytes);

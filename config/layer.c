@@ -68,8 +68,7 @@ static int identify_variable(const char *entry, variable *found, berth_error *er
     found->is_forced = skip_prefix(&rest, &n, "FORCE_");
     found->row = bth_option_find(rest, n, true, &found->rank);
     if (!found->row && (found->is_forced || bth_option_is_in_section(rest, n)))
-        return bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET,
-                        "%.*s in the environment: no such option",
+        return BTH_FAIL(error, BERTH_E_OPTION, "%.*s in the environment: no such option",
                         (int)(found->name_n < 100 ? found->name_n : 100), entry);
     return 0;
 }
@@ -132,16 +131,15 @@ static int assign(bth_layer *layer, const char *text, size_t n, const char *sour
     size_t name_n = equals ? (size_t)(equals - text) : n;
 
     if (!equals)
-        return bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET,
-                        "%.*s: not of the form name=value (%s)", (int)(n < 100 ? n : 100), text,
-                        source);
+        return BTH_FAIL(error, BERTH_E_OPTION, "%.*s: not of the form name=value (%s)",
+                        (int)(n < 100 ? n : 100), text, source);
     const char *value = equals + 1;
     size_t value_n = n - name_n - 1;
     trim(&name, &name_n);
     trim(&value, &value_n);
     const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
     if (!row)
-        return bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%.*s: no such option (%s)",
+        return BTH_FAIL(error, BERTH_E_OPTION, "%.*s: no such option (%s)",
                         (int)(name_n < 100 ? name_n : 100), name, source);
     layer->is_set[bth_option_index(row)] = true;
     return bth_option_parse(row, value, value_n, source, bth_option_field(&layer->values, row),
@@ -152,8 +150,7 @@ int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source
                           berth_error *error)
 {
     if (!text)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no assignments (%s)",
-                        source);
+        return BTH_FAIL_ARGUMENT(error, "no assignments (%s)", source);
     for (size_t n; *(text += strspn(text, SPACE)); text += n) {
         n = strcspn(text, SPACE);
         if (assign(layer, text, n, source, error) < 0)
@@ -167,7 +164,7 @@ int bth_layer_parse_lines(bth_layer *layer, const char *text, berth_error *error
     char source[40];
 
     if (!text)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no text");
+        return BTH_FAIL_ARGUMENT(error, "no text");
     for (size_t line_number = 1; *text; line_number++) {
         const char *line = text;
         size_t n = strcspn(line, "#\n");

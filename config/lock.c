@@ -105,7 +105,7 @@ static void lock_begin_again(bth_lock *lock, uint64_t wanted)
     }
 }
 
-bth_lock_state bth_lock_take(bth_lock *lock)
+bth_lock_state bth_lock_acquire(bth_lock *lock)
 {
     uint64_t wanted = made_in(bth_process());
 
@@ -117,7 +117,7 @@ bth_lock_state bth_lock_take(bth_lock *lock)
     return state;
 }
 
-void bth_lock_give(bth_lock *lock)
+void bth_lock_release(bth_lock *lock)
 {
     (void)pthread_mutex_unlock(&lock->mutex);
 }
@@ -144,9 +144,8 @@ void bth_lock_end(bth_lock *lock)
 
 int bth_fail_forked(berth_error *error, const char *what)
 {
-    return bth_fail(
-        error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-        "this %s belongs to the parent process, whose threads do not exist here: make a "
-        "new one in this process",
-        what);
+    return BTH_FAIL_ARGUMENT(error,
+                             "this %s belongs to the parent process, whose threads do not exist "
+                             "here: make a new one in this process",
+                             what);
 }

@@ -47,13 +47,13 @@ typedef enum bth_lock_state {
 typedef struct bth_lock {
     pthread_mutex_t mutex;
     _Atomic uint64_t process; /* where the mutex was initialized; one bit: it is being done */
-    bth_lock_state state;     /* the result of the next bth_lock_take */
+    bth_lock_state state;     /* the result of the next bth_lock_acquire */
 } bth_lock;
 
 void bth_lock_begin(bth_lock *lock);
 /* Takes the lock. If the result is not OURS, the caller first repairs what the lock protects. */
-bth_lock_state bth_lock_take(bth_lock *lock);
-void bth_lock_give(bth_lock *lock);
+bth_lock_state bth_lock_acquire(bth_lock *lock);
+void bth_lock_release(bth_lock *lock);
 /* Whether this process initialized the lock. False: the object is the parent's. */
 bool bth_lock_is_ours(const bth_lock *lock);
 /* For a lock of the parent's that this process has not taken: whether nobody held it at the fork.

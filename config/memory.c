@@ -28,15 +28,6 @@ static bool is_allocatable(size_t nbytes)
     return nbytes > 0 && nbytes <= PTRDIFF_MAX;
 }
 
-void *bth_allocate(size_t nbytes)
-{
-    if (!is_allocatable(nbytes))
-        return NULL;
-    if (allocator.reallocate)
-        return call_hook(NULL, nbytes);
-    return malloc(nbytes);
-}
-
 void *bth_allocate_zeroed(size_t nbytes)
 {
     if (!is_allocatable(nbytes))
@@ -58,6 +49,11 @@ void *bth_reallocate(void *pointer, size_t nbytes)
     return realloc(pointer, nbytes);
 }
 
+void *bth_allocate(size_t nbytes)
+{
+    return bth_reallocate(NULL, nbytes);
+}
+
 void bth_release(void *pointer)
 {
     if (!pointer)
@@ -70,9 +66,8 @@ void bth_release(void *pointer)
 
 char *bth_duplicate(const char *text, size_t n)
 {
-    if (n == SIZE_MAX)
-        return NULL;
-    char *copy = bth_allocate(n + 1);
+    char *copy = bth_allocate(n + 1); /* 0 for SIZE_MAX, which fails */
+
     if (!copy)
         return NULL;
     if (n > 0)

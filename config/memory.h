@@ -16,6 +16,14 @@ void bth_release(void *pointer); /* does nothing for NULL */
 /* A copy of n bytes, with a NUL at its end. */
 char *bth_duplicate(const char *text, size_t n);
 
+static inline uint64_t bth_min(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint64_t bth_max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 /* Sets the result; false: it does not fit. */
 static inline bool bth_add(uint64_t a, uint64_t b, uint64_t *sum)
 {

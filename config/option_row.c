@@ -205,8 +205,8 @@ static int fail_bounds(const bth_option_row *row, const char *text, size_t n, co
     char bounds[128];
 
     bth_option_print_bounds(row, bounds, sizeof bounds);
-    return bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%s = %.*s: must be %s (%s)",
-                    row->name, (int)(n < 100 ? n : 100), text, bounds, source);
+    return BTH_FAIL(error, BERTH_E_OPTION, "%s = %.*s: must be %s (%s)", row->name,
+                    (int)(n < 100 ? n : 100), text, bounds, source);
 }
 
 static int64_t count_choices(const bth_option_row *row)

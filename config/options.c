@@ -39,7 +39,7 @@ static const bth_layer *program_layer(void)
 /* Takes the lock and returns a copy to be changed. */
 static bth_layer *program_change_begin(void)
 {
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
     *copy = *program_layer();
     return copy;
@@ -48,7 +48,7 @@ static bth_layer *program_change_begin(void)
 static void program_change_end(void)
 {
     atomic_store(&process.current, 1 - atomic_load(&process.current));
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
 }
 
 /* The caller holds the lock. */
@@ -66,9 +66,9 @@ static int need_environment(berth_error *error)
 
 void bth_config_reread_environment(void)
 {
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     atomic_store(&process.environment_is_read, false);
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
 }
 
 /* ---- patches of the thread ---- */
@@ -121,8 +121,7 @@ int berth_config_patch(const char *assignments, berth_error *error)
     *inner = (patch){.outer = outer, .layer = layer};
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                        "out of memory for thread-local values");
+        return BTH_FAIL(error, BERTH_E_MEMORY, "out of memory for thread-local values");
     }
     return 0;
 }
@@ -133,8 +132,7 @@ int berth_config_unpatch(berth_error *error)
     patch *inner = innermost_patch();
 
     if (!inner)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "this thread has no patch to undo");
+        return BTH_FAIL_ARGUMENT(error, "this thread has no patch to undo");
     (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
     bth_release(inner);
     return 0;
@@ -172,18 +170,12 @@ static int rows_in_force(const bth_option_row *row, size_t n, int64_t *values, c
 {
     const patch *inner = innermost_patch();
 
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     if (need_environment(error) == BERTH_OK)
         for (size_t i = 0; i < n; i++)
             values[i] = value_in_force(row + i, inner, source);
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
     return error->code;
-}
-
-static int row_in_force(const bth_option_row *row, int64_t *value, const char **source,
-                        berth_error *error)
-{
-    return rows_in_force(row, 1, value, source, error);
 }
 
 int bth_config_in_force(struct berth_config *config, berth_error *error)
@@ -198,12 +190,12 @@ int bth_config_in_force(struct berth_config *config, berth_error *error)
 static int with_forced(const struct berth_config *own, struct berth_config *config,
                        berth_error *error)
 {
-    (void)bth_lock_take(&process.lock);
+    (void)bth_lock_acquire(&process.lock);
     if (need_environment(error) == BERTH_OK) {
         *config = *own;
         bth_layer_apply(&process.environment.force, config);
     }
-    bth_lock_give(&process.lock);
+    bth_lock_release(&process.lock);
     return error->code;
 }
 
@@ -211,10 +203,10 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
 {
     for (size_t i = 0; i < n; i++)
         if (reserved[i] != 0)
-            return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                            "%s: reserved[%zu] is not 0: a newer library may know its meaning, "
-                            "%s does not",
-                            name, i, BERTH_VERSION_STRING);
+            return BTH_FAIL_ARGUMENT(
+                error,
+                "%s: reserved[%zu] is not 0: a newer library may know its meaning, %s does not",
+                name, i, BERTH_VERSION_STRING);
     return 0;
 }
 
@@ -237,8 +229,7 @@ static const bth_option_row *option_find(const char *name, berth_error *error)
     const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
     if (!row)
-        (void)bth_fail(error, BERTH_E_OPTION, NULL, BERTH_NO_OFFSET, "%.100s: no such option",
-                       name ? name : "(null)");
+        (void)BTH_FAIL(error, BERTH_E_OPTION, "%.100s: no such option", name ? name : "(null)");
     return row;
 }
 
@@ -260,7 +251,7 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
     if (!row)
         return error->code;
     if (!text)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%s: no value", row->name);
+        return BTH_FAIL_ARGUMENT(error, "%s: no value", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
     program_set(row, value);
@@ -286,12 +277,12 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
     const char *source;
     int64_t value;
 
-    if (!row || row_in_force(row, &value, &source, error) != BERTH_OK)
+    if (!row || rows_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%s: its value needs %zu bytes", row->name, strlen(printed) + 1);
+        return BTH_FAIL_ARGUMENT(error, "%s: its value needs %zu bytes", row->name,
+                                 strlen(printed) + 1);
     memcpy(text, printed, strlen(printed) + 1);
     return 0;
 }
@@ -302,7 +293,7 @@ int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
     const bth_option_row *row = option_find(name, error);
     const char *source;
 
-    return row ? row_in_force(row, value, &source, error) : error->code;
+    return row ? rows_in_force(row, 1, value, &source, error) : error->code;
 }
 
 int berth_config_reset(const char *name, berth_error *error)
@@ -358,7 +349,7 @@ static int option_describe(const bth_option_row *row, berth_option *option, bert
     const char *source;
     int64_t value;
 
-    if (row_in_force(row, &value, &source, error) != BERTH_OK)
+    if (rows_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
     (void)pthread_once(&row_texts_once, make_row_texts);
     *option = (berth_option){.name = row->name,
@@ -373,19 +364,9 @@ static int option_describe(const bth_option_row *row, berth_option *option, bert
     return 0;
 }
 
-size_t berth_config_count(void)
+const char *berth_config_name(size_t i)
 {
-    return BTH_N_OPTIONS;
-}
-
-int berth_config_at(size_t i, berth_option *option, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    if (i >= BTH_N_OPTIONS)
-        return bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET,
-                        "option index %zu is out of range: there are %zu options", i,
-                        BTH_N_OPTIONS);
-    return option_describe(bth_option_at(i), option, error);
+    return i < BTH_N_OPTIONS ? bth_option_at(i)->name : NULL;
 }
 
 int berth_config_describe(const char *name, berth_option *option, berth_error *error)
@@ -425,7 +406,7 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
     bth_layer layer = {0};
 
     if (!config)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no configuration");
+        return BTH_FAIL_ARGUMENT(error, "no configuration");
     if (bth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
         return error->code;
     bth_layer_apply(&layer, config);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A whole configuration as text or code, and its hash. */
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "config/error.h"
 #include "config/fnv.h"
@@ -38,8 +38,7 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
     struct berth_config in_force;
 
     if (form < BERTH_CONFIG_PORTABLE || form > BERTH_CONFIG_CODE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "a configuration cannot be printed in form %d", (int)form);
+        return BTH_FAIL_ARGUMENT(error, "a configuration cannot be printed in form %d", (int)form);
     if (!config && bth_config_in_force(&in_force, error) < 0)
         return error->code;
     write_text(&out, "%s", "");
@@ -60,19 +59,9 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
 /* Of the portable text: the same on every machine. */
 uint64_t berth_config_hash(const berth_config *config)
 {
-    uint64_t hash = BTH_FNV_BEGIN;
-    char printed[BTH_OPTION_TEXT_NBYTES], line[2 * BTH_OPTION_TEXT_NBYTES];
-    struct berth_config in_force;
-    berth_error error;
+    char text[BTH_N_OPTIONS * 2 * BTH_OPTION_TEXT_NBYTES];
+    int64_t n = berth_config_print(config, BERTH_CONFIG_PORTABLE, text, sizeof text, NULL);
 
-    bth_error_clear(&error);
-    if (!config && bth_config_in_force(&in_force, &error) < 0)
-        return 0;
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
-        const bth_option_row *row = bth_option_at(i);
-        bth_option_print(row, bth_option_value(config ? config : &in_force, row), printed);
-        (void)snprintf(line, sizeof line, "%s=%s\n", row->name, printed);
-        hash = bth_fnv(hash, line, strlen(line));
-    }
-    return hash;
+    assert(n < (int64_t)sizeof text);
+    return n < 0 ? 0 : bth_fnv(BTH_FNV_BEGIN, text, (size_t)n);
 }

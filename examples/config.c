@@ -15,8 +15,8 @@ static int print_help(void)
     berth_option option;
 
     printf("usage: config [--help] [%sNAME=VALUE ...]\n\nOptions of checkpoints:\n", prefix);
-    for (size_t i = 0; i < berth_config_count(); i++) {
-        if (berth_config_at(i, &option, &error) < 0) {
+    for (size_t i = 0; berth_config_name(i); i++) {
+        if (berth_config_describe(berth_config_name(i), &option, &error) < 0) {
             fprintf(stderr, "%s\n", error.message);
             return 1;
         }

@@ -94,7 +94,7 @@ static void finish_save(berth_job *job)
 {
     berth_error error;
 
-    check(!job || berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, error.message);
+    check(!job || berth_job_wait(job, BERTH_JOB_DONE, -1, &error) == 0, error.message);
     berth_job_free(job);
 }
 

@@ -30,7 +30,7 @@ static inline size_t bth_cursor_left(const bth_cursor *cursor)
 }
 
 /* The next n bytes, or NULL when fewer are left. */
-static inline const uint8_t *bth_cursor_take(bth_cursor *cursor, size_t n)
+static inline const uint8_t *bth_cursor_bytes(bth_cursor *cursor, size_t n)
 {
     const uint8_t *taken = cursor->start + cursor->at;
     if (!cursor->good || n > cursor->nbytes - cursor->at) {
@@ -43,7 +43,7 @@ static inline const uint8_t *bth_cursor_take(bth_cursor *cursor, size_t n)
 
 static inline uint64_t bth_cursor_integer(bth_cursor *cursor, size_t n)
 {
-    const uint8_t *taken = bth_cursor_take(cursor, n);
+    const uint8_t *taken = bth_cursor_bytes(cursor, n);
     uint64_t value = 0;
     for (size_t i = n; taken && i > 0; i--)
         value = value << 8 | taken[i - 1];
@@ -53,13 +53,13 @@ static inline uint64_t bth_cursor_integer(bth_cursor *cursor, size_t n)
 /* Written out, so that the compiler makes one load of it. */
 static inline uint16_t bth_cursor_u16(bth_cursor *cursor)
 {
-    const uint8_t *taken = bth_cursor_take(cursor, 2);
+    const uint8_t *taken = bth_cursor_bytes(cursor, 2);
     return taken ? (uint16_t)((unsigned)taken[0] | (unsigned)taken[1] << 8) : 0;
 }
 
 static inline uint32_t bth_cursor_u32(bth_cursor *cursor)
 {
-    const uint8_t *taken = bth_cursor_take(cursor, 4);
+    const uint8_t *taken = bth_cursor_bytes(cursor, 4);
     return taken ? taken[0] | (uint32_t)taken[1] << 8 | (uint32_t)taken[2] << 16 |
                        (uint32_t)taken[3] << 24
                  : 0;

@@ -23,8 +23,8 @@ static uint32_t layout_descriptor_nbytes(uint32_t zip64, uint64_t nbytes)
     return zip64 > 0 ? 24 : 16;
 }
 
-int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
-                     bth_place *place)
+int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbytes,
+                             uint32_t alignment, bth_layout_entry *place)
 {
     if (alignment == 0 || alignment > BTH_MAX_ALIGNMENT_READ || name_nbytes > UINT16_MAX)
         return -1;
@@ -41,7 +41,7 @@ int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint3
     if (!bth_add(start, padding, &data) || !bth_add(data, nbytes, &next) ||
         !bth_add(next, descriptor, &next) || next > INT64_MAX)
         return -1;
-    *place = (bth_place){
+    *place = (bth_layout_entry){
         .header_offset = cursor,
         .data_offset = data,
         .nbytes = nbytes,
@@ -54,7 +54,7 @@ int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint3
     return 0;
 }
 
-uint64_t bth_layout_central_nbytes(const bth_place *place)
+uint64_t bth_layout_central_nbytes(const bth_layout_entry *place)
 {
     return BTH_ZIP_CENTRAL_NBYTES + (uint64_t)place->name_nbytes + place->zip64_nbytes;
 }

@@ -20,7 +20,7 @@
 #define BTH_ZIP_SATURATED32 0xFFFFFFFFu
 
 /* The layout entry of one record. All offsets are bytes from the start of the file. */
-typedef struct bth_place {
+typedef struct bth_layout_entry {
     uint64_t header_offset;
     uint64_t data_offset;
     uint64_t nbytes;            /* of the data */
@@ -29,17 +29,17 @@ typedef struct bth_place {
     uint32_t zip64_nbytes;      /* of the zip64 extra field: 0, 12, 20 or 28 */
     uint32_t padding_nbytes;    /* 'Z's in the padding extra, whose header is 4 more */
     uint32_t descriptor_nbytes; /* 0, 16 or 24 */
-} bth_place;
+} bth_layout_entry;
 
 /*
  * Places one record whose local header begins at `cursor`. `alignment` 1 to
  * BTH_MAX_ALIGNMENT_READ, not necessarily a power of two. 0, or -1 when a sum
  * does not fit 63 bits or a length does not fit its field.
  */
-int bth_layout_place(uint64_t cursor, size_t name_nbytes, uint64_t nbytes, uint32_t alignment,
-                     bth_place *place);
+int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbytes,
+                             uint32_t alignment, bth_layout_entry *place);
 
 /* Bytes of the central directory entry of a placed record. */
-uint64_t bth_layout_central_nbytes(const bth_place *place);
+uint64_t bth_layout_central_nbytes(const bth_layout_entry *place);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef BTH_IO_CLOCK_H
 #define BTH_IO_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -12,6 +13,26 @@ static inline double bth_seconds(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* The time `seconds` from now, at most 30 years, for a condition of bth_condition_begin. */
+static inline struct timespec bth_time_after(double seconds)
+{
+    double end = bth_seconds() + (seconds < 1e9 ? seconds : 1e9);
+    time_t whole = (time_t)end;
+
+    return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((end - (double)whole) * 1e9)};
+}
+
+/* A condition whose time limits are of the monotonic clock. */
+static inline void bth_condition_begin(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
 /* A number that changes every 1 to 10 ms (CONFIG_HZ); never 0. Ten times as fast as a system call.

@@ -5,6 +5,7 @@
  */
 #include <cuda.h>
 #include <cudaTypedefs.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -47,31 +48,28 @@ static bool is_loaded;
 
 /* Returns the first missing required function, or NULL. A versioned name always keeps its
  * signature. */
-static const char *cuda_find_functions(void *library, struct cuda_functions *found)
+static const char *cuda_find_functions(void *library)
 {
     const char *missing = NULL;
 
-    memset(found, 0, sizeof *found);
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *function = bth_system.dlsym(library, symbols[i].name);
-        memcpy((char *)found + symbols[i].offset, &function, sizeof function);
+        memcpy((char *)&cuda + symbols[i].offset, &function, sizeof function);
         if (!function && symbols[i].is_required && !missing)
             missing = symbols[i].name;
     }
     return missing;
 }
 
-static int cuda_fail_missing(const struct cuda_functions *found, const char *missing,
-                             berth_error *error)
+static int cuda_fail_missing(const char *missing, berth_error *error)
 {
     int version = 0;
 
-    if (found->DriverGetVersion && found->DriverGetVersion(&version) == CUDA_SUCCESS)
-        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+    if (cuda.DriverGetVersion && cuda.DriverGetVersion(&version) == CUDA_SUCCESS)
+        return BTH_FAIL(error, BERTH_E_DEVICE,
                         LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
                         version / 1000, version % 1000 / 10);
-    return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                    LIBRARY " has no %s: it is too old", missing);
+    return BTH_FAIL(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
 }
 
 /*
@@ -97,62 +95,44 @@ static bool cuda_is_final(int result)
     return false;
 }
 
-static bth_driver_result cuda_describe_by(const struct cuda_functions *by, int result)
-{
-    bth_driver_result described = {
-        .text = "CUDA error", .code = BERTH_E_DEVICE, .is_final = cuda_is_final(result)};
-    const char *name, *text;
-
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        described.code = BERTH_E_MEMORY;
-    if (result == CUDA_ERROR_NOT_SUPPORTED)
-        described.code = BERTH_E_UNSUPPORTED;
-    if (by->GetErrorName && by->GetErrorString &&
-        by->GetErrorName((CUresult)result, &name) == CUDA_SUCCESS &&
-        by->GetErrorString((CUresult)result, &text) == CUDA_SUCCESS) {
-        described.name = name;
-        described.text = text;
-    }
-    return described;
-}
-
 static void cuda_describe(int result, bth_driver_result *described)
 {
-    *described = cuda_describe_by(&cuda, result);
-}
+    const char *name, *text;
 
-static int cuda_fail_to_start(const struct cuda_functions *found, int result, berth_error *error)
-{
-    bth_driver_result described = cuda_describe_by(found, result);
-
-    if (described.name)
-        return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET,
-                        "the CUDA driver does not start: %s (%s)", described.text, described.name);
-    return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET,
-                    "the CUDA driver does not start: %s %d", described.text, result);
+    described->code = result == CUDA_ERROR_OUT_OF_MEMORY   ? BERTH_E_MEMORY
+                      : result == CUDA_ERROR_NOT_SUPPORTED ? BERTH_E_UNSUPPORTED
+                                                           : BERTH_E_DEVICE;
+    described->is_final = cuda_is_final(result);
+    if (cuda.GetErrorName && cuda.GetErrorString &&
+        cuda.GetErrorName((CUresult)result, &name) == CUDA_SUCCESS &&
+        cuda.GetErrorString((CUresult)result, &text) == CUDA_SUCCESS)
+        (void)snprintf(described->text, sizeof described->text, "%s (%s)", text, name);
+    else
+        (void)snprintf(described->text, sizeof described->text, "CUDA error %d", result);
 }
 
 /* The driver stays open: other libraries of the process use it as well. */
 static int cuda_load(berth_error *error)
 {
-    struct cuda_functions found;
-    const char *missing;
+    bth_driver_result described;
 
     if (is_loaded)
         return 0;
     void *library = bth_system.dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                        "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
+        return BTH_FAIL(error, BERTH_E_DEVICE, "there is no CUDA driver on this machine (%s)",
+                        why ? why : LIBRARY);
     }
-    missing = cuda_find_functions(library, &found);
+    const char *missing = cuda_find_functions(library);
     if (missing)
-        return cuda_fail_missing(&found, missing, error);
-    CUresult result = found.Init(0);
-    if (result != CUDA_SUCCESS)
-        return cuda_fail_to_start(&found, (int)result, error);
-    cuda = found;
+        return cuda_fail_missing(missing, error);
+    CUresult result = cuda.Init(0);
+    if (result != CUDA_SUCCESS) {
+        cuda_describe((int)result, &described);
+        return BTH_FAIL(error, described.code, "the CUDA driver does not start: %s",
+                        described.text);
+    }
     is_loaded = true;
     return 0;
 }
@@ -287,7 +267,7 @@ static int cuda_open(bth_device_handle *device)
 }
 
 /* X18: after cuDevicePrimaryCtxReset the context is inactive, until it is retained again. */
-static int cuda_look(const bth_device_handle *device, bool closely)
+static int cuda_check(const bth_device_handle *device, bool thoroughly)
 {
     CUcontext context = (CUcontext)atomic_load(&device->native);
     CUdevice number;
@@ -301,7 +281,7 @@ static int cuda_look(const bth_device_handle *device, bool closely)
         return (int)result;
     if (!is_active || cuda_context_id(context) != atomic_load(&device->native_id))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return closely ? (int)cuda_try_context(context) : 0;
+    return thoroughly ? (int)cuda_try_context(context) : 0;
 }
 
 /* ---- memory ---- */
@@ -358,14 +338,14 @@ static int cuda_unpin(bth_device_handle *device, void *bytes)
     RETURN_IN_CONTEXT(device, cuda.MemFreeHost(bytes));
 }
 
-static int cuda_enlist(bth_device_handle *device, void *bytes, size_t nbytes)
+static int cuda_register_pinned(bth_device_handle *device, void *bytes, size_t nbytes)
 {
     if (!cuda.MemHostRegister || !cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
     RETURN_IN_CONTEXT(device, cuda.MemHostRegister(bytes, nbytes, CU_MEMHOSTREGISTER_PORTABLE));
 }
 
-static int cuda_delist(bth_device_handle *device, void *bytes)
+static int cuda_unregister_pinned(bth_device_handle *device, void *bytes)
 {
     if (!cuda.MemHostUnregister)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -451,14 +431,14 @@ const bth_device_driver bth_cuda_driver = {
     .describe = cuda_describe,
     .count = cuda_count,
     .open = cuda_open,
-    .look = cuda_look,
+    .check = cuda_check,
     .allocate = cuda_allocate,
     .release = cuda_release,
     .find = cuda_find,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
-    .enlist = cuda_enlist,
-    .delist = cuda_delist,
+    .register_pinned = cuda_register_pinned,
+    .unregister_pinned = cuda_unregister_pinned,
     .open_stream = cuda_open_stream,
     .close_stream = cuda_close_stream,
     .copy_to_host = cuda_copy_to_host,

@@ -38,7 +38,7 @@ static struct {
 __attribute__((format(printf, 4, 5))) static int
 device_report(bth_device_handle *device, int result, berth_error *error, const char *format, ...)
 {
-    bth_driver_result described = {0};
+    bth_driver_result described;
     char failed[256];
     va_list arguments;
 
@@ -50,11 +50,8 @@ device_report(bth_device_handle *device, int result, berth_error *error, const c
     atomic_store(&device->is_doubted, true);
     device->driver->describe(result, &described);
     const char *what_next = described.is_final ? ", and the process must be started again" : "";
-    if (described.name)
-        return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s (%s)",
-                        device->name, failed, what_next, described.text, described.name);
-    return bth_fail(error, described.code, NULL, BERTH_NO_OFFSET, "%s: %s%s: %s %d", device->name,
-                    failed, what_next, described.text, result);
+    return BTH_FAIL(error, described.code, "%s: %s%s: %s", device->name, failed, what_next,
+                    described.text);
 }
 
 /* ---- opening ---- */
@@ -85,11 +82,11 @@ static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_e
         return 0;
 #ifndef BERTH_HAS_CUDA
     if (is_name && length == 4 && strncmp(name, "cuda", 4) == 0)
-        return bth_fail(error, BERTH_E_UNAVAILABLE, NULL, BERTH_NO_OFFSET,
+        return BTH_FAIL(error, BERTH_E_UNAVAILABLE,
                         "%s: this library was built without support for CUDA devices", name);
 #endif
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
+    return BTH_FAIL_ARGUMENT(
+        error, "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
 }
 
 static int device_open_locked(bth_device_handle *device, berth_error *error)
@@ -101,10 +98,10 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
     if (device_report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
         return error->code;
     if (device->ordinal >= n)
-        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                        "%s: there is no such device, the driver has %u", device->name, n);
+        return BTH_FAIL(error, BERTH_E_DEVICE, "%s: there is no such device, the driver has %u",
+                        device->name, n);
     if (device->is_open &&
-        device->driver->look(device, atomic_exchange(&device->is_doubted, false)) == 0)
+        device->driver->check(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
     if (device_report(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
@@ -115,7 +112,7 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
 
 static int device_fail_forked(const bth_device_handle *device, berth_error *error)
 {
-    return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+    return BTH_FAIL(error, BERTH_E_DEVICE,
                     "%s: this process was forked from one that had opened a device, and devices "
                     "do not survive that",
                     device->name);
@@ -125,7 +122,7 @@ static int device_fail_forked(const bth_device_handle *device, berth_error *erro
 static int device_open_once(const bth_device_handle *wanted, bth_device_handle *device,
                             berth_error *error)
 {
-    if (bth_lock_take(&opened.lock) == BTH_LOCK_TORN)
+    if (bth_lock_acquire(&opened.lock) == BTH_LOCK_TORN)
         opened.is_lost = true;
     if (opened.is_lost || (opened.n > 0 && !bth_device_is_usable(wanted)))
         (void)device_fail_forked(wanted, error);
@@ -137,7 +134,7 @@ static int device_open_once(const bth_device_handle *wanted, bth_device_handle *
         if (opened.n == 0)
             atomic_store(&opened.process, 0);
     }
-    bth_lock_give(&opened.lock);
+    bth_lock_release(&opened.lock);
     return error->code;
 }
 
@@ -162,9 +159,8 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
     wanted.driver = drivers[kind];
     (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", wanted.driver->kind, wanted.ordinal);
     if (wanted.ordinal >= DEVICES_MAX)
-        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
-                        "%s: there is no such device, at most %d are used", wanted.name,
-                        DEVICES_MAX);
+        return BTH_FAIL(error, BERTH_E_DEVICE, "%s: there is no such device, at most %d are used",
+                        wanted.name, DEVICES_MAX);
     if (device_open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
         return error->code;
     *device = &opened.devices[kind][wanted.ordinal];
@@ -176,7 +172,7 @@ const char *bth_device_name(const bth_device_handle *device)
     return device->name;
 }
 
-bool bth_device_is_akin(const bth_device_handle *a, const bth_device_handle *b)
+bool bth_device_is_same_kind(const bth_device_handle *a, const bth_device_handle *b)
 {
     return a->driver == b->driver;
 }
@@ -204,7 +200,7 @@ unsigned bth_device_life(const bth_device_handle *device)
 bool bth_device_is_gone(const bth_device_handle *device, unsigned life)
 {
     return !bth_device_is_usable(device) || life != bth_device_life(device) ||
-           device->driver->look(device, false) != 0;
+           device->driver->check(device, false) != 0;
 }
 
 int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error *error)
@@ -212,11 +208,23 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
     if (bth_device_check_usable(device, error) < 0)
         return error->code;
     if (life != bth_device_life(device))
-        return bth_fail(error, BERTH_E_DEVICE, NULL, BERTH_NO_OFFSET,
+        return BTH_FAIL(error, BERTH_E_DEVICE,
                         "%s: its context died and was opened again: what was in it is lost",
                         device->name);
-    return device_report(device, device->driver->look(device, false), error, "its context died");
+    return device_report(device, device->driver->check(device, false), error, "its context died");
 }
+
+/* Calls the driver if this process may use the device, and reports a failure. */
+#define DEVICE_CALL(device, error, call, ...)                                                      \
+    (bth_device_check_usable(device, error) < 0                                                    \
+         ? (error)->code                                                                           \
+         : device_report(device, (device)->driver->call, error, __VA_ARGS__))
+
+/* The same for a stream or an event, whose context may have died. */
+#define OBJECT_CALL(object, error, call, ...)                                                      \
+    (bth_device_check_life((object)->device, (object)->life, error) < 0                            \
+         ? (error)->code                                                                           \
+         : device_report((object)->device, (object)->device->driver->call, error, __VA_ARGS__))
 
 /* ---- memory ---- */
 
@@ -226,10 +234,8 @@ int bth_device_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *add
     *address = 0;
     if (nbytes == 0)
         return 0;
-    if (bth_device_check_usable(device, error) < 0)
-        return error->code;
-    return device_report(device, device->driver->allocate(device, nbytes, address), error,
-                         "%zu bytes of device memory cannot be allocated", nbytes);
+    return DEVICE_CALL(device, error, allocate(device, nbytes, address),
+                       "%zu bytes of device memory cannot be allocated", nbytes);
 }
 
 void bth_device_release(bth_device_handle *device, uintptr_t address)
@@ -242,10 +248,8 @@ int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_own
                     berth_error *error)
 {
     *owner = (bth_memory_owner){0};
-    if (bth_device_check_usable(device, error) < 0)
-        return error->code;
-    return device_report(device, device->driver->find(device, address, owner), error,
-                         "the owner of the memory at 0x%zx cannot be found", (size_t)address);
+    return DEVICE_CALL(device, error, find(device, address, owner),
+                       "the owner of the memory at 0x%zx cannot be found", (size_t)address);
 }
 
 static int device_check_byte(bth_device_handle *device, uintptr_t address, size_t nbytes,
@@ -258,12 +262,11 @@ static int device_check_byte(bth_device_handle *device, uintptr_t address, size_
     if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
         return 0;
     if (owner.kind == BTH_MEMORY_DEVICE)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name, nbytes,
-                        (size_t)address, device->driver->kind, owner.ordinal);
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                    "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
-                    device->name, nbytes, (size_t)address);
+        return BTH_FAIL_ARGUMENT(error, "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name,
+                                 nbytes, (size_t)address, device->driver->kind, owner.ordinal);
+    return BTH_FAIL_ARGUMENT(error,
+                             "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
+                             device->name, nbytes, (size_t)address);
 }
 
 int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes,
@@ -272,9 +275,8 @@ int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%s: %zu bytes at 0x%zx end beyond all addresses", device->name, nbytes,
-                        (size_t)address);
+        return BTH_FAIL_ARGUMENT(error, "%s: %zu bytes at 0x%zx end beyond all addresses",
+                                 device->name, nbytes, (size_t)address);
     if (device_check_byte(device, address, nbytes, address, error) < 0)
         return error->code;
     return device_check_byte(device, address, nbytes, address + (nbytes - 1), error);
@@ -283,10 +285,8 @@ int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes
 int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, berth_error *error)
 {
     *bytes = NULL;
-    if (bth_device_check_usable(device, error) < 0)
-        return error->code;
-    return device_report(device, device->driver->pin(device, nbytes, bytes), error,
-                         "%zu bytes of pinned memory cannot be allocated", nbytes);
+    return DEVICE_CALL(device, error, pin(device, nbytes, bytes),
+                       "%zu bytes of pinned memory cannot be allocated", nbytes);
 }
 
 void bth_pinned_release(bth_device_handle *device, void *bytes)
@@ -297,16 +297,14 @@ void bth_pinned_release(bth_device_handle *device, void *bytes)
 
 int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, berth_error *error)
 {
-    if (bth_device_check_usable(device, error) < 0)
-        return error->code;
-    return device_report(device, device->driver->enlist(device, bytes, nbytes), error,
-                         "%zu bytes cannot be pinned", nbytes);
+    return DEVICE_CALL(device, error, register_pinned(device, bytes, nbytes),
+                       "%zu bytes cannot be pinned", nbytes);
 }
 
 void bth_pinned_unregister(bth_device_handle *device, void *bytes)
 {
     if (bth_device_is_usable(device))
-        (void)device->driver->delist(device, bytes);
+        (void)device->driver->unregister_pinned(device, bytes);
 }
 
 /* ---- streams ---- */
@@ -314,10 +312,8 @@ void bth_pinned_unregister(bth_device_handle *device, void *bytes)
 int bth_device_stream_open(bth_device_handle *device, bth_device_stream *stream, berth_error *error)
 {
     *stream = (bth_device_stream){.device = device, .life = bth_device_life(device)};
-    if (bth_device_check_usable(device, error) < 0)
-        return error->code;
-    return device_report(device, device->driver->open_stream(device, &stream->native), error,
-                         "a stream cannot be created");
+    return DEVICE_CALL(device, error, open_stream(device, &stream->native),
+                       "a stream cannot be created");
 }
 
 void bth_device_stream_close(bth_device_stream *stream)
@@ -330,49 +326,33 @@ void bth_device_stream_close(bth_device_stream *stream)
 int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from, size_t nbytes,
                             berth_error *error)
 {
-    const bth_device_driver *driver = stream->device->driver;
-
     if (nbytes == 0)
         return 0;
-    if (bth_device_check_life(stream->device, stream->life, error) < 0)
-        return error->code;
-    return device_report(stream->device,
-                         driver->copy_to_host(stream->device, stream->native, to, from, nbytes),
-                         error, "%zu bytes cannot be copied to the host", nbytes);
+    return OBJECT_CALL(stream, error,
+                       copy_to_host(stream->device, stream->native, to, from, nbytes),
+                       "%zu bytes cannot be copied to the host", nbytes);
 }
 
 int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
                               size_t nbytes, berth_error *error)
 {
-    const bth_device_driver *driver = stream->device->driver;
-
     if (nbytes == 0)
         return 0;
-    if (bth_device_check_life(stream->device, stream->life, error) < 0)
-        return error->code;
-    return device_report(stream->device,
-                         driver->copy_to_device(stream->device, stream->native, to, from, nbytes),
-                         error, "%zu bytes cannot be copied to the device", nbytes);
+    return OBJECT_CALL(stream, error,
+                       copy_to_device(stream->device, stream->native, to, from, nbytes),
+                       "%zu bytes cannot be copied to the device", nbytes);
 }
 
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error)
 {
-    if (bth_device_check_life(stream->device, stream->life, error) < 0)
-        return error->code;
-    return device_report(stream->device,
-                         stream->device->driver->wait_stream(stream->device, stream->native), error,
-                         "copies did not end well");
+    return OBJECT_CALL(stream, error, wait_stream(stream->device, stream->native),
+                       "copies did not end well");
 }
 
 int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, berth_error *error)
 {
-    const bth_device_driver *driver = stream->device->driver;
-
-    if (bth_device_check_life(stream->device, stream->life, error) < 0)
-        return error->code;
-    return device_report(stream->device,
-                         driver->wait_for(stream->device, stream->native, native_event), error,
-                         "a stream cannot wait for an event");
+    return OBJECT_CALL(stream, error, wait_for(stream->device, stream->native, native_event),
+                       "a stream cannot wait for an event");
 }
 
 int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t nbytes, void *ready,
@@ -394,10 +374,8 @@ int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t 
 int bth_device_event_open(bth_device_handle *device, bth_device_event *event, berth_error *error)
 {
     *event = (bth_device_event){.device = device, .life = bth_device_life(device)};
-    if (bth_device_check_usable(device, error) < 0)
-        return error->code;
-    return device_report(device, device->driver->open_event(device, &event->native), error,
-                         "an event cannot be created");
+    return DEVICE_CALL(device, error, open_event(device, &event->native),
+                       "an event cannot be created");
 }
 
 void bth_device_event_close(bth_device_event *event)
@@ -409,18 +387,12 @@ void bth_device_event_close(bth_device_event *event)
 
 int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, berth_error *error)
 {
-    if (bth_device_check_life(event->device, event->life, error) < 0)
-        return error->code;
-    return device_report(
-        event->device, event->device->driver->record(event->device, event->native, stream->native),
-        error, "an event cannot be recorded");
+    return OBJECT_CALL(event, error, record(event->device, event->native, stream->native),
+                       "an event cannot be recorded");
 }
 
 int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
-    if (bth_device_check_life(event->device, event->life, error) < 0)
-        return error->code;
-    return device_report(event->device,
-                         event->device->driver->wait_event(event->device, event->native), error,
-                         "copies did not end well");
+    return OBJECT_CALL(event, error, wait_event(event->device, event->native),
+                       "copies did not end well");
 }

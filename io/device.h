@@ -30,7 +30,7 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
 /* "cuda:0" */
 const char *bth_device_name(const bth_device_handle *device);
 /* Whether both are of the same kind: then memory that is pinned for one is pinned for both. */
-bool bth_device_is_akin(const bth_device_handle *a, const bth_device_handle *b);
+bool bth_device_is_same_kind(const bth_device_handle *a, const bth_device_handle *b);
 /* False in a process that was forked from the one that opened it; the second one also sets an
  * error. */
 bool bth_device_is_usable(const bth_device_handle *device);

@@ -12,8 +12,7 @@
 #include "io/device.h"
 
 typedef struct bth_driver_result {
-    const char *name; /* the driver's name of the error, or NULL */
-    const char *text; /* one line; static */
+    char text[160]; /* one line: the driver's text and its name for the error */
     berth_status code;
     bool is_final; /* the driver works again only in a new process */
 } bth_driver_result;
@@ -31,8 +30,8 @@ typedef struct bth_device_driver {
      * in the old context.)
      */
     int (*open)(bth_device_handle *device);
-    /* 0: the opened context still exists; `closely`: and works. Any thread may call it. */
-    int (*look)(const bth_device_handle *device, bool closely);
+    /* 0: the opened context still exists; `thoroughly`: and works. Any thread may call it. */
+    int (*check)(const bth_device_handle *device, bool thoroughly);
 
     int (*allocate)(bth_device_handle *device, size_t nbytes, uintptr_t *address);
     int (*release)(bth_device_handle *device, uintptr_t address);
@@ -40,8 +39,8 @@ typedef struct bth_device_driver {
 
     int (*pin)(bth_device_handle *device, size_t nbytes, void **bytes);
     int (*unpin)(bth_device_handle *device, void *bytes);
-    int (*enlist)(bth_device_handle *device, void *bytes, size_t nbytes);
-    int (*delist)(bth_device_handle *device, void *bytes);
+    int (*register_pinned)(bth_device_handle *device, void *bytes, size_t nbytes);
+    int (*unregister_pinned)(bth_device_handle *device, void *bytes);
 
     int (*open_stream)(bth_device_handle *device, void **stream);
     int (*close_stream)(bth_device_handle *device, void *stream); /* waits first */
@@ -67,7 +66,7 @@ struct bth_device_handle {
     _Atomic(void *) native; /* the driver's context */
     atomic_ullong native_id;
     atomic_uint life;       /* number of times it was opened */
-    atomic_bool is_doubted; /* a call failed: the next open looks closely */
+    atomic_bool is_doubted; /* a call failed: the next open checks it thoroughly */
 };
 
 #ifdef BERTH_HAS_CUDA

@@ -6,18 +6,8 @@
 static int device_open_named(const char *device, bth_device_handle **handle, berth_error *error)
 {
     if (!device)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "the name of the device is NULL");
+        return BTH_FAIL_ARGUMENT(error, "the name of the device is NULL");
     return bth_device_open(device, handle, error);
-}
-
-/* Opens the device, and checks that the bytes are its memory. */
-static int device_open_memory(const char *device, uintptr_t address, size_t nbytes,
-                              bth_device_handle **handle, berth_error *error)
-{
-    if (device_open_named(device, handle, error) < 0)
-        return error->code;
-    return bth_device_check(*handle, address, nbytes, error);
 }
 
 int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
@@ -42,29 +32,25 @@ void berth_device_memory_free(const char *device, uintptr_t address)
         bth_device_release(handle, address);
 }
 
-int berth_device_memory_write(const char *device, uintptr_t address, const void *bytes,
-                              size_t nbytes, berth_error *error)
+int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes, size_t nbytes,
+                             berth_copy_direction direction, berth_error *error)
 {
     bth_device_handle *handle;
     bth_device_stream stream;
 
     BTH_ERROR_BEGIN(error);
-    if (device_open_memory(device, address, nbytes, &handle, error) < 0 ||
-        bth_device_stream_open(handle, &stream, error) < 0)
+    if (direction != BERTH_TO_DEVICE && direction != BERTH_FROM_DEVICE)
+        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid direction %d",
+                        (int)direction);
+    if (device_open_named(device, &handle, error) < 0 ||
+        bth_device_check(handle, address, nbytes, error) < 0)
+        return error->code;
+    if (direction == BERTH_FROM_DEVICE)
+        return bth_device_read(handle, bytes, address, nbytes, NULL, error);
+    if (bth_device_stream_open(handle, &stream, error) < 0)
         return error->code;
     if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
         (void)bth_device_stream_wait(&stream, error);
     bth_device_stream_close(&stream);
     return error->code;
-}
-
-int berth_device_memory_read(const char *device, uintptr_t address, void *bytes, size_t nbytes,
-                             berth_error *error)
-{
-    bth_device_handle *handle;
-
-    BTH_ERROR_BEGIN(error);
-    if (device_open_memory(device, address, nbytes, &handle, error) < 0)
-        return error->code;
-    return bth_device_read(handle, bytes, address, nbytes, NULL, error);
 }

@@ -37,11 +37,11 @@ static bool set_alignment(int fd, const struct stat *status, bth_direct *direct)
         memory_alignment = status_more.stx_dio_mem_align;
     }
 #endif
-    if (status->st_blksize > 0 && status->st_blksize <= BTH_DIRECT_MOST_BLOCK_NBYTES)
+    if (status->st_blksize > 0 && status->st_blksize <= BTH_MAX_DIRECT_BLOCK_NBYTES)
         block_nbytes = max_of(block_nbytes, (uint32_t)status->st_blksize);
     direct->block_nbytes = block_nbytes;
     direct->memory_alignment = memory_alignment;
-    return is_power_of_two(block_nbytes) && block_nbytes <= BTH_DIRECT_MOST_BLOCK_NBYTES &&
+    return is_power_of_two(block_nbytes) && block_nbytes <= BTH_MAX_DIRECT_BLOCK_NBYTES &&
            is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
 }
 

@@ -7,7 +7,7 @@
 
 /* The smallest block, which is also used where the system reports none. */
 #define BTH_DIRECT_BLOCK_NBYTES 4096
-#define BTH_DIRECT_MOST_BLOCK_NBYTES 65536
+#define BTH_MAX_DIRECT_BLOCK_NBYTES 65536
 
 typedef struct bth_direct {
     int fd;                    /* O_DIRECT; -1: none */

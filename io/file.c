@@ -16,9 +16,9 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
     struct stat status;
 
     if (bth_system.fstat(fd, &status) < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be examined");
+        return BTH_FAIL_ERRNO(error, errno, "cannot be examined");
     if (!S_ISREG(status.st_mode))
-        return bth_fail(error, BERTH_E_NOT_CHECKPOINT, NULL, BERTH_NO_OFFSET, "%s",
+        return BTH_FAIL(error, BERTH_E_NOT_CHECKPOINT, "%s",
                         S_ISDIR(status.st_mode) ? "is a folder, not a file"
                                                 : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
@@ -65,7 +65,7 @@ int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *erro
     int opened = open_for_reading(path);
 
     if (opened < 0)
-        return bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be opened");
+        return BTH_FAIL_ERRNO(error, errno, "cannot be opened");
     if (bth_file_size(opened, nbytes, error) < 0) {
         bth_file_close(opened);
         return error->code;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 
@@ -76,11 +77,6 @@ static bool read_number(const char *folder, const char *name, char text[TEXT_NBY
     return read_text(path, text) && find_number(text, "\n", number);
 }
 
-static uint64_t min_of(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static struct totals read_totals(const char *root, char text[TEXT_NBYTES])
 {
     struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
@@ -119,7 +115,7 @@ static uint64_t reclaimable_of(const char *folder, const struct version *version
             (void)find_number(text, version->slab, &slab);
     }
     if (version->kernel && read_number(folder, version->kernel, text, &slab))
-        slab = min_of(slab, totals->slab);
+        slab = bth_min(slab, totals->slab);
     return inactive + active + slab;
 }
 
@@ -148,8 +144,8 @@ static uint64_t free_of_group(const char *folder, const struct version *version,
     uint64_t with_swap = left_of(folder, version->swap_limit, version->swap_used,
                                  version->swap_has_memory ? reclaimable : 0, text);
     if (version->swap_has_memory)
-        return min_of(left + totals->swap, with_swap);
-    return left + min_of(totals->swap, with_swap);
+        return bth_min(left + totals->swap, with_swap);
+    return left + bth_min(totals->swap, with_swap);
 }
 
 /*
@@ -170,7 +166,7 @@ static uint64_t free_of_groups(const char *root, const char *group, const struct
         if (*end != '/' && *end != '\0')
             continue;
         *end = '\0';
-        min = min_of(min, free_of_group(folder, version, totals, text));
+        min = bth_min(min, free_of_group(folder, version, totals, text));
     }
     return min;
 }
@@ -207,7 +203,7 @@ uint64_t bth_free_memory(const char *root)
         (void)snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
         if (!read_text(path, text) || !find_group(text, controllers[i], group))
             continue;
-        min = min_of(min, free_of_groups(root, group, &versions[i], &totals, text));
+        min = bth_min(min, free_of_groups(root, group, &versions[i], &totals, text));
     }
     return min;
 }

@@ -58,7 +58,7 @@ static void placeholders_close(void)
 /* X11: a child closes the placeholders of its parent's threads. */
 static void low_lock(void)
 {
-    bth_lock_state state = bth_lock_take(&low.lock);
+    bth_lock_state state = bth_lock_acquire(&low.lock);
 
     if (state == BTH_LOCK_OURS)
         return;
@@ -68,7 +68,7 @@ static void low_lock(void)
     low.n_users = 0;
 }
 
-bool bth_low_take(void)
+bool bth_low_fds_fill(void)
 {
     int failure = errno;
 
@@ -79,23 +79,23 @@ bool bth_low_take(void)
     low_lock();
     placeholders_open();
     low.n_users++;
-    bth_lock_give(&low.lock);
+    bth_lock_release(&low.lock);
     errno = failure;
     return true;
 }
 
-void bth_low_give_back(void)
+void bth_low_fds_release(void)
 {
     int failure = errno;
 
     low_lock();
     if (low.n_users > 0 && --low.n_users == 0)
         placeholders_close();
-    bth_lock_give(&low.lock);
+    bth_lock_release(&low.lock);
     errno = failure;
 }
 
-int bth_low_move_up(int fd)
+int bth_low_fd_move_up(int fd)
 {
     int above = fcntl(fd, F_DUPFD_CLOEXEC, N_LOW);
     int failure = errno;

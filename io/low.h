@@ -10,10 +10,10 @@
 
 #include <stdbool.h>
 
-/* Fills the closed numbers. True: call bth_low_give_back afterwards. Any thread may call it. */
-bool bth_low_take(void);
-void bth_low_give_back(void);
+/* Fills the closed numbers. True: call bth_low_fds_release afterwards. Any thread may call it. */
+bool bth_low_fds_fill(void);
+void bth_low_fds_release(void);
 /* Moves a descriptor up that still got a low number, because the program closed it meanwhile. */
-int bth_low_move_up(int fd);
+int bth_low_fd_move_up(int fd);
 
 #endif

@@ -9,10 +9,6 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 
-#ifndef MADV_POPULATE_READ /* Linux 5.14 */
-#define MADV_POPULATE_READ 22
-#endif
-
 /* F1, F2: the file may be shorter than at open, and pages past its end raise SIGBUS. */
 static int check_range(int fd, uint64_t offset, uint64_t nbytes, berth_error *error)
 {

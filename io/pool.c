@@ -1,13 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/pool.h"
 
+#include <signal.h>
+
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/syscalls.h"
-#include "io/thread.h"
 
 #define WATCH_SECONDS 0.1
+
+int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
+{
+    static const int raised_by_the_thread[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof raised_by_the_thread / sizeof *raised_by_the_thread; i++)
+        sigdelset(&blocked, raised_by_the_thread[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    int failure = bth_system.pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
 
 struct pool {
     bth_pool_function function;
@@ -29,20 +44,13 @@ struct worker {
 
 static int fail_cancelled(berth_error *error)
 {
-    return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-}
-
-static struct timespec time_of(double seconds)
-{
-    time_t whole = (time_t)seconds;
-
-    return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
+    return BTH_FAIL(error, BERTH_E_CANCELLED, "cancelled");
 }
 
 /* For a task that failed without setting an error. */
 static int fail_with_status(berth_error *error, int status)
 {
-    return bth_fail(error, status, NULL, BERTH_NO_OFFSET, "%s", berth_status_text(status));
+    return BTH_FAIL(error, status, "%s", berth_status_text(status));
 }
 
 /* ---- one worker: the caller's own thread ---- */
@@ -132,8 +140,8 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
     if (failure != 0) {
         berth_error error;
         bth_error_clear(&error);
-        (void)bth_fail_errno(&error, failure, NULL, BERTH_NO_OFFSET,
-                             "worker thread %u of %u cannot be started", n + 1, n_workers);
+        (void)BTH_FAIL_ERRNO(&error, failure, "worker thread %u of %u cannot be started", n + 1,
+                             n_workers);
         pool_stop(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
         pool->n_running -= n_workers - n;
@@ -145,7 +153,7 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
 /* Calls the watch ten times a second, on the caller's thread, until all workers have finished. */
 static void pool_wait(struct pool *pool, bth_pool_watch watch)
 {
-    struct timespec next_watch = time_of(bth_seconds() + WATCH_SECONDS);
+    struct timespec next_watch = bth_time_after(WATCH_SECONDS);
 
     pthread_mutex_lock(&pool->lock);
     while (pool->n_running > 0) {
@@ -161,7 +169,7 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
             bth_error_clear(&error);
             pool_stop(pool, fail_cancelled(&error), &error);
         }
-        next_watch = time_of(bth_seconds() + WATCH_SECONDS);
+        next_watch = bth_time_after(WATCH_SECONDS);
         pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
@@ -169,14 +177,8 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
 
 static void pool_prepare(struct pool *pool)
 {
-    pthread_condattr_t attributes;
-
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes,
-                              CLOCK_MONOTONIC); /* does not change when the clock is set */
-    pthread_cond_init(&pool->finished, &attributes);
-    pthread_condattr_destroy(&attributes);
+    bth_condition_begin(&pool->finished);
 }
 
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,

@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Workers for independent tasks. One worker, or one task: the caller's own thread. */
+/* The library's own threads, and workers for independent tasks. */
 #ifndef BTH_IO_POOL_H
 #define BTH_IO_POOL_H
 
+#include <pthread.h>
+
 #include "berth.h"
+
+/*
+ * Starts a thread that blocks all signals but those that it raises itself (SIGSEGV and the like):
+ * the program's signals are handled by the program's threads. 0 or an errno value (W6).
+ */
+int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
+
+/* The first call in a new thread (X13): functions of the caller's cannot cancel it. */
+static inline void bth_thread_begin(void)
+{
+    int unused;
+
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
+}
 
 /* Does one task as worker number 0 <= worker < n_workers (0 if n_workers is 0). 0 or a status. */
 typedef int (*bth_pool_function)(void *context, uint64_t task, unsigned worker, berth_error *error);

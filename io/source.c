@@ -12,79 +12,6 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 
-static int reader_begin(bth_reader *reader, const char *name, berth_error *error)
-{
-    memset(reader, 0, sizeof *reader);
-    reader->fd = -1;
-    atomic_init(&reader->n_requests, 0);
-    atomic_init(&reader->moved_nbytes, 0);
-    reader->name = bth_duplicate(name, strlen(name));
-    if (!reader->name)
-        return bth_fail_memory(error, strlen(name) + 1);
-    return 0;
-}
-
-/* For an open that failed: nothing is left to close. */
-static int reader_abandon(bth_reader *reader, const berth_error *error)
-{
-    bth_reader_close(reader);
-    return error->code;
-}
-
-int bth_reader_open_path(const char *path, bth_reader *reader, berth_error *error)
-{
-    if (reader_begin(reader, path, error) < 0 ||
-        bth_file_open(path, &reader->fd, &reader->nbytes, error) < 0)
-        return reader_abandon(reader, error);
-    return 0;
-}
-
-int bth_reader_open_fd(int fd, bth_reader *reader, berth_error *error)
-{
-    char name[32];
-
-    (void)snprintf(name, sizeof name, "descriptor %d", fd);
-    if (reader_begin(reader, name, error) < 0)
-        return reader_abandon(reader, error);
-    reader->fd = bth_system.dup(fd);
-    if (reader->fd < 0) {
-        (void)bth_fail_errno(error, errno, NULL, BERTH_NO_OFFSET, "cannot be duplicated");
-        return reader_abandon(reader, error);
-    }
-    if (bth_file_size(reader->fd, &reader->nbytes, error) < 0)
-        return reader_abandon(reader, error);
-    return 0;
-}
-
-int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader, berth_error *error)
-{
-    if (reader_begin(reader, "memory", error) < 0)
-        return reader_abandon(reader, error);
-    /* Not NULL, also for no bytes: that is how memory differs from files and functions. */
-    reader->memory = bytes ? bytes : (const uint8_t *)"";
-    reader->nbytes = nbytes;
-    if (!bytes && nbytes > 0) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "%zu bytes at address NULL",
-                       nbytes);
-        return reader_abandon(reader, error);
-    }
-    return 0;
-}
-
-static int open_function(const berth_source *source, bth_reader *reader, berth_error *error)
-{
-    if (reader_begin(reader, source->name ? source->name : "source", error) < 0)
-        return reader_abandon(reader, error);
-    reader->source = *source;
-    reader->source.name = reader->name; /* the caller's text may not outlive this call */
-    reader->nbytes = source->nbytes;
-    if (!source->read) {
-        (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "has no read function");
-        return reader_abandon(reader, error);
-    }
-    return 0;
-}
-
 const char *bth_source_name(const berth_source *source)
 {
     switch (source->kind) {
@@ -99,22 +26,68 @@ const char *bth_source_name(const berth_source *source)
     }
 }
 
+static int reader_begin(bth_reader *reader, const berth_source *source, berth_error *error)
+{
+    const char *name = bth_source_name(source);
+    char text[32];
+
+    memset(reader, 0, sizeof *reader);
+    reader->fd = -1;
+    reader->nbytes = source->nbytes;
+    if (source->kind == BERTH_SOURCE_FD) {
+        (void)snprintf(text, sizeof text, "%s %d", name, source->fd);
+        name = text;
+    }
+    reader->name = bth_duplicate(name, strlen(name));
+    return reader->name ? 0 : bth_fail_memory(error, strlen(name) + 1);
+}
+
+static int reader_open_fd(bth_reader *reader, int fd, berth_error *error)
+{
+    reader->fd = bth_system.dup(fd);
+    if (reader->fd < 0)
+        return BTH_FAIL_ERRNO(error, errno, "cannot be duplicated");
+    return bth_file_size(reader->fd, &reader->nbytes, error);
+}
+
+static int reader_open_memory(bth_reader *reader, const void *bytes, berth_error *error)
+{
+    if (!bytes && reader->nbytes > 0)
+        return BTH_FAIL_ARGUMENT(error, "%zu bytes at address NULL", (size_t)reader->nbytes);
+    /* Not NULL, also for no bytes: that is how memory differs from files and functions. */
+    reader->memory = bytes ? bytes : (const uint8_t *)"";
+    return 0;
+}
+
+static int reader_open_function(bth_reader *reader, const berth_source *source, berth_error *error)
+{
+    reader->source = *source;
+    reader->source.name = reader->name; /* the caller's text may not outlive this call */
+    return source->read ? 0 : BTH_FAIL_ARGUMENT(error, "has no read function");
+}
+
+static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
+{
+    switch (source->kind) {
+    case BERTH_SOURCE_PATH:
+        return bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
+    case BERTH_SOURCE_FD:
+        return reader_open_fd(reader, source->fd, error);
+    case BERTH_SOURCE_MEMORY:
+        return reader_open_memory(reader, source->bytes, error);
+    case BERTH_SOURCE_FUNCTION:
+        return reader_open_function(reader, source, error);
+    }
+    return BTH_FAIL_ARGUMENT(error, "invalid kind of source: %d", (int)source->kind);
+}
+
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
 {
     if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
         return error->code;
-    switch (source->kind) {
-    case BERTH_SOURCE_PATH:
-        return bth_reader_open_path(source->path, reader, error);
-    case BERTH_SOURCE_FD:
-        return bth_reader_open_fd(source->fd, reader, error);
-    case BERTH_SOURCE_MEMORY:
-        return bth_reader_open_memory(source->bytes, (size_t)source->nbytes, reader, error);
-    case BERTH_SOURCE_FUNCTION:
-        return open_function(source, reader, error);
-    }
-    return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "invalid kind of source: %d",
-                    (int)source->kind);
+    if (reader_begin(reader, source, error) < 0 || reader_open(reader, source, error) < 0)
+        bth_reader_close(reader);
+    return error->code;
 }
 
 void bth_reader_close(bth_reader *reader)
@@ -130,13 +103,11 @@ void bth_reader_close(bth_reader *reader)
 static int fail_callback(berth_error *error, int result, uint64_t offset, size_t nbytes)
 {
     const char *text = result > 0 ? strerrordesc_np(result) : NULL;
+    char returned[32];
 
-    if (text)
-        (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset,
-                       "the source did not read %zu bytes: %s", nbytes, text);
-    else
-        (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset,
-                       "the source did not read %zu bytes: it returned %d", nbytes, result);
+    (void)snprintf(returned, sizeof returned, "it returned %d", result);
+    (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset, "the source did not read %zu bytes: %s",
+                   nbytes, text ? text : returned);
     error->system_errno = text ? result : 0;
     return error->code;
 }

@@ -17,11 +17,7 @@ typedef struct bth_reader {
     atomic_uint_fast64_t moved_nbytes;
 } bth_reader;
 
-int bth_reader_open_path(const char *path, bth_reader *reader, berth_error *error);
-int bth_reader_open_fd(int fd, bth_reader *reader, berth_error *error); /* duplicates fd */
-int bth_reader_open_memory(const void *bytes, size_t nbytes, bth_reader *reader,
-                           berth_error *error);
-/* Any of these, or the caller's function. */
+/* A descriptor is duplicated. A failure leaves a closed reader. */
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error);
 /* The name of a source in messages. */
 const char *bth_source_name(const berth_source *source);

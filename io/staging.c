@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/staging.h"
 
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "config/error.h"
 #include "config/lock.h"
 #include "config/memory.h"
 #include "io/direct.h"
-#include "io/pages.h"
+#include "io/region.h"
 #include "io/syscalls.h"
 
 #define KEPT_MAX 64
@@ -42,8 +47,8 @@ static int buffer_from_driver(bth_device_handle *device, bth_staging_buffer *buf
 static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
                       berth_error *error)
 {
-    if (bth_region_new(buffer->nbytes, BTH_DIRECT_MOST_BLOCK_NBYTES, false, &buffer->region,
-                       error) < 0)
+    if (bth_region_new(buffer->nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &buffer->region, error) <
+        0)
         return error->code;
     buffer->bytes = buffer->region.bytes;
     buffer->device = is_pinned ? device : NULL;
@@ -81,7 +86,7 @@ static void buffer_free(bth_staging_buffer *buffer)
 /* X11: forgets a list that was being changed at a fork; a child cannot use its buffers anyway. */
 static void kept_lock(void)
 {
-    if (bth_lock_take(&kept.lock) == BTH_LOCK_TORN)
+    if (bth_lock_acquire(&kept.lock) == BTH_LOCK_TORN)
         kept.n = 0;
 }
 
@@ -93,13 +98,13 @@ static bool kept_take(bth_device_handle *device, bth_staging_buffer *buffer)
     kept_lock();
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
         const bth_staging_buffer *each = &kept.buffers[i];
-        if (!bth_device_is_akin(each->device, device) || each->nbytes != buffer->nbytes)
+        if (!bth_device_is_same_kind(each->device, device) || each->nbytes != buffer->nbytes)
             continue;
         is_found = true;
         *buffer = *each;
         kept.buffers[i] = kept.buffers[--kept.n];
     }
-    bth_lock_give(&kept.lock);
+    bth_lock_release(&kept.lock);
     return is_found;
 }
 
@@ -109,7 +114,7 @@ static bool kept_add(const bth_staging_buffer *buffer)
     bool is_kept = kept.n < KEPT_MAX;
     if (is_kept)
         kept.buffers[kept.n++] = *buffer;
-    bth_lock_give(&kept.lock);
+    bth_lock_release(&kept.lock);
     return is_kept;
 }
 
@@ -120,7 +125,7 @@ static void kept_drop(bth_device_handle *device, size_t nbytes)
     kept_lock();
     for (unsigned i = 0; i < kept.n;) {
         bth_staging_buffer *each = &kept.buffers[i];
-        if (device && (!bth_device_is_akin(each->device, device) ||
+        if (device && (!bth_device_is_same_kind(each->device, device) ||
                        (each->nbytes == nbytes && buffer_is_pinned(each)))) {
             i++;
             continue;
@@ -129,7 +134,7 @@ static void kept_drop(bth_device_handle *device, size_t nbytes)
             buffer_free(each);
         *each = kept.buffers[--kept.n];
     }
-    bth_lock_give(&kept.lock);
+    bth_lock_release(&kept.lock);
 }
 
 uint64_t bth_staging_kept_nbytes(void)
@@ -139,7 +144,7 @@ uint64_t bth_staging_kept_nbytes(void)
     kept_lock();
     for (unsigned i = 0; i < kept.n; i++)
         nbytes += kept.buffers[i].nbytes;
-    bth_lock_give(&kept.lock);
+    bth_lock_release(&kept.lock);
     return nbytes;
 }
 
@@ -155,18 +160,17 @@ static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_e
     const size_t page_nbytes = BTH_LARGE_PAGE_NBYTES;
 
     if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
-        need->n_buffers == 0 || need->n_buffers > BTH_STAGING_MOST_BUFFERS)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "%u staging buffers of %zu bytes are not possible", need->n_buffers,
-                        need->buffer_nbytes);
+        need->n_buffers == 0 || need->n_buffers > BTH_MAX_STAGING_BUFFERS)
+        return BTH_FAIL_ARGUMENT(error, "%u staging buffers of %zu bytes are not possible",
+                                 need->n_buffers, need->buffer_nbytes);
     ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
-    uint64_t max = need->most_nbytes ? need->most_nbytes / ring->buffer_nbytes : UINT64_MAX;
+    uint64_t max = need->max_nbytes ? need->max_nbytes / ring->buffer_nbytes : UINT64_MAX;
     if (max == 0)
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+        return BTH_FAIL(error, BERTH_E_MEMORY,
                         "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu "
                         "bytes missing)",
-                        ring->buffer_nbytes, (unsigned long long)need->most_nbytes,
-                        (unsigned long long)(ring->buffer_nbytes - need->most_nbytes));
+                        ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
+                        (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
     ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;
     return 0;
 }
@@ -228,3 +232,41 @@ void bth_staging_close(bth_staging *ring)
     bth_release(ring->buffers);
     *ring = (bth_staging){0};
 }
+
+/* ---- copies ---- */
+
+#ifdef __SSE2__ /* all of x86-64 */
+#define LINE_NBYTES ((size_t)64)
+
+/* `to` is aligned to 16 bytes. */
+static void stream_line(uint8_t *to, const uint8_t *from)
+{
+    for (size_t i = 0; i < LINE_NBYTES; i += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + i),
+                         _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+}
+
+void bth_copy_for_device(void *to, const void *from, size_t nbytes)
+{
+    uint8_t *out = to;
+    const uint8_t *in = from;
+    size_t head = (LINE_NBYTES - ((uintptr_t)out & (LINE_NBYTES - 1))) & (LINE_NBYTES - 1);
+
+    if (head > nbytes)
+        head = nbytes;
+    memcpy(out, in, head);
+    size_t at = head;
+    for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
+        stream_line(out + at, in + at);
+    memcpy(out + at, in + at, nbytes - at);
+    _mm_sfence(); /* these stores are not ordered otherwise */
+}
+
+#else
+
+void bth_copy_for_device(void *to, const void *from, size_t nbytes)
+{
+    memcpy(to, from, nbytes);
+}
+
+#endif

@@ -13,12 +13,12 @@
 #include "io/device.h"
 #include "io/region.h"
 
-#define BTH_STAGING_MOST_BUFFERS 1024
+#define BTH_MAX_STAGING_BUFFERS 1024
 
 typedef struct bth_staging_need {
     size_t buffer_nbytes; /* of each; rounded up to BTH_LARGE_PAGE_NBYTES */
-    unsigned n_buffers;   /* 1 to BTH_STAGING_MOST_BUFFERS; there may be fewer in the end */
-    uint64_t most_nbytes; /* limit of all together, from io.memory_nbytes; 0: none */
+    unsigned n_buffers;   /* 1 to BTH_MAX_STAGING_BUFFERS; there may be fewer in the end */
+    uint64_t max_nbytes;  /* limit of all together, from io.memory_nbytes; 0: none */
     bool is_pinned;       /* false: pageable; copies are slower, and not asynchronous */
 } bth_staging_need;
 
@@ -43,6 +43,12 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
                      berth_error *error);
 /* No copy may be under way. Does nothing to zeros. */
 void bth_staging_close(bth_staging *ring);
+
+/*
+ * memcpy for bytes that no processor reads again. It writes past the processor's caches if it can,
+ * so that the processor need not fetch the target's lines first.
+ */
+void bth_copy_for_device(void *to, const void *from, size_t nbytes);
 
 /* For tests: the size of all kept buffers; frees them. */
 uint64_t bth_staging_kept_nbytes(void);

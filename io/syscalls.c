@@ -9,12 +9,12 @@
 /* open is variadic, and a field of the table cannot be. */
 static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
 {
-    bool has_taken = bth_low_take(); /* X10 */
+    bool has_taken = bth_low_fds_fill(); /* X10 */
     int fd = openat(folder, path, flags, mode);
 
     if (has_taken)
-        bth_low_give_back();
-    return fd >= 0 && fd <= STDERR_FILENO ? bth_low_move_up(fd) : fd;
+        bth_low_fds_release();
+    return fd >= 0 && fd <= STDERR_FILENO ? bth_low_fd_move_up(fd) : fd;
 }
 
 static int open_with_mode(const char *path, int flags, mode_t mode)

@@ -25,6 +25,10 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ /* Linux 5.14; headers may be older */
+#define MADV_POPULATE_READ 22
+#endif
+
 typedef struct bth_system_table {
 #define BTH_SYSCALL(result, name, parameters, function) result(*name) parameters;
 #include "io/syscalls.def"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/workers.h"
 
+#include "config/memory.h"
 #include "io/syscalls.h"
 
 #define PROCESSORS_MAX 8
@@ -29,18 +30,13 @@ unsigned bth_processors_count(void)
     return n > PROCESSORS_MAX ? PROCESSORS_MAX : (unsigned)n;
 }
 
-static uint64_t min_of(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static uint64_t workers_measured(bth_workers_kind kind)
 {
     switch (kind) {
     case BTH_WORKERS_WAIT:
         return WAIT_WORKERS;
     case BTH_WORKERS_PREFETCH:
-        return min_of(bth_processors_count(), PREFETCH_WORKERS_MAX);
+        return bth_min(bth_processors_count(), PREFETCH_WORKERS_MAX);
     case BTH_WORKERS_ROWS:
         return ROW_WORKERS;
     default:
@@ -54,8 +50,8 @@ unsigned bth_workers_count(const struct berth_config *config, bth_workers_kind k
     uint64_t n = config->io_threads ? (uint64_t)config->io_threads : workers_measured(kind);
 
     if (config->io_memory_nbytes && worker_nbytes)
-        n = min_of(n, (uint64_t)config->io_memory_nbytes / worker_nbytes);
-    n = min_of(n, n_tasks);
+        n = bth_min(n, (uint64_t)config->io_memory_nbytes / worker_nbytes);
+    n = bth_min(n, n_tasks);
     return n > 0 ? (unsigned)n : 1;
 }
 

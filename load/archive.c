@@ -77,7 +77,7 @@ static uint32_t read_number(berth_archive *archive, bth_head_cache *cache, const
 static bool place_records(berth_archive *archive, bth_head_cache *cache)
 {
     const bth_zip_directory *directory = &archive->container.directory;
-    bth_place place = {0};
+    bth_layout_entry place = {0};
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
@@ -90,8 +90,8 @@ static bool place_records(berth_archive *archive, bth_head_cache *cache)
     for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         /* What cannot be placed leaves the place of the record before, which ends elsewhere. */
-        (void)bth_layout_place(place.next_offset, entry->name_nbytes, entry->nbytes, alignment,
-                               &place);
+        (void)bth_layout_entry_compute(place.next_offset, entry->name_nbytes, entry->nbytes,
+                                       alignment, &place);
         if (entry->method != 0 || place.next_offset != entry->next_offset)
             return false;
         entry->data_offset = place.data_offset;
@@ -188,9 +188,10 @@ static int open_reader(berth_archive *begun, const berth_params *call, berth_arc
     return 0;
 }
 
-static int archive_open(const berth_source *source, const berth_params *params,
-                        berth_archive **archive, berth_error *error)
+int berth_archive_open(const berth_source *source, const berth_params *params,
+                       berth_archive **archive, berth_error *error)
 {
+    BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!source || (source->kind == BERTH_SOURCE_PATH && !source->path))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
@@ -203,22 +204,6 @@ static int archive_open(const berth_source *source, const berth_params *params,
     return open_reader(begun, params, archive, error);
 }
 
-int berth_archive_open(const char *path, const berth_params *params, berth_archive **archive,
-                       berth_error *error)
-{
-    const berth_source source = berth_from_path(path);
-
-    BTH_ERROR_BEGIN(error);
-    return archive_open(&source, params, archive, error);
-}
-
-int berth_archive_open_source(const berth_source *source, const berth_params *params,
-                              berth_archive **archive, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    return archive_open(source, params, archive, error);
-}
-
 void berth_archive_close(berth_archive *archive)
 {
     BTH_HOLD_CANCEL(true);
@@ -229,14 +214,13 @@ void berth_archive_close(berth_archive *archive)
     bth_release(archive);
 }
 
-const char *berth_archive_name(const berth_archive *archive)
+int berth_archive_get_info(const berth_archive *archive, berth_archive_info *info)
 {
-    return archive ? archive->container.directory.archive : "";
-}
-
-size_t berth_archive_count(const berth_archive *archive)
-{
-    return archive ? archive->container.directory.n_entries : 0;
+    if (!archive || !info)
+        return BERTH_E_ARGUMENT;
+    *info = (berth_archive_info){.name = archive->container.directory.archive,
+                                 .n_records = archive->container.directory.n_entries};
+    return 0;
 }
 
 static void describe(const bth_zip_entry *entry, berth_record *record)
@@ -320,6 +304,6 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);
     if (error->code == 0)
         return 0;
-    (void)bth_error_in(error, record->name);
+    (void)bth_error_add_record(error, record->name);
     return bth_error_prefix(error, archive->reader.name);
 }

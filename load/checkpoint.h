@@ -90,7 +90,7 @@ void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state);
 /* The mutex that stands in comments. Of a child, too, whatever a thread of its parent was at. */
 static inline void bth_checkpoint_lock(berth_checkpoint *checkpoint)
 {
-    bth_lock_state state = bth_lock_take(&checkpoint->lock);
+    bth_lock_state state = bth_lock_acquire(&checkpoint->lock);
 
     if (state != BTH_LOCK_OURS)
         bth_checkpoint_restart(checkpoint, state);

@@ -84,7 +84,7 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
 
     (void)snprintf(record, sizeof record, checkpoint->contents.is_legacy ? "storage %s" : "data/%s",
                    storage->key);
-    return bth_error_in(error, record);
+    return bth_error_add_record(error, record);
 }
 
 /* ---- what a caller expects ---- */

@@ -301,7 +301,7 @@ static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs,
     for (int64_t i = 0; i < runs->n && error->code == 0;) {
         bth_transfer transfer = {.config = &checkpoint->config,
                                  .calls = {.context = checkpoint, .name = slice_name},
-                                 .requests.ranges = ranges};
+                                 .requests = {.ranges = ranges, .use = BTH_USE_CALLER}};
         size_t n = 0;
         for (; i < runs->n && n < RANGES_MAX; i++, buffer += nbytes)
             ranges[n++] = (bth_range){.owner = root,
@@ -311,8 +311,8 @@ static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs,
                                       .unit = checkpoint->storages.stored[root->index].unit,
                                       .memory = buffer};
         transfer.requests.n_ranges = n;
-        (void)bth_read_into(&transfer, &checkpoint->source.reader,
-                            checkpoint->prefetches.own != NULL, error);
+        (void)bth_transfer_once(&transfer, &checkpoint->source.reader,
+                                checkpoint->prefetches.own != NULL, error);
     }
     return error->code;
 }

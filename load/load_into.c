@@ -18,19 +18,14 @@ struct load_into {
     berth_checkpoint *checkpoint;
     const berth_params *params;
     struct berth_config config;
-    const uint8_t *destinations;
-    size_t n, destination_nbytes;
+    const berth_destination *destinations;
+    size_t n;
     bth_range *ranges;
     size_t n_ranges;
     const berth_destination **rest;
     size_t n_rest;
     uint64_t asked_nbytes;
 };
-
-static const berth_destination *destination_at(const struct load_into *into, size_t i)
-{
-    return (const void *)(into->destinations + i * into->destination_nbytes);
-}
 
 static const berth_storage *storage_root(const berth_storage *storage)
 {
@@ -52,7 +47,7 @@ static uint64_t destination_needed_nbytes(const berth_destination *destination)
 
 static int destination_check(const struct load_into *into, size_t i, berth_error *error)
 {
-    const berth_destination *destination = destination_at(into, i);
+    const berth_destination *destination = &into->destinations[i];
 
     if (BTH_CHECK_RESERVED(berth_destination, destination, error) < 0)
         return error->code;
@@ -118,7 +113,7 @@ static int compare_ranges(const void *a, const void *b)
 static void load_into_divide(struct load_into *into)
 {
     for (size_t i = 0; i < into->n; i++) {
-        const berth_destination *destination = destination_at(into, i);
+        const berth_destination *destination = &into->destinations[i];
         uint64_t nbytes = destination_needed_nbytes(destination);
         bth_range *range = &into->ranges[into->n_ranges];
         into->asked_nbytes += nbytes;
@@ -180,14 +175,15 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
     berth_checkpoint *checkpoint = into->checkpoint;
     size_t n = load_into_separate(into);
 
-    *transfer = (bth_transfer){.config = &into->config,
-                               .params = into->params,
-                               .calls = {.context = checkpoint, .name = range_name},
-                               .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
-                               .requests = {.ranges = into->ranges, .n_ranges = n}};
+    *transfer =
+        (bth_transfer){.config = &into->config,
+                       .params = into->params,
+                       .calls = {.context = checkpoint, .name = range_name},
+                       .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
+                       .requests = {.ranges = into->ranges, .n_ranges = n, .use = BTH_USE_CALLER}};
     if (load_into_need_directory(into, error) < 0 ||
-        bth_read_into(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
-                      error) < 0 ||
+        bth_transfer_once(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
+                          error) < 0 ||
         load_into_check_crc32s(into, n, error) < 0)
         return error->code;
     /* Overlapping ranges, and what no single range has. */
@@ -214,7 +210,6 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
 static void load_into_stats(const struct load_into *into, const bth_transfer *transfer,
                             double begin_seconds)
 {
-    static const char *const methods[] = {"none", "map", "read", "direct"};
     berth_stats *stats = into->params ? into->params->stats : NULL;
     bth_choice choice = {.reason = "every byte was read alone"};
 
@@ -222,7 +217,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
         return;
     if (transfer->requests.n_ranges > 0)
         choice = transfer->requests.ranges[0].choice;
-    stats->method = methods[choice.method];
+    stats->method = bth_choice_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
     stats->disk_seconds = (double)atomic_load(&transfer->disk_nanoseconds) * 1e-9;
@@ -258,20 +253,16 @@ static int load_into(struct load_into *into, berth_error *error)
 }
 
 int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *destinations, size_t n,
-                    size_t destination_nbytes, const berth_params *params, berth_error *error)
+                    const berth_params *params, berth_error *error)
 {
-    struct load_into into = {.checkpoint = checkpoint,
-                             .params = params,
-                             .destinations = (const uint8_t *)destinations,
-                             .n = n,
-                             .destination_nbytes = destination_nbytes};
+    struct load_into into = {
+        .checkpoint = checkpoint, .params = params, .destinations = destinations, .n = n};
 
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
-    if (!checkpoint || (!destinations && n > 0) || destination_nbytes < sizeof *destinations ||
-        destination_nbytes % sizeof(void *) != 0 || n > SIZE_MAX / (4 * sizeof(bth_range)))
+    if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (4 * sizeof(bth_range)))
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "berth_load_into needs a checkpoint, destinations, and the size of one");
+                        "berth_load_into needs a checkpoint and n destinations");
     into.config = checkpoint->config;
     if ((params && BTH_CHECK_RESERVED(berth_params, params, error) < 0) ||
         (params && params->config && bth_config_resolve(params, &into.config, error) < 0) ||

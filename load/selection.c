@@ -6,6 +6,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "config/options.h"
 
 bool bth_name_fits(const char *pattern, const char *name)
 {
@@ -63,6 +64,8 @@ static int selection_visit_names(berth_checkpoint *checkpoint, const char *patte
 int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
                         bth_visit visit, void *context, berth_error *error)
 {
+    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
+        return error->code;
     if (selection_is_everything(selection))
         return selection_visit_names(checkpoint, NULL, visit, context, error);
     if (selection->pattern &&
@@ -128,6 +131,8 @@ int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *
 
     *storages = NULL;
     *n = 0;
+    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
+        return error->code;
     /* Also without storages: a pattern may still fit nothing. */
     if (!selection_is_everything(selection)) {
         selection_marks.is_selected = bth_allocate_zeroed(n_all + 1);

@@ -259,7 +259,6 @@ static int storage_read_hook(const berth_storage *storage, void *buffer, size_t 
  */
 void bth_storages_method(berth_checkpoint *checkpoint, const char **method, const char **reason)
 {
-    static const char *const texts[] = {"", "map", "read", "direct"};
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
@@ -267,7 +266,7 @@ void bth_storages_method(berth_checkpoint *checkpoint, const char **method, cons
     bth_checkpoint_unlock(checkpoint);
     bth_choice choice = bth_choose(&checkpoint->config, &conditions,
                                    (berth_load_method)checkpoint->config.load_method, NULL);
-    *method = conditions.is_memory ? "memory" : texts[choice.method];
+    *method = bth_choice_name(choice, conditions.is_memory, false);
     *reason = choice.reason;
 }
 

@@ -482,14 +482,10 @@ static void phase_publish(const struct phase *phase, const bth_range *range)
     size_t index = range_storage(range)->index;
     bth_stored *stored = &phase->checkpoint->storages.stored[index];
     bool is_mapped = range->choice.method == BERTH_LOAD_MAP;
-    const char *method = phase->conditions.is_memory ? "memory" : "map";
 
-    if (!is_mapped && range->choice.method == BERTH_LOAD_READ)
-        method = "read";
-    else if (!is_mapped)
-        method = range->fell_back ? "direct, then read" : "direct";
     stored->moved_nbytes = is_mapped ? 0 : range->nbytes;
-    storage_publish(stored, method,
+    storage_publish(stored,
+                    bth_choice_name(range->choice, phase->conditions.is_memory, range->fell_back),
                     range->fell_back ? "a direct read was refused" : range->choice.reason,
                     range->target.device ? NULL : range->memory);
     if (!range->target.device)

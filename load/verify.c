@@ -289,7 +289,7 @@ static int verify_finish(verification *v, size_t i, berth_error *error)
         return error->code;
     }
     if (!bth_verify_is_verdict(&bad)) /* verdicts name their record already */
-        (void)bth_error_in(&bad, entry->record);
+        (void)bth_error_add_record(&bad, entry->record);
     if (!is_folder || bad.code < 0)
         verify_report(v, record, crc32, &bad);
     return 0;

@@ -56,13 +56,14 @@ int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes
     if (atomic_check(file, error) < 0)
         return error->code;
     const bth_operation *operation = &file->operation;
+    struct iovec piece = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = nbytes};
     if (offset > operation->nbytes || nbytes > operation->nbytes - offset) {
         bth_fail(error, BERTH_E_ARGUMENT, NULL, offset,
                  "%zu bytes do not fit into a file of %llu bytes", nbytes,
                  (unsigned long long)operation->nbytes);
         return bth_error_prefix(error, operation->path);
     }
-    if (operation->output.write(operation->output.context, bytes, nbytes, offset, error) < 0) {
+    if (operation->output.write(operation->output.context, &piece, 1, offset, error) < 0) {
         if (!atomic_exchange(&file->has_failed, true))
             file->failure = *error;
         return bth_error_prefix(error, operation->path);

@@ -55,7 +55,7 @@ void bth_deferred_end(bth_deferred *deferred)
 static bth_deferred_block *deferred_find(const bth_deferred *deferred, size_t record)
 {
     for (size_t i = 0; i < deferred->n_blocks; i++)
-        if (deferred->blocks[i].record == record && !deferred->blocks[i].is_claimed)
+        if (deferred->blocks[i].record == record)
             return &deferred->blocks[i];
     return NULL;
 }
@@ -89,21 +89,6 @@ static bth_range deferred_range(const bth_image *image, const bth_tile *tile, si
     return (bth_range){.offset = begin, .nbytes = (last < end ? last : end) - begin};
 }
 
-/* Under the lock. */
-static bth_deferred_block *deferred_take_free(bth_deferred *deferred, size_t record)
-{
-    bth_deferred_block *block = deferred_find(deferred, BTH_NO_RECORD);
-
-    if (!block)
-        return NULL;
-    block->record = record;
-    deferred->n_deferred++;
-    deferred->n_used++;
-    if (deferred->n_used > deferred->n_used_max)
-        deferred->n_used_max = deferred->n_used;
-    return block;
-}
-
 int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *tile, uint64_t end,
                      bth_range *range, berth_error *error)
 {
@@ -117,9 +102,11 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
     pthread_mutex_lock(&deferred->lock);
     bool is_complete = bth_image_is_complete(image, i);
     if (!is_complete)
-        block = deferred_take_free(deferred, i);
-    if (block)
+        block = deferred_find(deferred, BTH_NO_RECORD);
+    if (block) {
+        block->record = i;
         deferred_copy(block, tile, *range);
+    }
     pthread_mutex_unlock(&deferred->lock);
     if (block)
         return 0;
@@ -136,7 +123,7 @@ bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *
     pthread_mutex_lock(&deferred->lock);
     bth_deferred_block *block = deferred_find(deferred, i);
     if (block)
-        block->is_claimed = true;
+        block->record = image->plan->n_records;
     pthread_mutex_unlock(&deferred->lock);
     if (block)
         deferred_put_descriptors(block, image);
@@ -145,11 +132,8 @@ bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *
 
 void bth_deferred_free(bth_deferred *deferred, bth_deferred_block *block)
 {
-    assert(block->is_claimed);
     pthread_mutex_lock(&deferred->lock);
     block->record = BTH_NO_RECORD;
-    block->is_claimed = false;
-    deferred->n_used--;
     pthread_mutex_unlock(&deferred->lock);
 }
 

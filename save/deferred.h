@@ -23,18 +23,15 @@
 #define BTH_DEFERRED_PER_WORKER 2
 
 typedef struct bth_deferred_block {
-    size_t record; /* BTH_NO_RECORD: free */
+    size_t record; /* BTH_NO_RECORD: free; plan->n_records: claimed, to be written */
     bth_range range;
     uint8_t *bytes;
-    bool is_claimed; /* by the worker that completed the CRC and writes them */
 } bth_deferred_block;
 
 typedef struct bth_deferred {
     pthread_mutex_t lock;
     bth_deferred_block *blocks;
     size_t n_blocks;
-    size_t n_used, n_used_max;
-    uint64_t n_deferred; /* in all */
     bth_deferred_block tail;
 } bth_deferred;
 

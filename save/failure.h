@@ -5,9 +5,7 @@
 
 #include "config/error.h"
 
-/* Return the code. */
-#define bth_fail_argument(error, ...)                                                              \
-    bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+/* Returns the code. */
 #define bth_fail_system(error, system_errno, ...)                                                  \
     bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 

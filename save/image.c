@@ -13,10 +13,9 @@
 #include "format/values/value.h"
 #include "format/zip/zip.h"
 #include "io/clock.h"
-#include "io/device_copy.h"
-#include "io/pages.h"
+#include "io/region.h"
+#include "io/staging.h"
 #include "save/staging_slots.h"
-#include "save/storage_stats.h"
 
 /*
  * Bytes are copied and summed in blocks, while they are in the cache: 8.0 GB/s in blocks of 16 KiB,
@@ -27,12 +26,10 @@
 #define CALLBACK_BLOCK_NBYTES ((size_t)256 * 1024)
 #define MIN_STREAMED_NBYTES ((size_t)64 * 1024)
 
-int bth_image_begin(bth_image *image, const berth_plan *plan,
-                    const bth_output_constraints *constraints, berth_error *error)
+int bth_image_begin(bth_image *image, berth_error *error)
 {
-    *image = (bth_image){.plan = plan, .constraints.block_nbytes = 1};
-    if (constraints)
-        image->constraints = *constraints;
+    const berth_plan *plan = image->plan;
+
     if (!plan->compute_crc32)
         return 0;
     image->sums = bth_allocate(plan->n_records * sizeof *image->sums);
@@ -43,12 +40,6 @@ int bth_image_begin(bth_image *image, const berth_plan *plan,
         atomic_init(&image->sums[i].crc32, 0);
     }
     return 0;
-}
-
-void bth_image_end(bth_image *image)
-{
-    bth_release(image->sums);
-    *image = (bth_image){0};
 }
 
 uint32_t bth_image_crc32(const bth_image *image, size_t i)
@@ -62,11 +53,8 @@ static void render_header(const berth_plan *plan, bth_tile *tile, size_t i)
 
     if (!bth_tile_share(tile, header, &share))
         return;
-    bool is_whole = share.nbytes == header.nbytes;
-    uint8_t *out = is_whole ? tile->bytes + (share.offset - tile->offset) : tile->scratch;
-    bth_zip_write_local(&plan->records[i].layout, bth_plan_full_name(plan, i), out);
-    if (!is_whole)
-        bth_tile_put(tile, header.offset, out, header.nbytes);
+    bth_zip_write_local(&plan->records[i].layout, bth_plan_full_name(plan, i), tile->scratch);
+    bth_tile_put(tile, header.offset, tile->scratch, header.nbytes);
 }
 
 bool bth_image_is_complete(const bth_image *image, size_t i)
@@ -100,7 +88,7 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
     if (((uintptr_t)bytes & (constraints->memory_alignment - 1)) != 0)
         return "its memory is not aligned as its offset in the file: copied to a buffer";
     if (constraints->large_pages_only &&
-        !bth_pages_are_large(constraints->pages, bytes, (size_t)(end - begin)))
+        !bth_pages_are_large(image->pages, bytes, (size_t)(end - begin)))
         return "its memory is not in large pages: copied to a buffer";
     *range = (bth_range){.offset = begin, .nbytes = end - begin};
     tile->zero_copies[tile->n_zero_copies++] = (bth_zero_copy){.range = *range, .bytes = bytes};

@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 
+#include "save/output.h"
 #include "save/plan.h"
 #include "save/tile.h"
 
@@ -21,29 +22,24 @@ typedef struct bth_sum {
     _Atomic uint32_t crc32;          /* of the parts so far, each shifted to its position */
 } bth_sum;
 
-/* What an output requires of the memory and of the ranges that it writes. */
-typedef struct bth_output_constraints {
-    uint32_t block_nbytes;       /* a power of two; 1: any range */
-    uint32_t memory_alignment;   /* a power of two, at most block_nbytes */
-    size_t min_zero_copy_nbytes; /* shorter ranges are copied; 0: all are */
-    bool large_pages_only;       /* memory in other pages is copied */
-    int pages;                   /* to find that out (io/pages.h) */
-} bth_output_constraints;
-
-typedef struct bth_storage_stats bth_storage_stats; /* save/storage_stats.h */
+/* Storage statistics: how a record was written (berth_params.storage_stats). */
+typedef struct bth_storage_stats {
+    _Atomic uint64_t moved_nbytes;
+    _Atomic uint64_t zero_copy_nbytes; /* of moved_nbytes */
+    _Atomic(const char *) why_copied;  /* static; of the last large range that was copied */
+} bth_storage_stats;
 
 typedef struct bth_image {
     const berth_plan *plan;
-    bth_output_constraints constraints;
-    bth_storage_stats *storage_stats; /* one a record; NULL: not wanted */
-    bth_sum *sums;                    /* one a record; NULL when no CRC is computed */
-    char id[BTH_ID_NBYTES];           /* set by bth_image_compute_id */
+    bth_output_constraints constraints; /* 1 where there are no blocks */
+    int pages;                          /* to find large pages (io/pages.h) */
+    bth_storage_stats *storage_stats;   /* one a record; NULL: not wanted */
+    bth_sum *sums;                      /* one a record; NULL when no CRC is computed */
+    char id[BTH_ID_NBYTES];             /* set by bth_image_compute_id */
 } bth_image;
 
-/* `constraints` NULL: nothing is zero-copy, and any range will do. */
-int bth_image_begin(bth_image *image, const berth_plan *plan,
-                    const bth_output_constraints *constraints, berth_error *error);
-void bth_image_end(bth_image *image); /* of zeros: nothing */
+/* Adds the sums, if the plan wants CRCs. The plan and the constraints are set. */
+int bth_image_begin(bth_image *image, berth_error *error);
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after
@@ -63,6 +59,15 @@ void bth_image_compute_id(bth_image *image);
 /* What descriptor and directory say. Complete only when all of the record is rendered. */
 uint32_t bth_image_crc32(const bth_image *image, size_t i);
 bool bth_image_is_complete(const bth_image *image, size_t i);
+
+/* ---- storage_stats.c ---- */
+
+/* Adds a tile that is written. */
+void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
+                                const bth_tile *tile);
+/* Fills *reports for the first n storages of the file. `stats` NULL: nothing was written. */
+void bth_storage_stats_report(const bth_storage_stats *stats, const berth_plan *plan,
+                              const berth_stats *save, berth_storage_stats *reports, size_t n);
 
 /* ---- record_data.c ---- */
 

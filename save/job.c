@@ -3,56 +3,51 @@
 #include "config/error.h"
 #include "config/lock.h"
 #include "config/memory.h"
+#include "io/clock.h"
 #include "io/file_limit.h"
-#include "io/thread.h"
+#include "io/pool.h"
 #include "save/failure.h"
 #include "save/operation.h"
 
 struct berth_job {
     bth_operation operation;
-    uint64_t total_nbytes;
     pthread_t thread;
     bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
     bool staged, done;
-    bool waited_for; /* somebody knows the error */
-    berth_error error;
+    bool waited_for;   /* somebody knows the error */
+    berth_error error; /* the thread's, until it is done */
 };
 
 /* ---- on the job's thread ---- */
+
+static void job_set(berth_job *job, bool *event)
+{
+    (void)bth_lock_acquire(&job->lock);
+    *event = true;
+    pthread_cond_broadcast(&job->changed);
+    bth_lock_release(&job->lock);
+}
 
 static void job_set_staged(void *context)
 {
     berth_job *job = context;
 
-    (void)bth_lock_take(&job->lock);
-    job->staged = true;
-    pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
-}
-
-static void job_set_done(berth_job *job, const berth_error *error)
-{
-    (void)bth_lock_take(&job->lock);
-    job->error = *error;
-    job->done = true;
-    pthread_cond_broadcast(&job->changed);
-    bth_lock_give(&job->lock);
+    job_set(job, &job->staged);
 }
 
 static void *job_run(void *argument)
 {
     berth_job *job = argument;
-    berth_error error;
 
     bth_thread_begin();
-    bth_error_clear(&error);
+    bth_error_clear(&job->error);
     job->operation.staged = job_set_staged;
     job->operation.staged_context = job;
-    if (bth_operation_transfer(&job->operation, &error) == 0)
-        bth_operation_finish(&job->operation, &error);
-    bth_operation_end(&job->operation, &error);
-    job_set_done(job, &error);
+    if (bth_operation_transfer(&job->operation, &job->error) == 0)
+        bth_operation_finish(&job->operation, &job->error);
+    bth_operation_end(&job->operation, &job->error);
+    job_set(job, &job->done);
     return NULL;
 }
 
@@ -69,7 +64,6 @@ static void job_release(berth_job *job)
 
 static int job_start(berth_job *job, berth_error *error)
 {
-    job->total_nbytes = job->operation.plan->nbytes;
     int failure = bth_thread_start(&job->thread, job_run, job);
     if (failure != 0)
         return bth_fail_system(error, failure, "the job's thread cannot be started");
@@ -92,7 +86,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     if (!made)
         return bth_fail_memory(error, sizeof *made);
     bth_lock_begin(&made->lock);
-    pthread_cond_init(&made->changed, NULL);
+    bth_condition_begin(&made->changed);
     made->staged = snapshot;
     if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) < 0 ||
         job_start(made, error) < 0) {
@@ -127,30 +121,35 @@ static bool job_has(const berth_job *job, berth_job_event event)
     return job->done || (event == BERTH_JOB_STAGED && job->staged);
 }
 
-int berth_job_wait(berth_job *job, berth_job_event event, berth_error *error)
+/* Under the lock. Returns whether the event is there. seconds < 0: waits without a limit. */
+static bool job_await(berth_job *job, berth_job_event event, double seconds)
+{
+    struct timespec end;
+    int result = 0;
+
+    if (seconds >= 0)
+        end = bth_time_after(seconds);
+    while (!job_has(job, event) && result == 0)
+        result = seconds < 0 ? pthread_cond_wait(&job->changed, &job->lock.mutex)
+                             : pthread_cond_timedwait(&job->changed, &job->lock.mutex, &end);
+    return job_has(job, event);
+}
+
+int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (job_check(job, event, error) < 0)
         return error->code;
-    (void)bth_lock_take(&job->lock);
-    while (!job_has(job, event))
-        pthread_cond_wait(&job->changed, &job->lock.mutex);
-    if (event == BERTH_JOB_DONE || !job->staged)
+    (void)bth_lock_acquire(&job->lock);
+    if (!job_await(job, event, seconds))
+        (void)bth_fail(error, BERTH_E_TIMEOUT, NULL, BERTH_NO_OFFSET,
+                       "the job was not %s within %g seconds",
+                       event == BERTH_JOB_DONE ? "done" : "staged", seconds);
+    else if (event == BERTH_JOB_DONE || !job->staged)
         *error = job->error;
-    job->waited_for |= event == BERTH_JOB_DONE;
-    bth_lock_give(&job->lock);
+    job->waited_for |= event == BERTH_JOB_DONE && error->code != BERTH_E_TIMEOUT;
+    bth_lock_release(&job->lock);
     return error->code;
-}
-
-bool berth_job_is(berth_job *job, berth_job_event event)
-{
-    BTH_HOLD_CANCEL(true);
-    if (!job || job_is_lost(job))
-        return job != NULL;
-    (void)bth_lock_take(&job->lock);
-    bool has = job_has(job, event);
-    bth_lock_give(&job->lock);
-    return has;
 }
 
 void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes)
@@ -158,7 +157,7 @@ void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_n
     if (done_nbytes)
         *done_nbytes = job ? atomic_load(&job->operation.done_nbytes) : 0;
     if (total_nbytes)
-        *total_nbytes = job ? job->total_nbytes : 0;
+        *total_nbytes = job ? job->operation.nbytes : 0;
 }
 
 bool berth_job_cancel(berth_job *job)

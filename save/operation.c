@@ -93,20 +93,15 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     return 0;
 }
 
-/* `any_size`: written in pieces of any size, which have no blocks to be written directly. */
 static int operation_open_file(bth_operation *operation, bool any_size, berth_error *error)
 {
     const struct berth_config *config = &operation->config;
-    bth_output_method method = {.is_durable = config->save_durability != BTH_DURABILITY_NONE,
-                                .reason = "it is written in pieces of any size"};
 
     if (bth_commit_begin(&operation->commit, operation->path, operation->nbytes,
                          config->save_durability, error) < 0)
         return error->code;
-    int fd = operation->commit.fd;
-    if (!any_size)
-        method = bth_output_method_choose(config, fd, operation->nbytes);
-    operation->output = bth_output_file_begin(&operation->file, fd, operation->nbytes, &method);
+    operation->output = bth_output_file_begin(&operation->file, operation->commit.fd,
+                                              operation->nbytes, config, any_size);
     return 0;
 }
 
@@ -115,8 +110,8 @@ static int operation_open_memory(bth_operation *operation, berth_error *error)
     uint64_t nbytes = operation->nbytes;
     void *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
 
-    operation->memory = (bth_output_memory){.bytes = bytes, .nbytes = nbytes};
-    operation->output = bth_output_of_memory(&operation->memory);
+    operation->memory = bytes;
+    operation->output = bth_output_of_memory(bytes);
     return bytes ? 0 : bth_fail_memory(error, nbytes);
 }
 
@@ -148,6 +143,16 @@ static int operation_take_snapshot(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
+static int operation_add_storage_stats(bth_operation *operation, berth_error *error)
+{
+    size_t nbytes = operation->plan->n_records * sizeof *operation->storage_stats;
+
+    if (!operation->params.storage_stats || operation->params.n_storage_stats == 0)
+        return 0;
+    operation->storage_stats = bth_allocate_zeroed(nbytes);
+    return operation->storage_stats ? 0 : bth_fail_memory(error, nbytes);
+}
+
 static void operation_init(bth_operation *operation, const berth_params *params)
 {
     *operation = (bth_operation){.begin_seconds = bth_seconds(),
@@ -176,11 +181,8 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
         bth_config_resolve(params, &operation->config, error) < 0 ||
         operation_make_plan(operation, target, content, error) < 0)
         return error->code;
-    if (operation->params.storage_stats && operation->params.n_storage_stats > 0) {
-        operation->storage_stats = bth_storage_stats_new(operation->plan, error);
-        if (!operation->storage_stats)
-            return error->code;
-    }
+    if (operation_add_storage_stats(operation, error) < 0)
+        return error->code;
     if (snapshot &&
         bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
@@ -241,31 +243,20 @@ static void operation_set_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static void operation_set_stats(bth_operation *operation, const bth_run_stats *run)
+static const char *stats_find_limit(const berth_stats *stats)
 {
-    berth_stats *stats = &operation->stats;
-
-    stats->moved_nbytes = run->moved_nbytes;
-    stats->n_requests = run->n_requests;
-    stats->memory_nbytes = run->memory_nbytes;
-    stats->device_seconds = run->device_seconds;
-    stats->render_seconds = run->render_seconds;
-    stats->crc32_seconds = run->crc32_seconds;
-    stats->disk_seconds = run->write_seconds;
-    if (run->moved_nbytes == 0)
-        return;
-    stats->limited_by = "processor";
-    if (run->device_seconds > run->render_seconds)
-        stats->limited_by = "device";
-    if (run->write_seconds > run->render_seconds && run->write_seconds > run->device_seconds)
-        stats->limited_by = "disk";
+    if (stats->moved_nbytes == 0)
+        return NULL;
+    if (stats->disk_seconds > stats->render_seconds && stats->disk_seconds > stats->device_seconds)
+        return "disk";
+    return stats->device_seconds > stats->render_seconds ? "device" : "processor";
 }
 
 int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     bth_run_settings settings =
         bth_run_settings_of(&operation->config, operation->plan, &operation->output);
-    bth_run_stats stats;
+    berth_stats *stats = &operation->stats;
     double begin = bth_seconds();
 
     settings.storage_stats = operation->storage_stats;
@@ -274,11 +265,11 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     settings.cancelled = &operation->cancelled;
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
-    operation->stats.reason = operation->output.reason;
-    bth_run(operation->plan, &operation->output, &settings, &stats, error);
+    stats->reason = operation->output.reason;
+    bth_run(operation->plan, &operation->output, &settings, stats, error);
     operation_set_method(operation);
-    operation->stats.transfer_seconds = bth_seconds() - begin;
-    operation_set_stats(operation, &stats);
+    stats->transfer_seconds = bth_seconds() - begin;
+    stats->limited_by = stats_find_limit(stats);
     return error->code;
 }
 
@@ -319,10 +310,10 @@ static void operation_end_memory(bth_operation *operation, const berth_error *er
     const berth_target *target = &operation->target;
 
     if (target->kind == BERTH_TARGET_MEMORY && error->code == BERTH_OK) {
-        *target->bytes = operation->memory.bytes;
-        *target->nbytes = (size_t)operation->memory.nbytes;
+        *target->bytes = operation->memory;
+        *target->nbytes = (size_t)operation->nbytes;
     } else
-        bth_release(operation->memory.bytes);
+        bth_release(operation->memory);
 }
 
 int bth_operation_end(bth_operation *operation, berth_error *error)

@@ -10,10 +10,10 @@
 #include <stdatomic.h>
 
 #include "save/commit.h"
+#include "save/image.h"
 #include "save/output_file.h"
 #include "save/plan.h"
 #include "save/snapshot.h"
-#include "save/storage_stats.h"
 
 typedef struct bth_operation {
     berth_target target; /* path and sink are copies; kind 0: a plan alone */
@@ -28,9 +28,9 @@ typedef struct bth_operation {
     uint64_t nbytes;  /* of the file */
     bth_snapshot snapshot;
     bth_output output;
-    bth_output_memory memory; /* of a target in memory */
-    bth_commit commit;        /* of a path */
-    bth_output_file file;     /* likewise */
+    void *memory;         /* of a target in memory */
+    bth_commit commit;    /* of a path */
+    bth_output_file file; /* likewise */
     /* Cancelled or final, whichever comes first: then the other cannot come any more. */
     _Atomic int phase;
     _Atomic bool cancelled; /* no request is begun any more */

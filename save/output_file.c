@@ -9,6 +9,7 @@
 #include "io/syscalls.h"
 #include "save/failure.h"
 #include "save/image.h"
+#include "save/output_method.h"
 
 uint64_t bth_output_file_room(int fd)
 {
@@ -71,8 +72,8 @@ static int output_file_write_buffered(bth_output_file *file, struct iovec *piece
  * A refused direct request is repeated as a whole through the page cache, and later ones go there
  * at once. Writes of both kinds never share a block.
  */
-static int output_file_write_pieces(void *context, struct iovec *pieces, size_t n_pieces,
-                                    uint64_t offset, berth_error *error)
+static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                             berth_error *error)
 {
     bth_output_file *file = context;
     struct iovec copy[BTH_MAX_PIECES];
@@ -92,14 +93,6 @@ static int output_file_write_pieces(void *context, struct iovec *pieces, size_t 
         bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
                 (unsigned long long)offset);
     return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
-}
-
-static int output_file_write(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                             berth_error *error)
-{
-    struct iovec piece = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = nbytes};
-
-    return output_file_write_pieces(context, &piece, 1, offset, error);
 }
 
 static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
@@ -133,25 +126,29 @@ static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 }
 
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
-                                 const bth_output_method *method)
+                                 const struct berth_config *config, bool any_size)
 {
-    *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = method->reason};
+    bool is_direct = false;
+    const char *reason = "it is written in pieces of any size";
+
+    if (!any_size)
+        reason = bth_output_method_choose(config, fd, nbytes, &is_direct);
+    *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
     bth_output output = {.write = output_file_write,
-                         .write_pieces = output_file_write_pieces,
                          .read = output_file_read,
                          .room = output_file_get_room,
                          .context = file,
-                         .takes_any_memory = true};
+                         .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES};
 
-    if (method->is_direct && output_file_begin_direct(file, nbytes)) {
+    if (is_direct && output_file_begin_direct(file, nbytes)) {
         file->began_direct = true;
-        file->reason = method->reason;
-        output.wants_large_pages = true;
-        output.block_nbytes = file->direct.block_nbytes;
-        output.memory_alignment = file->direct.memory_alignment;
+        file->reason = reason;
+        output.constraints.block_nbytes = file->direct.block_nbytes;
+        output.constraints.memory_alignment = file->direct.memory_alignment;
+        output.constraints.large_pages_only = true;
     }
     atomic_init(&file->is_direct, file->began_direct);
-    atomic_init(&file->is_early, method->is_durable);
+    atomic_init(&file->is_early, config->save_durability != BTH_DURABILITY_NONE);
     output.reason = file->reason;
     return output;
 }

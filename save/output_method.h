@@ -5,14 +5,8 @@
 
 #include "config/options.h"
 
-typedef struct bth_output_method {
-    bool is_direct;
-    bool is_durable;    /* it will be synced */
-    const char *reason; /* static */
-} bth_output_method;
-
-/* For a file of nbytes bytes that is open as `fd`. */
-bth_output_method bth_output_method_choose(const struct berth_config *config, int fd,
-                                           uint64_t nbytes);
+/* For a file of nbytes bytes that is open as `fd`. Returns the reason, a static text. */
+const char *bth_output_method_choose(const struct berth_config *config, int fd, uint64_t nbytes,
+                                     bool *is_direct);
 
 #endif

@@ -100,13 +100,13 @@ static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, si
 }
 
 static int plan_lay_out(const berth_plan *plan, const char *name, size_t name_nbytes,
-                        uint64_t nbytes, bth_place *layout, berth_error *error)
+                        uint64_t nbytes, bth_layout_entry *layout, berth_error *error)
 {
     uint64_t cursor = 0;
 
     if (plan->n_records > 0)
         cursor = plan->records[plan->n_records - 1].layout.next_offset;
-    if (bth_layout_place(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
+    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
         return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
                         "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
     return 0;
@@ -232,7 +232,7 @@ size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
 
 bth_range bth_plan_header(const berth_plan *plan, size_t i)
 {
-    const bth_place *layout = &plan->records[i].layout;
+    const bth_layout_entry *layout = &plan->records[i].layout;
 
     return (bth_range){.offset = layout->header_offset,
                        .nbytes = layout->data_offset - layout->header_offset};
@@ -240,14 +240,14 @@ bth_range bth_plan_header(const berth_plan *plan, size_t i)
 
 bth_range bth_plan_data(const berth_plan *plan, size_t i)
 {
-    const bth_place *layout = &plan->records[i].layout;
+    const bth_layout_entry *layout = &plan->records[i].layout;
 
     return (bth_range){.offset = layout->data_offset, .nbytes = layout->nbytes};
 }
 
 bth_range bth_plan_descriptor(const berth_plan *plan, size_t i)
 {
-    const bth_place *layout = &plan->records[i].layout;
+    const bth_layout_entry *layout = &plan->records[i].layout;
 
     return (bth_range){.offset = layout->data_offset + layout->nbytes,
                        .nbytes = layout->descriptor_nbytes};
@@ -266,7 +266,7 @@ int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
         return BERTH_E_ARGUMENT;
     if (i >= plan->n_records)
         return BERTH_E_NOT_FOUND;
-    const bth_place *layout = &plan->records[i].layout;
+    const bth_layout_entry *layout = &plan->records[i].layout;
     *record = (berth_record){.name = bth_plan_name(plan, i),
                              .nbytes = layout->nbytes,
                              .header_offset = layout->header_offset,

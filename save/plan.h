@@ -23,7 +23,7 @@ typedef struct bth_range {
 /* One record: where it goes and where its bytes come from. */
 typedef struct bth_plan_record {
     size_t name_at; /* of the full name in the plan's names */
-    bth_place layout;
+    bth_layout_entry layout;
     uint64_t central_offset; /* of its entry in the central directory */
     /* One of these three. None: an empty record, or the id, which is computed last. */
     const void *data;

@@ -209,7 +209,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
                             "%llu bytes are no whole elements, their byte order cannot be changed",
                             (unsigned long long)storage->nbytes);
         if (plan_find_device(plan, storage, &content.device, error) < 0)
-            return bth_error_in(error, name);
+            return bth_error_add_record(error, name);
         if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
             return error->code;
     }

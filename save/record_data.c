@@ -15,7 +15,7 @@ static int record_read_storage(const berth_storage *storage, uint8_t *out, size_
         return 0;
     }
     if (storage->read && storage->read(storage, out, nbytes, at, error) < 0)
-        return bth_error_in(error, name);
+        return bth_error_add_record(error, name);
     if (storage->read)
         return 0;
     return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "the storage has no bytes");

@@ -6,10 +6,9 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/file.h"
-#include "io/pages.h"
 #include "io/pool.h"
+#include "io/region.h"
 #include "io/workers.h"
-#include "save/readback.h"
 #include "save/run_state.h"
 
 /*
@@ -28,8 +27,6 @@
  */
 #define MEMORY_NBYTES ((uint64_t)56 * 1024 * 1024)
 #define MIN_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
-/* Shorter ranges are copied into the tile: a piece of its own costs as much. */
-#define MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
 /* If memory is bound, so many workers with whole tiles in large pages are better than more without.
  */
 #define MIN_DIRECT_WORKERS 2
@@ -72,7 +69,7 @@ static void settings_add_staging(bth_run_settings *settings, const struct berth_
 bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                      const bth_output *output)
 {
-    bool waits = plan->n_devices > 0 || (output && output->block_nbytes > 1);
+    bool waits = plan->n_devices > 0 || (output && output->constraints.block_nbytes > 1);
     bth_workers_kind kind = waits ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
     bth_run_settings settings = {.n_workers = bth_workers_count(config, kind, UINT64_MAX, 0),
                                  .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
@@ -228,25 +225,6 @@ static int run_allocate_buffers(bth_run_state *run, berth_error *error)
                               run->buffers + tiles, error);
 }
 
-/* With blocks, memory must be as good as a buffer of ours. */
-static bth_output_constraints run_constraints(bth_run_state *run)
-{
-    const bth_output *output = run->output;
-    size_t min_nbytes = run->settings->min_zero_copy_nbytes;
-    bth_output_constraints constraints = {.block_nbytes = run->block_nbytes,
-                                          .memory_alignment = 1,
-                                          .large_pages_only = output->wants_large_pages};
-
-    if (run->block_nbytes > 1)
-        constraints.memory_alignment = output->memory_alignment;
-    if (output->takes_any_memory)
-        constraints.min_zero_copy_nbytes = min_nbytes > 0 ? min_nbytes : MIN_ZERO_COPY_NBYTES;
-    if (constraints.large_pages_only)
-        run->pages = bth_pages_open();
-    constraints.pages = run->pages;
-    return constraints;
-}
-
 /* Each worker has a slot of its own; a single one has them all. */
 static int run_open_slots(bth_run_state *run, berth_error *error)
 {
@@ -260,15 +238,18 @@ static int run_open_slots(bth_run_state *run, berth_error *error)
     return 0;
 }
 
-static int run_begin(bth_run_state *run, const berth_plan *plan, berth_error *error)
+static int run_begin(bth_run_state *run, berth_error *error)
 {
+    bth_output_constraints *constraints = &run->image.constraints;
+
+    if (constraints->block_nbytes <= 1)
+        constraints->block_nbytes = constraints->memory_alignment = 1;
+    run->block_nbytes = constraints->block_nbytes;
+    if (constraints->large_pages_only)
+        run->image.pages = bth_pages_open();
     run_choose_sizes(run);
-    if (run_open_slots(run, error) < 0)
+    if (run_open_slots(run, error) < 0 || bth_image_begin(&run->image, error) < 0)
         return error->code;
-    const bth_output_constraints constraints = run_constraints(run);
-    if (bth_image_begin(&run->image, plan, &constraints, error) < 0)
-        return error->code;
-    run->image.storage_stats = run->settings->storage_stats;
     return run_allocate_buffers(run, error);
 }
 
@@ -334,30 +315,27 @@ static int run_write_all(bth_run_state *run, berth_error *error)
 }
 
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_stats *stats, berth_error *error)
+            berth_stats *stats, berth_error *error)
 {
     bth_run_state run = {.output = output,
                          .settings = settings,
                          .stats = stats,
-                         .image.plan = plan,
-                         .pages = -1,
-                         .block_nbytes = output->block_nbytes > 1 ? output->block_nbytes : 1};
+                         .image = {.plan = plan,
+                                   .constraints = output->constraints,
+                                   .pages = -1,
+                                   .storage_stats = settings->storage_stats}};
 
-    *stats = (bth_run_stats){0};
-    if (run_begin(&run, plan, error) == 0)
+    if (run_begin(&run, error) == 0)
         run_write_all(&run, error);
     stats->moved_nbytes = atomic_load(&run.done_nbytes);
     stats->n_requests = atomic_load(&run.n_requests);
-    stats->zero_copy_nbytes = atomic_load(&run.zero_copy_nbytes);
-    stats->n_deferred = run.deferred.n_deferred;
-    stats->n_deferred_max = run.deferred.n_used_max;
     stats->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
     stats->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
-    stats->write_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
+    stats->disk_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     run_close_slots(&run);
     bth_deferred_end(&run.deferred);
-    bth_file_close(run.pages);
+    bth_file_close(run.image.pages);
     bth_release(run.allocated);
-    bth_image_end(&run.image);
+    bth_release(run.image.sums);
     return error->code;
 }

@@ -3,15 +3,14 @@
 #ifndef BTH_SAVE_RUN_H
 #define BTH_SAVE_RUN_H
 
+#include "save/image.h"
 #include "save/output.h"
 #include "save/plan.h"
-#include "save/storage_stats.h"
 
 typedef struct bth_run_settings {
     unsigned n_workers;               /* 0 or 1: the caller's thread */
     uint64_t tile_nbytes;             /* > 0; cut down to whole blocks where the output has them */
     uint64_t memory_nbytes;           /* bound of all buffers; 0: none */
-    size_t min_zero_copy_nbytes;      /* 0: measured */
     bth_storage_stats *storage_stats; /* one a record, to be filled; NULL: not wanted */
     unsigned n_staging;               /* staging buffers for devices; 0: one a worker */
     bool is_pinned;                   /* they are */
@@ -31,9 +30,9 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 /*
  * Writes the whole image to the output, the last block padded where the output has blocks. Ends
  * with a call of progress with done = total, which may still cancel. An error names the record and
- * the byte. Fills *stats, on failure too.
+ * the byte. Fills its part of *stats, which is of zeros, on failure too.
  */
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
-            bth_run_stats *stats, berth_error *error);
+            berth_stats *stats, berth_error *error);
 
 #endif

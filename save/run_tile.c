@@ -32,44 +32,25 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
     return error->code;
 }
 
-/* In one request if the output takes pieces. */
-static int tile_write_pieces(bth_run_state *run, struct iovec *pieces, size_t n_pieces,
-                             uint64_t offset, berth_error *error)
-{
-    const bth_output *output = run->output;
-    berth_error failed;
-
-    bth_error_clear(&failed);
-    if (n_pieces > 1 && output->write_pieces) {
-        atomic_fetch_add(&run->n_requests, 1);
-        if (output->write_pieces(output->context, pieces, n_pieces, offset, &failed) < 0)
-            return tile_fail_write(run, &failed, offset, error);
-        return 0;
-    }
-    for (size_t i = 0; i < n_pieces; i++) {
-        atomic_fetch_add(&run->n_requests, 1);
-        if (output->write(output->context, pieces[i].iov_base, pieces[i].iov_len, offset, &failed) <
-            0)
-            return tile_fail_write(run, &failed, offset, error);
-        offset += pieces[i].iov_len;
-    }
-    return 0;
-}
-
 /* Writes the tile's bytes [begin, end). Progress does not count padding. */
 static int tile_write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
                             berth_error *error)
 {
+    const bth_output *output = run->output;
     struct iovec pieces[BTH_MAX_PIECES];
     uint64_t total = run->image.plan->nbytes;
+    berth_error failed;
 
     if (begin == end)
         return 0;
     if (run->settings->cancelled && atomic_load(run->settings->cancelled))
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     size_t n_pieces = bth_tile_pieces(tile, begin, end, pieces);
-    if (tile_write_pieces(run, pieces, n_pieces, begin, error) < 0)
-        return error->code;
+    /* A descriptor at its own position gets each piece by itself. */
+    atomic_fetch_add(&run->n_requests, output->in_order ? n_pieces : 1);
+    bth_error_clear(&failed);
+    if (output->write(output->context, pieces, n_pieces, begin, &failed) < 0)
+        return tile_fail_write(run, &failed, begin, error);
     atomic_fetch_add(&run->done_nbytes, (end < total ? end : total) - begin);
     return 0;
 }
@@ -201,8 +182,6 @@ static int tile_render_task(bth_run_state *run, uint64_t task, unsigned worker, 
         waited = tile->slot->wait_seconds - waited;
     add_seconds(&run->render_nanoseconds, bth_seconds() - begin - waited);
     add_seconds(&run->crc32_nanoseconds, tile->crc32_seconds);
-    for (size_t i = 0; i < tile->n_zero_copies; i++)
-        atomic_fetch_add(&run->zero_copy_nbytes, tile->zero_copies[i].range.nbytes);
     return 0;
 }
 

@@ -5,8 +5,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "io/pages.h"
 #include "io/pool.h"
+#include "io/region.h"
 #include "save/image.h"
 #include "save/run.h"
 #include "save/staging_slots.h"
@@ -32,7 +32,7 @@ static bool record_is_borrowed(const berth_plan *plan, size_t i)
 static void snapshot_measure(bth_snapshot *snapshot, const berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_place *place = &plan->records[i].layout;
+        const bth_layout_entry *place = &plan->records[i].layout;
         if (!record_is_borrowed(plan, i))
             continue;
         if (snapshot->end == 0)

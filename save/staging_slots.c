@@ -5,7 +5,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/clock.h"
-#include "io/pages.h"
+#include "io/region.h"
 
 /* Staging slots of a single worker: while it writes one, the next ones are copied. */
 #define SLOTS_OF_SINGLE 3
@@ -57,7 +57,7 @@ static int slot_copy_all(bth_staging_slot *slot, const bth_tile *tile, berth_err
         if (plan->records[i].device && bth_tile_share(tile, data, &share) &&
             bth_staging_slot_copies(plan, i, share.nbytes, share.offset - data.offset) &&
             slot_copy(slot, tile, i, &share, error) < 0)
-            return bth_error_in(error, bth_plan_name(plan, i));
+            return bth_error_add_record(error, bth_plan_name(plan, i));
     }
     return 0;
 }
@@ -84,7 +84,7 @@ int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error)
         return 0;
     double begin = bth_seconds();
     if (bth_device_event_wait(&device->copied, error) < 0)
-        bth_error_in(error, bth_plan_name(slot->plan, i));
+        bth_error_add_record(error, bth_plan_name(slot->plan, i));
     slot->wait_seconds += bth_seconds() - begin;
     device->is_pending = false;
     return error->code;
@@ -108,7 +108,7 @@ bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsign
         n = room / buffer_nbytes > 0 ? room / buffer_nbytes : 1;
     return (bth_staging_need){.buffer_nbytes = (size_t)buffer_nbytes,
                               .n_buffers = (unsigned)n,
-                              .most_nbytes = max_nbytes,
+                              .max_nbytes = max_nbytes,
                               .is_pinned = settings->is_pinned};
 }
 

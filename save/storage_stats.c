@@ -1,19 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/storage_stats.h"
-
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-
-bth_storage_stats *bth_storage_stats_new(const berth_plan *plan, berth_error *error)
-{
-    bth_storage_stats *stats = bth_allocate_zeroed(plan->n_records * sizeof *stats);
-
-    if (!stats)
-        bth_fail_memory(error, plan->n_records * sizeof *stats);
-    return stats;
-}
+#include "save/image.h"
 
 void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
                                 const bth_tile *tile)

@@ -74,11 +74,6 @@ static int target_read_link(const bth_target_file *target, char path[PATH_MAX], 
 
 /* ---- what is there already ---- */
 
-static int fail_replace(int system_errno, const char *why, berth_error *error)
-{
-    return bth_fail_system(error, system_errno, "%s", why);
-}
-
 /*
  * X3: a file that is mounted over the name, as containers do with single files, cannot be replaced.
  * st_dev does not show it: on overlayfs, folder and file may be on two devices. Kernels before 5.8
@@ -122,25 +117,23 @@ static int target_check_attributes(const struct statx *folder, const struct stat
                                    berth_error *error)
 {
     if (folder->stx_attributes & STATX_ATTR_APPEND)
-        return fail_replace(EPERM,
-                            "its folder is append-only (chattr +a): no file in it can be "
-                            "replaced or removed",
-                            error);
+        return bth_fail_system(error, EPERM,
+                               "its folder is append-only (chattr +a): no file in it can be "
+                               "replaced or removed");
     if (folder->stx_attributes & STATX_ATTR_IMMUTABLE)
-        return fail_replace(EPERM, "its folder is immutable (chattr +i)", error);
+        return bth_fail_system(error, EPERM, "its folder is immutable (chattr +i)");
     if (!file)
         return 0;
     if (is_mounted_over(folder, file))
-        return fail_replace(EBUSY, "cannot be replaced: it is a mount point", error);
+        return bth_fail_system(error, EBUSY, "cannot be replaced: it is a mount point");
     if (file->stx_attributes & STATX_ATTR_APPEND)
-        return fail_replace(EPERM, "cannot be replaced: it is append-only (chattr +a)", error);
+        return bth_fail_system(error, EPERM, "cannot be replaced: it is append-only (chattr +a)");
     if (file->stx_attributes & STATX_ATTR_IMMUTABLE)
-        return fail_replace(EPERM, "cannot be replaced: it is immutable (chattr +i)", error);
+        return bth_fail_system(error, EPERM, "cannot be replaced: it is immutable (chattr +i)");
     if (is_kept_by_sticky(folder, file))
-        return fail_replace(EPERM,
-                            "cannot be replaced: its folder is sticky, and the file is "
-                            "another user's",
-                            error);
+        return bth_fail_system(error, EPERM,
+                               "cannot be replaced: its folder is sticky, and the file is "
+                               "another user's");
     return 0;
 }
 
@@ -166,7 +159,7 @@ static int target_check_rename(const bth_target_file *target, berth_error *error
 static int target_fail_irregular(mode_t mode, berth_error *error)
 {
     if (S_ISDIR(mode))
-        return fail_replace(EISDIR, "cannot be replaced", error);
+        return bth_fail_system(error, EISDIR, "cannot be replaced");
     return bth_fail_argument(error, "is not a regular file and cannot be replaced; "
                                     "a descriptor of it can be written to");
 }
@@ -180,7 +173,7 @@ int bth_target_file_check(bth_target_file *target, const struct stat *status, be
     if (target_check_rename(target, error) < 0)
         return error->code;
     if (bth_system.faccessat(target->folder, target->name, W_OK, AT_EACCESS) < 0)
-        return fail_replace(errno, "cannot be replaced", error);
+        return bth_fail_system(error, errno, "cannot be replaced");
     return 0;
 }
 
@@ -213,18 +206,18 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
     int fd;
 
     if (bth_system.fstatat(target->folder, target->name, &open, 0) < 0)
-        return fail_replace(errno, "cannot be examined", error);
+        return bth_fail_system(error, errno, "cannot be examined");
     if (!S_ISREG(open.st_mode))
         return target_fail_irregular(open.st_mode, error);
     if (is_name_of(path, &open))
         return 0;
     if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
-        return fail_replace(EBUSY, "is open by a name that is another file's now", error);
+        return bth_fail_system(error, EBUSY, "is open by a name that is another file's now");
     do
         fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
-        return fail_replace(errno, "has no name, and cannot be written in place", error);
+        return bth_fail_system(error, errno, "has no name, and cannot be written in place");
     target->nameless = fd;
     return 0;
 }
@@ -241,7 +234,7 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_err
         if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno == ENOENT)
                 return target_check_rename(target, error);
-            return fail_replace(errno, "cannot be examined", error);
+            return bth_fail_system(error, errno, "cannot be examined");
         }
         if (!S_ISLNK(status.st_mode))
             return bth_target_file_check(target, &status, error);
@@ -251,7 +244,7 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_err
         if (target->nameless >= 0)
             return 0;
     }
-    return fail_replace(ELOOP, "the link cannot be followed", error);
+    return bth_fail_system(error, ELOOP, "the link cannot be followed");
 }
 
 int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error)

@@ -123,7 +123,7 @@ static bool owner_read_own_start(void)
 /* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
 static bool owner_describe_self(char *host, unsigned long long *start)
 {
-    (void)bth_lock_take(&known.lock);
+    (void)bth_lock_acquire(&known.lock);
     if (known.process != bth_process() || known.id != getpid()) {
         known.host[0] = '\0';
         if (!owner_read_own_start() || !owner_describe_host())
@@ -133,7 +133,7 @@ static bool owner_describe_self(char *host, unsigned long long *start)
     }
     memcpy(host, known.host, sizeof known.host);
     *start = known.start;
-    bth_lock_give(&known.lock);
+    bth_lock_release(&known.lock);
     return host[0];
 }
 

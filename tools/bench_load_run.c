@@ -35,7 +35,8 @@ int load_look_at(load_subject *subject)
     subject->file_nbytes = info.nbytes;
     subject->n_tensors = info.n_tensors;
     subject->n_storages = info.n_storages;
-    if (berth_archive_open(subject->path, NULL, &archive, NULL) == 0) {
+    const berth_source source = berth_from_path(subject->path);
+    if (berth_archive_open(&source, NULL, &archive, NULL) == 0) {
         if (berth_archive_find(archive, "data.pkl", &record, NULL) == 0)
             subject->pickle_nbytes = record.nbytes;
         berth_archive_close(archive);

@@ -133,8 +133,8 @@ static int fill_on_host(const bench_tensors *tensors, bench_tensor *tensor, uint
 static int move_to_device(const bench_tensors *tensors, bench_tensor *tensor)
 {
     berth_error error;
-    int code = berth_device_memory_write(tensors->device, tensor->address, tensor->data,
-                                         tensor->nbytes, &error);
+    int code = berth_device_memory_copy(tensors->device, tensor->address, tensor->data,
+                                        tensor->nbytes, BERTH_TO_DEVICE, &error);
 
     free(tensor->data);
     tensor->data = NULL;

@@ -87,8 +87,8 @@ static int show_all(bool json)
     berth_option option;
     berth_error error;
 
-    for (size_t i = 0; i < berth_config_count(); i++) {
-        if (berth_config_at(i, &option, &error) < 0) {
+    for (size_t i = 0; berth_config_name(i); i++) {
+        if (berth_config_describe(berth_config_name(i), &option, &error) < 0) {
             json_decref(array);
             return fail(&error);
         }

@@ -89,7 +89,10 @@ static int collect(copy *c, berth_error *error)
 {
     bool keep_crc = is_default("save.compute_crc32");
 
-    c->n_records = berth_archive_count(c->archive);
+    berth_archive_info info;
+
+    (void)berth_archive_get_info(c->archive, &info);
+    c->n_records = info.n_records;
     c->sources = calloc(c->n_records + 1, sizeof *c->sources);
     c->records = calloc(c->n_records + 1, sizeof *c->records);
     if (!c->sources || !c->records) {
@@ -158,9 +161,10 @@ static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quie
 static const char *archive_name(const copy *c)
 {
     enum { MAX_NBYTES = 510 };
-    const char *name = berth_archive_name(c->archive);
+    berth_archive_info info;
 
-    return strlen(name) > MAX_NBYTES ? NULL : name;
+    (void)berth_archive_get_info(c->archive, &info);
+    return strlen(info.name) > MAX_NBYTES ? NULL : info.name;
 }
 
 /* To swap bytes, the elements must be known: through the values. */
@@ -268,7 +272,8 @@ int run_copy(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (refuse_in_place(options.words.words[0], options.words.words[1]))
         return EXIT_TROUBLE;
-    if (berth_archive_open(options.words.words[0], NULL, &c.archive, &error) < 0)
+    const berth_source source = berth_from_path(options.words.words[0]);
+    if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
     show_remarks(&options.common);
     progress_begin(&bar, "copy", &options.common, &call, &stats);

@@ -130,13 +130,13 @@ static int list_records(const char *path, const common *options)
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
+    const berth_source source = berth_from_path(path);
 
-    if (berth_archive_open(path, &call, &archive, &error) < 0) {
+    if (berth_archive_open(&source, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }
-    for (size_t i = 0; i < berth_archive_count(archive); i++) {
-        berth_archive_at(archive, i, &record);
+    for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         if (array)
             json_array_append_new(
                 array, json_pack("{s:o,s:I,s:I,s:I,s:s}", "record", json_text(record.name),

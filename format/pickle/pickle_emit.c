@@ -8,8 +8,6 @@
 #include "config/memory.h"
 #include "format/bytes.h"
 
-#define RECORD "data.pkl"
-
 /* ---- bytes ---- */
 
 /* Returns where n more bytes go; NULL after a failure. */
@@ -17,25 +15,25 @@ static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
 {
     if (emitter->error->code != BERTH_OK)
         return NULL;
-    if (n > emitter->capacity - emitter->nbytes) {
+    if (n > emitter->capacity - emitter->out.nbytes) {
         uint64_t wanted;
-        if (!bth_add(emitter->nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
+        if (!bth_add(emitter->out.nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
             bth_fail_memory(emitter->error, UINT64_MAX);
             return NULL;
         }
         size_t capacity = emitter->capacity ? emitter->capacity : 1024;
         while (capacity < wanted)
             capacity *= 2;
-        uint8_t *bytes = bth_reallocate(emitter->bytes, capacity);
+        uint8_t *bytes = bth_reallocate(emitter->out.bytes, capacity);
         if (!bytes) {
             bth_fail_memory(emitter->error, capacity);
             return NULL;
         }
-        emitter->bytes = bytes;
+        emitter->out.bytes = bytes;
         emitter->capacity = capacity;
     }
-    uint8_t *at = emitter->bytes + emitter->nbytes;
-    emitter->nbytes += n;
+    uint8_t *at = emitter->out.bytes + emitter->out.nbytes;
+    emitter->out.nbytes += n;
     return at;
 }
 
@@ -113,8 +111,8 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 static uint8_t *emit_reserve_text(bth_emitter *emitter, size_t nbytes)
 {
     if (nbytes > UINT32_MAX) {
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "text of %zu bytes: pickle protocol 2 holds at most 4294967295", nbytes);
+        BTH_EMIT_REFUSE(emitter, "text of %zu bytes: pickle protocol 2 holds at most 4294967295",
+                        nbytes);
         return NULL;
     }
     uint8_t *out = emit_reserve(emitter, 5 + nbytes);
@@ -182,8 +180,7 @@ int bth_emit_find_constant(const char *text, size_t nbytes)
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot)
 {
     if (emitter->n_memo == BTH_MEMO_OPEN - 1) {
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "more objects than a pickle of protocol 2 can number");
+        BTH_EMIT_REFUSE(emitter, "more objects than a pickle of protocol 2 can number");
         return;
     }
     emit_short_or_long(emitter, BTH_OP_BINPUT, BTH_OP_LONG_BINPUT, emitter->n_memo);
@@ -273,7 +270,7 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
     bth_emit_memo(emitter, &global->memo);
 }
 
-/* ---- tuples ---- */
+/* ---- tuples and calls ---- */
 
 void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
 {
@@ -297,4 +294,17 @@ void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
     for (int32_t i = 0; i < n; i++)
         bth_emit_int(emitter, items[i]);
     bth_emit_tuple(emitter, (size_t)n, NULL);
+}
+
+void bth_emit_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
+{
+    bth_emit_tuple(emitter, n, NULL);
+    bth_emit_op(emitter, BTH_OP_REDUCE);
+    bth_emit_memo(emitter, slot);
+}
+
+void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
+{
+    bth_emit_global(emitter, "collections", "OrderedDict");
+    bth_emit_reduce(emitter, 0, slot);
 }

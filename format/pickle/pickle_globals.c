@@ -168,7 +168,7 @@ static berth_value *global_make_known(bth_unpickler *unpickler, int number)
     if (known->what == BTH_IS_QSCHEME)
         return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME, (int)known->number);
     berth_value *node = bth_global(unpickler->tree, known->module, strlen(known->module),
-                                   known->name, strlen(known->name));
+                                   known->name, strlen(known->name), false);
     if (node)
         ((struct global_node *)node)->known = (uint32_t)number + 1;
     return node;
@@ -182,8 +182,8 @@ static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument 
         return NULL;
     }
     if (unpickler->rules->inert)
-        return bth_inert_global(unpickler->tree, argument->text, argument->text_nbytes,
-                                argument->name, argument->name_nbytes);
+        return bth_global(unpickler->tree, argument->text, argument->text_nbytes, argument->name,
+                          argument->name_nbytes, true);
     int module_shown = argument->text_nbytes < 100 ? (int)argument->text_nbytes : 100;
     int name_shown = argument->name_nbytes < 100 ? (int)argument->name_nbytes : 100;
     bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,

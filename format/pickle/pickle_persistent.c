@@ -85,9 +85,9 @@ static int persistent_read_claim(bth_unpickler *unpickler, berth_value *const *i
 
 static berth_storage *persistent_storage(bth_unpickler *unpickler, const claim *claimed)
 {
-    berth_storage *storage =
-        bth_tree_meet_storage(unpickler->tree, claimed->key, claimed->key_nbytes, claimed->dtype,
-                              claimed->nbytes, claimed->location, claimed->location_nbytes);
+    berth_storage *storage = bth_tree_register_storage(
+        unpickler->tree, claimed->key, claimed->key_nbytes, claimed->dtype, claimed->nbytes,
+        claimed->location, claimed->location_nbytes);
     if (!storage)
         bth_unpickle_fail_tree(unpickler, "persistent id");
     return storage;

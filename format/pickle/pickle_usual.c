@@ -191,9 +191,9 @@ static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_us
     if (usual->key && !usual_is_ascii(text, nbytes))
         return NULL;
     /* No overflow: 31 bits times the bytes of an item (T1). */
-    return bth_tree_meet_storage(unpickler->tree, text, nbytes, *dtype,
-                                 (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
-                                 location->data, location->key.count);
+    return bth_tree_register_storage(unpickler->tree, text, nbytes, *dtype,
+                                     (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
+                                     location->data, location->key.count);
 }
 
 /* NULL: it cannot be made, or only by the opcodes. */
@@ -203,7 +203,7 @@ static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *
     berth_dtype dtype;
     berth_storage *storage = usual_storage(unpickler, usual, &dtype);
     int64_t *shape =
-        storage ? bth_tree_take(unpickler->tree, (2 * rank + 1) * sizeof *shape) : NULL;
+        storage ? bth_tree_allocate_inline(unpickler->tree, (2 * rank + 1) * sizeof *shape) : NULL;
     if (!shape)
         return NULL;
     memcpy(shape, usual->size, rank * sizeof *shape);

@@ -7,8 +7,6 @@
 #include "config/error.h"
 #include "format/values/value.h"
 
-#define RECORD "data.pkl"
-
 /* ---- storages ---- */
 
 /* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
@@ -17,34 +15,37 @@ static void storage_check_foreign(bth_emitter *emitter, const berth_storage *sto
 {
     bool typed = bth_dtype_storage_class(dtype) != NULL;
     if (!typed && bth_dtype_swap_nbytes(dtype) > 1)
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "torch.%s cannot be saved in the other byte order: PyTorch would not swap it "
-                 "back",
-                 berth_dtype_name(dtype));
+        BTH_EMIT_REFUSE(
+            emitter,
+            "torch.%s cannot be saved in the other byte order: PyTorch would not swap it "
+            "back",
+            berth_dtype_name(dtype));
     if (typed && storage->nbytes % berth_dtype_nbytes(dtype) != 0)
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "a storage of %llu bytes, no multiple of torch.%s, cannot be saved in the other "
-                 "byte order",
-                 (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
+        BTH_EMIT_REFUSE(
+            emitter,
+            "a storage of %llu bytes, no multiple of torch.%s, cannot be saved in the other "
+            "byte order",
+            (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
 }
 
-/* The number of a storage in the file, given when it is first used. */
+/* The number of a storage in the file, which it gets when it is first met. */
 static size_t storage_number(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
-    size_t *met = &emitter->met[storage->index];
+    size_t *position = &emitter->positions[storage->index];
+    bth_pickled *out = &emitter->out;
     berth_dtype class = bth_dtype_of_storage(dtype);
-    if (*met == 0) {
-        emitter->storages[emitter->n_storages] = storage;
-        emitter->dtypes[emitter->n_storages] = class;
-        *met = ++emitter->n_storages;
-    } else if (storage->nbytes > 0 && !bth_dtype_same_class(emitter->dtypes[*met - 1], class)) {
-        const char *first = bth_dtype_storage_class(emitter->dtypes[*met - 1]);
+    if (*position == 0) {
+        out->storages[out->n_storages] = storage;
+        out->dtypes[out->n_storages] = class;
+        *position = ++out->n_storages;
+    } else if (storage->nbytes > 0 && !bth_dtype_same_class(out->dtypes[*position - 1], class)) {
+        const char *first = bth_dtype_storage_class(out->dtypes[*position - 1]);
         const char *second = bth_dtype_storage_class(class);
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "one storage is seen as %s and as %s: PyTorch cannot load such a file",
-                 first ? first : "UntypedStorage", second ? second : "UntypedStorage");
+        BTH_EMIT_REFUSE(emitter,
+                        "one storage is seen as %s and as %s: PyTorch cannot load such a file",
+                        first ? first : "UntypedStorage", second ? second : "UntypedStorage");
     }
-    return *met - 1;
+    return *position - 1;
 }
 
 static void storage_emit_key(bth_emitter *emitter, size_t number)
@@ -92,13 +93,11 @@ static void tensor_emit_storage(bth_emitter *emitter, const berth_tensor *tensor
 
 /* ---- parts of arguments ---- */
 
-/* OrderedDict(): backward hooks, a new one each time. */
-static void tensor_emit_hooks(bth_emitter *emitter)
+/* requires_grad and backward hooks; a Parameter's .data has no grad, and hooks are never saved. */
+static void tensor_emit_grad(bth_emitter *emitter, bool requires_grad)
 {
-    bth_emit_global(emitter, "collections", "OrderedDict");
-    bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
-    bth_emit_op(emitter, BTH_OP_REDUCE);
-    bth_emit_memo(emitter, NULL);
+    bth_emit_bool(emitter, requires_grad);
+    bth_emit_ordered_dict(emitter, NULL);
 }
 
 /* {'neg': True, 'conj': True}, as torch._C._get_tensor_metadata orders it. */
@@ -132,127 +131,150 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
     bth_emit_global(emitter, "torch", names[scheme]);
 }
 
-/* ---- arguments, piece by piece: the next inner value, or NULL when the tuple is made ---- */
+/* ---- what a value is made of ---- */
+
+/* What is rebuilt: the value without its attributes. */
+static const berth_value *tensor_inner(const berth_value *value)
+{
+    bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
+    return is_around ? berth_value_part(value, BERTH_PART_INNER) : value;
+}
+
+static const berth_value *tensor_state(const berth_value *value)
+{
+    bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
+    return is_around ? berth_value_part(value, BERTH_PART_STATE) : NULL;
+}
+
+/* NULL for anything but a TENSOR, also if it is around one. */
+static const berth_tensor *tensor_itself(const berth_value *value)
+{
+    return berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;
+}
 
 static bool tensor_is_per_channel(const berth_tensor *tensor)
 {
-    return tensor->qscheme == BERTH_PER_CHANNEL_AFFINE ||
-           tensor->qscheme == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS;
+    return !(tensor->flags & BERTH_META) &&
+           (tensor->qscheme == BERTH_PER_CHANNEL_AFFINE ||
+            tensor->qscheme == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS);
 }
 
-static bool tensor_wants_grad(const bth_frame *frame, const berth_tensor *tensor)
-{
-    return !frame->detached && (tensor->flags & BERTH_REQUIRES_GRAD);
-}
+/* ---- tensors without inner values ---- */
 
-static void tensor_emit_plain(bth_emitter *emitter, const bth_frame *frame,
-                              const berth_tensor *tensor)
+static void tensor_emit_dense(bth_emitter *emitter, const berth_tensor *tensor, bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
     tensor_emit_storage(emitter, tensor);
-    bth_emit_bool(emitter, tensor_wants_grad(frame, tensor));
-    tensor_emit_hooks(emitter);
+    tensor_emit_grad(emitter, requires_grad);
     if (!bth_dtype_storage_class(tensor->dtype))
         bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
         tensor_emit_metadata(emitter, tensor->flags);
-    bth_emit_op(emitter, BTH_OP_TUPLE);
-    bth_emit_memo(emitter, NULL);
+    bth_emit_tuple(emitter, 6, NULL); /* or more */
 }
 
-static void tensor_emit_meta(bth_emitter *emitter, const bth_frame *frame,
-                             const berth_tensor *tensor)
+static void tensor_emit_meta(bth_emitter *emitter, const berth_tensor *tensor, bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
     bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     bth_emit_ints(emitter, tensor->shape, tensor->rank);
     bth_emit_ints(emitter, tensor->stride, tensor->rank);
-    bth_emit_bool(emitter, tensor_wants_grad(frame, tensor));
+    bth_emit_bool(emitter, requires_grad);
     bth_emit_tuple(emitter, 4, NULL);
 }
 
-static const berth_value *next_of_quantized(bth_emitter *emitter, bth_frame *frame,
-                                            const berth_tensor *tensor)
+static void tensor_emit_per_tensor(bth_emitter *emitter, const berth_tensor *tensor,
+                                   bool requires_grad)
 {
-    if (frame->at == 0) {
+    bth_emit_op(emitter, BTH_OP_MARK);
+    tensor_emit_storage(emitter, tensor);
+    bth_emit_qscheme(emitter, tensor->qscheme);
+    bth_emit_float(emitter, tensor->scale);
+    bth_emit_int(emitter, tensor->zero_point);
+    bth_emit_tuple(emitter, 3, NULL);
+    tensor_emit_grad(emitter, requires_grad);
+    bth_emit_tuple(emitter, 7, NULL);
+}
+
+/* Emits the arguments of a tensor that has no inner values; false if it has some. */
+static bool tensor_emit_flat(bth_emitter *emitter, const berth_value *inner, bool detached)
+{
+    const berth_tensor *tensor = tensor_itself(inner);
+    if (!tensor || tensor_is_per_channel(tensor))
+        return false;
+    bool requires_grad = !detached && tensor->flags & BERTH_REQUIRES_GRAD;
+    if (tensor->flags & BERTH_META)
+        tensor_emit_meta(emitter, tensor, requires_grad);
+    else if (tensor->qscheme != BERTH_NOT_QUANTIZED)
+        tensor_emit_per_tensor(emitter, tensor, requires_grad);
+    else
+        tensor_emit_dense(emitter, tensor, requires_grad);
+    return true;
+}
+
+/* ---- other arguments: the next inner value, or NULL when the tuple is complete ---- */
+
+static const berth_value *next_of_per_channel(bth_emitter *emitter, const bth_walk_frame *frame,
+                                              const berth_value *inner)
+{
+    const berth_tensor *tensor = berth_as_tensor(inner);
+    if (frame->step == 0) {
         bth_emit_op(emitter, BTH_OP_MARK);
         tensor_emit_storage(emitter, tensor);
-    }
-    if (!tensor_is_per_channel(tensor)) {
-        bth_emit_qscheme(emitter, tensor->qscheme);
-        bth_emit_float(emitter, tensor->scale);
-        bth_emit_int(emitter, tensor->zero_point);
-        bth_emit_tuple(emitter, 3, NULL);
-    } else if (frame->at == 0) {
         bth_emit_op(emitter, BTH_OP_MARK);
         /* PyTorch writes this one for affine with float parameters too. */
         bth_emit_qscheme(emitter, BERTH_PER_CHANNEL_AFFINE);
-        return tensor->scales;
-    } else if (frame->at == 1) {
-        return tensor->zero_points;
-    } else {
-        bth_emit_int(emitter, tensor->axis);
-        bth_emit_tuple(emitter, 4, NULL);
     }
-    bth_emit_bool(emitter, tensor_wants_grad(frame, tensor));
-    tensor_emit_hooks(emitter);
+    if (frame->step < 2)
+        return frame->step == 0 ? tensor->scales : tensor->zero_points;
+    bth_emit_int(emitter, tensor->axis);
+    bth_emit_tuple(emitter, 4, NULL);
+    tensor_emit_grad(emitter,
+                     !(frame->note & BTH_NOTE_DETACHED) && tensor->flags & BERTH_REQUIRES_GRAD);
     bth_emit_tuple(emitter, 7, NULL);
     return NULL;
 }
 
-static const berth_value *next_of_dense(bth_emitter *emitter, bth_frame *frame)
+static const berth_value *next_of_sparse(bth_emitter *emitter, const berth_value *inner, uint32_t i)
 {
-    const berth_tensor *tensor = berth_as_tensor(frame->inner);
-    if (tensor->qscheme != BERTH_NOT_QUANTIZED && !(tensor->flags & BERTH_META))
-        return next_of_quantized(emitter, frame, tensor);
-    if (tensor->flags & BERTH_META)
-        tensor_emit_meta(emitter, frame, tensor);
-    else
-        tensor_emit_plain(emitter, frame, tensor);
-    return NULL;
-}
-
-static const berth_value *next_of_sparse(bth_emitter *emitter, const bth_frame *frame)
-{
-    if (frame->at == 0) {
-        bth_emit_layout(emitter, bth_value_layout(frame->inner));
+    if (i == 0) {
+        bth_emit_layout(emitter, bth_value_layout(inner));
         bth_emit_op(emitter, BTH_OP_MARK);
     }
-    if (frame->at < berth_value_count(frame->inner))
-        return bth_value_item(frame->inner, frame->at);
+    const berth_value *part = bth_part(inner, i);
+    if (part)
+        return part;
     int32_t rank;
-    const int64_t *shape = berth_as_size(frame->inner, &rank);
+    const int64_t *shape = berth_as_size(inner, &rank);
     bth_emit_size(emitter, shape, rank, NULL);
-    if (bth_value_layout(frame->inner) == BERTH_SPARSE_COO)
-        bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_COALESCED));
+    if (bth_value_layout(inner) == BERTH_SPARSE_COO)
+        bth_emit_bool(emitter, (berth_value_flags(inner) & BERTH_COALESCED));
     bth_emit_tuple(emitter, 4, NULL);
     bth_emit_tuple(emitter, 2, NULL);
     return NULL;
 }
 
-static const berth_value *next_of_nested(bth_emitter *emitter, const bth_frame *frame)
+static const berth_value *next_of_nested(bth_emitter *emitter, const berth_value *inner, uint32_t i)
 {
-    if (frame->at == 0)
+    if (i == 0)
         bth_emit_op(emitter, BTH_OP_MARK);
-    if (frame->at < 4)
-        return bth_value_item(frame->inner, frame->at);
-    bth_emit_tuple(emitter, 4, NULL);
-    return NULL;
+    const berth_value *part = bth_part(inner, i);
+    if (!part)
+        bth_emit_tuple(emitter, 4, NULL);
+    return part;
 }
 
 /* (data, requires_grad, hooks), and the attributes as a fourth where there are some. */
-static const berth_value *next_of_parameter(bth_emitter *emitter, const bth_frame *frame)
+static const berth_value *next_of_parameter(bth_emitter *emitter, const berth_value *value,
+                                            uint32_t i)
 {
-    const berth_value *state =
-        frame->value != frame->inner ? berth_value_part(frame->value, BERTH_PART_STATE) : NULL;
-    if (frame->at == 0) {
-        if (state)
-            bth_emit_op(emitter, BTH_OP_MARK);
-        return berth_value_part(frame->inner, BERTH_PART_INNER);
+    const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
+    if (i == 0) {
+        bth_emit_tuple_mark(emitter, state ? 4 : 3);
+        return berth_value_part(inner, BERTH_PART_INNER);
     }
-    if (frame->at == 1) {
-        bth_emit_bool(emitter, (berth_value_flags(frame->inner) & BERTH_REQUIRES_GRAD));
-        tensor_emit_hooks(emitter);
+    if (i == 1) {
+        tensor_emit_grad(emitter, (berth_value_flags(inner) & BERTH_REQUIRES_GRAD));
         if (state)
             return state;
     }
@@ -260,57 +282,57 @@ static const berth_value *next_of_parameter(bth_emitter *emitter, const bth_fram
     return NULL;
 }
 
-static const berth_value *next_argument(bth_emitter *emitter, bth_frame *frame)
+static const berth_value *next_argument(bth_emitter *emitter, const bth_walk_frame *frame)
 {
-    switch (berth_value_kind(frame->inner)) {
+    const berth_value *inner = tensor_inner(frame->value);
+    switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
-        return next_of_sparse(emitter, frame);
+        return next_of_sparse(emitter, inner, frame->step);
     case BERTH_KIND_NESTED:
-        return next_of_nested(emitter, frame);
+        return next_of_nested(emitter, inner, frame->step);
     case BERTH_KIND_PARAMETER:
-        return next_of_parameter(emitter, frame);
-    default:
-        return next_of_dense(emitter, frame);
+        return next_of_parameter(emitter, frame->value, frame->step);
+    default: /* a flat one is complete */
+        return tensor_is_per_channel(berth_as_tensor(inner))
+                   ? next_of_per_channel(emitter, frame, inner)
+                   : NULL;
     }
 }
 
 /* ---- the reduce around them ---- */
 
 /* Whether attributes come through _rebuild_from_type_v2; a Parameter has its own function. */
-static bool tensor_has_type(const bth_frame *frame)
+static bool tensor_has_type(const berth_value *value)
 {
-    return frame->value != frame->inner && berth_value_kind(frame->inner) != BERTH_KIND_PARAMETER;
+    return berth_value_kind(value) == BERTH_KIND_SUBCLASS &&
+           berth_value_kind(tensor_inner(value)) != BERTH_KIND_PARAMETER;
 }
 
-static void tensor_finish_reduce(bth_emitter *emitter, bth_frame *frame)
+static void tensor_end(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
     bth_emit_op(emitter, BTH_OP_REDUCE);
-    bth_emit_memo(emitter, frame->detached ? NULL : bth_emit_slot(emitter, frame->value));
-    bth_emit_pop(emitter);
+    bth_emit_memo(emitter, notes & BTH_NOTE_DETACHED ? NULL : bth_emit_slot(emitter, value));
 }
 
-/* After (function, type, arguments, state). */
-static void tensor_step_type(bth_emitter *emitter, bth_frame *frame)
+void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
-    bth_emit_tuple(emitter, 4, NULL);
-    tensor_finish_reduce(emitter, frame);
-}
-
-static void tensor_step_arguments(bth_emitter *emitter, bth_frame *frame)
-{
-    bool is_data = frame->at == 0 && berth_value_kind(frame->inner) == BERTH_KIND_PARAMETER;
-    const berth_value *argument = next_argument(emitter, frame);
-    if (argument) {
-        frame->at++;
-        if (is_data)
-            bth_emit_tensor(emitter, argument, true);
-        else
-            bth_emit_value(emitter, argument);
-    } else if (tensor_has_type(frame)) {
-        frame->step = tensor_step_type;
-        bth_emit_value(emitter, berth_value_part(frame->value, BERTH_PART_STATE));
+    const berth_value *value = frame->value, *argument = NULL;
+    frame->step++;                    /* 0 at first */
+    if (frame->note & BTH_NOTE_STATE) /* (function, type, arguments, state) */
+        bth_emit_tuple(emitter, 4, NULL);
+    else
+        argument = next_argument(emitter, frame);
+    if (argument && frame->step == 0 &&
+        berth_value_kind(tensor_inner(value)) == BERTH_KIND_PARAMETER) {
+        bth_emit_tensor(emitter, argument, BTH_NOTE_DETACHED);
+    } else if (argument) {
+        bth_emit_value(emitter, argument);
+    } else if (tensor_has_type(value) && !(frame->note & BTH_NOTE_STATE)) {
+        frame->note |= BTH_NOTE_STATE;
+        bth_emit_value(emitter, tensor_state(value));
     } else {
-        tensor_finish_reduce(emitter, frame);
+        tensor_end(emitter, value, frame->note);
+        bth_walk_pop(&emitter->walk);
     }
 }
 
@@ -323,75 +345,71 @@ static const char *tensor_dense_function(const berth_tensor *tensor)
     return bth_dtype_storage_class(tensor->dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3";
 }
 
-static const char *tensor_rebuild_function(const bth_frame *frame)
+static const char *tensor_rebuild_function(const berth_value *value)
 {
-    switch (berth_value_kind(frame->inner)) {
+    const berth_value *inner = tensor_inner(value);
+    switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
         return "_rebuild_sparse_tensor";
     case BERTH_KIND_NESTED:
         return "_rebuild_nested_tensor";
     case BERTH_KIND_PARAMETER:
-        return frame->value == frame->inner ? "_rebuild_parameter"
-                                            : "_rebuild_parameter_with_state";
+        return value == inner ? "_rebuild_parameter" : "_rebuild_parameter_with_state";
     default:
-        return tensor_dense_function(berth_as_tensor(frame->inner));
+        return tensor_dense_function(berth_as_tensor(inner));
     }
 }
 
-/* torch.save and torch.load know per-tensor and per-channel affine only. */
-static bool tensor_check_scheme(bth_emitter *emitter, const berth_value *value)
+/* PyTorch saves and loads per-tensor and per-channel affine only. */
+static void tensor_check_scheme(bth_emitter *emitter, const berth_value *inner)
 {
-    const berth_tensor *tensor =
-        berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;
-    if (!tensor || (tensor->qscheme != BERTH_PER_TENSOR_SYMMETRIC &&
-                    tensor->qscheme != BERTH_PER_CHANNEL_SYMMETRIC))
-        return true;
-    bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-             "symmetrically quantized tensors cannot be saved: PyTorch cannot load them");
-    return false;
+    const berth_tensor *tensor = tensor_itself(inner);
+    if (tensor && (tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC ||
+                   tensor->qscheme == BERTH_PER_CHANNEL_SYMMETRIC))
+        BTH_EMIT_REFUSE(
+            emitter, "symmetrically quantized tensors cannot be saved: PyTorch cannot load them");
 }
 
-/* P5: attributes as the readers take them, ours and PyTorch's; nothing is left out silently. */
-static bool tensor_check_attributes(bth_emitter *emitter, const bth_frame *frame)
+/* P5: only attributes that our reader and PyTorch's accept; nothing is left out silently. */
+static void tensor_check_attributes(bth_emitter *emitter, const berth_value *value)
 {
-    const berth_value *state =
-        frame->value == frame->inner ? NULL : berth_value_part(frame->value, BERTH_PART_STATE);
+    const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
     char problem[200];
-    if (berth_value_part(frame->inner, BERTH_PART_STATE))
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
-                 bth_kind_phrase(berth_value_kind(frame->inner)));
+    if (berth_value_part(inner, BERTH_PART_STATE))
+        BTH_EMIT_REFUSE(
+            emitter,
+            "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
+            bth_kind_phrase(berth_value_kind(inner)));
     else if (!bth_value_is_state(state))
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "attributes of a tensor cannot be saved as %s: they are a dict",
-                 bth_kind_phrase(berth_value_kind(state)));
+        BTH_EMIT_REFUSE(emitter, "attributes of a tensor cannot be saved as %s: they are a dict",
+                        bth_kind_phrase(berth_value_kind(state)));
     else if (!bth_attributes_are_good(state, problem, sizeof problem))
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "a tensor cannot be saved with %s", problem);
-    else if (berth_value_kind(frame->inner) == BERTH_KIND_PARAMETER &&
-             berth_value_kind(berth_value_part(frame->inner, BERTH_PART_INNER)) ==
-                 BERTH_KIND_SUBCLASS)
-        bth_fail(emitter->error, BERTH_E_UNSUPPORTED, RECORD, BERTH_NO_OFFSET,
-                 "a Parameter cannot be saved around a tensor with attributes: PyTorch would lose "
-                 "them");
-    return emitter->error->code == BERTH_OK;
+        BTH_EMIT_REFUSE(emitter, "a tensor cannot be saved with %s", problem);
+    else if (berth_value_kind(inner) == BERTH_KIND_PARAMETER &&
+             berth_value_kind(berth_value_part(inner, BERTH_PART_INNER)) == BERTH_KIND_SUBCLASS)
+        BTH_EMIT_REFUSE(
+            emitter,
+            "a Parameter cannot be saved around a tensor with attributes: PyTorch would lose "
+            "them");
 }
 
-void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, bool detached)
+void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
-    bth_frame frame = {.step = tensor_step_arguments, .value = value, .inner = value};
-    if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        frame.inner = berth_value_part(value, BERTH_PART_INNER);
-    frame.detached = detached;
-    if (!tensor_check_scheme(emitter, frame.inner) || !tensor_check_attributes(emitter, &frame))
+    const berth_value *inner = tensor_inner(value);
+    bool has_type = tensor_has_type(value);
+    tensor_check_scheme(emitter, inner);
+    tensor_check_attributes(emitter, value);
+    if (emitter->error->code != BERTH_OK)
         return;
-    if (tensor_has_type(&frame)) {
+    if (has_type) {
         bth_emit_global(emitter, "torch._tensor", "_rebuild_from_type_v2");
         bth_emit_op(emitter, BTH_OP_MARK);
-        bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(&frame));
-        bth_emit_global(emitter, "torch", "Tensor");
-    } else {
-        bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(&frame));
     }
-    bth_emit_push(emitter, &frame);
+    bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(value));
+    if (has_type)
+        bth_emit_global(emitter, "torch", "Tensor");
+    if (tensor_emit_flat(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)
+        tensor_end(emitter, value, notes);
+    else
+        bth_emit_enter(emitter, value, notes);
 }

@@ -154,11 +154,9 @@ static berth_value *copy_make_tuple(const copying *copy, const berth_value *sour
     size_t n = berth_value_count(source);
     berth_value **items = bth_allocate(n * sizeof *items);
 
-    if (!items) {
-        bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a tuple",
-                      n * sizeof *items);
-        return NULL;
-    }
+    if (!items)
+        return BTH_TREE_REFUSE(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a tuple",
+                               n * sizeof *items);
     for (size_t i = 0; i < n; i++)
         items[i] = copy_made(copy, bth_value_item(source, i));
     berth_value *tuple = berth_make_tuple(copy->tree, items, n);
@@ -212,10 +210,9 @@ static berth_value *copy_make_global(const copying *copy, const berth_value *sou
 {
     const struct global_node *node = (const struct global_node *)source;
     const char *name = node->text + node->module_nbytes + 1;
-    bool is_inert = source->flags & BTH_NODE_TRUE;
 
-    return (is_inert ? bth_inert_global : bth_global)(copy->tree, node->text, node->module_nbytes,
-                                                      name, node->name_nbytes);
+    return bth_global(copy->tree, node->text, node->module_nbytes, name, node->name_nbytes,
+                      source->flags & BTH_NODE_TRUE);
 }
 
 static berth_value *copy_make_scalar(const copying *copy, const berth_value *source)
@@ -240,14 +237,10 @@ static berth_value *copy_make_scalar(const copying *copy, const berth_value *sou
         return berth_make_device(tree, type, index);
     }
     case BERTH_KIND_DTYPE:
-        return berth_make_constant(tree, BERTH_KIND_DTYPE,
-                                   bth_value_constant(source, BERTH_KIND_DTYPE));
     case BERTH_KIND_QSCHEME:
-        return berth_make_constant(tree, BERTH_KIND_QSCHEME,
-                                   bth_value_constant(source, BERTH_KIND_QSCHEME));
     case BERTH_KIND_LAYOUT:
-        return berth_make_constant(tree, BERTH_KIND_LAYOUT,
-                                   bth_value_constant(source, BERTH_KIND_LAYOUT));
+        return berth_make_constant(tree, (berth_kind)source->kind,
+                                   bth_value_constant(source, (berth_kind)source->kind));
     default:
         return copy_make_global(copy, source);
     }
@@ -263,13 +256,10 @@ static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_LIST:
         return berth_make_list(tree);
     case BERTH_KIND_DICT:
-        return berth_make_dict(tree);
     case BERTH_KIND_ORDERED_DICT:
-        return berth_make_ordered_dict(tree);
     case BERTH_KIND_COUNTER:
-        return berth_make_counter(tree);
     case BERTH_KIND_SET:
-        return berth_make_set(tree);
+        return bth_dict_new(tree, (berth_kind)source->kind);
     case BERTH_KIND_TUPLE:
         return copy_make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
@@ -441,9 +431,8 @@ static bool copy_begin(copying *copy)
     copy->uses = bth_allocate_zeroed((copy->n_uses + 1) * sizeof *copy->uses);
     if (copy->made && copy->sources && copy->uses)
         return true;
-    bth_tree_fail(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
-                  n * 2 * sizeof *copy->made + copy->n_uses * sizeof *copy->uses);
-    return false;
+    return BTH_TREE_REFUSE(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
+                           n * 2 * sizeof *copy->made + copy->n_uses * sizeof *copy->uses);
 }
 
 berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags)
@@ -457,10 +446,8 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
 
     if (!tree)
         return NULL;
-    if (!value) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the value is NULL");
-        return NULL;
-    }
+    if (!value)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the value is NULL");
     if (flags & ~BERTH_COPY_COMPACT)
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);
     else if (berth_tree_error(copy.from, &error) < 0)

@@ -6,12 +6,13 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-/* Up to this many entries there is no table of slots; entries are scanned. */
-enum { SCANNED = 8 };
-/* This many keys are prepared before the first of them is entered. */
-enum { AHEAD = 16 };
+enum {
+    MAX_SCANNED = 8, /* up to this many entries there are no slots; entries are scanned */
+    N_PREPARED = 16, /* so many keys are prepared before the first of them is entered */
+    MAX_ENTRIES = UINT32_MAX / 4
+};
 
-static berth_value *dict_new(berth_tree *tree, berth_kind kind)
+berth_value *bth_dict_new(berth_tree *tree, berth_kind kind)
 {
     struct dict_node *node = tree ? bth_node_raw(tree, kind, sizeof(*node)) : NULL;
     if (!node)
@@ -22,121 +23,103 @@ static berth_value *dict_new(berth_tree *tree, berth_kind kind)
 
 berth_value *berth_make_dict(berth_tree *tree)
 {
-    return dict_new(tree, BERTH_KIND_DICT);
+    return bth_dict_new(tree, BERTH_KIND_DICT);
 }
 
 berth_value *berth_make_ordered_dict(berth_tree *tree)
 {
-    return dict_new(tree, BERTH_KIND_ORDERED_DICT);
+    return bth_dict_new(tree, BERTH_KIND_ORDERED_DICT);
 }
 
 berth_value *berth_make_counter(berth_tree *tree)
 {
-    return bth_node_new(tree, BERTH_KIND_COUNTER, sizeof(struct dict_node));
+    return bth_dict_new(tree, BERTH_KIND_COUNTER);
 }
 
 berth_value *berth_make_set(berth_tree *tree)
 {
-    return bth_node_new(tree, BERTH_KIND_SET, sizeof(struct dict_node));
+    return bth_dict_new(tree, BERTH_KIND_SET);
 }
 
-static size_t dict_table_nbytes(size_t capacity)
+/* ---- slots ---- */
+
+void bth_slots_add(struct slots *slots, uint32_t hash, uint32_t position)
 {
-    return sizeof(struct table) + capacity * sizeof(struct table_entry);
+    uint32_t at = hash & slots->mask;
+    while (slots->slots[at])
+        at = (at + 1) & slots->mask;
+    slots->slots[at] = (uint64_t)hash << 32 | (position + 1);
 }
 
-/*
- * The first slot from `at` on with this hash, or a free one. The upper half of a slot is the hash,
- * so keys with other hashes are not touched.
- */
-static uint64_t *dict_next_slot(const struct table *table, uint32_t hash, uint32_t *at)
+/* They are at most two thirds full. */
+bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity)
 {
-    while (table->slots[*at] && table->slots[*at] >> 32 != hash)
-        *at = (*at + 1) & table->slots_mask;
-    return &table->slots[*at];
-}
-
-/* Enters entry i, whose key is not in the table yet. */
-static void dict_take_slot(struct table *table, uint32_t hash, uint32_t i)
-{
-    uint32_t at = hash & table->slots_mask;
-    while (table->slots[at])
-        at = (at + 1) & table->slots_mask;
-    table->slots[at] = (uint64_t)hash << 32 | (i + 1);
-}
-
-/* A table of slots that is at most two thirds full when all of `capacity` is used. */
-static bool dict_make_slots(berth_tree *tree, struct table *table)
-{
-    uint64_t *old = table->slots;
-    size_t n_old = old ? (size_t)table->slots_mask + 1 : 0, n = 16;
-    while (n / 3 * 2 < table->capacity)
+    uint64_t *old = slots->slots;
+    size_t n_old = old ? (size_t)slots->mask + 1 : 0, n = old ? n_old : 16;
+    while (n / 3 * 2 < capacity)
         n *= 2;
-    if (n <= n_old)
+    if (n == n_old)
         return true;
-    if (n > UINT32_MAX) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of %u items", table->capacity);
+    if (n > UINT32_MAX)
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "a table of %zu items", capacity);
+    uint64_t *grown = bth_tree_allocate(tree, bth_array_nbytes(n, sizeof(*grown)));
+    if (!grown)
         return false;
-    }
-    uint64_t *slots = bth_tree_allocate(tree, bth_array_nbytes(n, sizeof(*slots)));
-    if (!slots)
-        return false;
-    memset(slots, 0, n * sizeof(*slots));
-    table->slots = slots;
-    table->slots_mask = (uint32_t)(n - 1);
-    for (uint32_t i = 0; !old && i < table->count; i++)
-        dict_take_slot(table, bth_key_hash(tree, table->entries[i].key), i);
+    memset(grown, 0, n * sizeof(*grown));
+    *slots = (struct slots){.slots = grown, .mask = (uint32_t)(n - 1)};
     for (size_t i = 0; i < n_old; i++)
         if (old[i])
-            dict_take_slot(table, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
+            bth_slots_add(slots, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
     bth_tree_discard(tree, old, n_old * sizeof(*old));
+    return true;
+}
+
+/* ---- entries ---- */
+
+static bool dict_make_slots(berth_tree *tree, struct table *table)
+{
+    bool had_slots = table->slots.slots != NULL;
+    if (!bth_slots_reserve(tree, &table->slots, table->size.capacity))
+        return false;
+    for (uint32_t i = 0; !had_slots && i < table->size.count; i++)
+        bth_slots_add(&table->slots, bth_key_hash(tree, table->entries[i].key), i);
     return true;
 }
 
 bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
 {
-    struct table *table = node->table;
-    size_t count = table ? table->count : 0;
-    size_t capacity = table ? table->capacity : 0;
-    if (table && n <= capacity - count)
+    struct table *table = bth_tree_reserve(tree, node->table ? &node->table->size : NULL, n,
+                                           sizeof(*table), sizeof(*table->entries), MAX_ENTRIES);
+    if (!table || table == node->table)
+        return table;
+    node->table = table;
+    if (table->size.capacity <= MAX_SCANNED || dict_make_slots(tree, table))
         return true;
-    if (n > UINT32_MAX / 4 - count) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a dict of more than %u items", UINT32_MAX / 4);
-        return false;
-    }
-    size_t larger = bth_tree_capacity(capacity, count + n);
-    struct table *grown =
-        bth_tree_grow(tree, table, dict_table_nbytes(capacity), dict_table_nbytes(larger));
-    if (!grown)
-        return false;
-    if (!table)
-        *grown = (struct table){.count = 0};
-    grown->capacity = (uint32_t)larger;
-    node->table = grown;
-    if (larger <= SCANNED || dict_make_slots(tree, grown))
-        return true;
-    grown->capacity = grown->count; /* no entry without a free slot */
+    table->size.capacity = table->size.count; /* no entry without a free slot */
     return false;
 }
 
-/* The entry of a prepared key, or NULL; then *slot is the free slot for it, if there is a table. */
-static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
-                                           uint32_t hash, uint64_t **slot)
+/* The next entry, from *at on, that can have a key of this hash; NULL: none. */
+static struct table_entry *dict_next_entry(struct table *table, uint32_t hash, uint32_t *at)
 {
-    if (!table->slots) {
-        for (uint32_t i = 0; i < table->count; i++)
-            if (bth_key_equal(table->entries[i].key, key))
-                return &table->entries[i];
-        return NULL;
-    }
-    for (uint32_t at = hash & table->slots_mask;; at = (at + 1) & table->slots_mask) {
-        *slot = dict_next_slot(table, hash, &at);
-        if (!**slot)
-            return NULL;
-        struct table_entry *entry = &table->entries[(uint32_t) * *slot - 1];
-        if (bth_key_equal(entry->key, key))
-            return entry;
-    }
+    uint32_t i = table->slots.slots ? bth_slots_next(&table->slots, hash, at) : (*at)++;
+    return i < table->size.count ? &table->entries[i] : NULL;
+}
+
+static uint32_t dict_first_at(const struct table *table, uint32_t hash)
+{
+    return table->slots.slots ? hash : 0;
+}
+
+/* The entry of a prepared key, or NULL; then *at is the free slot for it, if there are slots. */
+static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
+                                           uint32_t hash, uint32_t *at)
+{
+    struct table_entry *entry;
+    *at = dict_first_at(table, hash);
+    while ((entry = dict_next_entry(table, hash, at)) && !bth_key_equal(entry->key, key))
+        ;
+    return entry;
 }
 
 /* Sets an entry of a dict or set whose key and value are of the tree. */
@@ -147,18 +130,17 @@ static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value
     if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
         !bth_table_reserve(tree, node, 1))
         return false;
-    uint64_t *slot = NULL;
     struct table *table = node->table;
-    uint32_t hash = table->slots ? bth_key_hash(tree, key) : 0;
-    struct table_entry *entry = dict_find_entry(table, key, hash, &slot);
+    uint32_t at, hash = table->slots.slots ? bth_key_hash(tree, key) : 0;
+    struct table_entry *entry = dict_find_entry(table, key, hash, &at);
     if (entry) {
-        /* As in Python: the first key stays, at its place; a set keeps its first item. */
+        /* As in Python: the first key stays where it is; a set keeps its first item. */
         entry->value = is_set ? entry->value : value;
         return true;
     }
-    table->entries[table->count++] = (struct table_entry){.key = key, .value = value};
-    if (slot)
-        *slot = (uint64_t)hash << 32 | table->count;
+    table->entries[table->size.count++] = (struct table_entry){.key = key, .value = value};
+    if (table->slots.slots)
+        table->slots.slots[at] = (uint64_t)hash << 32 | table->size.count;
     return true;
 }
 
@@ -168,13 +150,13 @@ static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value
 static bool dict_prefetch_slots(berth_tree *tree, const struct table *table,
                                 berth_value *const *items, size_t n)
 {
-    n = n < AHEAD ? n : AHEAD;
+    n = n < N_PREPARED ? n : N_PREPARED;
     for (size_t i = 0; i < n; i++) {
         if (!bth_key_prepare(tree, items[2 * i], "a dict key"))
             return false;
-        if (table && table->slots)
-            __builtin_prefetch(&table->slots[bth_key_hash(tree, items[2 * i]) & table->slots_mask],
-                               1);
+        const struct slots *slots = table ? &table->slots : NULL;
+        if (slots && slots->slots)
+            __builtin_prefetch(&slots->slots[bth_key_hash(tree, items[2 * i]) & slots->mask], 1);
     }
     return true;
 }
@@ -191,7 +173,7 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     if (n > 1 && !bth_table_reserve(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++) {
-        if (i % AHEAD == 0 && !dict_prefetch_slots(tree, node->table, items + 2 * i, n - i))
+        if (i % N_PREPARED == 0 && !dict_prefetch_slots(tree, node->table, items + 2 * i, n - i))
             return tree->error.code;
         if (!dict_set_entry(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
@@ -203,48 +185,44 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
 {
     berth_value *items[2] = {key, value};
     berth_tree *tree = bth_value_tree(dict);
-    if (!tree)
-        return BERTH_E_ARGUMENT;
     if (!bth_is_dict(dict))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
-                             bth_kind_phrase((berth_kind)dict->kind));
+                             bth_kind_phrase(bth_node_kind(dict)));
     if (!bth_tree_owns(tree, key, "a dict's key") ||
         !bth_tree_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
         return tree->error.code;
     return bth_dict_extend(dict, items, 1);
 }
 
-/* The entry of a text key that need not be a node; NULL if there is none. */
-static struct table_entry *dict_find_text(const berth_tree *tree, struct table *table,
-                                          const char *text, size_t nbytes)
+static bool dict_key_is_text(const berth_value *key, uint32_t hash, const char *text, size_t nbytes)
 {
+    const struct text_node *node = (const struct text_node *)key;
+    return key->kind == BERTH_KIND_STR && node->key.hash == hash && node->key.count == nbytes &&
+           memcmp(node->data, text, nbytes) == 0;
+}
+
+size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
+{
+    struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
     if (!table)
-        return NULL;
-    uint32_t hash = bth_hash_bytes(tree, text, nbytes);
-    uint32_t at = table->slots ? hash & table->slots_mask : 0;
-    for (;; at = table->slots ? (at + 1) & table->slots_mask : at + 1) {
-        uint32_t i = table->slots ? (uint32_t)*dict_next_slot(table, hash, &at) - 1 : at;
-        if (i >= table->count)
-            return NULL;
-        const struct text_node *key = (const struct text_node *)table->entries[i].key;
-        if (key->key.head.kind == BERTH_KIND_STR && key->key.hash == hash &&
-            key->key.count == nbytes && memcmp(key->data, text, nbytes) == 0)
-            return &table->entries[i];
-    }
+        return SIZE_MAX;
+    uint32_t hash = bth_hash_bytes(bth_value_tree(dict), text, nbytes);
+    uint32_t at = dict_first_at(table, hash);
+    const struct table_entry *entry;
+    while ((entry = dict_next_entry(table, hash, &at)))
+        if (dict_key_is_text(entry->key, hash, text, nbytes))
+            return (size_t)(entry - table->entries);
+    return SIZE_MAX;
 }
 
 int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
 {
     berth_tree *tree = bth_value_tree(dict);
-    if (!tree)
-        return BERTH_E_ARGUMENT;
-    if (!key)
+    if (!tree || !key)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
-    struct table_entry *entry =
-        bth_is_dict(dict)
-            ? dict_find_text(tree, ((struct dict_node *)dict)->table, key, strlen(key))
-            : NULL;
-    berth_value *node = entry ? entry->key : berth_make_str(tree, key, strlen(key));
+    berth_value *node = bth_value_key(dict, bth_dict_find_text(dict, key, strlen(key)));
+    if (!node)
+        node = berth_make_str(tree, key, strlen(key));
     return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
 }
 
@@ -252,7 +230,7 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
 
 static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
 {
-    if (!bth_table_reserve(tree, set, n))
+    if (n > 0 && !bth_table_reserve(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
         if (!dict_set_entry(tree, set, items[i], items[i]))
@@ -263,11 +241,9 @@ static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *cons
 int berth_set_add(berth_value *set, berth_value *item)
 {
     berth_tree *tree = bth_value_tree(set);
-    if (!tree)
-        return BERTH_E_ARGUMENT;
-    if (set->kind != BERTH_KIND_SET)
+    if (!bth_node_is(set, BERTH_KIND_SET))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
-                             bth_kind_phrase((berth_kind)set->kind));
+                             bth_kind_phrase(bth_node_kind(set)));
     if (!bth_tree_owns(tree, item, "an item of a set"))
         return tree->error.code;
     return set_extend(tree, (struct dict_node *)set, &item, 1);
@@ -275,96 +251,72 @@ int berth_set_add(berth_value *set, berth_value *item)
 
 /* ---- what REDUCE builds ---- */
 
-/* Marks a list or dict that an object is built from. Each may be used once (P3). */
-static bool dict_claim_source(berth_tree *tree, berth_value *source, const berth_value *object)
+/* An empty dict or set to be filled from a list or dict, if not NULL, which is used once (P3). */
+static berth_value *dict_new_from(berth_tree *tree, berth_kind kind, berth_value *source)
 {
-    if (source->flags & BTH_NODE_USED) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "%s that something was built from is used again by %s",
-                      bth_kind_phrase((berth_kind)source->kind),
-                      berth_kind_name((berth_kind)object->kind));
-        return false;
-    }
-    source->flags |= BTH_NODE_USED;
-    return true;
+    if (source && source->flags & BTH_NODE_USED)
+        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
+                               "%s that something was built from is used again by %s",
+                               bth_kind_phrase((berth_kind)source->kind), berth_kind_name(kind));
+    if (source)
+        source->flags |= BTH_NODE_USED;
+    return bth_dict_new(tree, kind);
 }
 
 berth_value *bth_set_from(berth_tree *tree, berth_value *list)
 {
-    berth_value *set = berth_make_set(tree);
-    size_t n;
     assert(!list || list->kind == BERTH_KIND_LIST);
-    if (!set || !list)
-        return set;
-    if (!dict_claim_source(tree, list, set))
-        return NULL;
-    berth_value *const *items = bth_node_items(list, &n);
-    return set_extend(tree, (struct dict_node *)set, items, n) < 0 ? NULL : set;
+    berth_value *set = dict_new_from(tree, BERTH_KIND_SET, list);
+    size_t n, stride;
+    berth_value *const *items = bth_node_items(list, &n, &stride);
+    return set && set_extend(tree, (struct dict_node *)set, items, n) == 0 ? set : NULL;
 }
 
 berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
 {
-    berth_value *counter = berth_make_counter(tree);
     assert(!dict || dict->kind == BERTH_KIND_DICT);
-    if (!counter || !dict)
+    berth_value *counter = dict_new_from(tree, BERTH_KIND_COUNTER, dict);
+    const struct table *from = dict ? ((struct dict_node *)dict)->table : NULL;
+    if (!counter || !from)
         return counter;
-    if (!dict_claim_source(tree, dict, counter))
-        return NULL;
-    const struct table *from = ((struct dict_node *)dict)->table;
     struct dict_node *node = (struct dict_node *)counter;
-    if (from && !bth_table_reserve(tree, node, from->count))
+    if (!bth_table_reserve(tree, node, from->size.count))
         return NULL;
-    for (uint32_t i = 0; from && i < from->count; i++) /* there is room, and keys are hashed */
+    for (uint32_t i = 0; i < from->size.count; i++) /* there is room, and keys are hashed */
         (void)dict_set_entry(tree, node, from->entries[i].key, from->entries[i].value);
     return counter;
 }
 
 static bool dict_set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
 {
-    size_t n = 0;
-    berth_value *const *items = pair->kind == BERTH_KIND_LIST || pair->kind == BERTH_KIND_TUPLE
-                                    ? bth_node_items(pair, &n)
-                                    : NULL;
-    if (n != 2) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "an OrderedDict made from an item that is no pair");
-        return false;
-    }
+    size_t n, stride;
+    berth_value *const *items = bth_node_items(pair, &n, &stride);
+    if (n != 2 || (pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE))
+        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
+                               "an OrderedDict made from an item that is no pair");
     return dict_set_entry(tree, node, items[0], items[1]);
 }
 
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
 {
-    berth_value *dict = berth_make_ordered_dict(tree);
-    size_t n;
     assert(!list || list->kind == BERTH_KIND_LIST);
-    if (!dict || !list)
-        return dict;
-    if (!dict_claim_source(tree, list, dict))
-        return NULL;
-    berth_value *const *items = bth_node_items(list, &n);
-    for (size_t i = 0; i < n; i++)
+    berth_value *dict = dict_new_from(tree, BERTH_KIND_ORDERED_DICT, list);
+    size_t n, stride;
+    berth_value *const *items = bth_node_items(list, &n, &stride);
+    for (size_t i = 0; dict && i < n; i++)
         if (!dict_set_pair(tree, (struct dict_node *)dict, items[i]))
             return NULL;
     return dict;
 }
 
-/* ---- asking ---- */
-
-size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
-{
-    struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
-    const struct table_entry *entry = dict_find_text(bth_value_tree(dict), table, text, nbytes);
-    return entry ? (size_t)(entry - table->entries) : SIZE_MAX;
-}
+/* ---- reading ---- */
 
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
 {
     struct table *table = bth_is_dict(dict) ? ((const struct dict_node *)dict)->table : NULL;
     const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
-    uint64_t *slot;
-    const struct table_entry *entry =
-        table ? dict_find_entry(table, &key.head, bth_key_hash(bth_value_tree(dict), &key.head),
-                                &slot)
-              : NULL;
+    uint32_t at, hash = table ? bth_key_hash(bth_value_tree(dict), &key.head) : 0;
+    const struct table_entry *entry = table ? dict_find_entry(table, &key.head, hash, &at) : NULL;
     /* True and 1.0 equal 1, but are not the int key 1. */
     return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
                                                        : SIZE_MAX;
@@ -372,6 +324,5 @@ size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
 
 berth_value *berth_dict_get(const berth_value *dict, const char *key)
 {
-    size_t i = key ? bth_dict_find_text(dict, key, strlen(key)) : SIZE_MAX;
-    return i == SIZE_MAX ? NULL : ((const struct dict_node *)dict)->table->entries[i].value;
+    return key ? bth_value_item(dict, bth_dict_find_text(dict, key, strlen(key))) : NULL;
 }

@@ -220,19 +220,17 @@ static bool key_grow_chains(berth_tree *tree)
     if (keys->chains && keys->count <= keys->mask * 2)
         return true;
     size_t n = keys->chains ? (keys->mask + 1) * 2 : 64;
-    struct keyed **chains = bth_allocate_zeroed(n * sizeof(struct keyed *));
-    if (!chains) {
-        bth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for keys",
-                      n * sizeof(struct keyed *));
+    struct keyed **chains = bth_tree_allocate(tree, n * sizeof(struct keyed *));
+    if (!chains)
         return false;
-    }
+    memset(chains, 0, n * sizeof(struct keyed *));
     for (size_t i = 0; keys->chains && i <= keys->mask; i++)
         for (struct keyed *node = keys->chains[i], *next; node; node = next) {
             next = node->link;
             node->link = chains[node->hash & (n - 1)];
             chains[node->hash & (n - 1)] = node;
         }
-    bth_release(keys->chains);
+    bth_tree_discard(tree, keys->chains, keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
     keys->chains = chains;
     keys->mask = n - 1;
     return true;
@@ -316,11 +314,9 @@ static struct keyed *key_next_unready(berth_tree *tree, struct keyed *node, cons
     while (node->hash < node->count) {
         berth_value *item = tuple->items[node->hash];
         struct keyed *keyed = key_node(item);
-        if (!key_is_hashable(item)) {
-            bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
-                          bth_kind_phrase((berth_kind)item->kind), what);
-            return NULL;
-        }
+        if (!key_is_hashable(item))
+            return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                                   bth_kind_phrase((berth_kind)item->kind), what);
         node->hash++;
         if (!keyed || key_is_ready(keyed))
             continue;
@@ -361,11 +357,9 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
 
 bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
 {
-    if (!key_is_hashable(value)) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
-                      bth_kind_phrase((berth_kind)value->kind), what);
-        return false;
-    }
+    if (!key_is_hashable(value))
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                               bth_kind_phrase((berth_kind)value->kind), what);
     struct keyed *keyed = key_node(value);
     if (!keyed || key_is_ready(keyed))
         return true;

@@ -17,7 +17,7 @@ enum {
     BTH_BLOCK_UNIT = 8,
     BTH_NO_ID = UINT32_MAX,
     /* Larger pieces get a block of their own, so that at most 1/16 of a chunk is wasted. */
-    BTH_LARGEST_IN_CHUNK = 1024
+    BTH_MAX_IN_CHUNK = 1024
 };
 
 /* Bits of berth_value.flags. Their meaning depends on the kind. */
@@ -99,9 +99,14 @@ struct wrap_node {
 
 #define BTH_WRAP_NBYTES offsetof(struct wrap_node, state)
 
-struct list_items {
+/* Begins what bth_tree_reserve makes. */
+struct size {
     uint32_t count;
     uint32_t capacity;
+};
+
+struct list_items {
+    struct size size;
     int64_t *shape; /* made by bth_value_as_shape, dropped when the list grows */
     berth_value *items[];
 };
@@ -116,14 +121,16 @@ struct table_entry {
     berth_value *value;
 };
 
+/* Positions by hash. */
+struct slots {
+    uint64_t *slots; /* hash, and position + 1; 0: free. NULL: there are none yet */
+    uint32_t mask;   /* slots - 1 */
+};
+
 /* What a dict or set points at once it has an item (or a state). */
 struct table {
-    uint32_t count;
-    uint32_t capacity;
-    uint64_t
-        *slots; /* hash, and entry + 1; 0: free. NULL: the table is so small that it is scanned */
-    uint32_t slots_mask;
-    uint32_t reserved;
+    struct size size;
+    struct slots slots; /* of entries; none while they are so few that they are scanned */
     berth_value *state; /* attributes of an OrderedDict */
     struct table_entry entries[];
 };
@@ -192,14 +199,16 @@ struct key_table {
     size_t count;
 };
 
+struct storage_items {
+    struct size size;
+    berth_storage *items[];
+};
+
 struct storage_table {
     berth_storage *next; /* room for n_room more, side by side: they are walked again and again */
     size_t n_room;
-    berth_storage **items;
-    size_t count;
-    size_t capacity;
-    uint64_t *slots; /* by key: hash, and position + 1; 0: free. NULL: each key is its position */
-    size_t slots_mask;
+    struct storage_items *items; /* NULL: none */
+    struct slots slots;          /* by key; none while each key is its position */
 };
 
 struct berth_tree {
@@ -208,8 +217,8 @@ struct berth_tree {
     size_t chunk_at;
     size_t chunk_nbytes;
     size_t chunks_nbytes; /* of all chunks */
-    char *given;          /* what is left of the memory of bth_tree_give */
-    size_t given_nbytes;
+    char *spare;          /* what is left of the memory of bth_tree_set_memory */
+    size_t spare_nbytes;
     uint64_t seed; /* of the hash of keys */
     uint32_t n_ids;
     berth_value *none;
@@ -256,19 +265,22 @@ static inline const struct text_node *bth_text_holder(const berth_value *value)
     return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;
 }
 
-/* The items of a TUPLE, SIZE or LIST; NULL and 0 for a LIST without any. */
-static inline berth_value *const *bth_node_items(const berth_value *value, size_t *n)
+/*
+ * The next position of this hash, from slot *at on, which is the hash at first. UINT32_MAX: none;
+ * then *at is a free slot. Keys with other hashes are not touched.
+ */
+static inline uint32_t bth_slots_next(const struct slots *slots, uint32_t hash, uint32_t *at)
 {
-    if (value->kind == BERTH_KIND_SIZE)
-        value = ((const struct wrap_node *)value)->inner;
-    if (value->kind == BERTH_KIND_TUPLE) {
-        const struct tuple_node *tuple = (const struct tuple_node *)value;
-        *n = tuple->key.count;
-        return tuple->items;
+    for (uint64_t slot;; ++*at) {
+        *at &= slots->mask;
+        slot = slots->slots[*at];
+        if (!slot)
+            return UINT32_MAX;
+        if (slot >> 32 == hash) {
+            ++*at;
+            return (uint32_t)slot - 1;
+        }
     }
-    const struct list_items *items = ((const struct list_node *)value)->items;
-    *n = items ? items->count : 0;
-    return items ? items->items : NULL;
 }
 
 /* ---- tree.c ---- */
@@ -277,49 +289,50 @@ static inline berth_value *const *bth_node_items(const berth_value *value, size_
 void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
 /* Like bth_node_new, without an id. */
 void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes);
-/*
- * Like bth_node_new, for sizes far below SIZE_MAX; nothing behind the head is zeroed. Inline,
- * because a file makes millions of nodes.
- */
-static inline void *bth_node_raw(berth_tree *tree, berth_kind kind, size_t nbytes)
+
+static inline size_t bth_tree_round(size_t nbytes)
 {
-    size_t rounded = (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
-    if (rounded > BTH_LARGEST_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at ||
-        tree->n_ids == BTH_NO_ID)
-        return bth_node_new(tree, kind, nbytes);
-    berth_value *node = (berth_value *)(void *)((char *)tree->chunk + tree->chunk_at);
-    *node = (berth_value){.kind = (uint8_t)kind,
-                          .at = (uint16_t)(tree->chunk_at / BTH_BLOCK_UNIT),
-                          .id = tree->n_ids++};
-    tree->chunk_at += rounded;
-    return node;
+    return (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
 }
 
-/* bth_tree_allocate, inlined. */
-static inline void *bth_tree_take(berth_tree *tree, size_t nbytes)
+/* Memory in the current chunk; NULL: there is no room, or nbytes (below SIZE_MAX / 2) is large. */
+static inline void *bth_tree_allocate_in_chunk(berth_tree *tree, size_t nbytes)
 {
-    size_t rounded = (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
-    if (rounded > BTH_LARGEST_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at)
-        return bth_tree_allocate(tree, nbytes);
+    size_t rounded = bth_tree_round(nbytes);
+    if (rounded > BTH_MAX_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at)
+        return NULL;
     void *memory = (char *)tree->chunk + tree->chunk_at;
     tree->chunk_at += rounded;
     return memory;
 }
 
-/*
- * Memory for *n >= 1 items side by side; the tree chooses *n so that little is wasted. It is never
- * discarded.
+/* Like bth_node_new; what follows the head is not zeroed. Inline: a file makes millions of nodes.
  */
-void *bth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n);
+static inline void *bth_node_raw(berth_tree *tree, berth_kind kind, size_t nbytes)
+{
+    berth_value *node = tree->n_ids == BTH_NO_ID ? NULL : bth_tree_allocate_in_chunk(tree, nbytes);
+    if (!node)
+        return bth_node_new(tree, kind, nbytes);
+    size_t at = (size_t)((char *)node - (char *)tree->chunk) / BTH_BLOCK_UNIT;
+    *node = (berth_value){.kind = (uint8_t)kind, .at = (uint16_t)at, .id = tree->n_ids++};
+    return node;
+}
+
+/* bth_tree_allocate, inlined. */
+static inline void *bth_tree_allocate_inline(berth_tree *tree, size_t nbytes)
+{
+    void *memory = bth_tree_allocate_in_chunk(tree, nbytes);
+    return memory ? memory : bth_tree_allocate(tree, nbytes);
+}
+
 /*
- * Copies memory of bth_tree_allocate to a larger piece and discards the old one. On NULL the old
- * piece stays valid.
+ * Makes room for n more items, at most max in all, behind a head that begins with its size. A new
+ * head is zeroed. NULL: the tree has failed, and the old memory stays valid.
  */
-void *bth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes);
-/* Gives memory of bth_tree_allocate back; small pieces only with the tree. */
+void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
+                       size_t item_nbytes, size_t max);
+/* Releases memory of bth_tree_allocate; small pieces stay until the tree is freed. */
 void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
-/* Capacity for `need` items where there was room for `old`: exact at first, then half more. */
-size_t bth_tree_capacity(size_t old, size_t need);
 /* Returns true if the value is not NULL and of this tree; else the tree fails. */
 bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
 /*
@@ -331,6 +344,15 @@ bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *
                         const berth_value *key, size_t index);
 /* bth_tree_owns_item for n values. */
 bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
+
+/* A BYTEARRAY, SIZE, PARAMETER or SUBCLASS. NULL if inner is NULL: then the tree has failed. */
+berth_value *bth_wrap_new(berth_tree *tree, berth_kind kind, berth_value *inner);
+
+/* ---- members.c ---- */
+
+/* The n items of any value, `stride` pointers apart: of a dict its values, of a CALL its arguments.
+ */
+berth_value *const *bth_node_items(const berth_value *value, size_t *n, size_t *stride);
 
 /* ---- sequence.c ---- */
 
@@ -351,6 +373,11 @@ bool bth_key_equal(const berth_value *a, const berth_value *b);
 
 /* ---- dict.c ---- */
 
+/* An empty dict or set of any kind. */
+berth_value *bth_dict_new(berth_tree *tree, berth_kind kind);
+/* Makes room for so many positions. False: the tree has failed. */
+bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity);
+void bth_slots_add(struct slots *slots, uint32_t hash, uint32_t position);
 /* Makes room for n more entries. */
 bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
 

@@ -7,22 +7,15 @@
 
 /* ---- tuple ---- */
 
-static berth_value *tuple_empty(berth_tree *tree)
-{
-    if (!tree->empty_tuple)
-        tree->empty_tuple = bth_node_new_plain(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
-    return tree->empty_tuple;
-}
-
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items)
 {
+    if (n_items == 0 && !tree->empty_tuple)
+        tree->empty_tuple = bth_node_new_plain(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
     if (n_items == 0)
-        return tuple_empty(tree);
-    if (n_items > UINT32_MAX) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a tuple of %zu items (at most %u)", n_items,
-                      UINT32_MAX);
-        return NULL;
-    }
+        return tree->empty_tuple;
+    if (n_items > UINT32_MAX)
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "a tuple of %zu items (at most %u)",
+                               n_items, UINT32_MAX);
     size_t nbytes = sizeof(struct tuple_node) + n_items * sizeof(*items);
     struct tuple_node *node = bth_node_raw(tree, BERTH_KIND_TUPLE, nbytes);
     if (!node)
@@ -51,36 +44,6 @@ berth_value *berth_make_list(berth_tree *tree)
     return bth_node_new(tree, BERTH_KIND_LIST, sizeof(struct list_node));
 }
 
-static size_t list_nbytes(size_t capacity)
-{
-    return sizeof(struct list_items) + capacity * sizeof(berth_value *);
-}
-
-/* Room for n more items. */
-static bool list_reserve(berth_tree *tree, struct list_node *list, size_t n)
-{
-    struct list_items *items = list->items;
-    size_t count = items ? items->count : 0;
-    size_t capacity = items ? items->capacity : 0;
-    if (n > UINT32_MAX - count) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a list of more than %u items", UINT32_MAX);
-        return false;
-    }
-    if (items && n <= capacity - count)
-        return true;
-    size_t larger = bth_tree_capacity(capacity, count + n);
-    larger = larger > UINT32_MAX ? UINT32_MAX : larger;
-    struct list_items *grown =
-        bth_tree_grow(tree, items, list_nbytes(capacity), list_nbytes(larger));
-    if (!grown)
-        return false;
-    if (!items)
-        *grown = (struct list_items){.count = 0};
-    grown->capacity = (uint32_t)larger;
-    list->items = grown;
-    return true;
-}
-
 int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
 {
     berth_tree *tree = bth_value_tree(list);
@@ -91,22 +54,23 @@ int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
                              "a list that something was built from grows afterwards");
     if (n == 0)
         return 0;
-    if (!list_reserve(tree, node, n))
+    struct list_items *grown = bth_tree_reserve(tree, node->items ? &node->items->size : NULL, n,
+                                                sizeof(*grown), sizeof(*items), UINT32_MAX);
+    if (!grown)
         return tree->error.code;
-    memcpy(node->items->items + node->items->count, items, n * sizeof(*items));
-    node->items->count += (uint32_t)n;
-    node->items->shape = NULL;
+    memcpy(grown->items + grown->size.count, items, n * sizeof(*items));
+    grown->size.count += (uint32_t)n;
+    grown->shape = NULL;
+    node->items = grown;
     return 0;
 }
 
 int berth_list_append(berth_value *list, berth_value *item)
 {
     berth_tree *tree = bth_value_tree(list);
-    if (!tree)
-        return BERTH_E_ARGUMENT;
-    if (list->kind != BERTH_KIND_LIST)
+    if (!bth_node_is(list, BERTH_KIND_LIST))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
-                             bth_kind_phrase((berth_kind)list->kind));
+                             bth_kind_phrase(bth_node_kind(list)));
     if (!bth_tree_owns_item(tree, item, "an item of a list", NULL, berth_value_count(list)))
         return tree->error.code;
     return bth_list_extend(list, &item, 1);
@@ -121,11 +85,9 @@ static bool shape_check_int(berth_tree *tree, const berth_value *item, size_t i,
         return true;
     }
     if (item->kind == BERTH_KIND_INT)
-        bth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is beyond 64 bits", i);
-    else
-        bth_tree_fail(tree, BERTH_E_TENSOR, "item %zu of a shape is %s, not an int", i,
-                      bth_kind_phrase((berth_kind)item->kind));
-    return false;
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "item %zu of a shape is beyond 64 bits", i);
+    return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "item %zu of a shape is %s, not an int", i,
+                           bth_kind_phrase((berth_kind)item->kind));
 }
 
 /* The cached shape of a TUPLE or a non-empty LIST. */
@@ -146,37 +108,34 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
     *rank = 0;
     assert(tree);
     if (value->kind != BERTH_KIND_TUPLE && value->kind != BERTH_KIND_SIZE &&
-        value->kind != BERTH_KIND_LIST) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "%s for a shape, not a tuple of ints",
-                      bth_kind_phrase((berth_kind)value->kind));
-        return false;
-    }
-    size_t n;
-    berth_value *const *items = bth_node_items(value, &n);
-    if (n > BERTH_MAX_RANK) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "a shape of %zu items (at most %d)", n, BERTH_MAX_RANK);
-        return false;
-    }
+        value->kind != BERTH_KIND_LIST)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "%s for a shape, not a tuple of ints",
+                               bth_kind_phrase((berth_kind)value->kind));
+    size_t n, stride;
+    berth_value *const *items = bth_node_items(value, &n, &stride);
+    if (n > BERTH_MAX_RANK)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a shape of %zu items (at most %d)", n,
+                               BERTH_MAX_RANK);
     if (n == 0)
         return true;
-    int64_t **place = shape_slot(value);
-    if (!*place) {
-        int64_t *made = bth_tree_take(tree, n * sizeof(*made));
+    int64_t **slot = shape_slot(value);
+    if (!*slot) {
+        int64_t *made = bth_tree_allocate_inline(tree, n * sizeof(*made));
         for (size_t i = 0; made && i < n; i++)
             if (!shape_check_int(tree, items[i], i, &made[i]))
                 return false;
-        *place = made;
+        *slot = made;
     }
-    *shape = *place;
+    *shape = *slot;
     *rank = (int32_t)n;
-    return *place != NULL;
+    return *slot != NULL;
 }
 
 /* Whether all items are ints. Each tuple is checked once, however often it is used (P3). */
 static bool tuple_check_ints(berth_tree *tree, berth_value *tuple)
 {
-    size_t n;
-    berth_value *const *items = bth_node_items(tuple, &n);
+    size_t n, stride;
+    berth_value *const *items = bth_node_items(tuple, &n, &stride);
     for (size_t i = 0; i < n && !(tuple->flags & BTH_NODE_INTS); i++) {
         int64_t integer;
         if (!shape_check_int(tree, items[i], i, &integer))
@@ -194,11 +153,7 @@ berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
     bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
                     ? tuple_check_ints(tree, tuple)
                     : bth_value_as_shape(tuple, &shape, &rank);
-    struct wrap_node *node = ints ? bth_node_new(tree, BERTH_KIND_SIZE, BTH_WRAP_NBYTES) : NULL;
-    if (!node)
-        return NULL;
-    node->inner = tuple;
-    return &node->head;
+    return ints ? bth_wrap_new(tree, BERTH_KIND_SIZE, tuple) : NULL;
 }
 
 berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank)
@@ -206,11 +161,9 @@ berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t ran
     berth_value *items[BERTH_MAX_RANK];
     if (!tree)
         return NULL;
-    if (rank < 0 || rank > BERTH_MAX_RANK || (!shape && rank)) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "a torch.Size of %d items (0 to %d)", rank,
-                      BERTH_MAX_RANK);
-        return NULL;
-    }
+    if (rank < 0 || rank > BERTH_MAX_RANK || (!shape && rank))
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "a torch.Size of %d items (0 to %d)", rank,
+                               BERTH_MAX_RANK);
     for (int32_t i = 0; i < rank; i++)
         items[i] = berth_make_int(tree, shape[i]); /* berth_make_tuple refuses NULL */
     berth_value *tuple = berth_make_tuple(tree, items, (size_t)rank);
@@ -233,5 +186,3 @@ const int64_t *berth_as_size(const berth_value *value, int32_t *rank)
     *rank = (int32_t)tuple->key.count;
     return tuple->key.count ? tuple->shape : no_shape;
 }
-
-/* ---- asking ---- */

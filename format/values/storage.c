@@ -11,16 +11,16 @@
  * A persistent id of 15 bytes can name a key and a location by memo. Both are hashed or
  * copied, so both are bounded (P3); PyTorch's are numbers, addresses, and "cuda:0".
  */
-enum { LONGEST_KEY = 1024, LONGEST_LOCATION = 255 };
+enum { MAX_KEY_NBYTES = 1024, MAX_LOCATION_NBYTES = 255 };
 
 size_t bth_tree_n_storages(const berth_tree *tree)
 {
-    return tree->storages.count;
+    return tree->storages.items ? tree->storages.items->size.count : 0;
 }
 
 berth_storage *bth_tree_storage(const berth_tree *tree, size_t i)
 {
-    return i < tree->storages.count ? tree->storages.items[i] : NULL;
+    return i < bth_tree_n_storages(tree) ? tree->storages.items->items[i] : NULL;
 }
 
 static const char *storage_copy_text(berth_tree *tree, const char *text, size_t nbytes)
@@ -38,55 +38,36 @@ static const char *storage_keep_location(berth_tree *tree, const char *location,
 {
     if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
         return "cpu";
-    if (nbytes > LONGEST_LOCATION || memchr(location, '\0', nbytes)) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
-                      "a storage's location of %zu bytes (at most %d, without NUL)", nbytes,
-                      LONGEST_LOCATION);
-        return NULL;
-    }
-    if (nbytes == 4 && memcmp(location, "meta", 4) == 0) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
-                      "a storage whose location is meta: PyTorch would read none of its bytes");
-        return NULL;
-    }
-    if (tree->storages.count) {
-        const char *last = tree->storages.items[tree->storages.count - 1]->location;
-        if (strlen(last) == nbytes && memcmp(last, location, nbytes) == 0)
-            return last;
-    }
+    if (nbytes > MAX_LOCATION_NBYTES || memchr(location, '\0', nbytes))
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
+                               "a storage's location of %zu bytes (at most %d, without NUL)",
+                               nbytes, MAX_LOCATION_NBYTES);
+    if (nbytes == 4 && memcmp(location, "meta", 4) == 0)
+        return BTH_TREE_REFUSE(
+            tree, BERTH_E_UNSUPPORTED,
+            "a storage whose location is meta: PyTorch would read none of its bytes");
+    const berth_storage *last = bth_tree_storage(tree, bth_tree_n_storages(tree) - 1);
+    if (last && strlen(last->location) == nbytes && memcmp(last->location, location, nbytes) == 0)
+        return last->location;
     return storage_copy_text(tree, location, nbytes);
 }
 
-static int storage_fail_memory(berth_tree *tree, size_t nbytes)
-{
-    return bth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for storages", nbytes);
-}
-
-static bool storage_reserve(berth_tree *tree)
-{
-    struct storage_table *table = &tree->storages;
-    if (table->count < table->capacity)
-        return true;
-    size_t capacity = table->capacity ? bth_tree_capacity(table->capacity, table->count + 1) : 16;
-    void *items = bth_reallocate(table->items, capacity * sizeof(*table->items));
-    if (!items) {
-        storage_fail_memory(tree, capacity * sizeof(*table->items));
-        return false;
-    }
-    table->items = items;
-    table->capacity = capacity;
-    return true;
-}
-
-/* A zeroed one. */
+/* A zeroed storage, and room for it among the tree's. */
 static berth_storage *storage_next(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
-    if (table->n_room == 0)
-        table->next = bth_tree_allocate_some(tree, sizeof(*table->next), &table->n_room);
-    if (!table->next) {
-        table->n_room = 0;
+    struct storage_items *items =
+        bth_tree_reserve(tree, table->items ? &table->items->size : NULL, 1, sizeof(*items),
+                         sizeof(*items->items), UINT32_MAX - 1);
+    if (!items)
         return NULL;
+    table->items = items;
+    if (table->n_room == 0) {
+        size_t n = items->size.count / 16 + 1; /* so that little is wasted */
+        table->next = bth_tree_allocate(tree, n * sizeof(*table->next));
+        if (!table->next)
+            return NULL;
+        table->n_room = n;
     }
     table->n_room--;
     return memset(table->next++, 0, sizeof(berth_storage));
@@ -106,16 +87,16 @@ static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_
                                   const char *location, size_t location_nbytes)
 {
     const char *own_location = storage_keep_location(tree, location, location_nbytes);
-    berth_storage *storage = own_location && storage_reserve(tree) ? storage_next(tree) : NULL;
+    berth_storage *storage = own_location ? storage_next(tree) : NULL;
     const char *own_key = storage ? storage_keep_key(tree, storage, key, key_nbytes) : NULL;
     if (!own_key)
         return NULL;
     storage->tree = tree;
     storage->key = own_key;
     storage->location = own_location;
-    storage->index = tree->storages.count;
+    storage->index = bth_tree_n_storages(tree);
     storage->offset = BERTH_NO_OFFSET;
-    tree->storages.items[tree->storages.count++] = storage;
+    tree->storages.items->items[tree->storages.items->size.count++] = storage;
     return storage;
 }
 
@@ -124,15 +105,12 @@ berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, ui
 {
     if (!tree)
         return NULL;
-    if ((unsigned)dtype >= BERTH_DTYPE_COUNT) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
-        return NULL;
-    }
-    if (nbytes % berth_dtype_nbytes(dtype) != 0 || nbytes > INT64_MAX) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "a storage of %" PRIu64 " bytes holds no whole %s",
-                      nbytes, berth_dtype_name(dtype));
-        return NULL;
-    }
+    if ((unsigned)dtype >= BERTH_DTYPE_COUNT)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
+    if (nbytes % berth_dtype_nbytes(dtype) != 0 || nbytes > INT64_MAX)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               "a storage of %" PRIu64 " bytes holds no whole %s", nbytes,
+                               berth_dtype_name(dtype));
     location = location ? location : "cpu";
     berth_storage *storage = storage_add(tree, "", 0, location, strlen(location));
     if (!storage)
@@ -145,11 +123,9 @@ berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, ui
 berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
                                  uint64_t nbytes, const char *location)
 {
-    if (tree && !data && nbytes) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "a storage of %" PRIu64 " bytes without data",
-                      nbytes);
-        return NULL;
-    }
+    if (tree && !data && nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               "a storage of %" PRIu64 " bytes without data", nbytes);
     berth_storage *storage = bth_storage_new_elsewhere(tree, dtype, nbytes, location);
     if (storage)
         storage->data = data;
@@ -165,7 +141,7 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 static uint64_t storage_key_position(const berth_tree *tree, const char *key, size_t nbytes)
 {
     uint64_t position = 0;
-    if (tree->storages.slots || nbytes == 0 || nbytes > 10 || (key[0] == '0' && nbytes > 1))
+    if (tree->storages.slots.slots || nbytes == 0 || nbytes > 10 || (key[0] == '0' && nbytes > 1))
         return UINT64_MAX;
     for (size_t i = 0; i < nbytes; i++) {
         unsigned digit = (unsigned)(unsigned char)key[i] - '0';
@@ -176,47 +152,22 @@ static uint64_t storage_key_position(const berth_tree *tree, const char *key, si
     return position;
 }
 
-/*
- * The slot of a key, or the free slot for it. The upper half of a slot is the hash, so keys with
- * other hashes are not touched.
- */
-static uint64_t *storage_find_slot(const berth_tree *tree, const char *key, size_t key_nbytes,
-                                   uint32_t hash)
+static bool storage_has_key(const berth_storage *storage, const char *key, size_t nbytes)
 {
-    const struct storage_table *table = &tree->storages;
-    size_t at = hash & table->slots_mask;
-    for (; table->slots[at]; at = (at + 1) & table->slots_mask) {
-        if (table->slots[at] >> 32 != hash)
-            continue;
-        const char *other = table->items[(uint32_t)table->slots[at] - 1]->key;
-        if (strlen(other) == key_nbytes && memcmp(other, key, key_nbytes) == 0)
-            break;
-    }
-    return &table->slots[at];
+    return strlen(storage->key) == nbytes && memcmp(storage->key, key, nbytes) == 0;
 }
 
-/* Makes room for one more slot. The first table takes in all keys that were positions. */
-static bool storage_reserve_slot(berth_tree *tree)
+/* Adds the key of a storage to the slots. The first slots are of all keys that were positions. */
+static bool storage_add_slot(berth_tree *tree, const berth_storage *storage)
 {
-    struct storage_table *table = &tree->storages;
-    if (table->slots && table->count + 1 <= table->slots_mask / 4 * 3)
-        return true;
-    size_t n = table->slots ? (table->slots_mask + 1) * 2 : 32;
-    while (table->count + 1 > (n - 1) / 4 * 3)
-        n *= 2;
-    uint64_t *slots = bth_allocate_zeroed(n * sizeof(*slots));
-    if (!slots) {
-        storage_fail_memory(tree, n * sizeof(*slots));
+    struct slots *slots = &tree->storages.slots;
+    size_t i = slots->slots ? storage->index : 0;
+    if (!bth_slots_reserve(tree, slots, storage->index + 1))
         return false;
-    }
-    bth_release(table->slots);
-    table->slots = slots;
-    table->slots_mask = n - 1;
-    for (size_t i = 0; i < table->count; i++) {
-        const char *key = table->items[i]->key;
-        uint32_t hash = bth_hash_bytes(tree, key, strlen(key));
+    for (; i <= storage->index; i++) {
+        const char *key = bth_tree_storage(tree, i)->key;
         if (*key)
-            *storage_find_slot(tree, key, strlen(key), hash) = (uint64_t)hash << 32 | (i + 1);
+            bth_slots_add(slots, bth_hash_bytes(tree, key, strlen(key)), (uint32_t)i);
     }
     return true;
 }
@@ -225,70 +176,53 @@ static bool storage_reserve_slot(berth_tree *tree)
 static bool storage_agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
                            uint64_t nbytes)
 {
-    if (nbytes != storage->nbytes) {
-        bth_tree_fail(tree, BERTH_E_TENSOR,
-                      "storage %s has %" PRIu64 " bytes here and %" PRIu64 " bytes before",
-                      storage->key, nbytes, storage->nbytes);
-        return false;
-    }
+    if (nbytes != storage->nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                               "storage %s has %" PRIu64 " bytes here and %" PRIu64 " bytes before",
+                               storage->key, nbytes, storage->nbytes);
     if (nbytes == 0 || bth_dtype_same_class(dtype, storage->dtype))
         return true;
-    bth_tree_fail(tree, BERTH_E_TENSOR, "storage %s is of %s here and of %s before", storage->key,
-                  berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
-    return false;
+    return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "storage %s is of %s here and of %s before",
+                           storage->key, berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
 }
 
-static bool storage_is_key(const char *key, size_t nbytes)
-{
-    return nbytes > 0 && nbytes <= LONGEST_KEY && !memchr(key, '\0', nbytes);
-}
-
+/* A storage that the caller made has no key. */
 static berth_storage *storage_find(const berth_tree *tree, uint64_t position, const char *key,
-                                   size_t key_nbytes)
+                                   size_t nbytes)
 {
-    const struct storage_table *table = &tree->storages;
-    /* A storage that the caller made has no key. */
-    if (!table->slots)
-        return position < table->count && *table->items[position]->key ? table->items[position]
-                                                                       : NULL;
-    if (key_nbytes == 0 || key_nbytes > LONGEST_KEY)
+    const struct slots *slots = &tree->storages.slots;
+    if (!slots->slots) {
+        bool is_there = position < bth_tree_n_storages(tree);
+        berth_storage *storage = is_there ? tree->storages.items->items[position] : NULL;
+        return storage && *storage->key ? storage : NULL;
+    }
+    if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
         return NULL;
-    uint32_t hash = bth_hash_bytes(tree, key, key_nbytes);
-    uint32_t slot = (uint32_t)*storage_find_slot(tree, key, key_nbytes, hash);
-    return slot ? table->items[slot - 1] : NULL;
+    uint32_t hash = bth_hash_bytes(tree, key, nbytes), at = hash, i;
+    while ((i = bth_slots_next(slots, hash, &at)) != UINT32_MAX)
+        if (storage_has_key(bth_tree_storage(tree, i), key, nbytes))
+            return bth_tree_storage(tree, i);
+    return NULL;
 }
 
-berth_storage *bth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
-                                     berth_dtype dtype, uint64_t nbytes, const char *location,
-                                     size_t location_nbytes)
+berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                         berth_dtype dtype, uint64_t nbytes, const char *location,
+                                         size_t location_nbytes)
 {
-    struct storage_table *table = &tree->storages;
     uint64_t position = storage_key_position(tree, key, key_nbytes);
-    if (position == UINT64_MAX && !storage_is_key(key, key_nbytes)) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
-                      "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes, LONGEST_KEY);
-        return NULL;
-    }
+    if (position == UINT64_MAX &&
+        (key_nbytes == 0 || key_nbytes > MAX_KEY_NBYTES || memchr(key, '\0', key_nbytes)))
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
+                               "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
+                               MAX_KEY_NBYTES);
     berth_storage *storage = storage_find(tree, position, key, key_nbytes);
     if (storage)
         return storage_agrees(tree, storage, dtype, nbytes) ? storage : NULL;
-    if (table->count >= UINT32_MAX - 1) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u storages", UINT32_MAX - 1);
-        return NULL;
-    }
-    bool is_position = position == table->count;
-    if (!is_position && !storage_reserve_slot(tree))
-        return NULL;
     storage = storage_add(tree, key, key_nbytes, location, location_nbytes);
-    if (!storage)
+    if (!storage || (position != storage->index && !storage_add_slot(tree, storage)))
         return NULL;
     storage->dtype = dtype;
     storage->nbytes = nbytes;
-    if (!is_position) {
-        uint32_t hash = bth_hash_bytes(tree, key, key_nbytes);
-        *storage_find_slot(tree, key, key_nbytes, hash) =
-            (uint64_t)hash << 32 | (storage->index + 1);
-    }
     return storage;
 }
 
@@ -297,7 +231,7 @@ berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, si
     return storage_find(tree, storage_key_position(tree, key, key_nbytes), key, key_nbytes);
 }
 
-/* ---- asking ---- */
+/* ---- reading ---- */
 
 const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *offset)
 {

@@ -31,12 +31,6 @@ void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride)
     }
 }
 
-int64_t berth_tensor_numel(const berth_tensor *tensor)
-{
-    int64_t numel;
-    return tensor && bth_shape_numel(tensor->shape, tensor->rank, &numel) ? numel : 0;
-}
-
 /* Bytes of n elements. */
 static bool tensor_elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbytes)
 {
@@ -48,24 +42,10 @@ static bool tensor_elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbyt
 uint64_t berth_tensor_nbytes(const berth_tensor *tensor)
 {
     uint64_t nbytes = 0;
-    if (tensor)
-        tensor_elements_nbytes(tensor->dtype, (uint64_t)berth_tensor_numel(tensor), &nbytes);
+    int64_t numel;
+    if (tensor && bth_shape_numel(tensor->shape, tensor->rank, &numel))
+        tensor_elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes);
     return nbytes;
-}
-
-bool berth_tensor_is_contiguous(const berth_tensor *tensor)
-{
-    if (!tensor)
-        return false;
-    int64_t expected[BERTH_MAX_RANK] = {0};
-    bth_contiguous_stride(tensor->shape, tensor->rank, expected);
-    for (int32_t i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] == 0)
-            return true;
-    for (int32_t i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] != 1 && tensor->stride[i] != expected[i])
-            return false;
-    return true;
 }
 
 bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)

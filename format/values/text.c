@@ -48,14 +48,12 @@ static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
     return nbytes;
 }
 
-/* A STR or BYTES of its own with room for nbytes bytes and a NUL. */
-static struct text_node *text_new(berth_tree *tree, berth_kind kind, size_t nbytes)
+/* A STR or BYTES with a copy of the bytes; NULL: they are set afterwards. */
+static berth_value *text_new(berth_tree *tree, berth_kind kind, const void *bytes, size_t nbytes)
 {
-    if (nbytes > UINT32_MAX) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "%s of %zu bytes (at most %u)",
-                      berth_kind_name(kind), nbytes, UINT32_MAX);
-        return NULL;
-    }
+    if (nbytes > UINT32_MAX)
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s of %zu bytes (at most %u)",
+                               berth_kind_name(kind), nbytes, UINT32_MAX);
     struct text_node *node = bth_node_raw(tree, kind, sizeof(*node) + nbytes + 1);
     if (!node)
         return NULL;
@@ -63,45 +61,32 @@ static struct text_node *text_new(berth_tree *tree, berth_kind kind, size_t nbyt
     node->key.hash = 0;
     node->key.link = NULL;
     node->other = NULL;
+    if (bytes)
+        memcpy(node->data, bytes, nbytes);
     node->data[nbytes] = '\0';
-    return node;
+    return &node->key.head;
 }
 
 berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
 {
     if (!tree)
         return NULL;
-    if (!text && nbytes) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the text is NULL");
-        return NULL;
-    }
+    if (!text && nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the text is NULL");
     size_t bad = utf8_find_bad((const uint8_t *)text, nbytes);
-    if (bad < nbytes) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte %zu", bad);
-        return NULL;
-    }
-    struct text_node *node = text_new(tree, BERTH_KIND_STR, nbytes);
-    if (!node)
-        return NULL;
-    if (nbytes)
-        memcpy(node->data, text, nbytes);
-    return &node->key.head;
+    if (bad < nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte %zu",
+                               bad);
+    return text_new(tree, BERTH_KIND_STR, text, nbytes);
 }
 
 berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes)
 {
     if (!tree)
         return NULL;
-    if (!bytes && nbytes) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
-        return NULL;
-    }
-    struct text_node *node = text_new(tree, BERTH_KIND_BYTES, nbytes);
-    if (!node)
-        return NULL;
-    if (nbytes)
-        memcpy(node->data, bytes, nbytes);
-    return &node->key.head;
+    if (!bytes && nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
+    return text_new(tree, BERTH_KIND_BYTES, bytes, nbytes);
 }
 
 /* Another bytes object that shares the bytes of `holder` (P3: REDUCE never copies). */
@@ -139,34 +124,26 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
     struct text_node *text = (struct text_node *)value;
     if (text->other)
         return bytes_share(tree, text->other);
-    struct text_node *node = text_new(tree, BERTH_KIND_BYTES, text->key.count);
+    struct text_node *node =
+        (struct text_node *)text_new(tree, BERTH_KIND_BYTES, NULL, text->key.count);
     if (!node)
         return NULL;
-    if (!latin1_decode(text, node)) {
-        bth_tree_fail(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
-        return NULL;
-    }
+    if (!latin1_decode(text, node))
+        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
     text->other = node;
     return &node->key.head;
 }
 
 berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes)
 {
-    if (!bytes)
-        bytes = berth_make_bytes(tree, NULL, 0);
     assert(!bytes || (bth_value_tree(bytes) == tree && bytes->kind == BERTH_KIND_BYTES));
-    struct wrap_node *node =
-        bytes ? bth_node_new(tree, BERTH_KIND_BYTEARRAY, BTH_WRAP_NBYTES) : NULL;
-    if (!node)
-        return NULL;
-    node->inner = bytes;
-    return &node->head;
+    return bth_wrap_new(tree, BERTH_KIND_BYTEARRAY,
+                        bytes ? bytes : berth_make_bytes(tree, NULL, 0));
 }
 
 berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes)
 {
-    berth_value *inner = berth_make_bytes(tree, bytes, nbytes);
-    return inner ? bth_bytearray_from(tree, inner) : NULL;
+    return bth_wrap_new(tree, BERTH_KIND_BYTEARRAY, berth_make_bytes(tree, bytes, nbytes));
 }
 
 /* ---- device ---- */
@@ -181,13 +158,12 @@ berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index
 {
     if (!tree)
         return NULL;
-    if (!type || !device_is_type(type)) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "\"%.40s\" is no device type", type ? type : "");
-        return NULL;
-    }
+    if (!type || !device_is_type(type))
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is no device type",
+                               type ? type : "");
     if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "device index %" PRId64 " (at most 127)", index);
-        return NULL;
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "device index %" PRId64 " (at most 127)",
+                               index);
     }
     struct device_node *node = bth_node_new(tree, BERTH_KIND_DEVICE, sizeof(*node));
     if (!node)
@@ -213,12 +189,11 @@ const char *bth_value_device(const berth_value *value, int64_t *index)
 /* ---- global ---- */
 
 berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
-                        const char *name, size_t name_nbytes)
+                        const char *name, size_t name_nbytes, bool is_inert)
 {
-    if (module_nbytes > UINT32_MAX / 2 || name_nbytes > UINT32_MAX / 2) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "a global's name of %zu bytes", name_nbytes);
-        return NULL;
-    }
+    if (module_nbytes > UINT32_MAX / 2 || name_nbytes > UINT32_MAX / 2)
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "a global's name of %zu bytes",
+                               name_nbytes);
     size_t nbytes = sizeof(struct global_node) + module_nbytes * 2 + name_nbytes + 3;
     struct global_node *node = bth_node_new(tree, BERTH_KIND_GLOBAL, nbytes);
     if (!node)
@@ -230,16 +205,9 @@ berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbyt
     text[module_nbytes] = ' ';
     memcpy(text + module_nbytes + 1, name, name_nbytes);
     memcpy(text + module_nbytes + name_nbytes + 2, module, module_nbytes);
+    if (is_inert)
+        node->head.flags |= BTH_NODE_TRUE;
     return &node->head;
-}
-
-berth_value *bth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
-                              const char *name, size_t name_nbytes)
-{
-    berth_value *global = bth_global(tree, module, module_nbytes, name, name_nbytes);
-    if (global)
-        global->flags |= BTH_NODE_TRUE;
-    return global;
 }
 
 void bth_value_global(const berth_value *value, const char **module, const char **name)
@@ -252,10 +220,12 @@ void bth_value_global(const berth_value *value, const char **module, const char 
     *module = *name + node->name_nbytes + 1;
 }
 
-/* ---- asking ---- */
+/* ---- reading ---- */
 
-static const char *value_text(const berth_value *value, size_t *nbytes)
+const char *berth_as_text(const berth_value *value, size_t *nbytes)
 {
+    size_t ignored;
+    nbytes = nbytes ? nbytes : &ignored;
     switch (berth_value_kind(value)) {
     case BERTH_KIND_STR: {
         const struct text_node *node = (const struct text_node *)value;
@@ -278,24 +248,16 @@ static const char *value_text(const berth_value *value, size_t *nbytes)
     }
 }
 
-const char *berth_as_text(const berth_value *value, size_t *nbytes)
-{
-    size_t unasked;
-    return value_text(value, nbytes ? nbytes : &unasked);
-}
-
 const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes)
 {
-    const berth_value *bytes = value;
+    size_t ignored;
+    nbytes = nbytes ? nbytes : &ignored;
+    *nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTEARRAY)
-        bytes = ((const struct wrap_node *)value)->inner;
-    if (berth_value_kind(bytes) != BERTH_KIND_BYTES) {
-        if (nbytes)
-            *nbytes = 0;
+        value = ((const struct wrap_node *)value)->inner;
+    if (berth_value_kind(value) != BERTH_KIND_BYTES)
         return NULL;
-    }
-    const struct text_node *holder = bth_text_holder(bytes);
-    if (nbytes)
-        *nbytes = holder->key.count;
+    const struct text_node *holder = bth_text_holder(value);
+    *nbytes = holder->key.count;
     return (const uint8_t *)holder->data;
 }

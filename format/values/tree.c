@@ -13,8 +13,8 @@
  * Chunks grow with the tree, for few calls of the allocator and little waste (P3). A node's
  * position in its chunk has 16 bits, in units of 8 bytes.
  */
-enum { FIRST_CHUNK_NBYTES = 2048, CHUNK_NBYTES = 16384, LARGEST_CHUNK_NBYTES = 262144 };
-_Static_assert(LARGEST_CHUNK_NBYTES / BTH_BLOCK_UNIT <= UINT16_MAX, "berth_value.at");
+enum { FIRST_CHUNK_NBYTES = 2048, CHUNK_NBYTES = 16384, MAX_CHUNK_NBYTES = 262144 };
+_Static_assert(MAX_CHUNK_NBYTES / BTH_BLOCK_UNIT <= UINT16_MAX, "berth_value.at");
 
 static struct block *tree_add_block(berth_tree *tree, size_t nbytes)
 {
@@ -22,10 +22,8 @@ static struct block *tree_add_block(berth_tree *tree, size_t nbytes)
     struct block *block = NULL;
     if (bth_add(nbytes, sizeof(*block), &total) && total <= SIZE_MAX)
         block = bth_allocate((size_t)total);
-    if (!block) {
-        bth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for values", nbytes);
-        return NULL;
-    }
+    if (!block)
+        return BTH_TREE_REFUSE(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for values", nbytes);
     *block = (struct block){.next = tree->blocks, .tree = tree};
     if (tree->blocks)
         tree->blocks->previous = block;
@@ -33,22 +31,17 @@ static struct block *tree_add_block(berth_tree *tree, size_t nbytes)
     return block;
 }
 
-static size_t tree_round(size_t nbytes)
+/* A block of the spare memory, or NULL. It is not in the list, so it is never released. */
+static struct block *tree_add_spare_block(berth_tree *tree, size_t nbytes)
 {
-    return (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
-}
-
-/* A block of the given memory, or NULL. It is not in the list, so it is never released. */
-static struct block *tree_take_given(berth_tree *tree, size_t nbytes)
-{
-    struct block *block = (struct block *)(void *)tree->given;
-    if (tree->given_nbytes < sizeof(*block) ||
-        nbytes > ((tree->given_nbytes - sizeof(*block)) & ~(size_t)(BTH_BLOCK_UNIT - 1)))
+    struct block *block = (struct block *)(void *)tree->spare;
+    if (tree->spare_nbytes < sizeof(*block) ||
+        nbytes > ((tree->spare_nbytes - sizeof(*block)) & ~(size_t)(BTH_BLOCK_UNIT - 1)))
         return NULL;
     *block = (struct block){.tree = tree};
-    nbytes = sizeof(*block) + tree_round(nbytes);
-    tree->given += nbytes;
-    tree->given_nbytes -= nbytes;
+    nbytes = sizeof(*block) + bth_tree_round(nbytes);
+    tree->spare += nbytes;
+    tree->spare_nbytes -= nbytes;
     return block;
 }
 
@@ -59,14 +52,14 @@ static size_t tree_next_chunk_nbytes(const berth_tree *tree)
         return FIRST_CHUNK_NBYTES;
     if (nbytes < CHUNK_NBYTES)
         return CHUNK_NBYTES;
-    return nbytes < LARGEST_CHUNK_NBYTES ? nbytes : LARGEST_CHUNK_NBYTES;
+    return nbytes < MAX_CHUNK_NBYTES ? nbytes : MAX_CHUNK_NBYTES;
 }
 
-/* Adds a chunk, from the given memory as long as that lasts. */
+/* Adds a chunk, from the spare memory as long as that lasts. */
 static bool tree_add_chunk(berth_tree *tree)
 {
-    size_t nbytes = LARGEST_CHUNK_NBYTES;
-    struct block *chunk = tree_take_given(tree, nbytes - sizeof(*chunk));
+    size_t nbytes = MAX_CHUNK_NBYTES;
+    struct block *chunk = tree_add_spare_block(tree, nbytes - sizeof(*chunk));
     if (!chunk) {
         nbytes = tree_next_chunk_nbytes(tree);
         chunk = tree_add_block(tree, nbytes - sizeof(*chunk));
@@ -80,27 +73,25 @@ static bool tree_add_chunk(berth_tree *tree)
     return true;
 }
 
-void bth_tree_give(berth_tree *tree, void *memory, size_t nbytes)
+void bth_tree_set_memory(berth_tree *tree, void *memory, size_t nbytes)
 {
-    tree->given = memory;
-    tree->given_nbytes = nbytes;
+    tree->spare = memory;
+    tree->spare_nbytes = nbytes;
 }
 
 /* Memory and the block that it lies in. */
 static void *tree_allocate(berth_tree *tree, size_t nbytes, struct block **block)
 {
-    if (nbytes > BTH_LARGEST_IN_CHUNK) {
-        *block = tree_take_given(tree, nbytes);
+    if (nbytes > BTH_MAX_IN_CHUNK) {
+        *block = tree_add_spare_block(tree, nbytes);
         if (!*block)
             *block = tree_add_block(tree, nbytes);
         return *block ? *block + 1 : NULL;
     }
-    nbytes = tree_round(nbytes);
-    if (nbytes > tree->chunk_nbytes - tree->chunk_at && !tree_add_chunk(tree))
-        return NULL;
+    void *memory = bth_tree_allocate_in_chunk(tree, nbytes);
+    if (!memory && tree_add_chunk(tree))
+        memory = bth_tree_allocate_in_chunk(tree, nbytes);
     *block = tree->chunk;
-    void *memory = (char *)tree->chunk + tree->chunk_at;
-    tree->chunk_at += nbytes;
     return memory;
 }
 
@@ -110,54 +101,46 @@ void *bth_tree_allocate(berth_tree *tree, size_t nbytes)
     return tree_allocate(tree, nbytes, &block);
 }
 
-void *bth_tree_allocate_some(berth_tree *tree, size_t nbytes, size_t *n)
+void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
 {
-    /* Within a sixteenth of a chunk, as single nodes are. */
-    *n = (tree->chunk_nbytes - tree->chunk_at) / 2 / nbytes;
-    size_t most = tree->chunk_nbytes / 16 / nbytes;
-    *n = *n < most ? *n : most;
-    if (*n * nbytes <= BTH_LARGEST_IN_CHUNK) {
-        *n = *n ? *n : 1;
-        return bth_tree_allocate(tree, *n * nbytes);
-    }
-    void *memory = (char *)tree->chunk + tree->chunk_at;
-    tree->chunk_at += tree_round(*n * nbytes);
-    return memory;
-}
-
-/* Takes a block out of the tree's list. */
-static void tree_unlink_block(berth_tree *tree, const struct block *block)
-{
+    if (nbytes <= BTH_MAX_IN_CHUNK)
+        return;
+    struct block *block = (struct block *)memory - 1;
+    if (!block->previous && tree->blocks != block) /* a part of the spare memory */
+        return;
     if (block->next)
         block->next->previous = block->previous;
     *(block->previous ? &block->previous->next : &tree->blocks) = block->next;
-}
-
-void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
-{
-    if (nbytes <= BTH_LARGEST_IN_CHUNK)
-        return;
-    struct block *block = (struct block *)memory - 1;
-    if (!block->previous && tree->blocks != block) /* a part of the given memory */
-        return;
-    tree_unlink_block(tree, block);
     bth_release(block);
 }
 
-void *bth_tree_grow(berth_tree *tree, void *memory, size_t old_nbytes, size_t new_nbytes)
+void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
+                       size_t item_nbytes, size_t max)
 {
-    void *grown = bth_tree_allocate(tree, new_nbytes);
-    if (!grown || !memory)
-        return grown;
-    memcpy(grown, memory, old_nbytes);
-    bth_tree_discard(tree, memory, old_nbytes);
+    static const struct size none;
+    struct size size = old ? *old : none;
+    size_t max_in_memory = (SIZE_MAX / 2 - head_nbytes) / item_nbytes; /* 32 bits */
+    max = max < max_in_memory ? max : max_in_memory;
+    if (n > max - size.count)
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
+                               "one list or table has more than %zu items", max);
+    if (old && n <= size.capacity - size.count)
+        return old;
+    /* Exact at first, then half more. */
+    size_t need = size.count + n, more = old ? size.capacity + size.capacity / 2 + (size_t)2 : 0;
+    size_t capacity = need > more ? need : more > max ? max : more;
+    struct size *grown = bth_tree_allocate(tree, head_nbytes + capacity * item_nbytes);
+    if (!grown)
+        return NULL;
+    if (old) {
+        size_t nbytes = head_nbytes + size.capacity * item_nbytes;
+        memcpy(grown, old, nbytes);
+        bth_tree_discard(tree, old, nbytes);
+    } else {
+        memset(grown, 0, head_nbytes);
+    }
+    grown->capacity = (uint32_t)capacity;
     return grown;
-}
-
-size_t bth_tree_capacity(size_t old, size_t need)
-{
-    size_t more = old + old / 2 + 2;
-    return old == 0 || need > more ? need : more;
 }
 
 void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes)
@@ -180,12 +163,22 @@ void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes)
     berth_value *node = bth_node_new_plain(tree, kind, nbytes);
     if (!node)
         return NULL;
-    if (tree->n_ids == BTH_NO_ID) {
-        bth_tree_fail(tree, BERTH_E_UNSUPPORTED, "more than %u values in one tree", BTH_NO_ID);
-        return NULL;
-    }
+    if (tree->n_ids == BTH_NO_ID)
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "more than %u values in one tree",
+                               BTH_NO_ID);
     node->id = tree->n_ids++;
     return node;
+}
+
+berth_value *bth_wrap_new(berth_tree *tree, berth_kind kind, berth_value *inner)
+{
+    bool has_state = kind == BERTH_KIND_PARAMETER || kind == BERTH_KIND_SUBCLASS;
+    struct wrap_node *node =
+        inner ? bth_node_new(tree, kind, has_state ? sizeof(*node) : BTH_WRAP_NBYTES) : NULL;
+    if (!node)
+        return NULL;
+    node->inner = inner;
+    return &node->head;
 }
 
 berth_tree *berth_tree_new(berth_error *error)
@@ -212,9 +205,6 @@ void berth_tree_free(berth_tree *tree)
         next = block->next;
         bth_release(block);
     }
-    bth_release(tree->keys.chains);
-    bth_release(tree->storages.items);
-    bth_release(tree->storages.slots);
     bth_release(tree);
 }
 
@@ -222,6 +212,8 @@ int bth_tree_fail(berth_tree *tree, int code, const char *format, ...)
 {
     char text[sizeof(tree->error.message)];
     va_list arguments;
+    if (!tree)
+        return BERTH_E_ARGUMENT;
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
@@ -259,15 +251,15 @@ bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
 {
     if (value && bth_value_tree(value) == tree)
         return true;
-    bth_tree_fail(tree, BERTH_E_ARGUMENT, value ? "%s is of another tree" : "%s is NULL", what);
-    return false;
+    return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, value ? "%s is of another tree" : "%s is NULL",
+                           what);
 }
 
 /* Puts the key or index in front of the tree's error, once. */
 static void tree_locate_error(berth_tree *tree, const berth_value *key, size_t index)
 {
     char where[128], text[sizeof(tree->error.message)];
-    if (tree->is_located)
+    if (!tree || tree->is_located)
         return;
     tree->is_located = true;
     if (bth_node_is(key, BERTH_KIND_STR))

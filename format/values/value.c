@@ -53,10 +53,9 @@ berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nb
 {
     if (!tree)
         return NULL;
-    if (!bytes || nbytes == 0 || nbytes > 255) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)", nbytes);
-        return NULL;
-    }
+    if (!bytes || nbytes == 0 || nbytes > 255)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)",
+                               nbytes);
     nbytes = bigint_shortest(bytes, nbytes);
     if (nbytes <= 8) {
         uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
@@ -110,11 +109,9 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
     if (!tree)
         return NULL;
     berth_value **slot = constant_slot(tree, kind, number);
-    if (!slot) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "no %s has the number %d", berth_kind_name(kind),
-                      number);
-        return NULL;
-    }
+    if (!slot)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no %s has the number %d",
+                               berth_kind_name(kind), number);
     if (!*slot) {
         struct enum_node *node = bth_node_new(tree, kind, sizeof(*node));
         if (!node)
@@ -129,11 +126,9 @@ berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, bert
 {
     if (!tree)
         return NULL;
-    if (!storage || storage->tree != tree) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT,
-                      storage ? "the storage is of another tree" : "the storage is NULL");
-        return NULL;
-    }
+    if (!storage || storage->tree != tree)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               storage ? "the storage is of another tree" : "the storage is NULL");
     struct storage_node *node = bth_node_raw(tree, BERTH_KIND_STORAGE, sizeof(*node));
     if (!node)
         return NULL;

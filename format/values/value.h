@@ -40,9 +40,11 @@ struct berth_storage {
     char short_key[12];  /* what `key` points to, if it fits */
 };
 
-/* Sets the tree's error, unless it has one. Returns its code. */
+/* Sets the tree's error, unless it has one. Returns its code; BERTH_E_ARGUMENT if tree is NULL. */
 int bth_tree_fail(berth_tree *tree, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same in functions that return a pointer or a bool: NULL, or false. */
+#define BTH_TREE_REFUSE(...) ((void)bth_tree_fail(__VA_ARGS__), NULL)
 
 /* The name of a kind with its article: "an int", "a tensor", "None". */
 const char *bth_kind_phrase(berth_kind kind);
@@ -50,11 +52,8 @@ const char *bth_kind_phrase(berth_kind kind);
 /* Memory of the tree, freed with it. NULL: the tree has failed. */
 void *bth_tree_allocate(berth_tree *tree, size_t nbytes);
 
-/*
- * Gives the tree memory to use before it allocates any. It must live as long as the tree. At most
- * once for each tree.
- */
-void bth_tree_give(berth_tree *tree, void *memory, size_t nbytes);
+/* Sets memory to use before the tree allocates any. It must live as long as the tree. Once. */
+void bth_tree_set_memory(berth_tree *tree, void *memory, size_t nbytes);
 
 /* Like berth_storage_new, but the caller says how the bytes are read. */
 berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
@@ -74,9 +73,9 @@ berth_storage *bth_tree_storage(const berth_tree *tree, size_t i);
  * The storage of a key, made if there is none. A second call must agree in bytes, and in class
  * unless the storage is empty or the classes are uint8 and untyped (T3).
  */
-berth_storage *bth_tree_meet_storage(berth_tree *tree, const char *key, size_t key_nbytes,
-                                     berth_dtype dtype, uint64_t nbytes, const char *location,
-                                     size_t location_nbytes);
+berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                         berth_dtype dtype, uint64_t nbytes, const char *location,
+                                         size_t location_nbytes);
 /* The storage of a key, or NULL. */
 berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes);
 
@@ -118,12 +117,9 @@ berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, bert
 /* STORAGE: the dtype of the class that it was named by. */
 berth_dtype bth_value_storage_class(const berth_value *value);
 
-/* A named class or function; kept, never called. */
+/* A named class or function; kept, never called. An inert one can be a key, by identity. */
 berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
-                        const char *name, size_t name_nbytes);
-/* An unknown global: hashable by identity, as in Python. */
-berth_value *bth_inert_global(berth_tree *tree, const char *module, size_t module_nbytes,
-                              const char *name, size_t name_nbytes);
+                        const char *name, size_t name_nbytes, bool is_inert);
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
 berth_value *bth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
                             bool new_object);

@@ -13,10 +13,8 @@ static bool tensor_is_good(berth_tree *tree, const berth_tensor *tensor)
 
 static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
 {
-    if (tensor->storage && tensor->storage->tree != tree) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
-        return false;
-    }
+    if (tensor->storage && tensor->storage->tree != tree)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
     return (!tensor->scales || bth_tree_owns(tree, tensor->scales, "scales")) &&
            (!tensor->zero_points || bth_tree_owns(tree, tensor->zero_points, "zero points"));
 }
@@ -39,15 +37,11 @@ berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 /* Shape and stride in memory of the tree, the stride made if there is none. */
 static bool tensor_copy_dimensions(berth_tree *tree, berth_tensor *tensor)
 {
-    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
-                      BERTH_MAX_RANK);
-        return false;
-    }
-    if (tensor->rank && !tensor->shape) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "a tensor without a shape");
-        return false;
-    }
+    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
+                               BERTH_MAX_RANK);
+    if (tensor->rank && !tensor->shape)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor without a shape");
     size_t rank = (size_t)tensor->rank;
     int64_t *copy = bth_tree_allocate(tree, (2 * rank + 1) * sizeof(*copy));
     if (!copy)
@@ -62,10 +56,8 @@ static bool tensor_copy_dimensions(berth_tree *tree, berth_tensor *tensor)
     bool made = !tensor->stride;
     tensor->shape = copy;
     tensor->stride = copy + rank;
-    if (made && rank && tensor->stride[0] == INT64_MAX) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "the strides of a tensor do not fit 64 bits");
-        return false;
-    }
+    if (made && rank && tensor->stride[0] == INT64_MAX)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the strides of a tensor do not fit 64 bits");
     return true;
 }
 
@@ -79,11 +71,9 @@ static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
     if (!tensor_is_good(tree, &meta))
         return false;
     (void)bth_tensor_extent(tensor, &nbytes); /* it does not overflow: see tensor_check_extent() */
-    if (!tensor->data && nbytes) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT,
-                      "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
-        return false;
-    }
+    if (!tensor->data && nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
     tensor->storage =
         berth_storage_new(tree, bth_dtype_of_storage(tensor->dtype), tensor->data, nbytes, NULL);
     return tensor->storage != NULL;
@@ -93,10 +83,8 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
     if (!tree)
         return NULL;
-    if (!given) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "the tensor is NULL");
-        return NULL;
-    }
+    if (!given)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the tensor is NULL");
     berth_tensor tensor = *given;
     if (!tensor_owns_parts(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;
@@ -134,9 +122,8 @@ static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value
     if (tensor_is_plain(inner) || (berth_value_kind(inner) == other &&
                                    tensor_is_plain(berth_value_part(inner, BERTH_PART_INNER))))
         return true;
-    bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
-                  bth_kind_phrase(berth_value_kind(inner)));
-    return false;
+    return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
+                           bth_kind_phrase(berth_value_kind(inner)));
 }
 
 berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
@@ -239,30 +226,25 @@ static bool sparse_check(berth_tree *tree, berth_layout_kind layout, const int64
 {
     int n = sparse_n_parts(layout);
     const berth_tensor *tensors[3] = {&no_part, &no_part, &no_part};
-    if (!n || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape)) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d", (int)layout,
-                      rank);
-        return false;
-    }
+    if (!n || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d",
+                               (int)layout, rank);
     if (!bth_tree_owns_all(tree, parts, (size_t)n, "a part of a sparse tensor"))
         return false;
     for (int i = 0; i < n; i++)
-        if (!(tensors[i] = berth_as_tensor(parts[i]))) {
-            bth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a sparse tensor is %s, no tensor", i,
-                          bth_kind_phrase(berth_value_kind(parts[i])));
-            return false;
-        }
+        if (!(tensors[i] = berth_as_tensor(parts[i])))
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                                   "part %d of a sparse tensor is %s, no tensor", i,
+                                   bth_kind_phrase(berth_value_kind(parts[i])));
     int64_t numel;
     for (int32_t i = 0; i < rank; i++)
-        if (shape[i] < 0) {
-            bth_tree_fail(tree, BERTH_E_TENSOR, "a sparse tensor with the negative size %" PRId64,
-                          shape[i]);
-            return false;
-        }
+        if (shape[i] < 0)
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                                   "a sparse tensor with the negative size %" PRId64, shape[i]);
     if (bth_shape_numel(shape, rank, &numel) && sparse_agrees(layout, shape, rank, tensors))
         return true;
-    bth_tree_fail(tree, BERTH_E_TENSOR, "the parts of a sparse tensor do not fit its shape");
-    return false;
+    return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                           "the parts of a sparse tensor do not fit its shape");
 }
 
 berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
@@ -290,11 +272,9 @@ berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const
 {
     if (!tree)
         return NULL;
-    if (!parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape)) {
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "a sparse tensor of rank %d without parts or shape",
-                      rank);
-        return NULL;
-    }
+    if (!parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               "a sparse tensor of rank %d without parts or shape", rank);
     int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));
     if (!copy)
         return NULL;
@@ -324,15 +304,12 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
         return NULL;
     const berth_tensor *tensors[4];
     for (int i = 0; i < 4; i++)
-        if (!(tensors[i] = berth_as_tensor(parts[i]))) {
-            bth_tree_fail(tree, BERTH_E_TENSOR, "part %d of a nested tensor is %s, no tensor", i,
-                          bth_kind_phrase(berth_value_kind(parts[i])));
-            return NULL;
-        }
-    if (!nested_agrees(tensors[1], tensors[2], tensors[3])) {
-        bth_tree_fail(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
-        return NULL;
-    }
+        if (!(tensors[i] = berth_as_tensor(parts[i])))
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                                   "part %d of a nested tensor is %s, no tensor", i,
+                                   bth_kind_phrase(berth_value_kind(parts[i])));
+    if (!nested_agrees(tensors[1], tensors[2], tensors[3]))
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
     struct parts_node *node =
         bth_node_new(tree, BERTH_KIND_NESTED, sizeof(*node) + 4 * sizeof(*parts));
     if (!node)

@@ -5,66 +5,35 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
-static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, uint32_t stride)
+static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, size_t stride)
 {
     walk->items = items;
     walk->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
-    walk->stride = stride;
+    walk->stride = (uint32_t)stride;
 }
 
-/* LIST, TUPLE, dicts, SET, and the arguments of a CALL. */
-static void walk_begin_members(bth_walk *walk, const berth_value *value)
+static bool walk_has_items(const bth_walk *walk, berth_kind kind)
 {
-    berth_kind kind = bth_node_kind(value);
-    size_t n;
-    if (kind == BERTH_KIND_CALL)
-        value = ((const struct call_node *)value)->made_of[1];
-    if (bth_is_dict(value) || kind == BERTH_KIND_SET) {
-        const struct table *table = ((const struct dict_node *)value)->table;
-        if (table)
-            walk_set_items(walk, &table->entries->value, table->count,
-                           sizeof(*table->entries) / sizeof(value));
-    } else if (bth_is_container(kind)) {
-        berth_value *const *items = bth_node_items(value, &n);
-        walk_set_items(walk, items, n, 1);
-    }
-}
-
-static void walk_begin_made_of(bth_walk *walk, const berth_value *value)
-{
-    size_t n;
-    switch (bth_node_kind(value)) {
-    case BERTH_KIND_TUPLE: {
-        berth_value *const *items = bth_node_items(value, &n);
-        walk_set_items(walk, items, n, 1);
-        break;
-    }
-    case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        walk_set_items(walk, ((const struct parts_node *)value)->parts,
-                       ((const struct parts_node *)value)->n_parts, 1);
-        break;
-    case BERTH_KIND_BYTEARRAY:
-    case BERTH_KIND_SIZE:
-    case BERTH_KIND_PARAMETER:
-    case BERTH_KIND_SUBCLASS:
-        walk_set_items(walk, &((const struct wrap_node *)value)->inner, 1, 1);
-        break;
-    case BERTH_KIND_CALL: /* what is called, and the tuple of arguments */
-        walk_set_items(walk, ((const struct call_node *)value)->made_of, 2, 1);
-        break;
-    default:
-        break;
-    }
+    if (walk->edges == BTH_WALK_MADE_OF)
+        return kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
+    return bth_is_container(kind) || kind == BERTH_KIND_SET;
 }
 
 static void walk_begin_items(bth_walk *walk, const berth_value *value)
 {
+    size_t n, stride;
+    berth_kind kind = bth_node_kind(value);
     walk->n_items = 0;
-    if (walk->edges == BTH_WALK_MADE_OF)
-        walk_begin_made_of(walk, value);
-    else
-        walk_begin_members(walk, value);
+    if (walk_has_items(walk, kind)) {
+        berth_value *const *items = bth_node_items(value, &n, &stride);
+        walk_set_items(walk, items, n, stride);
+    } else if (walk->edges == BTH_WALK_MADE_OF) {
+        if (kind == BERTH_KIND_CALL) /* what is called, and the tuple of arguments */
+            walk_set_items(walk, ((const struct call_node *)value)->made_of, 2, 1);
+        else if (kind == BERTH_KIND_BYTEARRAY || kind == BERTH_KIND_SIZE ||
+                 kind == BERTH_KIND_PARAMETER || kind == BERTH_KIND_SUBCLASS)
+            walk_set_items(walk, &((const struct wrap_node *)value)->inner, 1, 1);
+    }
 }
 
 int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error)

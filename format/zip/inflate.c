@@ -11,17 +11,16 @@ int bth_inflate_check(const bth_zip_entry *entry, berth_error *error)
 {
     /* Z9: a few bytes must not cause a large allocation; the sizes are only claims of the file. */
     if (entry->nbytes > BTH_INFLATE_MAX_NBYTES || entry->compressed_nbytes > BTH_INFLATE_MAX_NBYTES)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
-                        "deflated from %" PRIu64 " bytes to %" PRIu64
-                        "; at most %u are inflated: unpack the archive and zip it again with "
-                        "`zip -0 -r`",
-                        entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_NBYTES);
+        return bth_fail(
+            error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+            "deflated from %" PRIu64 " bytes to %" PRIu64
+            "; at most %u are inflated: unpack the archive and zip it again with `zip -0 -r`",
+            entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_NBYTES);
     if (entry->nbytes > BTH_INFLATE_FREE_NBYTES &&
         entry->nbytes / BTH_INFLATE_MAX_RATIO >= entry->compressed_nbytes)
         return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
                         "deflated from %" PRIu64 " bytes to %" PRIu64
-                        ", more than %d to 1: unpack the archive and zip it again with "
-                        "`zip -0 -r`",
+                        ", more than %d to 1: unpack the archive and zip it again with `zip -0 -r`",
                         entry->nbytes, entry->compressed_nbytes, BTH_INFLATE_MAX_RATIO);
     return BERTH_OK;
 }

@@ -71,9 +71,9 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
                         "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
                         number, entry->signature, BTH_ZIP_CENTRAL_SIGNATURE);
     size_t left = bth_cursor_left(cursor);
-    entry->name = bth_cursor_take(cursor, entry->name_nbytes);
-    entry->extra = bth_cursor_take(cursor, entry->extra_nbytes);
-    bth_cursor_take(cursor, entry->comment_nbytes);
+    entry->name = bth_cursor_bytes(cursor, entry->name_nbytes);
+    entry->extra = bth_cursor_bytes(cursor, entry->extra_nbytes);
+    bth_cursor_bytes(cursor, entry->comment_nbytes);
     if (!cursor->good || bth_cursor_left(cursor) / BTH_ZIP_CENTRAL_NBYTES < n_after)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "name, extra fields and comment of entry %zu have %d + %d + %d bytes, "

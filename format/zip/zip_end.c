@@ -50,8 +50,7 @@ static int end_fail_missing(const zip_tail *tail, berth_error *error)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + cut,
                         "the end record is cut off: %zu of its %d bytes are there",
                         tail->nbytes - cut, BTH_ZIP_END_RECORD_NBYTES);
-    return bth_fail(error, BERTH_E_ARCHIVE, NULL, BERTH_NO_OFFSET,
-                    "no end record: not a zip archive, or cut off");
+    return BTH_FAIL(error, BERTH_E_ARCHIVE, "no end record: not a zip archive, or cut off");
 }
 
 /*
@@ -225,7 +224,7 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
                      bth_zip_end *end, berth_error *error)
 {
     if (tail_nbytes < BTH_ZIP_TAIL_NBYTES && tail_nbytes < file_nbytes)
-        return bth_fail(error, BERTH_E_TRUNCATED, NULL, BERTH_NO_OFFSET,
+        return BTH_FAIL(error, BERTH_E_TRUNCATED,
                         "the last %zu bytes do not suffice to find the end record", tail_nbytes);
     /* The result must not depend on further bytes either. */
     size_t beyond = tail_nbytes > BTH_ZIP_TAIL_NBYTES ? tail_nbytes - BTH_ZIP_TAIL_NBYTES : 0;

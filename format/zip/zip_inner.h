@@ -6,7 +6,7 @@
 #include "format/bytes.h"
 #include "format/zip/zip.h"
 
-/* ---- zip_extra.c ---- */
+/* ---- zip_local.c ---- */
 
 typedef struct bth_zip_extra {
     uint16_t id;

@@ -9,6 +9,27 @@
 #include "format/layout.h"
 #include "format/zip/zip_inner.h"
 
+int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,
+                       berth_error *error)
+{
+    size_t begin = cursor->at;
+
+    if (bth_cursor_left(cursor) == 0)
+        return 0;
+    extra->id = bth_cursor_u16(cursor);
+    extra->nbytes = bth_cursor_u16(cursor);
+    extra->bytes = bth_cursor_bytes(cursor, extra->nbytes);
+    if (!cursor->good)
+        return bth_fail(error, BERTH_E_ARCHIVE, record, at,
+                        "a malformed extra field, %zu bytes before the end of the extra fields",
+                        cursor->nbytes - begin);
+    /* Z4: a second name beside the header's own. */
+    if (extra->id == BTH_ZIP_EXTRA_UNICODE_PATH)
+        return bth_fail(error, BERTH_E_ARCHIVE, record, at,
+                        "a Unicode path extra field, which gives the entry a second name");
+    return 1;
+}
+
 static int local_fail_truncated(uint64_t header_offset, size_t nbytes, berth_error *error)
 {
     return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
@@ -98,8 +119,8 @@ int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offs
     read.field_nbytes = bth_cursor_u32(&cursor);
     read.name_nbytes = bth_cursor_u16(&cursor);
     uint16_t extra_nbytes = bth_cursor_u16(&cursor);
-    read.name = (const char *)bth_cursor_take(&cursor, read.name_nbytes);
-    const uint8_t *extras = bth_cursor_take(&cursor, extra_nbytes);
+    read.name = (const char *)bth_cursor_bytes(&cursor, read.name_nbytes);
+    const uint8_t *extras = bth_cursor_bytes(&cursor, extra_nbytes);
     if (!cursor.good)
         return local_fail_truncated(header_offset, nbytes, error);
     if (local_read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)

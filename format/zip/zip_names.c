@@ -6,35 +6,11 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "config/utf8.h"
 #include "format/hash.h"
 #include "format/zip/zip.h"
 
 /* ---- which names are refused ---- */
-
-/* The length of the UTF-8 sequence at name[at], or 0 if there is none that is well-formed. */
-static size_t name_utf8_sequence(const uint8_t *name, size_t name_nbytes, size_t at)
-{
-    uint8_t lead = name[at];
-    size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if (length == 0 || lead > 0xF4 || length > name_nbytes - at)
-        return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((name[at + i] & 0xC0) != 0x80)
-            return 0;
-    /* Overlong forms, surrogates, and what lies beyond U+10FFFF: told by the second byte. */
-    uint8_t second = length > 1 ? name[at + 1] : 0;
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
-        (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F))
-        return 0;
-    return length;
-}
-
-/* Control characters, also U+0080 to U+009F, because terminals execute them. */
-static bool name_is_control(const uint8_t *sequence, size_t length)
-{
-    return (length == 1 && (sequence[0] < 0x20 || sequence[0] == 0x7F)) ||
-           (length == 2 && sequence[0] == 0xC2 && sequence[1] < 0xA0);
-}
 
 /* The number of bytes of printable ASCII but backslash, counted eight at a time. */
 static size_t name_plain_run(const uint8_t *name, size_t nbytes)
@@ -62,11 +38,11 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool m
         length = name_plain_run(name + i, name_nbytes - i);
         if (length > 0)
             continue;
-        length = name_utf8_sequence(name, name_nbytes, i);
+        length = bth_utf8_sequence(name + i, name_nbytes - i);
         if (length == 0)
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name that is not UTF-8: 0x%02x at its byte %zu", name[i], i);
-        if (name_is_control(name + i, length))
+        if (bth_utf8_is_control(name + i))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name with a control character: 0x%02x at its byte %zu",
                             name[i + length - 1], i);

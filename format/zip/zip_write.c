@@ -5,7 +5,7 @@
 
 #include "format/bytes.h"
 
-static uint16_t zip_flags(const bth_place *place)
+static uint16_t zip_flags(const bth_layout_entry *place)
 {
     unsigned flags = BTH_ZIP_FLAG_UTF8;
     if (place->descriptor_nbytes > 0)
@@ -27,7 +27,7 @@ static uint64_t zip_saturated16(uint64_t value)
  * Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
  * it before it knows the size (FORMAT.md section 2); in the directory it is the size.
  */
-static uint8_t *zip_put_zip64_extra(const bth_place *place, uint64_t compressed_nbytes,
+static uint8_t *zip_put_zip64_extra(const bth_layout_entry *place, uint64_t compressed_nbytes,
                                     uint8_t *out)
 {
     if (place->zip64_nbytes == 0)
@@ -43,7 +43,7 @@ static uint8_t *zip_put_zip64_extra(const bth_place *place, uint64_t compressed_
     return out;
 }
 
-static uint8_t *zip_put_padding_extra(const bth_place *place, uint8_t *out)
+static uint8_t *zip_put_padding_extra(const bth_layout_entry *place, uint8_t *out)
 {
     out = bth_put_u16(out, BTH_ZIP_EXTRA_PADDING);
     out = bth_put_u16(out, place->padding_nbytes);
@@ -51,14 +51,14 @@ static uint8_t *zip_put_padding_extra(const bth_place *place, uint8_t *out)
     return out + place->padding_nbytes;
 }
 
-static uint8_t *zip_put_name(const bth_place *place, const char *name, uint8_t *out)
+static uint8_t *zip_put_name(const bth_layout_entry *place, const char *name, uint8_t *out)
 {
     if (place->name_nbytes > 0)
         memcpy(out, name, place->name_nbytes);
     return out + place->name_nbytes;
 }
 
-void bth_zip_write_local(const bth_place *place, const char *name, uint8_t *out)
+void bth_zip_write_local(const bth_layout_entry *place, const char *name, uint8_t *out)
 {
     out = bth_put_u32(out, BTH_ZIP_LOCAL_SIGNATURE);
     out = bth_put_u16(out, 0); /* version needed */
@@ -74,7 +74,7 @@ void bth_zip_write_local(const bth_place *place, const char *name, uint8_t *out)
     zip_put_padding_extra(place, out);
 }
 
-void bth_zip_write_descriptor(const bth_place *place, uint32_t crc32, uint8_t *out)
+void bth_zip_write_descriptor(const bth_layout_entry *place, uint32_t crc32, uint8_t *out)
 {
     if (place->descriptor_nbytes == 0)
         return;
@@ -85,7 +85,8 @@ void bth_zip_write_descriptor(const bth_place *place, uint32_t crc32, uint8_t *o
     bth_put_integer(out, place->nbytes, width);
 }
 
-void bth_zip_write_central(const bth_place *place, const char *name, uint32_t crc32, uint8_t *out)
+void bth_zip_write_central(const bth_layout_entry *place, const char *name, uint32_t crc32,
+                           uint8_t *out)
 {
     out = bth_put_u32(out, BTH_ZIP_CENTRAL_SIGNATURE);
     out = bth_put_u32(out, 0); /* versions: made by, needed */

@@ -11,7 +11,7 @@
 #include "config/memory.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
-#include "io/pages.h"
+#include "io/region.h"
 #include "load/open/open_steps.h"
 
 /* Room for entries that are not storages, in the guess of the directory's size. */
@@ -99,7 +99,7 @@ static void values_reserve(bth_contents *contents, size_t pickle_nbytes)
 
     bth_error_clear(&ignored);
     if (n_pages > 0 && bth_region_new(nbytes, 4096, false, &contents->values, &ignored) == 0)
-        bth_tree_give(contents->tree, contents->values.bytes, (size_t)nbytes);
+        bth_tree_set_memory(contents->tree, contents->values.bytes, (size_t)nbytes);
 }
 
 static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes, uint64_t offset,

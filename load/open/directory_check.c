@@ -61,7 +61,7 @@ typedef struct render_check {
     const uint8_t *bytes; /* the directory's */
     size_t at;            /* in them */
     uint32_t alignment;
-    bth_place place;          /* of the last record */
+    bth_layout_entry place;   /* of the last record */
     bth_record_counts counts; /* so far */
     size_t prefix_nbytes;     /* "<archive>/" */
     char name[NAME_MAX_NBYTES];
@@ -76,11 +76,12 @@ static bool entry_is_rendered(render_check *check, const char *record, size_t re
     size_t left = (size_t)end->directory_nbytes - check->at;
     const uint8_t *bytes = check->bytes + check->at;
     uint8_t rendered[ENTRY_MAX_NBYTES];
-    bth_place *place = &check->place;
+    bth_layout_entry *place = &check->place;
 
     if (name_nbytes > NAME_MAX_NBYTES)
         return false;
-    int result = bth_layout_place(place->next_offset, name_nbytes, nbytes, check->alignment, place);
+    int result =
+        bth_layout_entry_compute(place->next_offset, name_nbytes, nbytes, check->alignment, place);
     assert(result == 0); /* it has been placed there before */
     (void)result;
     if (bth_layout_central_nbytes(place) > left)

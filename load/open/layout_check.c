@@ -26,7 +26,7 @@ typedef struct layout_walk {
     size_t next;                 /* for bth_container_find_next */
     const bth_zip_entry *entry;  /* compared last */
     size_t *storages;            /* bth_storages_of_entries */
-    bth_place place;
+    bth_layout_entry place;
 } layout_walk;
 
 static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
@@ -45,7 +45,7 @@ static int walk_step(layout_walk *walk, const char *record, size_t record_nbytes
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->place.next_offset;
 
-    if (bth_layout_place(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
+    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, walk->alignment, &walk->place) < 0)
         return bth_fail(error, BERTH_E_ARCHIVE, record, cursor, "%llu bytes cannot be placed here",
                         (ull)nbytes);
     return 0;
@@ -182,7 +182,7 @@ static int storage_compare_head(layout_walk *walk, berth_storage *storage, const
                                 size_t record_nbytes, berth_error *error)
 {
     const bth_head_cache *cache = walk->cache;
-    const bth_place *place = &walk->place;
+    const bth_layout_entry *place = &walk->place;
     uint64_t at = place->next_offset;
     bth_zip_local local;
 

@@ -47,12 +47,8 @@ void berth_prefetch_free(berth_prefetch *prefetch)
 void berth_prefetch_cancel(berth_prefetch *prefetch)
 {
     BTH_HOLD_CANCEL(true);
-    if (!prefetch || !prefetch_is_ours(prefetch))
-        return;
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    bth_prefetches_lock(all);
-    bth_prefetch_cancel(prefetch);
-    bth_lock_give(&all->lock);
+    if (prefetch && prefetch_is_ours(prefetch))
+        bth_prefetch_cancel(prefetch);
 }
 
 /* ---- the consumer's progress ---- */
@@ -104,7 +100,7 @@ static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error 
     bth_prefetches_lock(all);
     prefetch_consume(prefetch, position);
     (void)prefetch_wait_for(prefetch, position, error);
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     return error->code;
 }
 
@@ -179,7 +175,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
     stats->method = prefetch_method(prefetch);
     stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
     stats->n_passes = plan->n_passes;
     stats->pass_nbytes = plan->pass_nbytes;
     stats->window_nbytes = plan->window_nbytes;
@@ -225,7 +221,7 @@ static void prefetch_pass(berth_prefetch *own, uint64_t end)
         return;
     bth_prefetches_lock(all);
     prefetch_consume(own, prefetch_position(own, end));
-    bth_lock_give(&all->lock);
+    bth_lock_release(&all->lock);
 }
 
 void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,

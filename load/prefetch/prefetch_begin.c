@@ -6,7 +6,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/free_memory.h"
-#include "io/readahead.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
 #include "load/prefetch/prefetch_state.h"
@@ -49,13 +49,12 @@ typedef struct prefetch_ranges {
     bth_prefetch_range *items;
     size_t n, capacity;
     const berth_storage *first; /* in the file's order */
-    uint64_t first_offset;
     bool any_mapped;
     const char *reason; /* why the last storage that is not mapped is not */
 } prefetch_ranges;
 
-static int ranges_add(prefetch_ranges *ranges, const berth_storage *root, uint64_t offset,
-                      uint64_t nbytes, berth_error *error)
+static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root, uint64_t offset,
+                              uint64_t nbytes, berth_error *error)
 {
     if (nbytes == 0)
         return 0;
@@ -67,11 +66,9 @@ static int ranges_add(prefetch_ranges *ranges, const berth_storage *root, uint64
         ranges->items = more;
         ranges->capacity = capacity;
     }
-    ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
-    if (!ranges->first || offset < ranges->first_offset) {
+    if (!ranges->first || root->offset < ranges->first->offset)
         ranges->first = root;
-        ranges->first_offset = offset;
-    }
+    ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
     return 0;
 }
 
@@ -79,24 +76,23 @@ static int ranges_add(prefetch_ranges *ranges, const berth_storage *root, uint64
  * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
  * will not be read directly. What was done with it counts before what would be done.
  */
-static bool storage_is_worth_it(prefetch_ranges *ranges, const berth_storage *root)
+static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = ranges->checkpoint;
+    const uint8_t *memory = bth_storage_found(checkpoint, root->index);
+    bool is_on_device = bth_storage_placed(checkpoint, root).is_there;
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
     bth_access_describe(&checkpoint->source.access, &conditions);
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
-    const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
-    bool is_on_device =
-        checkpoint->storages.placed && checkpoint->storages.placed[root->index].is_there;
-    bool is_mapped = memory
-                         ? bth_map_holds(&checkpoint->source.access.map, memory)
-                         : conditions.is_file && choice.method == BERTH_LOAD_MAP && !is_on_device;
+    bool is_mapped = memory ? bth_map_holds(&checkpoint->source.access.map, memory)
+                            : choice.method == BERTH_LOAD_MAP;
     bth_checkpoint_unlock(checkpoint);
-    ranges->any_mapped = ranges->any_mapped || is_mapped;
-    if (is_mapped)
+    if (conditions.is_file && is_mapped && !is_on_device) {
+        ranges->any_mapped = true;
         return true;
+    }
     ranges->reason = is_on_device                   ? "it is on a device"
                      : memory && conditions.is_file ? "it is memory of its own already"
                                                     : choice.reason;
@@ -104,33 +100,34 @@ static bool storage_is_worth_it(prefetch_ranges *ranges, const berth_storage *ro
 }
 
 /* Of a view of a few rows, only those. */
-static int tensor_add(void *context, const berth_tensor *tensor, berth_error *error)
+static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_error *error)
 {
     const berth_storage *storage = tensor->storage;
     const berth_storage *root = storage->root ? storage->root : storage;
     uint64_t offset, end;
 
-    if (!bth_prefetch_extent(tensor, 0, -1, &offset, &end) || !storage_is_worth_it(context, root))
+    if (!bth_prefetch_extent(tensor, 0, -1, &offset, &end) ||
+        !prefetch_needs_storage(context, root))
         return 0;
-    return ranges_add(context, root, offset, end - offset, error);
+    return prefetch_add_range(context, root, offset, end - offset, error);
 }
 
-static int storages_add(prefetch_ranges *ranges, berth_error *error)
+static int prefetch_add_storages(prefetch_ranges *ranges, berth_error *error)
 {
     for (size_t i = 0; i < ranges->checkpoint->storages.n && error->code == 0; i++) {
         const berth_storage *storage = bth_tree_storage(ranges->checkpoint->contents.tree, i);
-        if (!storage->root && storage_is_worth_it(ranges, storage))
-            (void)ranges_add(ranges, storage, storage->offset, storage->nbytes, error);
+        if (!storage->root && prefetch_needs_storage(ranges, storage))
+            (void)prefetch_add_range(ranges, storage, storage->offset, storage->nbytes, error);
     }
     return error->code;
 }
 
-static int ranges_collect(prefetch_ranges *ranges, const berth_selection *selection,
-                          berth_error *error)
+static int prefetch_collect(prefetch_ranges *ranges, const berth_selection *selection,
+                            berth_error *error)
 {
     if (!selection || (!selection->pattern && selection->n_tensors == 0))
-        return storages_add(ranges, error);
-    return bth_selection_visit(ranges->checkpoint, selection, tensor_add, ranges, error);
+        return prefetch_add_storages(ranges, error);
+    return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges, error);
 }
 
 /* ---- method and plan ---- */
@@ -165,10 +162,10 @@ static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *rang
     return error->code;
 }
 
-static int fail_budget(const prefetch_ranges *ranges, const struct berth_config *config,
-                       uint64_t missing_nbytes, berth_error *error)
+static int prefetch_fail_budget(const prefetch_ranges *ranges, const struct berth_config *config,
+                                uint64_t missing_nbytes, berth_error *error)
 {
-    (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first_offset,
+    (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first->offset,
                    "io.memory_nbytes=%llu is too small for one window of a prefetch: %llu bytes "
                    "are missing",
                    (ull)config->io_memory_nbytes, (ull)missing_nbytes);
@@ -214,12 +211,13 @@ static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *rang
     bth_prefetch_line_up(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
                          prefetch->checkpoint->source.reader.nbytes);
     if (!bth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
-        return fail_budget(ranges, config, missing_nbytes, error);
+        return prefetch_fail_budget(ranges, config, missing_nbytes, error);
     prefetch_choose_requests(prefetch);
     return 0;
 }
 
-static unsigned helpers_count(const bth_prefetch_plan *plan, const struct berth_config *config)
+static unsigned prefetch_count_helpers(const bth_prefetch_plan *plan,
+                                       const struct berth_config *config)
 {
     if (plan->nbytes == 0)
         return 0;
@@ -229,7 +227,7 @@ static unsigned helpers_count(const bth_prefetch_plan *plan, const struct berth_
 
 /* ---- what holds for all pages ---- */
 
-static void pages_advise(const berth_prefetch *prefetch, int advice)
+static void prefetch_advise_pages(const berth_prefetch *prefetch, int advice)
 {
     const bth_prefetch_plan *plan = &prefetch->plan;
 
@@ -237,7 +235,7 @@ static void pages_advise(const berth_prefetch *prefetch, int advice)
         (void)bth_map_advise(prefetch->map, plan->ranges[i].offset, plan->ranges[i].nbytes, advice);
 }
 
-static void pages_unlock(const berth_prefetch *prefetch, size_t n_ranges)
+static void prefetch_unlock_pages(const berth_prefetch *prefetch, size_t n_ranges)
 {
     for (size_t i = 0; i < n_ranges; i++)
         (void)bth_system.munlock((uint8_t *)prefetch->map->base + prefetch->plan.ranges[i].offset,
@@ -245,7 +243,7 @@ static void pages_unlock(const berth_prefetch *prefetch, size_t n_ranges)
 }
 
 /* Pages are locked when they come. What cannot be locked fails before anything is loaded. */
-static int pages_lock(berth_prefetch *prefetch, berth_error *error)
+static int prefetch_lock_pages(berth_prefetch *prefetch, berth_error *error)
 {
     struct rlimit limit = {0};
 
@@ -258,7 +256,7 @@ static int pages_lock(berth_prefetch *prefetch, berth_error *error)
         if (bth_system.mlock2(address, range->nbytes, MLOCK_ONFAULT) == 0)
             continue;
         int failure = errno;
-        pages_unlock(prefetch, i);
+        prefetch_unlock_pages(prefetch, i);
         (void)bth_system.getrlimit(RLIMIT_MEMLOCK, &limit);
         return bth_fail_errno(error, failure, NULL, range->offset,
                               "%llu bytes cannot be locked in memory, RLIMIT_MEMLOCK is %llu",
@@ -268,29 +266,6 @@ static int pages_lock(berth_prefetch *prefetch, berth_error *error)
 }
 
 /* ---- begin and end ---- */
-
-static void prefetch_register(berth_prefetch *prefetch)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-
-    bth_prefetches_lock(all);
-    prefetch->next = all->first;
-    all->first = prefetch;
-    bth_lock_give(&all->lock);
-}
-
-static void prefetch_unregister(berth_prefetch *prefetch)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    berth_prefetch **at = &all->first;
-
-    bth_prefetches_lock(all);
-    while (*at && *at != prefetch)
-        at = &(*at)->next;
-    if (*at)
-        *at = prefetch->next;
-    bth_lock_give(&all->lock);
-}
 
 void bth_prefetch_release(berth_prefetch *prefetch)
 {
@@ -304,11 +279,10 @@ void bth_prefetch_release(berth_prefetch *prefetch)
 void bth_prefetch_end(berth_prefetch *prefetch)
 {
     bth_prefetch_stop(prefetch);
-    prefetch_unregister(prefetch);
     if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
-        pages_advise(prefetch, MADV_NORMAL);
+        prefetch_advise_pages(prefetch, MADV_NORMAL);
     if (prefetch->flags & BERTH_PREFETCH_LOCK)
-        pages_unlock(prefetch, prefetch->plan.n_ranges);
+        prefetch_unlock_pages(prefetch, prefetch->plan.n_ranges);
     /* A failure that no caller has got. */
     if (!prefetch->is_reported && prefetch->error.code != BERTH_OK)
         bth_log("%s", prefetch->error.message);
@@ -321,10 +295,10 @@ static int prefetch_prepare(berth_prefetch *prefetch, const prefetch_ranges *ran
 {
     if (prefetch_choose(prefetch, ranges, config, error) < 0 ||
         prefetch_divide(prefetch, ranges, config, error) < 0 ||
-        (prefetch->flags & BERTH_PREFETCH_LOCK && pages_lock(prefetch, error) < 0))
+        (prefetch->flags & BERTH_PREFETCH_LOCK && prefetch_lock_pages(prefetch, error) < 0))
         return error->code;
     if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
-        pages_advise(prefetch, MADV_SEQUENTIAL);
+        prefetch_advise_pages(prefetch, MADV_SEQUENTIAL);
     return 0;
 }
 
@@ -341,14 +315,13 @@ berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selec
     }
     *prefetch =
         (berth_prefetch){.checkpoint = checkpoint, .process = bth_process(), .flags = flags};
-    (void)ranges_collect(&ranges, selection, error);
+    (void)prefetch_collect(&ranges, selection, error);
     prefetch->plan.ranges = ranges.items;
     if (error->code < 0 || prefetch_prepare(prefetch, &ranges, config, error) < 0) {
         bth_prefetch_release(prefetch);
         return NULL;
     }
-    prefetch_register(prefetch);
-    if (bth_prefetch_start(prefetch, helpers_count(&prefetch->plan, config), error) < 0) {
+    if (bth_prefetch_start(prefetch, prefetch_count_helpers(&prefetch->plan, config), error) < 0) {
         bth_prefetch_end(prefetch);
         return NULL;
     }

@@ -3,21 +3,13 @@
 
 #include <stdlib.h>
 
+#include "config/memory.h"
+
 /* Windows whose size is not set are parts of a pass, but not shorter than this. */
 #define WINDOW_MIN_NBYTES (UINT64_C(128) << 10)
 #define WINDOWS_PER_PASS 4
 /* Used even if the machine reports less free memory. */
 #define MEASURED_MIN_NBYTES (UINT64_C(4) << 20)
-
-static uint64_t min_of(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t max_of(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
 
 static uint64_t round_down(uint64_t n, uint64_t page_nbytes)
 {
@@ -55,9 +47,9 @@ static uint64_t range_end(const bth_prefetch_range *range)
 static bth_prefetch_range range_widen(const bth_prefetch_range *range, uint64_t page_nbytes,
                                       uint64_t file_nbytes)
 {
-    uint64_t begin = round_down(min_of(range->offset, file_nbytes), page_nbytes);
-    uint64_t nbytes = min_of(range->nbytes, UINT64_MAX - range->offset);
-    uint64_t end = min_of(round_up(range->offset + nbytes, page_nbytes), file_nbytes);
+    uint64_t begin = round_down(bth_min(range->offset, file_nbytes), page_nbytes);
+    uint64_t nbytes = bth_min(range->nbytes, UINT64_MAX - range->offset);
+    uint64_t end = bth_min(round_up(range->offset + nbytes, page_nbytes), file_nbytes);
 
     if (range->nbytes == 0 || end <= begin)
         return (bth_prefetch_range){0};
@@ -95,10 +87,10 @@ void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, s
 /* What may lie ahead at most, in whole pages. */
 static uint64_t pass_budget(const bth_prefetch_limits *limits)
 {
-    uint64_t measured = max_of(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
+    uint64_t measured = bth_max(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
     uint64_t nbytes = limits->memory_nbytes ? limits->memory_nbytes : measured;
 
-    return max_of(round_down(nbytes, limits->page_nbytes), limits->page_nbytes);
+    return bth_max(round_down(nbytes, limits->page_nbytes), limits->page_nbytes);
 }
 
 /*
@@ -109,27 +101,27 @@ static uint64_t pass_choose(uint64_t nbytes, const bth_prefetch_limits *limits)
 {
     uint64_t budget = pass_budget(limits);
     uint64_t n = limits->n_passes ? limits->n_passes : divide_up(nbytes, budget);
-    uint64_t pass = max_of(divide_up(nbytes, n), limits->min_pass_nbytes);
+    uint64_t pass = bth_max(divide_up(nbytes, n), limits->min_pass_nbytes);
 
-    pass = round_up(min_of(pass, nbytes), limits->page_nbytes);
-    return limits->memory_nbytes || !limits->n_passes ? min_of(pass, budget) : pass;
+    pass = round_up(bth_min(pass, nbytes), limits->page_nbytes);
+    return limits->memory_nbytes || !limits->n_passes ? bth_min(pass, budget) : pass;
 }
 
 static uint64_t window_choose(uint64_t pass_nbytes, const bth_prefetch_limits *limits)
 {
     uint64_t set = limits->window_nbytes;
-    uint64_t part = max_of(pass_nbytes / WINDOWS_PER_PASS, WINDOW_MIN_NBYTES);
-    uint64_t nbytes = set ? set : min_of(limits->natural_window_nbytes, part);
+    uint64_t part = bth_max(pass_nbytes / WINDOWS_PER_PASS, WINDOW_MIN_NBYTES);
+    uint64_t nbytes = set ? set : bth_min(limits->natural_window_nbytes, part);
 
-    nbytes = round_up(max_of(nbytes, 1), limits->page_nbytes);
-    return min_of(nbytes, pass_nbytes);
+    nbytes = round_up(bth_max(nbytes, 1), limits->page_nbytes);
+    return bth_min(nbytes, pass_nbytes);
 }
 
 bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
                          uint64_t *missing_nbytes)
 {
-    uint64_t window = round_up(max_of(limits->window_nbytes, 1), limits->page_nbytes);
-    uint64_t needed = min_of(window, round_up(plan->nbytes, limits->page_nbytes));
+    uint64_t window = round_up(bth_max(limits->window_nbytes, 1), limits->page_nbytes);
+    uint64_t needed = bth_min(window, round_up(plan->nbytes, limits->page_nbytes));
 
     *missing_nbytes = 0;
     if (plan->nbytes == 0)
@@ -176,7 +168,7 @@ bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t p
 {
     size_t low = 0, high = plan->n_ranges;
 
-    if (position >= min_of(limit, plan->nbytes))
+    if (position >= bth_min(limit, plan->nbytes))
         return (bth_prefetch_range){.position = position};
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -187,8 +179,8 @@ bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t p
     }
     const bth_prefetch_range *range = &plan->ranges[low];
     uint64_t before = position - range->position;
-    uint64_t nbytes = min_of(min_of(limit, plan->nbytes) - position, plan->window_nbytes);
+    uint64_t nbytes = bth_min(bth_min(limit, plan->nbytes) - position, plan->window_nbytes);
     return (bth_prefetch_range){.offset = range->offset + before,
-                                .nbytes = min_of(nbytes, range->nbytes - before),
+                                .nbytes = bth_min(nbytes, range->nbytes - before),
                                 .position = position};
 }

@@ -12,6 +12,7 @@ typedef struct bth_prefetch_helper {
     pthread_t thread;
     bth_prefetch_range window; /* under the lock: what it works at; no bytes: nothing */
     bool is_loading;           /* the window is being loaded; else the helper waits for others */
+    uint64_t n_requests;       /* the helper's own: made for the window so far */
 } bth_prefetch_helper;
 
 struct berth_prefetch {
@@ -45,11 +46,11 @@ struct berth_prefetch {
 
 /* Takes the lock. A child begins without prefetches: its parent's have no threads there (X11). */
 void bth_prefetches_lock(bth_prefetches *prefetches);
-/* Starts the threads. Also if that failed for some of them, bth_prefetch_stop ends the others. */
+/* Registers it, and starts its threads. After a failure, too, bth_prefetch_stop is called. */
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
-/* Under the lock: nothing more is begun. */
+/* Nothing more is begun. */
 void bth_prefetch_cancel(berth_prefetch *prefetch);
-/* Cancels, and waits until the threads have ended. */
+/* Cancels, waits until the threads have ended, and removes it from the list. */
 void bth_prefetch_stop(berth_prefetch *prefetch);
 /* Under the lock: all before this position has been loaded. */
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);

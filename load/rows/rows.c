@@ -220,9 +220,9 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "the checkpoint, or the pointer for the table, is NULL");
     if (table_make(checkpoint, tensor, &made, error) == 0) {
-        (void)bth_lock_take(&rows->lock);
+        (void)bth_lock_acquire(&rows->lock);
         (void)table_add(rows, &made, table, error);
-        bth_lock_give(&rows->lock);
+        bth_lock_release(&rows->lock);
     }
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
 }
@@ -360,8 +360,8 @@ int berth_rows_get_stats(berth_rows *rows, berth_rows_stats *stats, berth_error 
     if (!stats)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "the pointer for the statistics is NULL");
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     *stats = rows->stats;
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     return 0;
 }

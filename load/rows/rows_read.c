@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "io/clock.h"
-#include "io/thread.h"
+#include "io/pool.h"
 #include "load/rows/rows.h"
 
 /* Rows of one task: enough to be worth the lock, few enough to be shared among threads. Fewer while
@@ -200,9 +200,9 @@ static bool task_do(berth_rows *rows)
 
     if (!task_claim(rows, &job))
         return false;
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     task_read(rows, &job);
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     task_finish(rows, &job);
     return true;
 }
@@ -247,11 +247,11 @@ static void *reader_run(void *argument)
     berth_rows *rows = argument;
 
     bth_thread_begin();
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     while (!rows->stop)
         if (!task_do(rows))
             (void)pthread_cond_wait(&rows->work, &rows->lock.mutex);
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     return NULL;
 }
 
@@ -270,11 +270,11 @@ int bth_rows_start(berth_rows *rows, berth_error *error)
 
 void bth_rows_stop(berth_rows *rows)
 {
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     rows->stop = true;
     rows->first = rows->last = NULL;
     (void)pthread_cond_broadcast(&rows->work);
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     for (unsigned i = 0; i < rows->n_threads; i++)
         (void)pthread_join(rows->threads[i], NULL);
 }

@@ -43,7 +43,7 @@ static bth_row_ticket *ticket_new(size_t n, berth_error *error)
 static int ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t number,
                             berth_error *error)
 {
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     if (number < rows->n_tables) {
         ticket->table = rows->tables[number];
         ticket->table_number = (uint32_t)number;
@@ -51,7 +51,7 @@ static int ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t num
         (void)bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                        "there is no table %zu, the cache has %u", number, rows->n_tables);
     }
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     return error->code;
 }
 
@@ -188,11 +188,11 @@ static int ticket_begin(bth_row_ticket *ticket, berth_rows *rows, size_t table, 
     if (ticket_set_table(ticket, rows, table, error) < 0)
         return error->code;
     if (ticket_set_ids(ticket, ids, error) == 0) {
-        (void)bth_lock_take(&rows->lock);
+        (void)bth_lock_acquire(&rows->lock);
         bool is_busy = rows->stats.n_tickets > 0;
         uint64_t line_nbytes = rows->layout.line_nbytes;
         (void)ticket_admit(rows, ticket, &n_short, error);
-        bth_lock_give(&rows->lock);
+        bth_lock_release(&rows->lock);
         if (n_short > 0)
             (void)fail_slots(ticket, n_short, line_nbytes, is_busy, error);
     }
@@ -231,23 +231,23 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     BTH_ERROR_BEGIN(error);
     if (bth_rows_check(rows, error) < 0)
         return error->code;
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     bth_row_ticket *ticket = ticket_find(rows, number, error);
     if (ticket) {
         ticket->n_users++;
         bth_rows_complete(rows, ticket);
         *error = ticket->error;
     }
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     if (!ticket)
         return error->code;
     /* Without the lock: the ticket stays until n_users is 0. */
     for (size_t i = 0; pointers && error->code == BERTH_OK && i < ticket->n_ids; i++)
         pointers[i] = bth_row_at(rows, ticket->slots[ticket->index[i]]);
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     return error->code;
 }
 
@@ -256,11 +256,11 @@ int berth_rows_release(berth_rows *rows, berth_ticket number, berth_error *error
     BTH_ERROR_BEGIN(error);
     if (bth_rows_check(rows, error) < 0)
         return error->code;
-    (void)bth_lock_take(&rows->lock);
+    (void)bth_lock_acquire(&rows->lock);
     bth_row_ticket *ticket = ticket_find(rows, number, error);
     if (ticket)
         ticket_withdraw(rows, ticket);
-    bth_lock_give(&rows->lock);
+    bth_lock_release(&rows->lock);
     bth_release(ticket);
     return error->code;
 }

@@ -10,10 +10,6 @@
 #include "io/free_memory.h"
 #include "io/syscalls.h"
 
-#ifndef MADV_POPULATE_READ /* Linux 5.14 */
-#define MADV_POPULATE_READ 22
-#endif
-
 /* For less, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
 
@@ -108,7 +104,7 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
 
     if (bth_file_size(reader->fd, &file_nbytes, error) < 0)
         return error->code;
-    if (file_nbytes >= nbytes)
+    if (nbytes <= file_nbytes)
         return 0;
     return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                     "the file had %llu bytes when it was opened, and now has %llu",
@@ -152,23 +148,31 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
     return 0;
 }
 
-/* ---- presence ---- */
+/* ---- advice ---- */
 
-int bth_access_present(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
-                       uint64_t offset, bool *present, berth_error *error)
+/* Whether the bytes themselves cannot be had. Else this kernel does not know the advice, or has no
+ * resources for it. */
+static bool advice_lost_bytes(int failure)
 {
-    uintptr_t page_nbytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t before = (uintptr_t)memory % page_nbytes;
+    return failure == ENOMEM || failure == EFAULT || failure == EIO || failure == EHWPOISON;
+}
+
+int bth_access_advise(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                      uint64_t offset, int advice, bool *done, berth_error *error)
+{
+    uintptr_t before = (uintptr_t)memory % (uintptr_t)sysconf(_SC_PAGESIZE);
+    void *page = (void *)((uintptr_t)memory - before);
     int result;
 
     do
-        result = bth_system.madvise((void *)((uintptr_t)memory - before), nbytes + before,
-                                    MADV_POPULATE_READ);
+        result = bth_system.madvise(page, nbytes + before, advice);
     while (result < 0 && errno == EINTR);
-    *present = result == 0;
-    if (result == 0 || errno != EFAULT)
+    int failure = result < 0 ? errno : 0;
+    *done = failure == 0;
+    if (!advice_lost_bytes(failure))
         return 0;
     if (bth_access_check_size(reader, offset + nbytes, offset, error) < 0)
         return error->code;
-    return bth_fail_errno(error, EIO, NULL, offset, "%llu mapped bytes not read", (ull)nbytes);
+    return bth_fail_errno(error, failure == EFAULT ? EIO : failure, NULL, offset,
+                          "%llu bytes cannot be loaded into memory", (ull)nbytes);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The ways to the bytes of a source: a map, direct reads, plain reads. Each is tried when it is
- * first needed. No function here but bth_access_present locks anything: the caller does.
+ * How the bytes of a source can be reached: by a map, direct reads, or plain reads. Each is tried
+ * when it is first needed. The caller has the lock, except where a function is thread-safe.
  */
 #ifndef BTH_LOAD_TRANSFER_ACCESS_H
 #define BTH_LOAD_TRANSFER_ACCESS_H
@@ -31,7 +31,7 @@ void bth_access_forget(bth_access *access);
 
 /* Fills what is known of the source at any time. */
 void bth_access_describe(bth_access *access, bth_conditions *conditions);
-/* Fills residency and free_nbytes, of `asked_nbytes` bytes that lie within [begin, end). */
+/* Fills the rest, for a transfer of `asked_nbytes` bytes that lie within [begin, end). */
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
                         uint64_t end, uint64_t asked_nbytes);
 /* bth_choose; direct reads are tried where they are chosen. */
@@ -46,15 +46,15 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
 int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t **map,
                    berth_error *error);
 
-/* F1, F2: BERTH_E_TRUNCATED where the file has less than `nbytes` bytes now. */
+/* F1, F2: BERTH_E_TRUNCATED where the file has less than `nbytes` bytes now. Thread-safe. */
 int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t offset,
                           berth_error *error);
 /*
- * Makes mapped bytes present, those of the file from `offset` on. *present is false where the
- * kernel cannot: they come as they are touched. A page behind the file's end is an error, not a
- * signal (F2). Thread-safe.
+ * Loads mapped bytes, those of the file from `offset` on, by an advice (MADV_POPULATE_READ ...).
+ * *done: false where the kernel refuses the advice: the bytes come when they are touched. A page
+ * behind the file's end is an error, not a signal (F2). Thread-safe.
  */
-int bth_access_present(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
-                       uint64_t offset, bool *present, berth_error *error);
+int bth_access_advise(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                      uint64_t offset, int advice, bool *done, berth_error *error);
 
 #endif

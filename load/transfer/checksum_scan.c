@@ -82,7 +82,7 @@ static int scan_name(void *context, const bth_range *range, berth_error *error)
     const bth_scan_record *record = range->owner;
 
     (void)context;
-    return bth_error_in(error, record->entry ? record->entry->record : "storages");
+    return bth_error_add_record(error, record->entry ? record->entry->record : "storages");
 }
 
 /* 0: the records of the request are read again, one by one, when all others are summed. */
@@ -101,93 +101,58 @@ static int scan_failed(void *context, const bth_range *range, berth_error *error
 
 /* ---- the whole ---- */
 
-static const char *scan_method(const struct scan *scan, bth_choice choice)
+static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records, size_t n_records)
 {
-    static const char *const texts[] = {"", "map", "read", "direct"};
+    size_t n = 0;
 
-    return scan->transfer.access->reader->memory ? "memory" : texts[choice.method];
+    for (size_t i = 0; i < n_records; i++) {
+        bth_range range = record_range(&records[i]);
+        if (bth_range_begin(&range) < bth_range_end(&range))
+            ranges[n++] = range;
+    }
+    return n;
 }
 
-/* One choice for all; *mapped where it is a map. */
-static int scan_choose(const struct scan *scan, bth_choice *choice, const uint8_t **mapped,
-                       berth_error *error)
+/* What the ranges have got. */
+static void scan_report(const struct scan *scan, const bth_reader *reader)
 {
     const bth_requests *requests = &scan->transfer.requests;
-    const struct berth_config *config = scan->transfer.config;
-    bth_access *access = scan->transfer.access;
-    const bth_range *last = &requests->ranges[requests->n_ranges - 1];
-    berth_load_method asked = (berth_load_method)config->load_method;
-    bth_conditions conditions = {.use = BTH_USE_CHECKSUMS,
-                                 .through_cache = scan->asked->through_cache};
-    uint64_t begin = requests->ranges[0].offset - requests->ranges[0].before_nbytes;
-    uint64_t end = last->offset + last->nbytes + last->after_nbytes;
+    bth_choice choice = {0};
+    bool fell_back = false;
 
-    bth_access_describe(access, &conditions);
-    if (asked == BERTH_LOAD_AUTO || asked == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, end - begin);
-    *choice = bth_access_choose(access, config, &conditions, asked, NULL);
-    if (choice->method != BERTH_LOAD_MAP ||
-        bth_access_map(access, BTH_MMAP_SHARED, begin, mapped, error) < 0 || *mapped)
-        return error->code;
-    conditions.cannot_map = true;
-    *choice = bth_access_choose(access, config, &conditions, asked, NULL);
-    return 0;
-}
-
-static int scan_run(struct scan *scan, berth_error *error)
-{
-    bth_transfer *transfer = &scan->transfer;
-    const uint8_t *mapped = NULL;
-    bth_choice choice;
-
-    if (scan_choose(scan, &choice, &mapped, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < transfer->requests.n_ranges; i++)
-        transfer->requests.ranges[i].choice = choice;
-    scan->asked->method = scan_method(scan, choice);
-    scan->asked->reason = choice.reason;
-    if (bth_transfer_prepare(transfer, error) == 0 &&
-        bth_transfer_cut(transfer, NULL, mapped, error) == 0)
-        (void)bth_transfer_run(transfer, error);
-    bth_transfer_end(transfer);
-    if (choice.method == BERTH_LOAD_DIRECT && atomic_load(&transfer->access->direct_is_refused)) {
-        scan->asked->method = "direct, then read";
-        scan->asked->reason = "a direct read was refused";
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        bth_range *range = &requests->ranges[i];
+        bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
+        record->crc32 = range->crc32;
+        record->is_unread = range->is_unread;
+        choice = range->choice;
+        fell_back = fell_back || range->fell_back;
     }
-    return error->code;
+    if (!choice.reason)
+        return;
+    scan->asked->method = bth_choice_name(choice, reader->memory != NULL, fell_back);
+    scan->asked->reason = fell_back ? "a direct read was refused" : choice.reason;
 }
 
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *asked,
                      bth_scan_record *records, size_t n_records, berth_error *error)
 {
-    bth_access access;
     struct scan scan = {.asked = asked,
-                        .transfer = {.access = &access,
-                                     .config = config,
+                        .transfer = {.config = config,
                                      .params = asked->params,
                                      .with_crc32 = true,
                                      .requests.use = BTH_USE_CHECKSUMS}};
     bth_requests *requests = &scan.transfer.requests;
+    size_t nbytes = (n_records + 1) * sizeof *requests->ranges;
 
     scan.transfer.calls = (bth_transfer_calls){
         .context = &scan, .name = scan_name, .look = scan_look, .failed = scan_failed};
-    requests->ranges = bth_allocate((n_records + 1) * sizeof *requests->ranges);
+    requests->ranges = bth_allocate(nbytes);
     if (!requests->ranges)
-        return bth_fail_memory(error, (n_records + 1) * sizeof *requests->ranges);
-    for (size_t i = 0; i < n_records; i++) {
-        bth_range range = record_range(&records[i]);
-        if (range.before_nbytes + range.nbytes + range.after_nbytes > 0)
-            requests->ranges[requests->n_ranges++] = range;
-    }
-    bth_access_begin(&access, reader);
-    if (requests->n_ranges > 0)
-        (void)scan_run(&scan, error);
-    bth_access_end(&access);
-    for (size_t i = 0; i < requests->n_ranges; i++) {
-        bth_scan_record *record = (bth_scan_record *)(uintptr_t)requests->ranges[i].owner;
-        record->crc32 = requests->ranges[i].crc32;
-        record->is_unread = requests->ranges[i].is_unread;
-    }
+        return bth_fail_memory(error, nbytes);
+    requests->n_ranges = scan_fill_ranges(requests->ranges, records, n_records);
+    (void)bth_transfer_once(&scan.transfer, reader, asked->through_cache, error);
+    scan_report(&scan, reader);
     bth_release(requests->ranges);
     return error->code;
 }

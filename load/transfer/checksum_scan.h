@@ -12,8 +12,7 @@
 
 /* One record. The array is in the order of the file, and no two overlap. */
 typedef struct bth_scan_record {
-    const bth_zip_entry *entry; /* NULL: a storage of a legacy file, of which only the place is
-                                   known */
+    const bth_zip_entry *entry; /* NULL: a storage of a legacy file, which has no entry */
     uint64_t offset;            /* of the data in the file */
     uint64_t nbytes;
     bool wants_header;     /* the header was not compared yet; `offset` is computed */
@@ -33,7 +32,7 @@ typedef struct bth_scan {
     bool through_cache; /* the bytes are read again soon: they should be in the page cache */
     bool goes_on;       /* after a request for bytes that the disk cannot read */
     berth_error unread; /* result: the first of those */
-    const char *method; /* results, static; unchanged where nothing had to be read */
+    const char *method; /* results, static; unchanged if nothing is read */
     const char *reason;
 } bth_scan;
 

@@ -89,3 +89,12 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
         return choice_of(BERTH_LOAD_READ, conditions->no_direct);
     return choice_of(asked, asked_by ? asked_by : by_option[asked]);
 }
+
+const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back)
+{
+    static const char *const names[] = {"none", "map", "read", "direct"};
+
+    if (fell_back)
+        return "direct, then read";
+    return is_memory && choice.method == BERTH_LOAD_MAP ? "memory" : names[choice.method];
+}

@@ -45,4 +45,7 @@ typedef struct bth_choice {
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method asked, const char *asked_by);
 
+/* The method's name in statistics; static. fell_back: a direct read was refused. */
+const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back);
+
 #endif

@@ -13,16 +13,6 @@ struct coalesced {
     uint64_t at;             /* in the region; without one: in the source */
 };
 
-static uint64_t range_begin(const bth_range *range)
-{
-    return range->offset - range->before_nbytes;
-}
-
-static uint64_t range_end(const bth_range *range)
-{
-    return range->offset + range->nbytes + range->after_nbytes;
-}
-
 /* T5: requests of it begin where its elements do. */
 static bool range_is_apart(const bth_range *range)
 {
@@ -32,7 +22,7 @@ static bool range_is_apart(const bth_range *range)
 /* Whether a range is read with the one before it. One that is moved down needs room for that. */
 static bool range_follows(const bth_range *before, const bth_range *range)
 {
-    uint64_t end = range_end(before), begin = range_begin(range);
+    uint64_t end = bth_range_end(before), begin = bth_range_begin(range);
 
     if (range->target.device != before->target.device || range_is_apart(range) ||
         range_is_apart(before))
@@ -47,12 +37,12 @@ static struct coalesced coalesce_from(const bth_requests *requests, size_t first
     struct coalesced all = {.first = first,
                             .end = first + 1,
                             .method = ranges[first].choice.method,
-                            .offset = range_begin(&ranges[first])};
+                            .offset = bth_range_begin(&ranges[first])};
 
     while (!requests->is_separate && all.end < requests->n_ranges &&
            range_follows(&ranges[all.end - 1], &ranges[all.end]))
         all.end++;
-    uint64_t end = range_end(&ranges[all.end - 1]);
+    uint64_t end = bth_range_end(&ranges[all.end - 1]);
     if (all.method == BERTH_LOAD_DIRECT) {
         uint64_t block_nbytes = requests->block_nbytes;
         all.offset -= all.offset % block_nbytes;
@@ -86,9 +76,8 @@ static uint64_t coalesced_request_nbytes(const bth_requests *requests, const str
                                          uint64_t done)
 {
     uint64_t nbytes = requests->chunk_nbytes - (all->at + done) % requests->chunk_nbytes;
-    uint64_t left = all->nbytes - done;
 
-    return nbytes < left ? nbytes : left;
+    return bth_min(nbytes, all->nbytes - done);
 }
 
 static uint64_t coalesced_n_requests(const bth_requests *requests, const struct coalesced *all)
@@ -124,9 +113,9 @@ static bth_request *coalesced_cut(const bth_requests *requests, const struct coa
     for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
         uint64_t nbytes = coalesced_request_nbytes(requests, all, done);
         uint64_t begin = all->offset + done;
-        while (first < all->end && range_end(&requests->ranges[first]) <= begin)
+        while (first < all->end && bth_range_end(&requests->ranges[first]) <= begin)
             first++;
-        while (end < all->end && range_begin(&requests->ranges[end]) < begin + nbytes)
+        while (end < all->end && bth_range_begin(&requests->ranges[end]) < begin + nbytes)
             end++;
         *request = (bth_request){.offset = begin,
                                  .nbytes = (uint32_t)nbytes,

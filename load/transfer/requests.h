@@ -52,6 +52,16 @@ typedef struct bth_range {
     uint32_t crc32;        /* if asked for */
 } bth_range;
 
+/* With its surroundings: */
+static inline uint64_t bth_range_begin(const bth_range *range)
+{
+    return range->offset - range->before_nbytes;
+}
+static inline uint64_t bth_range_end(const bth_range *range)
+{
+    return range->offset + range->nbytes + range->after_nbytes;
+}
+
 /* What one worker moves at a time. */
 typedef struct bth_request {
     uint64_t offset; /* in the source */

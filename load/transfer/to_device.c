@@ -4,8 +4,8 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "io/pages.h"
 #include "io/pool.h"
+#include "io/region.h"
 #include "io/staging.h"
 #include "io/workers.h"
 
@@ -201,9 +201,9 @@ uint64_t bth_staged_nbytes(const struct berth_config *config)
         chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
     if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
         chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the least that a buffer has */
-    if (chunk_nbytes < BTH_DIRECT_MOST_BLOCK_NBYTES)
-        return BTH_DIRECT_MOST_BLOCK_NBYTES;
-    return chunk_nbytes - chunk_nbytes % BTH_DIRECT_MOST_BLOCK_NBYTES;
+    if (chunk_nbytes < BTH_MAX_DIRECT_BLOCK_NBYTES)
+        return BTH_MAX_DIRECT_BLOCK_NBYTES;
+    return chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
 }
 
 static int staging_open_ring(struct staging_run *run, berth_error *error)
@@ -213,7 +213,7 @@ static int staging_open_ring(struct staging_run *run, berth_error *error)
     uint64_t n_requests = transfer->requests.n_requests;
     bth_staging_need need = {.buffer_nbytes = (size_t)transfer->requests.chunk_nbytes,
                              .n_buffers = (unsigned)config->device_staging_buffers,
-                             .most_nbytes = (uint64_t)config->io_memory_nbytes,
+                             .max_nbytes = (uint64_t)config->io_memory_nbytes,
                              .is_pinned = true};
 
     run->n_workers = transfer->n_workers;
@@ -221,8 +221,8 @@ static int staging_open_ring(struct staging_run *run, berth_error *error)
         need.n_buffers = run->n_workers * BUFFERS_PER_WORKER;
     if (need.n_buffers > n_requests)
         need.n_buffers = (unsigned)n_requests;
-    if (need.n_buffers > BTH_STAGING_MOST_BUFFERS)
-        need.n_buffers = BTH_STAGING_MOST_BUFFERS;
+    if (need.n_buffers > BTH_MAX_STAGING_BUFFERS)
+        need.n_buffers = BTH_MAX_STAGING_BUFFERS;
     if (bth_staging_open(run->devices[0], &need, &run->ring, error) < 0)
         return error->code;
     run->to->staging_nbytes = (uint64_t)run->ring.n_buffers * run->ring.buffer_nbytes;

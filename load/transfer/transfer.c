@@ -10,6 +10,7 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "io/pool.h"
+#include "io/syscalls.h"
 #include "io/workers.h"
 
 /* Bytes that are summed or swapped while they are in the processor's cache. */
@@ -17,26 +18,11 @@
 /* The least buffer. */
 #define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
 
-static uint64_t min_of(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t max_of(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static void add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 {
     double seconds = bth_seconds() - begin_seconds;
 
     atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
-}
-
-static uint64_t range_end(const bth_range *range)
-{
-    return range->offset + range->nbytes + range->after_nbytes;
 }
 
 /* ---- what is done with the pieces of one request, in their order ---- */
@@ -47,11 +33,6 @@ struct walk {
     size_t range;   /* the first that is not done */
     uint32_t crc32; /* of its bytes in this request so far */
 };
-
-static struct walk walk_from(bth_transfer *transfer, bth_request *request)
-{
-    return (struct walk){.transfer = transfer, .request = request, .range = request->first_range};
-}
 
 /* Z10: what began here is the range's, until bth_transfer_join adds the requests behind. */
 static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, size_t nbytes)
@@ -98,9 +79,9 @@ static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint6
 
     for (; walk->range < walk->request->end_range; walk->range++) {
         bth_range *range = &walk->transfer->requests.ranges[walk->range];
-        uint64_t from = max_of(range->offset, begin);
-        uint64_t to = min_of(range->offset + range->nbytes, end);
-        if (range->offset - range->before_nbytes >= end)
+        uint64_t from = bth_max(range->offset, begin);
+        uint64_t to = bth_min(range->offset + range->nbytes, end);
+        if (bth_range_begin(range) >= end)
             return;
         if (!bytes)
             range->is_unread = true;
@@ -108,7 +89,7 @@ static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint6
             calls->look(calls->context, range, bytes, begin, end);
         if (bytes && from < to)
             walk_take(walk, range, bytes + (from - begin), from, to);
-        if (range_end(range) > end)
+        if (bth_range_end(range) > end)
             return;
         walk->crc32 = 0;
     }
@@ -126,12 +107,15 @@ static void walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64
 
 /* ---- where the bytes of one request go ---- */
 
-/* Its place in the caller's memory, if all of it is one range's, and can be read there. */
-static uint8_t *request_callers_memory(const bth_transfer *transfer, const bth_request *request)
+/* The memory that the whole request can be read to. NULL: the worker's buffer is used, piece by
+ * piece. */
+static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *request)
 {
     const bth_range *range = &transfer->requests.ranges[request->first_range];
     uint64_t begin = request->offset, end = begin + request->nbytes;
 
+    if (request->memory)
+        return request->memory;
     if (transfer->requests.use != BTH_USE_CALLER || begin < range->offset ||
         end > range->offset + range->nbytes)
         return NULL;
@@ -140,39 +124,39 @@ static uint8_t *request_callers_memory(const bth_transfer *transfer, const bth_r
     return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
 }
 
-/* *memory: NULL: the worker's buffer is used, piece by piece. */
-static int request_memory(bth_transfer *transfer, const bth_request *request, unsigned worker,
-                          uint8_t **memory, uint8_t **buffer, berth_error *error)
+static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_error *error)
 {
     bool is_spread = transfer->config->io_numa == BTH_NUMA_INTERLEAVE;
-
-    *memory = request->memory;
-    *buffer = NULL;
-    if (!*memory)
-        *memory = request_callers_memory(transfer, request);
-    if (*memory)
-        return 0;
     bth_region *region = &transfer->buffers[worker];
+
     assert(transfer->buffer_nbytes > 0);
-    if (!region->bytes && bth_region_new(transfer->buffer_nbytes, BTH_DIRECT_MOST_BLOCK_NBYTES,
-                                         is_spread, region, error) < 0)
-        return error->code;
-    *buffer = region->bytes;
-    return 0;
+    if (region->bytes)
+        return 0;
+    return bth_region_new(transfer->buffer_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, is_spread, region,
+                          error);
+}
+
+/* Where the last range of a request ends in it: the file may end before the block does. */
+static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
+{
+    return bth_min(bth_range_end(&transfer->requests.ranges[request->end_range - 1]),
+                   request->offset + request->nbytes);
 }
 
 /*
- * Where the piece ends that begins here. Without a buffer it is the whole request, if nothing is
- * done with it; else its end is aligned in memory, for elements are.
+ * Where the piece ends that begins here. A direct read is one piece. So is what goes to its memory
+ * and is not looked at; else the piece ends at an address that is aligned as elements are.
  */
 static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
                                   const uint8_t *memory, uint64_t begin)
 {
     bool is_looked_at = transfer->with_crc32 || transfer->is_swapped;
-    uint64_t end = request->offset + request->nbytes;
+    uint64_t end = request_needed_end(transfer, request);
 
+    if (request->method == BERTH_LOAD_DIRECT)
+        return end;
     if (!memory)
-        return min_of(end, begin + transfer->buffer_nbytes);
+        return bth_min(end, begin + transfer->buffer_nbytes);
     if (!is_looked_at || end - begin <= PIECE_NBYTES)
         return end;
     begin += PIECE_NBYTES;
@@ -181,16 +165,50 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 /* ---- one request ---- */
 
-static int transfer_read(bth_transfer *transfer, uint8_t *memory, uint64_t begin, uint64_t end,
-                         berth_error *error)
+static void transfer_count(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
+{
+    add_time(&transfer->disk_nanoseconds, begin_seconds);
+    atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
+}
+
+/* *done_nbytes were read directly. After one refusal all else of the source is read otherwise. */
+static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
+                              size_t *done_nbytes, berth_error *error)
 {
     double begin_seconds = bth_seconds();
 
-    if (bth_reader_read(transfer->access->reader, memory, (size_t)(end - begin), begin, error) < 0)
+    request->fell_back = atomic_load(&transfer->access->direct_is_refused);
+    if (request->fell_back)
+        return 0;
+    if (bth_direct_read(&transfer->access->direct, memory, request->nbytes, request->offset,
+                        done_nbytes, &request->fell_back, error) < 0)
         return error->code;
-    add_time(&transfer->disk_nanoseconds, begin_seconds);
-    atomic_fetch_add_explicit(&transfer->moved_nbytes, end - begin, memory_order_relaxed);
-    atomic_fetch_add_explicit(&transfer->n_reads, 1, memory_order_relaxed);
+    if (request->fell_back)
+        atomic_store(&transfer->access->direct_is_refused, true);
+    if (*done_nbytes > 0)
+        bth_reader_count(transfer->access->reader, *done_nbytes);
+    transfer_count(transfer, begin_seconds, *done_nbytes);
+    return 0;
+}
+
+/* Reads bytes [begin, end) of the source. */
+static int request_read_piece(bth_transfer *transfer, bth_request *request, uint8_t *memory,
+                              uint64_t begin, uint64_t end, berth_error *error)
+{
+    size_t done_nbytes = 0;
+
+    if (request->method == BERTH_LOAD_DIRECT &&
+        request_try_direct(transfer, request, memory, &done_nbytes, error) < 0)
+        return error->code;
+    if (done_nbytes >= end - begin)
+        return 0;
+    double begin_seconds = bth_seconds();
+    size_t nbytes = (size_t)(end - begin) - done_nbytes;
+    if (bth_reader_read(transfer->access->reader, memory + done_nbytes, nbytes, begin + done_nbytes,
+                        error) < 0)
+        return error->code;
+    transfer_count(transfer, begin_seconds, nbytes);
     return 0;
 }
 
@@ -222,72 +240,22 @@ static bool walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end, berth_
 static int request_read(bth_transfer *transfer, bth_request *request, unsigned worker,
                         berth_error *error)
 {
-    struct walk walk = walk_from(transfer, request);
-    uint64_t end = request->offset + request->nbytes;
-    uint8_t *memory, *buffer;
+    struct walk walk = {.transfer = transfer, .request = request, .range = request->first_range};
 
-    if (request_memory(transfer, request, worker, &memory, &buffer, error) < 0)
+    if (request->end_range == request->first_range) /* the tail of a block, without any range */
+        return 0;
+    uint8_t *memory = request_memory(transfer, request);
+    if (!memory && transfer_need_buffer(transfer, worker, error) < 0)
         return error->code;
+    uint64_t end = request_needed_end(transfer, request);
     for (uint64_t at = request->offset, next; at < end; at = next) {
         next = request_piece_end(transfer, request, memory, at);
-        uint8_t *bytes = memory ? memory + (at - request->offset) : buffer;
-        if (transfer_read(transfer, bytes, at, next, error) == 0)
+        uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
+        if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
             walk_piece(&walk, bytes, at, next);
         else if (!walk_goes_on(&walk, at, next, error))
             return error->code;
     }
-    return 0;
-}
-
-/* Where the last range of a request ends in it: the file may end before the block does. */
-static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
-{
-    return min_of(range_end(&transfer->requests.ranges[request->end_range - 1]),
-                  request->offset + request->nbytes);
-}
-
-/* *done_nbytes were read directly. After one refusal all else of the source is read otherwise. */
-static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
-                              size_t *done_nbytes, berth_error *error)
-{
-    double begin_seconds = bth_seconds();
-
-    *done_nbytes = 0;
-    request->fell_back = atomic_load(&transfer->access->direct_is_refused);
-    if (request->fell_back)
-        return 0;
-    if (bth_direct_read(&transfer->access->direct, memory, request->nbytes, request->offset,
-                        done_nbytes, &request->fell_back, error) < 0)
-        return error->code;
-    add_time(&transfer->disk_nanoseconds, begin_seconds);
-    if (request->fell_back)
-        atomic_store(&transfer->access->direct_is_refused, true);
-    if (*done_nbytes > 0)
-        bth_reader_count(transfer->access->reader, *done_nbytes);
-    atomic_fetch_add_explicit(&transfer->moved_nbytes, *done_nbytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&transfer->n_reads, *done_nbytes > 0, memory_order_relaxed);
-    return 0;
-}
-
-static int request_read_directly(bth_transfer *transfer, bth_request *request, unsigned worker,
-                                 berth_error *error)
-{
-    struct walk walk = walk_from(transfer, request);
-    uint8_t *memory, *buffer;
-    size_t done_nbytes;
-
-    if (request->end_range == request->first_range) /* the tail of a block, without any range */
-        return 0;
-    if (request_memory(transfer, request, worker, &memory, &buffer, error) < 0)
-        return error->code;
-    uint8_t *bytes = memory ? memory : buffer;
-    uint64_t begin = request->offset, end = request_needed_end(transfer, request);
-    if (request_try_direct(transfer, request, bytes, &done_nbytes, error) == 0 &&
-        (begin + done_nbytes >= end ||
-         transfer_read(transfer, bytes + done_nbytes, begin + done_nbytes, end, error) == 0))
-        walk_piece(&walk, bytes, begin, end);
-    else if (!walk_goes_on(&walk, begin, end, error))
-        return error->code;
     return 0;
 }
 
@@ -298,14 +266,14 @@ static int request_read_directly(bth_transfer *transfer, bth_request *request, u
 static int request_use_map(bth_transfer *transfer, bth_request *request, unsigned worker,
                            berth_error *error)
 {
-    struct walk walk = walk_from(transfer, request);
+    struct walk walk = {.transfer = transfer, .request = request, .range = request->first_range};
     bool is_scan = transfer->requests.use == BTH_USE_CHECKSUMS, is_present = true;
     bool is_file = transfer->access->reader->fd >= 0 && !transfer->is_in_memory;
     double begin_seconds = bth_seconds();
 
     if (is_file)
-        (void)bth_access_present(transfer->access->reader, request->memory, request->nbytes,
-                                 request->offset, &is_present, error);
+        (void)bth_access_advise(transfer->access->reader, request->memory, request->nbytes,
+                                request->offset, MADV_POPULATE_READ, &is_present, error);
     if (!is_present && is_scan) {
         bth_error_clear(error);
         request->memory = NULL;
@@ -323,14 +291,10 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
 int bth_transfer_request(bth_transfer *transfer, bth_request *request, unsigned worker,
                          berth_error *error)
 {
-    int result;
+    int result = request->method == BERTH_LOAD_MAP
+                     ? request_use_map(transfer, request, worker, error)
+                     : request_read(transfer, request, worker, error);
 
-    if (request->method == BERTH_LOAD_MAP)
-        result = request_use_map(transfer, request, worker, error);
-    else if (request->method == BERTH_LOAD_DIRECT)
-        result = request_read_directly(transfer, request, worker, error);
-    else
-        result = request_read(transfer, request, worker, error);
     if (result < 0 && transfer->calls.name)
         return transfer->calls.name(
             transfer->calls.context,
@@ -353,7 +317,7 @@ void bth_transfer_join(bth_transfer *transfer)
         uint64_t end = first->offset + first->nbytes;
         if (first->offset < request->offset && end > request->offset)
             first->crc32 = bth_crc32_combine(first->crc32, request->head_crc32,
-                                             min_of(end - request->offset, request->nbytes));
+                                             bth_min(end - request->offset, request->nbytes));
     }
 }
 
@@ -399,9 +363,16 @@ static bool transfer_any(const bth_transfer *transfer, berth_load_method method)
     return false;
 }
 
+static bool transfer_lacks_buffers(const bth_transfer *transfer)
+{
+    int64_t max_nbytes = transfer->config->io_memory_nbytes;
+
+    return max_nbytes > 0 && (uint64_t)max_nbytes < BUFFER_MIN_NBYTES;
+}
+
 /*
- * Workers read to buffers what has no place of its own. A request past the page cache, or of the
- * caller's function, may take long however short it is: there they hold a whole one.
+ * Workers read to buffers what has no memory of its own. A request past the page cache, or of the
+ * caller's function, may take long however short it is: there a buffer holds a whole one.
  */
 static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
 {
@@ -409,7 +380,7 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
     bool is_long = any_direct || transfer->access->reader->fd < 0;
 
-    if (max_nbytes > 0 && max_nbytes < BUFFER_MIN_NBYTES && requests->use == BTH_USE_CHECKSUMS &&
+    if (transfer_lacks_buffers(transfer) && requests->use == BTH_USE_CHECKSUMS &&
         (any_direct || transfer_any(transfer, BERTH_LOAD_READ)))
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                         "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
@@ -417,10 +388,10 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
                         (unsigned long long)(BUFFER_MIN_NBYTES - max_nbytes));
     if (max_nbytes > 0)
         requests->chunk_nbytes =
-            max_of(min_of(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
-                   BUFFER_MIN_NBYTES);
+            bth_max(bth_min(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
+                    BUFFER_MIN_NBYTES);
     transfer->buffer_nbytes =
-        is_long ? requests->chunk_nbytes : min_of(requests->chunk_nbytes, PIECE_NBYTES);
+        is_long ? requests->chunk_nbytes : bth_min(requests->chunk_nbytes, PIECE_NBYTES);
     return 0;
 }
 
@@ -431,20 +402,23 @@ int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
 
     if (requests->chunk_nbytes == 0)
         requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);
-    requests->chunk_nbytes -= requests->chunk_nbytes % BTH_DIRECT_MOST_BLOCK_NBYTES;
+    requests->chunk_nbytes -= requests->chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
     requests->block_nbytes =
         any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
-    for (size_t i = 0; i < requests->n_ranges; i++)
-        transfer->is_swapped = transfer->is_swapped || requests->ranges[i].unit > 1;
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        const bth_range *range = &requests->ranges[i];
+        transfer->is_swapped |= range->unit > 1;
+        transfer->any_late |=
+            range_is_swapped_late(transfer, range) && (range->shift > 0 || range->unit > 1);
+    }
     if ((requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) &&
         transfer_size_buffers(transfer, any_direct, error) < 0)
         return error->code;
     if (!bth_requests_measure(requests))
         return bth_fail_memory(error, UINT64_MAX);
     uint64_t n_tasks = requests->n_requests;
-    if (requests->use ==
-        BTH_USE_CHECKSUMS) /* for few bytes a second thread takes too long to start */
-        n_tasks = min_of(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
+    if (requests->use == BTH_USE_CHECKSUMS) /* few bytes are not worth a second thread */
+        n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
     transfer->n_workers =
         bth_workers_count(transfer->config, any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE,
                           n_tasks, transfer->buffer_nbytes);
@@ -479,16 +453,12 @@ static int transfer_run_request(void *context, uint64_t task, unsigned worker, b
 int bth_transfer_run(bth_transfer *transfer, berth_error *error)
 {
     const bth_requests *requests = &transfer->requests;
-    bool any_late = false;
 
     if (bth_pool_run(transfer->n_workers, requests->n_requests, transfer_run_request,
                      bth_transfer_watch, transfer, error) < 0)
         return error->code;
     bth_transfer_join(transfer);
-    for (size_t i = 0; i < requests->n_ranges; i++)
-        any_late = any_late || (range_is_swapped_late(transfer, &requests->ranges[i]) &&
-                                (requests->ranges[i].shift > 0 || requests->ranges[i].unit > 1));
-    if (!any_late)
+    if (!transfer->any_late)
         return 0;
     unsigned n_workers =
         bth_workers_count(transfer->config, BTH_WORKERS_COMPUTE, requests->n_ranges, 0);
@@ -504,4 +474,73 @@ void bth_transfer_end(bth_transfer *transfer)
     bth_release(transfer->list);
     transfer->buffers = NULL;
     transfer->list = NULL;
+}
+
+/* ---- a transfer with an access of its own ---- */
+
+static uint64_t transfer_asked_nbytes(const bth_transfer *transfer)
+{
+    const bth_range *range = transfer->requests.ranges;
+    uint64_t nbytes = 0;
+
+    for (size_t n = transfer->requests.n_ranges; n > 0; n--, range++)
+        nbytes += bth_range_end(range) - bth_range_begin(range);
+    return nbytes;
+}
+
+/* One choice for all ranges; *map where it is a map. */
+static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choice *choice,
+                           const uint8_t **map, berth_error *error)
+{
+    bth_requests *requests = &transfer->requests;
+    bth_access *access = transfer->access;
+    bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
+    berth_load_method asked = (berth_load_method)transfer->config->load_method;
+    uint64_t begin = bth_range_begin(&requests->ranges[0]);
+    uint64_t end = bth_range_end(&requests->ranges[requests->n_ranges - 1]);
+
+    requests->is_separate = requests->use == BTH_USE_CALLER && transfer_lacks_buffers(transfer);
+    if (requests->is_separate)
+        asked = BERTH_LOAD_READ;
+    bth_access_describe(access, &conditions);
+    if (asked == BERTH_LOAD_AUTO || asked == BERTH_LOAD_MAP)
+        bth_access_measure(access, &conditions, begin, end, transfer_asked_nbytes(transfer));
+    *choice = bth_access_choose(access, transfer->config, &conditions, asked, NULL);
+    if (choice->method != BERTH_LOAD_MAP ||
+        bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)
+        return error->code;
+    conditions.cannot_map = true;
+    *choice = bth_access_choose(access, transfer->config, &conditions, asked, NULL);
+    return 0;
+}
+
+static int transfer_move(bth_transfer *transfer, bool through_cache, berth_error *error)
+{
+    bth_choice choice = {.method = BERTH_LOAD_MAP};
+    const uint8_t *map = transfer->memory;
+
+    if (!map && transfer_choose(transfer, through_cache, &choice, &map, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < transfer->requests.n_ranges; i++)
+        transfer->requests.ranges[i].choice = choice;
+    if (bth_transfer_prepare(transfer, error) == 0 &&
+        bth_transfer_cut(transfer, NULL, map, error) == 0)
+        (void)bth_transfer_run(transfer, error);
+    bth_transfer_end(transfer);
+    return error->code;
+}
+
+int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
+                      berth_error *error)
+{
+    bth_access access;
+
+    if (transfer->requests.n_ranges == 0)
+        return 0;
+    bth_access_begin(&access, reader);
+    transfer->access = &access;
+    (void)transfer_move(transfer, through_cache, error);
+    bth_access_end(&access);
+    transfer->access = NULL;
+    return error->code;
 }

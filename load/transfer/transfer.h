@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The transfer engine: ranges of a source are moved, summed and swapped by workers. It knows
- * neither storages nor records: the caller's functions name them.
+ * The transfer engine: workers move, sum and swap ranges of a source. It knows neither storages nor
+ * records: the caller's functions name them. One call does all, with an access of its own:
+ *
+ *   bth_transfer_once
+ *
+ * Or step by step, where the caller has the access, the choices and the memory:
  *
  *   bth_transfer_prepare   ranges -> requests: how many, and how much memory they need
  *   bth_transfer_cut       where they go
@@ -36,11 +40,14 @@ typedef struct bth_transfer {
                                 io.chunk_nbytes */
     bool with_crc32;         /* ranges get their CRCs */
     bool is_in_memory;       /* what is mapped is memory of the library: always present */
+    const uint8_t *memory;   /* bth_transfer_once: the source's first byte, if the ranges are
+                                mapped or in memory already; NULL: the engine chooses a method */
     uint64_t earlier_nbytes; /* of progress: done before this transfer, */
     uint64_t later_nbytes;   /* and to be done after it */
     /* The engine's: */
     bth_request *list;
     bool is_swapped; /* some range has a unit */
+    bool any_late;   /* some range is swapped or moved when all of it is there */
     uint64_t buffer_nbytes;
     unsigned n_workers;
     bth_region *buffers; /* one for each worker, made when it needs one */
@@ -61,6 +68,13 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
 /* Moves all of it. An error names the owner and the byte. */
 int bth_transfer_run(bth_transfer *transfer, berth_error *error);
 void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
+/*
+ * All of it, with one choice for all ranges, for BTH_USE_CALLER and BTH_USE_CHECKSUMS. Locks
+ * nothing. through_cache: load.method=auto leaves the bytes in the page cache, for those who load
+ * them next. Ranges have their choice then.
+ */
+int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
+                      berth_error *error);
 
 /* ---- parts of bth_transfer_run, for workers of another pool ---- */
 

@@ -12,12 +12,12 @@ static berth_error error;
 
 #define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
-static uintptr_t memory_of(const char *device, const void *bytes, size_t nbytes)
+static uintptr_t memory_of(const char *device, void *bytes, size_t nbytes)
 {
     uintptr_t address;
 
     expect_good(berth_device_memory_new(device, nbytes, &address, &error));
-    expect_good(berth_device_memory_write(device, address, bytes, nbytes, &error));
+    expect_good(berth_device_memory_copy(device, address, bytes, nbytes, BERTH_TO_DEVICE, &error));
     return address;
 }
 
@@ -28,9 +28,11 @@ Test(api_devices, what_is_written_to_a_device_is_read_back_from_any_place_in_it)
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7 + 1);
     uintptr_t address = memory_of("simulated", bytes, sizeof bytes);
-    expect_good(berth_device_memory_write("simulated:0", address + 10, bytes, 5, &error));
+    expect_good(
+        berth_device_memory_copy("simulated:0", address + 10, bytes, 5, BERTH_TO_DEVICE, &error));
     memcpy(bytes + 10, bytes, 5);
-    expect_good(berth_device_memory_read("simulated:0", address + 3, back, 900, &error));
+    expect_good(
+        berth_device_memory_copy("simulated:0", address + 3, back, 900, BERTH_FROM_DEVICE, &error));
     cr_expect_arr_eq(back, bytes + 3, 900);
     berth_device_memory_free("simulated:0", address);
 }
@@ -41,8 +43,8 @@ Test(api_devices, no_bytes_are_at_address_0_and_need_no_freeing)
 
     expect_good(berth_device_memory_new("simulated:1", 0, &address, &error));
     cr_expect_eq(address, 0);
-    expect_good(berth_device_memory_write("simulated:1", 0, NULL, 0, &error));
-    expect_good(berth_device_memory_read("simulated:1", 0, NULL, 0, &error));
+    expect_good(berth_device_memory_copy("simulated:1", 0, NULL, 0, BERTH_TO_DEVICE, &error));
+    expect_good(berth_device_memory_copy("simulated:1", 0, NULL, 0, BERTH_FROM_DEVICE, &error));
     berth_device_memory_free("simulated:1", 0);
     berth_device_memory_free(NULL, 0);
 }
@@ -52,21 +54,22 @@ Test(api_devices, what_is_not_the_devices_memory_is_refused_before_it_is_touched
     char text[] = "of the host", expected[200];
     uintptr_t address = memory_of("simulated:0", text, sizeof text);
 
-    cr_expect_eq(berth_device_memory_read("simulated:1", address, text, 4, &error),
-                 BERTH_E_ARGUMENT);
+    cr_expect_eq(
+        berth_device_memory_copy("simulated:1", address, text, 4, BERTH_FROM_DEVICE, &error),
+        BERTH_E_ARGUMENT);
     (void)snprintf(expected, sizeof expected,
                    "simulated:1: 4 bytes at 0x%zx are memory of simulated:0", (size_t)address);
     cr_expect_str_eq(error.message, expected);
     berth_device_memory_free("simulated:0", address);
-    cr_expect_eq(berth_device_memory_write("simulated:0", address, text, 4, &error),
+    cr_expect_eq(berth_device_memory_copy("simulated:0", address, text, 4, BERTH_TO_DEVICE, &error),
                  BERTH_E_ARGUMENT);
     (void)snprintf(expected, sizeof expected,
                    "simulated:0: 4 bytes at 0x%zx are not this device's memory, or not any more",
                    (size_t)address);
     cr_expect_str_eq(error.message, expected);
-    cr_expect_eq(
-        berth_device_memory_read("simulated:0", (uintptr_t)&text, text, sizeof text, &error),
-        BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_device_memory_copy("simulated:0", (uintptr_t)&text, text, sizeof text,
+                                          BERTH_FROM_DEVICE, &error),
+                 BERTH_E_ARGUMENT);
     cr_expect_str_eq(text, "of the host");
 }
 
@@ -88,7 +91,7 @@ Test(api_devices, a_name_of_no_device_is_refused)
 /* What a program does that has tensors on a device and nothing else of this library. */
 Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
 {
-    const float weight[6] = {1, -2, 3.5f, 0, 1e30f, 6};
+    float weight[6] = {1, -2, 3.5f, 0, 1e30f, 6};
     const int64_t shape[2] = {2, 3};
     void *file;
     size_t nbytes;

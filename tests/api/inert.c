@@ -61,7 +61,7 @@ Test(inert, are_saved_again_to_the_same_pickle)
     cr_assert_eq(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
                                NAMED("inert"), &error),
                  0, "%s", error.message);
-    cr_assert_eq(berth_archive_open(FIXTURE, NULL, &first, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(FIXTURE), NULL, &first, NULL), 0);
     cr_assert_eq(test_archive_open_memory(saved, saved_nbytes, NULL, &second, NULL), 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);
     cr_expect_eq(nbytes, again_nbytes);

@@ -32,8 +32,8 @@ static void check_snapshot(const char *options)
     cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error), 0, "%s",
                  error.message);
     berth_job *job = begin(NULL);
-    cr_assert(berth_job_is(job, BERTH_JOB_STAGED));
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0);
+    cr_assert(JOB_IS(job, BERTH_JOB_STAGED));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0);
     memset(weights, 0x77, WEIGHTS_NBYTES);
     check_wait(job, 0);
     berth_job_free(job);

@@ -205,8 +205,8 @@ Test(environment, has_a_name_for_every_option)
     berth_option option;
     char name[80], forced[80], source[100];
 
-    for (size_t i = 0; i < berth_config_count(); i++) {
-        cr_assert_eq(berth_config_at(i, &option, &error), 0);
+    for (size_t i = 0; berth_config_name(i); i++) {
+        cr_assert_eq(berth_config_describe(berth_config_name(i), &option, &error), 0);
         (void)snprintf(name, sizeof name, "BERTH_%s", option.name);
         (void)snprintf(forced, sizeof forced, "BERTH_FORCE_%s", option.name);
         for (char *c = name; *c; c++)

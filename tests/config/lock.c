@@ -22,9 +22,9 @@ static void begin(bool by_id)
 
 static bool takes_as(bth_lock_state wanted)
 {
-    bth_lock_state state = bth_lock_take(&lock);
+    bth_lock_state state = bth_lock_acquire(&lock);
 
-    bth_lock_give(&lock);
+    bth_lock_release(&lock);
     return state == wanted;
 }
 
@@ -60,7 +60,7 @@ static int has_a_child_that_finds_it_free(void)
 static int has_a_child_that_finds_it_torn(void)
 {
     test_in_child(finds_it_torn); /* nobody had it in between */
-    if (bth_lock_take(&lock) != BTH_LOCK_TORN)
+    if (bth_lock_acquire(&lock) != BTH_LOCK_TORN)
         return 1;
     test_in_child(finds_it_torn);
     return 0;
@@ -72,10 +72,10 @@ static void try_all(bool by_id)
     test_in_child(finds_it_free);
     cr_assert(takes_as(BTH_LOCK_OURS));
     test_in_child(has_a_child_that_finds_it_free);
-    cr_assert_eq(bth_lock_take(&lock), BTH_LOCK_OURS);
+    cr_assert_eq(bth_lock_acquire(&lock), BTH_LOCK_OURS);
     test_in_child(finds_it_torn);
     test_in_child(has_a_child_that_finds_it_torn);
-    bth_lock_give(&lock);
+    bth_lock_release(&lock);
     lock.state = BTH_LOCK_TORN; /* a process between, of which nobody took it once it was anew */
     test_in_child(is_told_still);
     bth_lock_end(&lock);
@@ -96,12 +96,12 @@ static unsigned n_told[3], n_inside;
 static void *take_often(void *unused)
 {
     for (int i = 0; i < 1000; i++) {
-        bth_lock_state state = bth_lock_take(&lock);
+        bth_lock_state state = bth_lock_acquire(&lock);
         if (n_inside++ != 0)
             _exit(3);
         n_told[state]++;
         n_inside--;
-        bth_lock_give(&lock);
+        bth_lock_release(&lock);
     }
     return unused;
 }
@@ -122,10 +122,10 @@ static int takes_it_in_many_threads(void)
 Test(lock, of_a_parent_is_made_anew_once)
 {
     begin(false);
-    (void)bth_lock_take(&lock);
+    (void)bth_lock_acquire(&lock);
     for (int i = 0; i < 50; i++)
         test_in_child(takes_it_in_many_threads);
-    bth_lock_give(&lock);
+    bth_lock_release(&lock);
 }
 
 static int numbers_itself(void)

@@ -58,7 +58,7 @@ Test(text, in_portable_form_is_complete_and_reads_back)
     strcpy(portable, printed(NULL, BERTH_CONFIG_PORTABLE));
     for (const char *at = portable; (at = strchr(at, '\n')); at++)
         n_lines++;
-    cr_assert_eq(n_lines, berth_config_count());
+    cr_assert(berth_config_name(n_lines - 1) && !berth_config_name(n_lines));
     /* Whatever is set otherwise: the text brings all of it. */
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
     bth_config_reread_environment();

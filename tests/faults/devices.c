@@ -70,7 +70,7 @@ static int save_by_job(const berth_value *value, uint32_t flags, berth_error *er
 
     if (berth_save_begin(TO_PATH(path), OF_VALUE(value), flags, NULL, &job, error) < 0)
         return error->code;
-    int status = berth_job_wait(job, BERTH_JOB_DONE, error);
+    int status = berth_job_wait(job, BERTH_JOB_DONE, -1, error);
     berth_job_free(job);
     return status;
 }

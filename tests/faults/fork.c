@@ -275,10 +275,9 @@ static void check_refused(void)
     berth_error error;
 
     const berth_tensor *tensor = berth_find_tensor(shared, names[0], NULL);
-    expect_refused(berth_job_wait(job, BERTH_JOB_DONE, &error), &error, REFUSED("job"));
-    expect_refused(berth_job_wait(job, BERTH_JOB_STAGED, &error), &error, REFUSED("job"));
-    expect(berth_job_is(job, BERTH_JOB_DONE) && berth_job_is(job, BERTH_JOB_STAGED) &&
-               !berth_job_cancel(job),
+    expect_refused(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), &error, REFUSED("job"));
+    expect_refused(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), &error, REFUSED("job"));
+    expect(JOB_IS(job, BERTH_JOB_DONE) && JOB_IS(job, BERTH_JOB_STAGED) && !berth_job_cancel(job),
            "a job", NULL);
     expect_refused(berth_rows_prefetch(rows, 0, &id, 1, &ticket, &error), &error,
                    REFUSED("row cache"));
@@ -411,7 +410,7 @@ static void begin_round(unsigned round, const char *job_path)
 
     expect(berth_config_patch(ways[round % 4], NULL) == 0, ways[round % 4], NULL);
     expect(berth_open(path, NULL, &shared, &error) == 0, "shared", &error);
-    expect(berth_archive_open(path, NULL, &archive, &error) == 0, "archive", &error);
+    expect(berth_archive_open(FROM_PATH(path), NULL, &archive, &error) == 0, "archive", &error);
     expect(berth_config_unpatch(NULL) == 0, "unpatch", NULL);
     expect(berth_save_begin(TO_PATH(job_path), OF_VALUE(values_of(tree)), BERTH_SAVE_SNAPSHOT, NULL,
                             &job, &error) == 0,
@@ -428,7 +427,7 @@ static void end_round(void)
 
     while (n_idle < 1)
         (void)sched_yield();
-    expect(berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, "the parent's job", &error);
+    expect(berth_job_wait(job, BERTH_JOB_DONE, -1, &error) == 0, "the parent's job", &error);
     berth_job_free(job);
     berth_prefetch_free(prefetch);
     berth_archive_close(archive);

@@ -36,7 +36,7 @@ static int save(uint32_t flags, berth_error *error)
 
     cr_assert_eq(status == 0, job != NULL);
     if (status == 0) {
-        status = berth_job_wait(job, BERTH_JOB_DONE, error);
+        status = berth_job_wait(job, BERTH_JOB_DONE, -1, error);
         berth_job_free(job);
     }
     return status;
@@ -194,12 +194,12 @@ Test(job_faults, while_the_data_is_synced_a_job_is_staged_and_memory_may_be_chan
 
     bth_system.fsync = held_fsync;
     berth_job *job = begin_held();
-    cr_assert(berth_job_is(job, BERTH_JOB_STAGED));
-    cr_assert_not(berth_job_is(job, BERTH_JOB_DONE));
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0);
+    cr_assert(JOB_IS(job, BERTH_JOB_STAGED));
+    cr_assert_not(JOB_IS(job, BERTH_JOB_DONE));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0);
     memset(bytes, 0, 30000);
     sem_post(&go_on);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
     berth_job_free(job);
     check_held(0, "synced");
 }
@@ -212,9 +212,9 @@ Test(job_faults, a_cancel_while_the_data_is_synced_leaves_the_old_file)
     berth_job *job = begin_held();
     cr_assert(berth_job_cancel(job));
     sem_post(&go_on);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CANCELLED, "%s",
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CANCELLED, "%s",
                  error.message);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "it was");
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "it was");
     berth_job_free(job);
     check_held(BERTH_E_CANCELLED, "cancelled while synced");
 }
@@ -253,7 +253,7 @@ Test(job_faults, a_cancel_at_the_rename_comes_too_late_and_says_so)
     berth_job *job = begin_held();
     cr_assert_not(berth_job_cancel(job));
     sem_post(&go_on);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
     cr_assert_not(berth_job_cancel(job));
     berth_job_free(job);
     check_held(0, "too late");

@@ -70,7 +70,7 @@ static bool save_and_read(int closed)
            berth_tensor_read(checkpoint, bias, 0, 100, copy, &error) == 0 &&
            memcmp(copy, bytes, 100) == 0 && berth_load(checkpoint, NULL, NULL, &error) == 0;
     berth_close(checkpoint);
-    good = good && berth_archive_open(path, NULL, &archive, &error) == 0;
+    good = good && berth_archive_open(FROM_PATH(path), NULL, &archive, &error) == 0;
     if (!good)
         return false;
     good = berth_archive_find(archive, "data/0", &record, &error) == 0 && record.nbytes == N_BYTES;
@@ -173,13 +173,13 @@ Test(low, descriptors_that_a_child_inherits_are_given_back)
     pid_t child = fork();
     if (child == 0) {
         close_low(7);
-        (void)bth_low_take();
+        (void)bth_low_fds_fill();
         pid_t grandchild = fork();
         if (grandchild == 0)
             _exit(save_and_read(0) && fcntl(0, F_GETFD) < 0 && fcntl(2, F_GETFD) < 0 ? 0 : 1);
         bool is_good =
             waitpid(grandchild, &status, 0) == grandchild && status == 0 && fcntl(1, F_GETFD) >= 0;
-        bth_low_give_back();
+        bth_low_fds_release();
         _exit(is_good && fcntl(1, F_GETFD) < 0 ? 0 : 2);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);

@@ -97,8 +97,8 @@ Test(bad_arguments, nothing_added_is_no_failure)
 {
     berth_value *list = berth_make_list(tree), *call;
 
-    call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_make_tuple(tree, NULL, 0),
-                          false);
+    call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
+                          berth_make_tuple(tree, NULL, 0), false);
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
     cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
     cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
@@ -235,15 +235,16 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
             "a tuple of 4294967296 items (at most 4294967295)");
     REFUSED(berth_make_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
             "bytes of 4294967296 bytes (at most 4294967295)");
-    REFUSED(bth_global(tree, "a", huge, "b", 1), BERTH_E_UNSUPPORTED, "a global's name of 1 bytes");
-    REFUSED(bth_global(tree, "a", 1, "b", huge), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_global(tree, "a", huge, "b", 1, false), BERTH_E_UNSUPPORTED,
+            "a global's name of 1 bytes");
+    REFUSED(bth_global(tree, "a", 1, "b", huge, false), BERTH_E_UNSUPPORTED,
             "a global's name of 4294967296 bytes");
     list = berth_make_list(tree);
     expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
-                 BERTH_E_UNSUPPORTED, "a list of more than 4294967295 items");
+                 BERTH_E_UNSUPPORTED, "one list or table has more than 4294967295 items");
     dict = berth_make_dict(tree);
     expect_error(__LINE__, bth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
-                 BERTH_E_UNSUPPORTED, "a dict of more than 1073741823 items");
+                 BERTH_E_UNSUPPORTED, "one list or table has more than 1073741823 items");
 }
 
 /* As if so many values had been made. */
@@ -255,12 +256,12 @@ Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
     (void)berth_make_list(tree);
     tree->n_ids = BTH_NO_ID;
     REFUSED(berth_make_dict(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
-    tree->storages.count = UINT32_MAX - 1;
-    tree->storages.slots = bth_allocate_zeroed(32 * sizeof(uint64_t));
-    tree->storages.slots_mask = 31;
-    berth_storage *storage = bth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
-    tree->storages.count = 0;
-    REFUSED(storage, BERTH_E_UNSUPPORTED, "more than 4294967294 storages");
+    struct storage_items full = {.size = {.count = UINT32_MAX - 1, .capacity = UINT32_MAX - 1}};
+    uint64_t slots[32] = {0};
+    tree->storages.items = &full;
+    tree->storages.slots = (struct slots){.slots = slots, .mask = 31};
+    REFUSED(bth_tree_register_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3), BERTH_E_UNSUPPORTED,
+            "one list or table has more than 4294967294 items");
 }
 
 /* ---- tensors (T1, T2, T4) ---- */
@@ -435,8 +436,8 @@ Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
     cr_expect_not(cursor.good);
     cr_expect_eq(bth_cursor_u16(&cursor), 0);
     cr_expect_eq(bth_cursor_u64(&cursor), 0);
-    cr_expect_null(bth_cursor_take(&cursor, 1));
-    cr_expect_null(bth_cursor_take(&cursor, 0));
+    cr_expect_null(bth_cursor_bytes(&cursor, 1));
+    cr_expect_null(bth_cursor_bytes(&cursor, 0));
     cr_expect_eq(bth_cursor_left(&cursor), 3);
 }
 

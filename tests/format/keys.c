@@ -332,8 +332,8 @@ static void expect_two_keys(const char *a, const char *b, int filling)
 /* T3: two storages, which keep their keys. */
 static void expect_two_storages(const char *a, const char *b)
 {
-    berth_storage *first = bth_tree_meet_storage(tree, a, strlen(a), BERTH_UINT8, 1, "cpu", 3);
-    berth_storage *second = bth_tree_meet_storage(tree, b, strlen(b), BERTH_UINT8, 1, "cpu", 3);
+    berth_storage *first = bth_tree_register_storage(tree, a, strlen(a), BERTH_UINT8, 1, "cpu", 3);
+    berth_storage *second = bth_tree_register_storage(tree, b, strlen(b), BERTH_UINT8, 1, "cpu", 3);
     cr_expect_neq(first, second);
     cr_expect_eq(bth_tree_find_storage(tree, a, strlen(a)), first);
     cr_expect_eq(bth_tree_find_storage(tree, b, strlen(b)), second);

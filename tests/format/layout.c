@@ -102,7 +102,7 @@ static const struct pytorch_file large_files[] = {
 };
 
 static void check_record(const struct pytorch_file *file, const struct content *content, size_t i,
-                         bth_place *place)
+                         bth_layout_entry *place)
 {
     char name[64];
     uint64_t nbytes = content->nbytes, header_offset = i > 0 ? file->next_offsets[i - 1] : 0;
@@ -112,8 +112,9 @@ static void check_record(const struct pytorch_file *file, const struct content *
         nbytes = (uint64_t)snprintf(NULL, 0, "%u", file->of.alignment);
     if (nbytes == LARGE)
         nbytes = file->of.large_nbytes;
-    cr_assert_eq(bth_layout_place(header_offset, strlen(name), nbytes, file->of.alignment, place),
-                 0);
+    cr_assert_eq(
+        bth_layout_entry_compute(header_offset, strlen(name), nbytes, file->of.alignment, place),
+        0);
     cr_expect_eq(place->header_offset, header_offset, "%s: header at %lu", name,
                  place->header_offset);
     cr_expect_eq(place->data_offset, file->data_offsets[i], "%s: data at %lu", name,
@@ -134,7 +135,7 @@ static void check_file(const struct pytorch_file *file, const struct content *co
     uint64_t directory_nbytes = 0;
 
     for (size_t i = 0; contents[i].name; i++) {
-        bth_place place;
+        bth_layout_entry place;
         check_record(file, &contents[i], i, &place);
         directory_nbytes += bth_layout_central_nbytes(&place);
     }
@@ -154,10 +155,10 @@ Test(layout, records_lie_where_pytorch_puts_them_around_and_past_4_gib)
         check_file(&large_files[i], large_contents);
 }
 
-static bth_place placed(uint64_t cursor, uint64_t nbytes)
+static bth_layout_entry placed(uint64_t cursor, uint64_t nbytes)
 {
-    bth_place place;
-    cr_assert_eq(bth_layout_place(cursor, 10, nbytes, 64, &place), 0);
+    bth_layout_entry place;
+    cr_assert_eq(bth_layout_entry_compute(cursor, 10, nbytes, 64, &place), 0);
     return place;
 }
 
@@ -179,39 +180,40 @@ Test(layout, the_descriptor_is_wide_with_a_zip64_field_and_absent_of_empty_recor
 
 Test(layout, an_alignment_outside_1_to_65536_has_no_place)
 {
-    bth_place place;
-    cr_expect_eq(bth_layout_place(0, 10, 1, 0, &place), -1);
-    cr_expect_eq(bth_layout_place(0, 10, 1, 65537, &place), -1);
+    bth_layout_entry place;
+    cr_expect_eq(bth_layout_entry_compute(0, 10, 1, 0, &place), -1);
+    cr_expect_eq(bth_layout_entry_compute(0, 10, 1, 65537, &place), -1);
 }
 
 Test(layout, a_name_longer_than_its_16_bits_has_no_place)
 {
-    bth_place place;
-    cr_expect_eq(bth_layout_place(0, 65535, 1, 64, &place), 0);
-    cr_expect_eq(bth_layout_place(0, 65536, 1, 64, &place), -1);
+    bth_layout_entry place;
+    cr_expect_eq(bth_layout_entry_compute(0, 65535, 1, 64, &place), 0);
+    cr_expect_eq(bth_layout_entry_compute(0, 65536, 1, 64, &place), -1);
 }
 
 /* 30 + 10 + 4 = 44 bytes before the padding; the extra field has 4 + padding <= 65535 bytes. */
 Test(layout, a_padding_longer_than_its_16_bits_has_no_place)
 {
-    bth_place place;
-    cr_expect_eq(bth_layout_place(65536 + 5 - 44, 10, 1, 65536, &place), 0);
+    bth_layout_entry place;
+    cr_expect_eq(bth_layout_entry_compute(65536 + 5 - 44, 10, 1, 65536, &place), 0);
     cr_expect_eq(place.padding_nbytes, 65531);
-    cr_expect_eq(bth_layout_place(65536 + 4 - 44, 10, 1, 65536, &place), -1);
+    cr_expect_eq(bth_layout_entry_compute(65536 + 4 - 44, 10, 1, 65536, &place), -1);
 }
 
 Test(layout, an_end_beyond_63_bits_has_no_place)
 {
-    bth_place place;
+    bth_layout_entry place;
     uint64_t largest = INT64_MAX - 64 - 24;
-    cr_expect_eq(bth_layout_place(0, 10, largest - 64, 64, &place), 0);
-    cr_expect_eq(bth_layout_place(0, 10, largest + 1, 64, &place), -1);
+    cr_expect_eq(bth_layout_entry_compute(0, 10, largest - 64, 64, &place), 0);
+    cr_expect_eq(bth_layout_entry_compute(0, 10, largest + 1, 64, &place), -1);
     /* 30 + 6 + 20 + 4 bytes and 4 of padding before the data, a descriptor of 24 after it. */
-    cr_expect_eq(bth_layout_place(0, 6, largest, 64, &place), 0);
+    cr_expect_eq(bth_layout_entry_compute(0, 6, largest, 64, &place), 0);
     cr_expect_eq(place.next_offset, INT64_MAX);
-    cr_expect_eq(bth_layout_place(0, 6, largest + 1, 64, &place), -1);
-    cr_expect_eq(bth_layout_place(UINT64_MAX - 20, 10, 1, 64, &place), -1, "start wraps");
-    cr_expect_eq(bth_layout_place(UINT64_MAX - 63, 1, 1, 64, &place), -1, "padding wraps");
-    cr_expect_eq(bth_layout_place(64, 10, UINT64_MAX - 100, 64, &place), -1, "data wraps");
-    cr_expect_eq(bth_layout_place(0, 6, UINT64_MAX - 70, 64, &place), -1, "descriptor wraps");
+    cr_expect_eq(bth_layout_entry_compute(0, 6, largest + 1, 64, &place), -1);
+    cr_expect_eq(bth_layout_entry_compute(UINT64_MAX - 20, 10, 1, 64, &place), -1, "start wraps");
+    cr_expect_eq(bth_layout_entry_compute(UINT64_MAX - 63, 1, 1, 64, &place), -1, "padding wraps");
+    cr_expect_eq(bth_layout_entry_compute(64, 10, UINT64_MAX - 100, 64, &place), -1, "data wraps");
+    cr_expect_eq(bth_layout_entry_compute(0, 6, UINT64_MAX - 70, 64, &place), -1,
+                 "descriptor wraps");
 }

@@ -469,8 +469,8 @@ Test(names, that_are_too_long_are_near_none)
 Test(names, of_inert_calls_pass_their_arguments)
 {
     berth_value *a = tensor(), *state = berth_make_dict(tree), *b = tensor();
-    berth_value *call =
-        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_make_tuple(tree, &a, 1), true);
+    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, false),
+                                       berth_make_tuple(tree, &a, 1), true);
     berth_dict_set(state, "b", b);
     berth_value_set_state(call, state);
     walk(call);
@@ -480,7 +480,7 @@ Test(names, of_inert_calls_pass_their_arguments)
 
 Test(names, of_inert_calls_pass_their_items)
 {
-    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1),
+    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, false),
                                        berth_make_tuple(tree, NULL, 0), true);
     berth_value *a = tensor(), *b = tensor(), *key = berth_make_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
@@ -504,8 +504,8 @@ Test(names, of_inert_calls_pass_their_items)
 Test(names, of_what_is_called_pass_callable)
 {
     berth_value *a = tensor();
-    berth_value *inner =
-        bth_call_value(tree, bth_global(tree, "m", 1, "C", 1), berth_make_tuple(tree, &a, 1), true);
+    berth_value *inner = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, false),
+                                        berth_make_tuple(tree, &a, 1), true);
     berth_value *call = bth_call_value(tree, inner, berth_make_tuple(tree, NULL, 0), false);
     walk(call);
     expect_list("callable.0 .callable[0]\n");

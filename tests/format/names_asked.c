@@ -157,7 +157,7 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
                    berth_make_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
     berth_dict_set(root, "n", berth_make_nested(tree, nested));
     berth_dict_set(root, "c",
-                   bth_call_value(tree, bth_global(tree, "a", 1, "B", 1),
+                   bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
                                   berth_make_tuple(tree, &list, 1), false));
     cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
     walk(root);
@@ -421,7 +421,7 @@ Test(names_asked, keys_as_python_shows_them)
 
 Test(names_asked, an_inert_class_is_a_key_by_its_number)
 {
-    berth_value *class = bth_inert_global(tree, "m", 1, "C", 1);
+    berth_value *class = bth_global(tree, "m", 1, "C", 1, true);
     char wanted[40];
 
     (void)snprintf(wanted, sizeof wanted, "<m C %zu>", bth_value_id(class));
@@ -481,9 +481,10 @@ Test(names_asked, keys_of_storages_after_many_positions)
 
     for (int i = 0; i < 100; i++) {
         (void)snprintf(key, sizeof key, "%d", i);
-        cr_assert_not_null(bth_tree_meet_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
+        cr_assert_not_null(
+            bth_tree_register_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
     }
-    const berth_storage *named = bth_tree_meet_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
+    const berth_storage *named = bth_tree_register_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
     cr_expect_eq(bth_tree_find_storage(tree, "a", 1), named);
     cr_expect_eq(bth_tree_find_storage(tree, "99", 2), bth_tree_storage(tree, 99));
     cr_expect_null(bth_tree_find_storage(tree, "100", 3));

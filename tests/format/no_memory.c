@@ -57,7 +57,7 @@ static void prepare(void)
     with.indices = tensor_of(BERTH_INT64, 2, square);
     with.sizes = tensor_of(BERTH_INT64, 2, square);
     with.offsets = tensor_of(BERTH_INT64, 1, &one);
-    with.call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1),
+    with.call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
                                berth_make_tuple(tree, NULL, 0), false);
     two[0] = berth_make_str(tree, long_text, sizeof long_text - 1);
     with.long_key = berth_make_tuple(tree, two, 1);
@@ -84,8 +84,8 @@ static void prepare(void)
     X(bytearray, berth_make_bytearray(with.tree, "a", 1))                                          \
     X(empty_bytearray, bth_bytearray_from(with.tree, NULL))                                        \
     X(bytearray_of, bth_bytearray_from(with.tree, with.bytes))                                     \
-    X(global, bth_global(with.tree, "a", 1, "b", 1))                                               \
-    X(inert_global, bth_inert_global(with.tree, "a", 1, "b", 1))                                   \
+    X(global, bth_global(with.tree, "a", 1, "b", 1, false))                                        \
+    X(inert_global, bth_global(with.tree, "a", 1, "b", 1, true))                                   \
     X(list, berth_make_list(with.tree))                                                            \
     X(tuple, berth_make_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))             \
     X(dict, berth_make_dict(with.tree))                                                            \
@@ -113,8 +113,8 @@ static void prepare(void)
     X(storage, berth_make_storage(                                                                 \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
     X(met_storage,                                                                                 \
-      berth_make_storage(with.tree, bth_tree_meet_storage(with.tree, "a_long_key_of_it", 16,       \
-                                                          BERTH_UINT8, 1, "cuda:0", 6)))           \
+      berth_make_storage(with.tree, bth_tree_register_storage(with.tree, "a_long_key_of_it", 16,   \
+                                                              BERTH_UINT8, 1, "cuda:0", 6)))       \
     /* and what changes one */                                                                     \
     X(append, berth_list_append(with.empty, with.text) == 0 ? with.empty : NULL)                   \
     X(set_key, berth_dict_set(with.ordered, "key", with.text) == 0 ? with.ordered : NULL)          \
@@ -391,8 +391,8 @@ static berth_value *make_named(berth_tree *tree)
     berth_dict_set_value(root, berth_make_float(tree, 2.5),
                          sparse); /* only its own name needs memory */
     set(root, "call",
-        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1), berth_make_tuple(tree, &state, 1),
-                       false));
+        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
+                       berth_make_tuple(tree, &state, 1), false));
     return root;
 }
 

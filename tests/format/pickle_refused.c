@@ -124,7 +124,7 @@ Test(pickle_refused, more_objects_than_can_be_numbered)
     cr_expect_str_eq(error.message,
                      "data.pkl: more objects than a pickle of protocol 2 can number");
     cr_expect_eq(slot, 0);
-    cr_expect_eq(emitter.nbytes, 0);
+    cr_expect_eq(emitter.out.nbytes, 0);
 }
 
 /* Bytes above 127 are two each as text. */
@@ -139,5 +139,5 @@ Test(pickle_refused, text_that_is_too_long)
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "data.pkl: text of 4294967296 bytes: pickle protocol 2 holds "
                                     "at most 4294967295");
-    cr_expect_eq(emitter.nbytes, 0);
+    cr_expect_eq(emitter.out.nbytes, 0);
 }

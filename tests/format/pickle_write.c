@@ -279,7 +279,7 @@ Test(pickle_write, memo_numbers_beyond_a_byte)
 
 Test(pickle_write, inert_calls_are_written_back)
 {
-    berth_value *class = bth_global(tree, "a.b", 3, "C", 1);
+    berth_value *class = bth_global(tree, "a.b", 3, "C", 1, false);
     berth_value *one = berth_make_int(tree, 1);
     berth_value *list = berth_make_list(tree);
     berth_value *made =
@@ -300,7 +300,7 @@ Test(pickle_write, classes_of_one_name_in_many_modules)
     size_t nbytes = 6;
     for (int i = 0; i < 100; i++) {
         int n = snprintf(module, sizeof module, "m%d", i);
-        add(list, add(list, bth_global(tree, module, (size_t)n, "C", 1)));
+        add(list, add(list, bth_global(tree, module, (size_t)n, "C", 1, false)));
         nbytes += (size_t)snprintf(expected + nbytes, sizeof expected - nbytes, "c%s\nC\nq%ch%c",
                                    module, i + 1, i + 1);
     }

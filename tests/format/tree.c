@@ -176,7 +176,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     _Alignas(8) static char given[GIVEN_NBYTES];
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
-    bth_tree_give(tree, given, sizeof given);
+    bth_tree_set_memory(tree, given, sizeof given);
     berth_value *dict = berth_make_dict(tree);
     fill_dict(tree, dict, 0, FEW);
     cr_expect_eq(test_memory_seen().n_allocations, 1, "the tree itself");
@@ -195,7 +195,7 @@ Test(tree, what_is_too_little_for_a_block_is_not_used)
 {
     _Alignas(8) static char given[20];
     berth_tree *tree = berth_tree_new(NULL);
-    bth_tree_give(tree, given, sizeof given);
+    bth_tree_set_memory(tree, given, sizeof given);
     char text[2000];
     memset(text, 'a', sizeof text);
     cr_expect(berth_make_str(tree, text, sizeof text));
@@ -219,7 +219,7 @@ static berth_value *build(berth_tree *tree)
         berth_value *items[2] = {berth_make_str(tree, text, (size_t)i * 5),
                                  berth_make_int(tree, i)};
         berth_dict_set_value(dict, berth_make_tuple(tree, items, 2), list);
-        bth_tree_meet_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
+        bth_tree_register_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
         berth_list_append(list, test_tensor(tree, BERTH_FLOAT32, data, 1, shape));
     }
     berth_value_set_state(dict, bth_set_from(tree, berth_make_list(tree)));
@@ -277,7 +277,7 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
 
 static berth_storage *meet(berth_tree *tree, const char *key, berth_dtype dtype, uint64_t nbytes)
 {
-    return bth_tree_meet_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
+    return bth_tree_register_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
 }
 
 Test(tree, storages_are_met_by_key_in_order)
@@ -392,8 +392,8 @@ Test(tree, storage_keys_and_locations_are_bounded)
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         berth_tree *tree = berth_tree_new(NULL);
         const berth_storage *made =
-            bth_tree_meet_storage(tree, rows[i].key, rows[i].key_nbytes, BERTH_UINT8, 1,
-                                  rows[i].location, rows[i].location_nbytes);
+            bth_tree_register_storage(tree, rows[i].key, rows[i].key_nbytes, BERTH_UINT8, 1,
+                                      rows[i].location, rows[i].location_nbytes);
         cr_expect_eq(made != NULL, rows[i].message == NULL);
         expect_error(tree, made ? 0 : BERTH_E_UNSUPPORTED, made ? "" : rows[i].message);
         berth_tree_free(tree);

@@ -341,7 +341,8 @@ Test(value, globals_and_calls)
 {
     const char *module, *name;
     size_t nbytes;
-    berth_value *global = bth_global(tree, "a.b", 3, "Class", 5), *item = berth_make_int(tree, 1);
+    berth_value *global = bth_global(tree, "a.b", 3, "Class", 5, false),
+                *item = berth_make_int(tree, 1);
     cr_assert_str_eq(berth_as_text(global, &nbytes), "a.b Class");
     cr_assert_eq(nbytes, 9);
     bth_value_global(global, &module, &name);

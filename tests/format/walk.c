@@ -126,7 +126,7 @@ Test(walk, parts_of_tensors_and_objects_are_walked)
     const int64_t two[] = {1, 1}, one = 1;
     berth_value *parts[] = {longs(2, two), longs(1, &one)}, *root = berth_make_list(tree);
     berth_value *item = text("x"), *set = berth_make_set(tree);
-    berth_value *call = bth_call_value(tree, bth_inert_global(tree, "m", 1, "C", 1),
+    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, true),
                                        berth_make_tuple(tree, &item, 1), false);
     events seen = {.lines = ""};
 

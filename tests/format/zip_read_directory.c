@@ -39,11 +39,11 @@ Test(zip_directory, entries_are_read_with_all_their_facts)
 Test(zip_directory, zip64_fields_give_what_32_bits_cannot_hold)
 {
     uint8_t bytes[46 + 8 + 28];
-    bth_place place;
+    bth_layout_entry place;
     bth_zip_directory directory;
     berth_error error;
     bth_error_clear(&error);
-    cr_assert_eq(bth_layout_place(0x100000007, 8, 0x200000009, 64, &place), 0);
+    cr_assert_eq(bth_layout_entry_compute(0x100000007, 8, 0x200000009, 64, &place), 0);
     cr_assert_eq(bth_layout_central_nbytes(&place), sizeof bytes);
     bth_zip_write_central(&place, "m/data/0", 0, bytes);
     const bth_zip_end end = {place.next_offset, sizeof bytes, 1};

@@ -32,11 +32,11 @@ Test(zip_local, a_header_tells_its_facts)
 Test(zip_local, a_header_tells_the_size_in_its_zip64_field)
 {
     uint8_t bytes[128];
-    bth_place place;
+    bth_layout_entry place;
     bth_zip_local local;
     berth_error error;
     bth_error_clear(&error);
-    cr_assert_eq(bth_layout_place(0x100000007, 8, 0x100000005, 64, &place), 0);
+    cr_assert_eq(bth_layout_entry_compute(0x100000007, 8, 0x100000005, 64, &place), 0);
     bth_zip_write_local(&place, "m/data/0", bytes);
     cr_assert_eq(bth_zip_read_local(bytes, place.data_offset - place.header_offset,
                                     place.header_offset, &local, &error),
@@ -64,12 +64,12 @@ Test(zip_local, a_header_tells_the_sizes_of_its_saturated_fields)
 /* Without bit 3 a size of 0 is one. */
 Test(zip_local, a_header_of_an_empty_record_has_no_other_size)
 {
-    bth_place place;
+    bth_layout_entry place;
     uint8_t bytes[64];
     bth_zip_local local;
     berth_error error;
     bth_error_clear(&error);
-    cr_assert_eq(bth_layout_place(0x100000000, 8, 0, 1, &place), 0);
+    cr_assert_eq(bth_layout_entry_compute(0x100000000, 8, 0, 1, &place), 0);
     bth_zip_write_local(&place, "m/data/0", bytes);
     cr_assert_eq(bth_zip_read_local(bytes, sizeof bytes, place.header_offset, &local, &error), 0);
     cr_expect_eq(local.nbytes, 0);
@@ -217,9 +217,9 @@ static int counted_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t
 }
 
 /* What the layout alone expects of a record "archive/data/0" of 6 bytes at the file's begin. */
-static bth_zip_entry placed_entry(bth_place *place, uint8_t bytes[128])
+static bth_zip_entry placed_entry(bth_layout_entry *place, uint8_t bytes[128])
 {
-    cr_assert_eq(bth_layout_place(0, 14, 6, 64, place), 0);
+    cr_assert_eq(bth_layout_entry_compute(0, 14, 6, 64, place), 0);
     bth_zip_write_local(place, "archive/data/0", bytes);
     bth_zip_write_descriptor(place, 0x12345678, bytes + place->data_offset + 6);
     return (bth_zip_entry){.flags = BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR,
@@ -231,7 +231,7 @@ static bth_zip_entry placed_entry(bth_place *place, uint8_t bytes[128])
 
 Test(zip_record, what_the_layout_expects_is_checked_without_a_directory)
 {
-    bth_place place;
+    bth_layout_entry place;
     uint8_t bytes[128] = "";
     bth_zip_entry entry = placed_entry(&place, bytes), other = entry;
     counted asked = {.part = {bytes, 0, place.next_offset}};
@@ -251,7 +251,7 @@ Test(zip_record, what_the_layout_expects_is_checked_without_a_directory)
 
 Test(zip_record, what_the_callback_returns_ends_the_check)
 {
-    bth_place place;
+    bth_layout_entry place;
     uint8_t bytes[128] = "";
     bth_zip_entry entry = placed_entry(&place, bytes);
     berth_error error;
@@ -277,6 +277,18 @@ Test(zip_record, without_bit_3_no_descriptor_is_asked_for)
     bth_error_clear(&error);
     cr_expect_eq(bth_zip_check_record_descriptor(&input, 0, &entry, &error), 0);
     cr_expect_eq(entry.end_offset, 46);
+}
+
+/* ---- Z7 ---- */
+
+Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
+{
+    test_zip zip = test_zip_small();
+    /* 64 bytes of padding more than there is room for; the next header is at 277. */
+    test_zip_put(&zip, zip.header_at[2] + LOCAL_EXTRA_NBYTES, 68, 2);
+    test_zip_put(&zip, zip.extra_at[2] + 2, 64, 2);
+    expect_refused(zip, BERTH_E_ARCHIVE,
+                   "data/0 at byte 320: its 5 bytes reach into what begins at byte 277");
 }
 
 /* ---- Z10: CRCs ---- */

@@ -133,12 +133,12 @@ Test(zip_names, many_names_that_are_nearly_equal_take_no_longer, .timeout = 20)
     static uint8_t bytes[N_NAMES * (BTH_ZIP_CENTRAL_NBYTES + NAME_NBYTES)];
     char name[NAME_NBYTES + 1] = "m/";
     bth_zip_directory directory;
-    bth_place place = {0};
+    bth_layout_entry place = {0};
     berth_error error;
     for (size_t i = 0; i < N_NAMES; i++) {
         for (size_t bit = 0; bit < 16; bit++)
             name[2 + bit] = "@`"[i >> bit & 1];
-        cr_assert_eq(bth_layout_place(place.next_offset, NAME_NBYTES, 1, 1, &place), 0);
+        cr_assert_eq(bth_layout_entry_compute(place.next_offset, NAME_NBYTES, 1, 1, &place), 0);
         bth_zip_write_central(&place, name, 0, bytes + i * (sizeof bytes / N_NAMES));
     }
     const bth_zip_end end = {place.next_offset, sizeof bytes, N_NAMES};

@@ -97,10 +97,10 @@ Test(zip_write, headers_have_pytorchs_bytes)
 {
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         const struct record *record = &records[i];
-        bth_place place;
+        bth_layout_entry place;
         uint8_t bytes[512];
-        cr_assert_eq(bth_layout_place(record->header_offset, strlen(record->name), record->nbytes,
-                                      64, &place),
+        cr_assert_eq(bth_layout_entry_compute(record->header_offset, strlen(record->name),
+                                              record->nbytes, 64, &place),
                      0);
         bth_zip_write_local(&place, record->name, bytes);
         expect_bytes(bytes, place.data_offset - place.header_offset, record->local, "local header",
@@ -149,9 +149,9 @@ Test(zip_write, end_records_saturate_what_their_classic_fields_cannot_hold)
 /* A header at 0xFFFFFFFF is the first whose offset goes to the zip64 field. */
 Test(zip_write, the_first_saturated_offset_is_written_in_full)
 {
-    bth_place place;
+    bth_layout_entry place;
     uint8_t bytes[128];
-    cr_assert_eq(bth_layout_place(0xFFFFFFFF, 1, 0, 1, &place), 0);
+    cr_assert_eq(bth_layout_entry_compute(0xFFFFFFFF, 1, 0, 1, &place), 0);
     bth_zip_write_central(&place, "a", 0, bytes);
     expect_bytes(bytes + 42, 17,
                  "ffffffff"
@@ -163,9 +163,9 @@ Test(zip_write, the_first_saturated_offset_is_written_in_full)
 
 Test(zip_write, an_empty_name_reads_nothing_of_its_pointer)
 {
-    bth_place place;
+    bth_layout_entry place;
     uint8_t bytes[64];
-    cr_assert_eq(bth_layout_place(0, 0, 1, 1, &place), 0);
+    cr_assert_eq(bth_layout_entry_compute(0, 0, 1, 1, &place), 0);
     bth_zip_write_local(&place, NULL, bytes);
     expect_bytes(bytes + 26, 8,
                  "00000400"

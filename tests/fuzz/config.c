@@ -141,9 +141,10 @@ static void check_values(const char *text)
 {
     berth_error error;
 
-    for (size_t i = 0; i < berth_config_count(); i++) {
+    for (size_t i = 0; berth_config_name(i); i++) {
         berth_option option;
-        MUST(berth_config_at(i, &option, &error) == 0, "%s", error.message);
+        MUST(berth_config_describe(berth_config_name(i), &option, &error) == 0, "%s",
+             error.message);
         int result = berth_config_set(option.name, text, &error);
         check_result(result, &error);
         if (result == 0) {

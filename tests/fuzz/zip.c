@@ -175,9 +175,8 @@ static bool check_archive(const uint8_t *bytes, size_t nbytes, const char *optio
          nbytes);
     bool is_plain = archive && (has_looked ? check_plain(bytes, nbytes, &parts, AT_HEADERS)
                                            : take_apart(bytes, nbytes, &parts) && parts.is_whole);
-    for (size_t i = 0; archive && i < berth_archive_count(archive); i++) {
-        berth_record record, found;
-        MUST(berth_archive_at(archive, i, &record) == 0, "%zu", i);
+    berth_record record, found;
+    for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         MUST(berth_archive_find(archive, record.name, &found, &error) == 0 &&
                  found.offset == record.offset && found.nbytes == record.nbytes,
              "%s: %s", record.name, error.message);

@@ -26,12 +26,12 @@ def declare(name, result, *arguments):
     function.restype, function.argtypes = result, arguments
 
 
+INFO = berth.structure("berth_archive_info")
 RECORD, ERROR = c.POINTER(berth.Record), berth.ERROR
-declare("berth_archive_open_source", c.c_int, c.POINTER(berth.Source), c.c_void_p,
-        c.POINTER(c.c_void_p), ERROR)
+declare("berth_archive_open", c.c_int, c.POINTER(berth.Source), c.c_void_p, c.POINTER(c.c_void_p),
+        ERROR)
 declare("berth_archive_close", None, c.c_void_p)
-declare("berth_archive_name", c.c_char_p, c.c_void_p)
-declare("berth_archive_count", c.c_size_t, c.c_void_p)
+declare("berth_archive_get_info", c.c_int, c.c_void_p, c.POINTER(INFO))
 declare("berth_archive_at", c.c_int, c.c_void_p, c.c_size_t, RECORD)
 declare("berth_archive_read", c.c_int, c.c_void_p, RECORD, c.c_void_p, c.c_size_t, c.c_uint64,
         ERROR)
@@ -51,11 +51,12 @@ def ours(content):
     error, archive, record = berth.Error(), c.c_void_p(), berth.Record()
     source = berth.Source(kind=berth.SOURCES["MEMORY"], fd=-1, nbytes=len(content),
                           bytes=c.cast(content, c.c_void_p))
-    if LIBRARY.berth_archive_open_source(c.byref(source), None, c.byref(archive),
-                                         c.byref(error)) < 0:
+    if LIBRARY.berth_archive_open(c.byref(source), None, c.byref(archive), c.byref(error)) < 0:
         return None
-    listed, top = {}, LIBRARY.berth_archive_name(archive).decode()
-    for i in range(LIBRARY.berth_archive_count(archive)):
+    info = INFO()
+    LIBRARY.berth_archive_get_info(archive, c.byref(info))
+    listed, top = {}, info.name.decode()
+    for i in range(info.n_records):
         LIBRARY.berth_archive_at(archive, i, c.byref(record))
         small = record.nbytes <= MOST_NBYTES
         listed[f"{top}/{record.name.decode()}"] = (record.nbytes,

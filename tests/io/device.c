@@ -326,7 +326,7 @@ DEVICE_TEST(one_name_is_one_handle)
     *strchr(kind, ':') = '\0';
     expect_good(bth_device_open(kind, &again, &error));
     cr_expect_eq(again, device);
-    cr_expect(bth_device_is_akin(again, device));
+    cr_expect(bth_device_is_same_kind(again, device));
 }
 
 /* ---- what names no device ---- */

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "io/device_copy.h"
+#include "io/staging.h"
 
 #define ROOM 1024
 

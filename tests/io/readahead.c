@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The device's window: found for disks, partitions and what has no disk. */
-#include "io/readahead.h"
+#include "io/page_cache.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

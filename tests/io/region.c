@@ -7,7 +7,6 @@
 #include <linux/mempolicy.h>
 #include <string.h>
 
-#include "io/pages.h"
 #include "io/syscalls.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/support.h"

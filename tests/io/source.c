@@ -29,24 +29,29 @@ static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offse
 static const berth_source of_caller = {
     .nbytes = NBYTES, .name = "store://bucket/model", .read = read_bytes, .context = file_bytes};
 
-/* Opens the same bytes in one of four ways. */
-static int open_by(int way, bth_reader *reader)
+static int open_source(berth_source source, bth_reader *reader)
+{
+    return bth_reader_open_source(&source, reader, &error);
+}
+
+/* Opens the same bytes by one of four kinds of sources. */
+static int open_by(int kind, bth_reader *reader)
 {
     int status, fd;
 
-    switch (way) {
+    switch (kind) {
     case 0:
-        return bth_reader_open_path(path, reader, &error);
+        return open_source(berth_from_path(path), reader);
     case 1:
         fd = open(path, O_RDONLY | O_CLOEXEC);
-        status = bth_reader_open_fd(fd, reader, &error);
+        status = open_source(berth_from_fd(fd), reader);
         cr_assert(status < 0 || reader->fd != fd);
         (void)close(fd); /* the reader has its own */
         return status;
     case 2:
-        return bth_reader_open_memory(file_bytes, NBYTES, reader, &error);
+        return open_source(berth_from_memory(file_bytes, NBYTES), reader);
     default:
-        return bth_reader_open_source(&of_caller, reader, &error);
+        return open_source(of_caller, reader);
     }
 }
 
@@ -55,8 +60,8 @@ Test(source, of_any_kind_gives_the_same_bytes_and_counts)
     uint8_t found[NBYTES];
     bth_reader reader;
 
-    for (int way = 0; way < 4; way++) {
-        cr_assert_eq(open_by(way, &reader), 0, "%s", error.message);
+    for (int kind = 0; kind < 4; kind++) {
+        cr_assert_eq(open_by(kind, &reader), 0, "%s", error.message);
         cr_assert_eq(reader.nbytes, NBYTES);
         cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), 0);
         cr_assert_arr_eq(found, file_bytes, NBYTES);
@@ -75,8 +80,8 @@ Test(source, never_gives_bytes_beyond_its_end)
     uint8_t found[16];
     bth_reader reader;
 
-    for (int way = 0; way < 4; way++) {
-        cr_assert_eq(open_by(way, &reader), 0);
+    for (int kind = 0; kind < 4; kind++) {
+        cr_assert_eq(open_by(kind, &reader), 0);
         error = (berth_error){0};
         cr_assert_eq(bth_reader_read(&reader, found, 16, NBYTES - 15, &error), BERTH_E_TRUNCATED);
         cr_assert_str_eq(error.message,
@@ -100,17 +105,17 @@ Test(source, has_a_name_for_messages)
     cr_assert_eq(open_by(0, &reader), 0);
     cr_assert_str_eq(reader.name, path);
     bth_reader_close(&reader);
-    cr_assert_eq(bth_reader_open_memory("", 1, &reader, &error), 0);
+    cr_assert_eq(open_source(berth_from_memory("", 1), &reader), 0);
     cr_assert_str_eq(reader.name, "memory");
     bth_reader_close(&reader);
-    cr_assert_eq(bth_reader_open_source(&of_caller, &reader, &error), 0);
+    cr_assert_eq(open_source(of_caller, &reader), 0);
     cr_assert_str_eq(reader.name, "store://bucket/model");
     bth_reader_close(&reader);
-    cr_assert_eq(bth_reader_open_source(&nameless, &reader, &error), 0);
+    cr_assert_eq(open_source(nameless, &reader), 0);
     cr_assert_str_eq(reader.name, "source");
     bth_reader_close(&reader);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    cr_assert_eq(bth_reader_open_fd(fd, &reader, &error), 0);
+    cr_assert_eq(open_source(berth_from_fd(fd), &reader), 0);
     (void)snprintf(name, sizeof name, "descriptor %d", fd);
     cr_assert_str_eq(reader.name, name);
     bth_reader_close(&reader);
@@ -122,7 +127,7 @@ Test(source, of_the_caller_that_fails_is_told_with_its_errno)
     uint8_t found[10];
     bth_reader reader;
 
-    cr_assert_eq(bth_reader_open_source(&of_caller, &reader, &error), 0);
+    cr_assert_eq(open_source(of_caller, &reader), 0);
     result_of_read = ETIMEDOUT;
     cr_assert_eq(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
     cr_assert_str_eq(error.message,
@@ -175,25 +180,24 @@ Test(source, that_cannot_be_opened_leaves_nothing)
     bth_reader reader;
     int ends[2];
 
-    cr_assert_eq(bth_reader_open_path(folder, &reader, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_assert_eq(open_source(berth_from_path(folder), &reader), BERTH_E_NOT_CHECKPOINT);
     expect_closed(&reader);
     error = (berth_error){0};
-    cr_assert_eq(bth_reader_open_fd(-1, &reader, &error), BERTH_E_SYSTEM);
+    cr_assert_eq(open_source(berth_from_fd(-1), &reader), BERTH_E_SYSTEM);
     cr_assert_str_eq(error.message, "cannot be duplicated: Bad file descriptor");
     expect_closed(&reader);
     cr_assert_eq(pipe(ends), 0);
     error = (berth_error){0};
-    cr_assert_eq(bth_reader_open_fd(ends[0], &reader, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_assert_eq(open_source(berth_from_fd(ends[0]), &reader), BERTH_E_NOT_CHECKPOINT);
     cr_assert_str_eq(error.message, "is not a regular file");
     expect_closed(&reader);
     (void)close(ends[0]);
     (void)close(ends[1]);
     error = (berth_error){0};
-    cr_assert_eq(bth_reader_open_memory(NULL, 4, &reader, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(open_source(berth_from_memory(NULL, 4), &reader), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "4 bytes at address NULL");
     error = (berth_error){0};
-    cr_assert_eq(bth_reader_open_source(&(berth_source){.nbytes = 4}, &reader, &error),
-                 BERTH_E_ARGUMENT);
+    cr_assert_eq(open_source((berth_source){.nbytes = 4}, &reader), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "has no read function");
     expect_closed(&reader);
 }
@@ -203,10 +207,10 @@ Test(source, that_finds_no_memory_says_so_w6)
     bth_reader reader;
 
     test_memory_watch();
-    for (int way = 0; way < 4; way++) {
+    for (int kind = 0; kind < 4; kind++) {
         test_memory_refuse(1, false);
         error = (berth_error){0};
-        cr_assert_eq(open_by(way, &reader), BERTH_E_MEMORY);
+        cr_assert_eq(open_by(kind, &reader), BERTH_E_MEMORY);
         expect_closed(&reader);
     }
     cr_assert_eq(test_memory_seen().live_nbytes, 0);

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "config/error.h"
-#include "io/pages.h"
+#include "io/region.h"
 #include "io/syscalls.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/support.h"
@@ -217,14 +217,14 @@ STAGING_TEST(a_bound_of_memory_is_kept)
 {
     bth_staging_need need = {.buffer_nbytes = PAGE,
                              .n_buffers = 5,
-                             .most_nbytes = 3 * PAGE + PAGE / 2,
+                             .max_nbytes = 3 * PAGE + PAGE / 2,
                              .is_pinned = true};
     bth_staging ring;
 
     expect_good(bth_staging_open(device, &need, &ring, &error));
     cr_expect_eq(ring.n_buffers, 3);
     bth_staging_close(&ring);
-    need.most_nbytes = PAGE - 1;
+    need.max_nbytes = PAGE - 1;
     cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message, "a staging buffer takes 2097152 bytes, io.memory_nbytes leaves "
                                     "2097151 (1 bytes missing)");

@@ -37,7 +37,7 @@ static int open_records(const char *options, berth_archive **archive, berth_erro
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
     cr_assert_eq(berth_config_apply(config, options, NULL), 0);
-    int result = berth_archive_open(path, &call, archive, error);
+    int result = berth_archive_open(FROM_PATH(path), &call, archive, error);
     berth_config_free(config);
     return result;
 }
@@ -55,12 +55,14 @@ Test(archive, lists_its_records_with_their_places)
 {
     berth_archive *archive;
     berth_record record;
+    berth_archive_info info;
     berth_error error;
 
     write_sample(true, NULL);
     cr_assert_eq(open_records("load.check=none", &archive, &error), 0, "%s", error.message);
-    cr_expect_str_eq(berth_archive_name(archive), "sample");
-    cr_expect_eq(berth_archive_count(archive), 9);
+    cr_assert_eq(berth_archive_get_info(archive, &info), 0);
+    cr_expect_str_eq(info.name, "sample");
+    cr_expect_eq(info.n_records, 9);
     cr_assert_eq(berth_archive_at(archive, 4, &record), 0);
     cr_expect_str_eq(record.name, "data/0");
     cr_expect_eq(record.nbytes, 24);
@@ -108,7 +110,8 @@ static berth_archive *open_fixture(const char *name)
     char fixture[128];
 
     (void)snprintf(fixture, sizeof fixture, "tests/data/%s", name);
-    cr_assert_eq(berth_archive_open(fixture, NULL, &archive, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_archive_open(FROM_PATH(fixture), NULL, &archive, &error), 0, "%s",
+                 error.message);
     return archive;
 }
 
@@ -157,7 +160,8 @@ static void expect_no_archive(const void *bytes, size_t nbytes, const char *mess
     berth_error error;
 
     test_write_file(path, bytes, nbytes);
-    cr_expect_eq(berth_archive_open(path, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_expect_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error),
+                 BERTH_E_NOT_CHECKPOINT);
     cr_expect_null(archive);
     cr_expect_str_eq(text_of(&error), message, "%s", error.message);
 }

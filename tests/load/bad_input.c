@@ -46,7 +46,7 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_eq(berth_open(what, NULL, &checkpoint, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(checkpoint);
-    cr_expect_eq(berth_archive_open(what, NULL, &archive, &error), code);
+    cr_expect_eq(berth_archive_open(FROM_PATH(what), NULL, &archive, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(archive);
     cr_expect_eq(test_verify(what, NULL, NULL, NULL, NULL, &error), code);
@@ -312,7 +312,7 @@ Test(bad_input, ranges_outside)
     cr_expect_eq(berth_tensor_read(NULL, tensor, 0, 1, few, &error), BERTH_E_ARGUMENT);
     berth_close(checkpoint);
 
-    cr_assert_eq(berth_archive_open(path, NULL, &archive, &error), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0);
     cr_assert_eq(berth_archive_find(archive, "data/0", &record, &error), 0);
     cr_expect_eq(berth_archive_read(archive, &record, few, 24, 0, &error), 0);
     cr_expect_eq(berth_archive_read(archive, &record, few, 25, 0, &error), BERTH_E_ARGUMENT);

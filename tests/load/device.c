@@ -427,7 +427,8 @@ Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
     save_small();
     memset(before, 0xa5, sizeof before);
     cr_assert_eq(berth_device_memory_new("simulated:0", sizeof before, &address, &error), 0);
-    cr_assert_eq(berth_device_memory_write("simulated:0", address, before, sizeof before, &error),
+    cr_assert_eq(berth_device_memory_copy("simulated:0", address, before, sizeof before,
+                                          BERTH_TO_DEVICE, &error),
                  0);
     open_as("");
     cr_assert_eq(berth_choose(checkpoint,
@@ -440,7 +441,9 @@ Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
         memcpy(before + (small_at(i)->storage->offset - small_at(0)->storage->offset), small[i],
                100);
     }
-    cr_assert_eq(berth_device_memory_read("simulated:0", address, got, sizeof got, &error), 0);
+    cr_assert_eq(berth_device_memory_copy("simulated:0", address, got, sizeof got,
+                                          BERTH_FROM_DEVICE, &error),
+                 0);
     cr_expect_eq(memcmp(got, before, sizeof got), 0);
     berth_device_memory_free("simulated:0", address);
 }

@@ -168,8 +168,8 @@ Test(device_ready, kernels_that_are_not_told_of_overwrite_what_was_loaded)
     expect_bytes(kernels[0].device, kernels[0].address, kernels[0].part);
     let_go();
     wait_for_all();
-    cr_assert_eq(berth_device_memory_read(kernels[0].device, kernels[0].address, bytes,
-                                          sizeof bytes, &error),
+    cr_assert_eq(berth_device_memory_copy(kernels[0].device, kernels[0].address, bytes,
+                                          sizeof bytes, BERTH_FROM_DEVICE, &error),
                  0);
     for (size_t i = 0; i < sizeof bytes; i++)
         cr_expect_eq(bytes[i], PATTERN);
@@ -277,9 +277,9 @@ Test(device_ready, a_load_that_fails_ends_its_copies_before_it_comes_back)
     cr_assert_eq(pthread_create(&thread, NULL, let_go_late, NULL), 0);
     cr_expect_eq(berth_load(checkpoint, &large, NULL, &error), BERTH_E_CALLBACK);
     bth_error_clear(&error);
-    cr_assert_eq(
-        berth_device_memory_write("simulated:0", kernels[0].address, words[1], MOST_NBYTES, &error),
-        0);
+    cr_assert_eq(berth_device_memory_copy("simulated:0", kernels[0].address, words[1], MOST_NBYTES,
+                                          BERTH_TO_DEVICE, &error),
+                 0);
     pthread_join(thread, NULL);
     wait_for_all();
     expect_bytes("simulated:0", kernels[0].address, 1);

@@ -52,7 +52,7 @@ static int open_flaky(const struct file *file, struct flaky *flaky, const char *
     cr_assert_eq(berth_config_apply(config, text, NULL), 0, "%s", text);
     test_memory_watch();
     test_memory_refuse(flaky->refused_at, false);
-    int result = records ? berth_archive_open_source(&source, &call, &archive, error)
+    int result = records ? berth_archive_open(&source, &call, &archive, error)
                          : berth_open_source(&source, &call, &checkpoint, error);
     cr_assert_eq(result < 0, checkpoint == NULL && archive == NULL);
     berth_close(checkpoint);

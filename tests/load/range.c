@@ -194,7 +194,8 @@ Test(range, of_a_record_is_read_in_the_same_way)
         (void)snprintf(options, sizeof options, "debug=off io.threads=4 io.chunk_nbytes=65536 %s",
                        ways[i]);
         cr_assert_eq(berth_config_patch(options, NULL), 0);
-        cr_assert_eq(berth_archive_open(path, NULL, &archive, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0, "%s",
+                     error.message);
         cr_assert_eq(berth_config_unpatch(NULL), 0);
         cr_assert_eq(berth_archive_find(archive, "data/3", &record, &error), 0);
         count_reads();

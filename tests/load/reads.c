@@ -193,8 +193,7 @@ static size_t requests_of_archive(const uint8_t *bytes, size_t nbytes)
     char data[4], *end;
 
     cr_assert_eq(berth_config_apply(config, "debug=off load.check=directory", NULL), 0);
-    cr_assert_eq(berth_archive_open_source(&source, &call, &archive, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(berth_archive_open(&source, &call, &archive, &error), 0, "%s", error.message);
     size_t n_reads = counted.n_reads;
     cr_assert_eq(berth_archive_find(archive, ".format_version", &record, &error), 0);
     cr_assert_leq(record.nbytes, 3);

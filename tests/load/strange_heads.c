@@ -171,7 +171,8 @@ Test(strange_heads, data_pkl_with_a_zip64_field)
     struct archive archive = sample();
     struct lie lie = {.record = ".format_version", .gap = 8};
     const struct record *pickle = find_record(&archive, "data.pkl");
-    const bth_place place = {.nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
+    const bth_layout_entry place = {
+        .nbytes = pickle->nbytes, .zip64_nbytes = 12, .descriptor_nbytes = 24};
     size_t nbytes;
     uint8_t *file = build(&archive, 64, true, &lie, &nbytes);
 

@@ -2,6 +2,7 @@
 """libberth through ctypes: only what berth.h declares, with the same names."""
 
 import ctypes as c
+import math
 import os
 import re
 
@@ -80,22 +81,7 @@ class Tensor(c.Structure):
 class NamedTensor(c.Structure):
     _fields_ = [("name", c.c_char_p), ("path", c.c_char_p), ("tensor", c.POINTER(Tensor)),
                 ("value", c.c_void_p), ("offset", c.c_uint64), ("parameter", c.c_bool),
-                ("requires_grad", c.c_bool)]
-
-
-class Record(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("nbytes", c.c_uint64), ("header_offset", c.c_uint64),
-                ("offset", c.c_uint64), ("crc32", c.c_uint32), ("method", c.c_uint16),
-                ("reserved", c.c_uint64 * 2)]
-
-
-class Info(c.Structure):
-    _fields_ = [("archive", c.c_char_p), ("container", c.c_char_p), ("format_version", c.c_int64),
-                ("storage_alignment", c.c_int64), ("byteorder", c.c_char_p),
-                ("byteorder_recorded", c.c_bool), ("nbytes", c.c_uint64),
-                ("storages_nbytes", c.c_uint64), ("n_records", c.c_size_t),
-                ("n_unknown_records", c.c_size_t), ("n_storages", c.c_size_t),
-                ("n_tensors", c.c_size_t), ("n_crc32", c.c_size_t), ("calculated_offsets", c.c_bool)]
+                ("requires_grad", c.c_bool), ("reserved", c.c_uint64 * 4)]
 
 
 def structure(name):
@@ -103,7 +89,8 @@ def structure(name):
     body = re.search(rf"typedef struct {name} {{\n(.*?)\n}} {name};", HEADER, re.DOTALL)[1]
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
     numbers = {"double": c.c_double, "bool": c.c_bool, "size_t": c.c_size_t,
-               "uint64_t": c.c_uint64, "int64_t": c.c_int64, "uint32_t": c.c_uint32}
+               "uint64_t": c.c_uint64, "int64_t": c.c_int64, "uint32_t": c.c_uint32,
+               "uint16_t": c.c_uint16}
     fields = []
     for declaration in body.split(";"):
         words = declaration.replace("*", " * ").replace(",", " ").split()
@@ -122,6 +109,7 @@ def structure(name):
 Stats, Call = structure("berth_stats"), structure("berth_params")
 PrefetchStats = structure("berth_prefetch_stats")
 StorageInfo = structure("berth_storage_info")
+Info, Record = structure("berth_info"), structure("berth_record")
 
 WRITE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t, c.c_uint64)
 
@@ -197,8 +185,7 @@ DECLARATIONS = {
     # devices
     "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),
     "berth_device_memory_free": (None, [TEXT, c.c_size_t]),
-    "berth_device_memory_write": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
-    "berth_device_memory_read": (INT, [TEXT, c.c_size_t, P, SIZE, ERROR]),
+    "berth_device_memory_copy": (INT, [TEXT, c.c_size_t, P, SIZE, INT, ERROR]),
     "berth_choose": (INT, [P, P, SIZE, ERROR]),
     "berth_tensor_device_address": (INT, [P, c.POINTER(Tensor), c.POINTER(c.c_size_t), ERROR]),
     # loading
@@ -208,7 +195,7 @@ DECLARATIONS = {
     "berth_storage_data": (P, [P, P, ERROR]),
     "berth_tensor_data": (P, [P, c.POINTER(Tensor), ERROR]),
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
-    "berth_tensor_numel": (I64, [c.POINTER(Tensor)]), "berth_load": (INT, [P, P, P, ERROR]),
+    "berth_load": (INT, [P, P, P, ERROR]),
     "berth_prefetch_begin": (INT, [P, P, c.c_uint32, P, c.POINTER(P), ERROR]),
     "berth_prefetch_advance": (INT, [P, c.POINTER(Tensor), I64, I64, ERROR]),
     "berth_prefetch_get_stats": (INT, [P, c.POINTER(PrefetchStats), ERROR]),
@@ -217,7 +204,12 @@ DECLARATIONS = {
     "berth_verify": (INT, [c.POINTER(Source), P, P, P, P, ERROR]),
 }
 
+TO_DEVICE, FROM_DEVICE = 1, 2
 
+
+def numel(tensor):
+    """The number of elements of a tensor, by a pointer to it."""
+    return math.prod(tensor.contents.shape[:tensor.contents.rank])
 
 
 def declare():

@@ -47,7 +47,8 @@ class Simulated(Tree):
         address, nbytes = c.c_size_t(), untyped.nbytes()
         b.check(b.berth_device_memory_new, SIMULATED.encode(), nbytes, c.byref(address))
         self.addresses.append(address.value)
-        b.check(b.berth_device_memory_write, SIMULATED.encode(), address, untyped.data_ptr(), nbytes)
+        b.check(b.berth_device_memory_copy, SIMULATED.encode(), address, untyped.data_ptr(), nbytes,
+                b.TO_DEVICE)
         return b.berth_device_storage_new(self.tree, kind, address, nbytes, SIMULATED.encode(), None)
 
     def __exit__(self, *_):
@@ -101,7 +102,7 @@ class ToDevice(FromBerth):
         shape, stride = (c.c_int64 * 1)(nbytes), (c.c_int64 * 1)(1)
         whole = b.Tensor(dtype=b.DTYPES["uint8"], rank=1, shape=shape, stride=stride, storage=storage)
         b.check(b.berth_tensor_device_address, self.checkpoint, c.byref(whole), c.byref(address))
-        b.check(b.berth_device_memory_read, self.place, address, back, nbytes)
+        b.check(b.berth_device_memory_copy, self.place, address, back, nbytes, b.FROM_DEVICE)
         return digest(c.addressof(back), nbytes)
 
 

@@ -386,14 +386,14 @@ static void parse_directory(const cost *asked)
 /* A file of empty records, which are 30 bytes and a name; `words` makes the nth's. */
 static void make_directory(const struct kind *kind, size_t n, struct pickle *made)
 {
-    bth_place *places = calloc(n, sizeof *places);
+    bth_layout_entry *places = calloc(n, sizeof *places);
     char(*names)[300] = calloc(n, sizeof *names);
     uint64_t at = 0;
 
     made->bytes = calloc(n, 1000);
     for (size_t i = 0; i < n; i++) {
         (void)snprintf(names[i], sizeof names[i], kind->words, (int)i);
-        cr_assert_eq(bth_layout_place(at, strlen(names[i]), 0, 1, &places[i]), 0);
+        cr_assert_eq(bth_layout_entry_compute(at, strlen(names[i]), 0, 1, &places[i]), 0);
         bth_zip_write_local(&places[i], names[i], made->bytes + at);
         at = places[i].next_offset;
     }

@@ -78,10 +78,10 @@ static void *stage(void *context)
     struct player *player = context;
     berth_error error;
 
-    int code = berth_job_wait(player->job, BERTH_JOB_STAGED, &error);
+    int code = berth_job_wait(player->job, BERTH_JOB_STAGED, -1, &error);
     expect(code == 0 || code == BERTH_E_CANCELLED, error.message);
     fill(player, 0x43);
-    player->codes[0] = berth_job_wait(player->job, BERTH_JOB_DONE, &error);
+    player->codes[0] = berth_job_wait(player->job, BERTH_JOB_DONE, -1, &error);
     return NULL;
 }
 
@@ -89,7 +89,7 @@ static void *wait_too(void *context)
 {
     struct player *player = context;
 
-    player->codes[1] = berth_job_wait(player->job, BERTH_JOB_DONE, NULL);
+    player->codes[1] = berth_job_wait(player->job, BERTH_JOB_DONE, -1, NULL);
     return NULL;
 }
 
@@ -107,8 +107,8 @@ static void *poll_and_cancel(void *context)
         berth_job_progress(player->job, &done_nbytes, &total_nbytes);
         expect(done_nbytes >= last_nbytes && done_nbytes <= total_nbytes, "progress goes back");
         last_nbytes = done_nbytes;
-    } while (!berth_job_is(player->job, BERTH_JOB_DONE));
-    expect(berth_job_is(player->job, BERTH_JOB_STAGED), "done and not staged");
+    } while (!JOB_IS(player->job, BERTH_JOB_DONE));
+    expect(JOB_IS(player->job, BERTH_JOB_STAGED), "done and not staged");
     return NULL;
 }
 
@@ -128,7 +128,7 @@ static void check_file(const struct player *player)
         n_cancelled++;
         return;
     }
-    expect(berth_archive_open(player->path, NULL, &archive, &error) == 0, error.message);
+    expect(berth_archive_open(FROM_PATH(player->path), NULL, &archive, &error) == 0, error.message);
     for (size_t i = 1; i < N_RECORDS; i++) {
         expect(berth_archive_find(archive, names[i], &record, &error) == 0, error.message);
         expect(berth_archive_read(archive, &record, bytes, sizeof bytes, 0, &error) == 0,

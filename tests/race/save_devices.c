@@ -89,9 +89,9 @@ static void overwrite_when_staged(uint32_t flags)
     expect(berth_config_patch("io.threads=4 io.chunk_nbytes=16KiB", &error) == 0, error.message);
     expect(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), flags, NULL, &job, &error) == 0,
            error.message);
-    expect(berth_job_wait(job, BERTH_JOB_STAGED, &error) == 0, error.message);
+    expect(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error) == 0, error.message);
     overwrite(false);
-    expect(berth_job_wait(job, BERTH_JOB_DONE, &error) == 0, error.message);
+    expect(berth_job_wait(job, BERTH_JOB_DONE, -1, &error) == 0, error.message);
     berth_job_free(job);
     overwrite(true);
     berth_config_unpatch(NULL);

@@ -7,7 +7,6 @@
 
 #include "config/error.h"
 #include "io/workers.h"
-#include "save/deferred.h"
 #include "tests/support/save/runs.h"
 
 #define BLOCK 512u
@@ -19,11 +18,11 @@ typedef struct strict {
     uint8_t *n_writes; /* of each block */
     uint64_t nbytes;   /* padded */
     atomic_uint n_bad;
-    _Atomic uint64_t reached; /* the end of the last block that is written */
+    _Atomic uint64_t n_written; /* blocks */
 } strict;
 
-static int write_strict_pieces(void *context, struct iovec *pieces, size_t n_pieces,
-                               uint64_t offset, berth_error *error)
+static int write_strict(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                        berth_error *error)
 {
     strict *memory = context;
 
@@ -39,20 +38,10 @@ static int write_strict_pieces(void *context, struct iovec *pieces, size_t n_pie
         for (uint64_t block = offset / BLOCK; block < (offset + n) / BLOCK; block++)
             if (++memory->n_writes[block] != 1)
                 atomic_fetch_add(&memory->n_bad, 1);
+        atomic_fetch_add(&memory->n_written, n / BLOCK);
         offset += n;
     }
-    uint64_t reached = atomic_load(&memory->reached);
-    while (reached < offset && !atomic_compare_exchange_weak(&memory->reached, &reached, offset))
-        continue;
     return 0;
-}
-
-static int write_strict(void *context, const void *buffer, size_t nbytes, uint64_t offset,
-                        berth_error *error)
-{
-    struct iovec piece = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = nbytes};
-
-    return write_strict_pieces(context, &piece, 1, offset, error);
 }
 
 static int read_strict(void *context, void *buffer, size_t nbytes, uint64_t offset,
@@ -77,15 +66,16 @@ static void strict_end(strict *memory)
     free(memory->n_writes);
 }
 
+static size_t min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES;
+
 static bth_output strict_output(strict *memory)
 {
     return (bth_output){.write = write_strict,
-                        .write_pieces = write_strict_pieces,
                         .read = read_strict,
                         .context = memory,
-                        .takes_any_memory = true,
-                        .block_nbytes = BLOCK,
-                        .memory_alignment = MEMORY_ALIGNMENT};
+                        .constraints = {.min_zero_copy_nbytes = min_zero_copy_nbytes,
+                                        .block_nbytes = BLOCK,
+                                        .memory_alignment = MEMORY_ALIGNMENT}};
 }
 
 static void check_written(const berth_plan *plan, const strict *memory, const uint8_t *expected,
@@ -102,10 +92,10 @@ static void check_written(const berth_plan *plan, const strict *memory, const ui
         cr_assert_eq(memory->n_writes[i], 1);
 }
 
-static bth_run_stats run(const berth_plan *plan, const uint8_t *expected,
-                         const bth_run_settings *settings)
+static berth_stats run(const berth_plan *plan, const uint8_t *expected,
+                       const bth_run_settings *settings)
 {
-    bth_run_stats facts;
+    berth_stats facts = {0};
     berth_error error;
     strict memory;
 
@@ -124,17 +114,20 @@ static void check_all_runs(const berth_plan *plan, const uint8_t *expected)
 {
     static const uint64_t tiles[] = {1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK, 1u << 20};
     static const unsigned workers[] = {0, 1, 2, 4, 8};
+    bth_storage_stats stats[N_SAMPLES + 5];
 
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         for (size_t j = 0; j < sizeof workers / sizeof *workers; j++)
             for (size_t least = 1; least <= 1u << 20; least <<= 20) {
                 const bth_run_settings settings = {.n_workers = workers[j],
                                                    .tile_nbytes = tiles[i],
-                                                   .min_zero_copy_nbytes = least,
+                                                   .storage_stats = stats,
                                                    .read_back = true};
-                bth_run_stats facts = run(plan, expected, &settings);
-                cr_assert(least == 1 || facts.zero_copy_nbytes == 0);
-                cr_assert_leq(facts.n_deferred_max, workers[j] * (size_t)BTH_DEFERRED_PER_WORKER);
+                min_zero_copy_nbytes = least;
+                memset(stats, 0, sizeof stats);
+                run(plan, expected, &settings);
+                for (size_t k = 0; k < plan->n_records; k++)
+                    cr_assert(least == 1 || stats[k].zero_copy_nbytes == 0);
             }
 }
 
@@ -185,9 +178,9 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
     sample_records(bytes, records);
     for (size_t n = 1; n <= N_SAMPLES; n++) {
         berth_plan *plan = plan_of_records(records, n, 0, "");
-        uint8_t *written = run_into_memory(plan, &(bth_run_settings){.tile_nbytes = plan->nbytes});
-        check_all_runs(plan, written);
-        free(written);
+        uint8_t *memory = run_into_memory(plan, &(bth_run_settings){.tile_nbytes = plan->nbytes});
+        check_all_runs(plan, memory);
+        free(memory);
         berth_plan_free(plan);
     }
     free(bytes);
@@ -198,8 +191,10 @@ Test(blocks, hold_the_tail_that_depends_on_all_before_it)
 Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
 {
     _Alignas(BLOCK) static uint8_t bytes[40 * BLOCK + 1];
-    bth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .min_zero_copy_nbytes = BLOCK};
+    bth_storage_stats stats[2];
+    const bth_run_settings settings = {.tile_nbytes = 8 * BLOCK, .storage_stats = stats};
 
+    min_zero_copy_nbytes = BLOCK;
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7 + i / 251);
     for (size_t shift = 0; shift <= 1; shift++) {
@@ -211,8 +206,9 @@ Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
         compose(&file, records, 2, BLOCK, true);
         berth_plan *plan =
             plan_of_records(records, 2, BERTH_RECORDS_COMPLETE, "save.storage_alignment=512");
-        bth_run_stats facts = run(plan, file.bytes, &settings);
-        cr_assert_eq(facts.zero_copy_nbytes, shift ? 0 : 40 * BLOCK);
+        memset(stats, 0, sizeof stats);
+        run(plan, file.bytes, &settings);
+        cr_assert_eq(stats[1].zero_copy_nbytes, shift ? 0 : 40 * BLOCK);
         berth_plan_free(plan);
         free(file.bytes);
     }
@@ -223,7 +219,7 @@ Test(blocks, are_lent_from_aligned_memory_and_copied_from_any_other)
 typedef struct slow {
     const uint8_t *bytes;
     strict *memory;
-    uint64_t until; /* the first tile's data is given when this byte has been reached */
+    uint64_t until; /* the first tile's data is given when so many blocks are written */
 } slow;
 
 static int read_slowly(void *context, void *buffer, size_t nbytes, uint64_t offset)
@@ -231,15 +227,15 @@ static int read_slowly(void *context, void *buffer, size_t nbytes, uint64_t offs
     const slow *from = context;
 
     if (offset == 0)
-        while (atomic_load(&from->memory->reached) < from->until)
+        while (atomic_load(&from->memory->n_written) < from->until)
             usleep(100);
     memcpy(buffer, from->bytes + offset, nbytes);
     return 0;
 }
 
 /*
- * The first of many tiles is rendered last: the block with the descriptor waits, alone, until it
- * is; nothing else does.
+ * The first of many tiles is rendered when all other blocks are written but one: the block with the
+ * descriptor waits, and nothing else does.
  */
 Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout = 60)
 {
@@ -248,7 +244,7 @@ Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout 
         {.name = "data.pkl", .nbytes = 10 * BLOCK + 30, .data = bytes},
         {.name = "data/0", .nbytes = 8 * BLOCK, .data = bytes + 1},
     };
-    bth_run_stats facts;
+    berth_stats facts = {0};
     berth_error error;
     composed file;
     strict memory;
@@ -257,17 +253,16 @@ Test(blocks, wait_for_a_crc_alone_and_are_written_by_who_completes_it, .timeout 
     for (unsigned n_workers = 2; n_workers <= 4; n_workers++) {
         const bth_run_settings settings = {.n_workers = n_workers, .tile_nbytes = BLOCK};
         strict_begin(&memory, file.nbytes);
-        slow from = {.bytes = bytes, .memory = &memory, .until = file.places[1].data_offset};
+        slow from = {.bytes = bytes, .memory = &memory};
         records[0].data = NULL;
         records[0].read = read_slowly;
         records[0].context = &from;
         berth_plan *plan = plan_of_records(records, 2, BERTH_RECORDS_COMPLETE, "");
+        from.until = plan->tail_offset / BLOCK - 2; /* all of the data but two blocks */
         const bth_output output = strict_output(&memory);
         bth_error_clear(&error);
         cr_assert_eq(bth_run(plan, &output, &settings, &facts, &error), 0, "%s", error.message);
         check_written(plan, &memory, file.bytes, &settings);
-        cr_assert_eq(facts.n_deferred, 1);
-        cr_assert_eq(facts.n_deferred_max, 1);
         berth_plan_free(plan);
         strict_end(&memory);
     }
@@ -291,7 +286,7 @@ Test(blocks, and_tiles_together_keep_to_the_bound_of_memory)
             for (uint64_t tile = BLOCK; tile <= 1u << 20; tile *= 16) {
                 const bth_run_settings settings = {
                     .n_workers = n_workers, .tile_nbytes = tile, .memory_nbytes = bound};
-                bth_run_stats facts = run(plan, file.bytes, &settings);
+                berth_stats facts = run(plan, file.bytes, &settings);
                 cr_assert_leq(facts.memory_nbytes, bound, "%u workers, tiles of %llu", n_workers,
                               (unsigned long long)tile);
             }
@@ -329,7 +324,7 @@ Test(blocks, of_little_memory_are_written_by_fewer_workers)
 static bth_run_settings settings_of(const char *assignments, const berth_plan *plan,
                                     uint32_t block_nbytes)
 {
-    const bth_output output = {.block_nbytes = block_nbytes};
+    const bth_output output = {.constraints.block_nbytes = block_nbytes};
     const struct berth_config config = config_of(assignments);
 
     return bth_run_settings_of(&config, plan, &output);

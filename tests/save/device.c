@@ -176,10 +176,10 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
         &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &n, .storage = storage});
     cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(tensor), 0, NULL, &job, &error), 0, "%s",
                  error.message);
-    cr_expect_not(berth_job_is(job, BERTH_JOB_STAGED));
+    cr_expect_not(JOB_IS(job, BERTH_JOB_STAGED));
     usleep(20000);
     bth_simulated_hold(&kernels, false);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
     berth_job_free(job);
     file = test_read_file(path, &nbytes);
     cr_expect_not_null(memmem(file, nbytes, late, sizeof early), "the bytes behind the event");
@@ -235,10 +235,10 @@ DEVICE_TEST(a_snapshot_is_of_the_devices_too)
         cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), BERTH_SAVE_SNAPSHOT,
                                       NULL, &job, &error),
                      0, "%s", error.message);
-        cr_assert(berth_job_is(job, BERTH_JOB_STAGED));
+        cr_assert(JOB_IS(job, BERTH_JOB_STAGED));
         if (i == 1)
             scene_release(&scene);
-        cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
         berth_job_free(job);
         check_file(options[i]);
         berth_config_unpatch(NULL);

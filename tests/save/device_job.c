@@ -79,11 +79,11 @@ Test(save_device_job, is_staged_with_the_last_copy_and_the_devices_memory_may_go
 {
     berth_job *job = begin_gated();
 
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "%s", error.message);
-    cr_expect_not(berth_job_is(job, BERTH_JOB_DONE));
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "%s", error.message);
+    cr_expect_not(JOB_IS(job, BERTH_JOB_DONE));
     scene_release(&scene);
     open_gate(0);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
     berth_job_free(job);
     cr_expect_eq(memcmp(gate.bytes, scene.expected, scene.expected_nbytes), 0);
     free(gate.bytes);
@@ -93,10 +93,10 @@ Test(save_device_job, that_fails_behind_its_staging_tells_it_at_its_end)
 {
     berth_job *job = begin_gated();
 
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "%s", error.message);
     open_gate(EIO);
-    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CALLBACK);
-    cr_expect_eq(berth_job_wait(job, BERTH_JOB_STAGED, &error), 0, "it was");
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CALLBACK);
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0, "it was");
     berth_job_free(job);
     free(gate.bytes);
 }
@@ -140,9 +140,9 @@ static void check_event(const char *options)
     cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(held.state), 0, NULL, &job, &error), 0,
                  "%s", error.message);
     usleep(20000);
-    cr_expect_not(berth_job_is(job, BERTH_JOB_STAGED), "%s: before the event", options);
+    cr_expect_not(JOB_IS(job, BERTH_JOB_STAGED), "%s: before the event", options);
     bth_simulated_hold(&held.stream, false);
-    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
     berth_config_unpatch(NULL);
     berth_job_free(job);
     end_kernels(&held);
@@ -171,7 +171,7 @@ Test(save_device_job, is_cancelled_while_it_waits_for_an_event)
     cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(held.state), 0, NULL, &job, &error), 0);
     cr_expect(berth_job_cancel(job));
     bth_simulated_hold(&held.stream, false);
-    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), BERTH_E_CANCELLED, "%s",
+    cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CANCELLED, "%s",
                  error.message);
     berth_job_free(job);
     end_kernels(&held);

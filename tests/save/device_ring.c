@@ -207,7 +207,7 @@ static int save_snapshot(const char *options)
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
     if (berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), BERTH_SAVE_SNAPSHOT, NULL, &job,
                          &error) == 0) {
-        cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), (int)error.code);
+        cr_expect_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), (int)error.code);
         berth_job_free(job);
     }
     berth_config_unpatch(NULL);

@@ -130,7 +130,7 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
                                             {.name = "data/1", .nbytes = 8, .data = "?"}};
         berth_error error;
         berth_plan *plan = plan_of("big", records, 3, 0, "", &error);
-        const bth_place *big = &plan->records[4].layout, *after = &plan->records[5].layout;
+        const bth_layout_entry *big = &plan->records[4].layout, *after = &plan->records[5].layout;
         cr_assert_eq(big->zip64_nbytes, own[i]);
         cr_assert_eq(big->descriptor_nbytes, own[i] ? 24 : 16);
         cr_assert_eq(after->header_offset, big->data_offset + sizes[i] + big->descriptor_nbytes);

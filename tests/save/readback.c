@@ -10,19 +10,20 @@
 
 /* Memory where one byte is stored wrongly. */
 struct spoiled {
-    bth_output_memory memory;
+    uint8_t *memory;
     uint64_t at; /* UINT64_MAX: none */
 };
 
-static int write_spoiled(void *context, const void *buffer, size_t nbytes, uint64_t offset,
+static int write_spoiled(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                          berth_error *error)
 {
     struct spoiled *spoiled = context;
 
     (void)error;
-    memcpy(spoiled->memory.bytes + offset, buffer, nbytes);
-    if (spoiled->at >= offset && spoiled->at - offset < nbytes)
-        spoiled->memory.bytes[spoiled->at] ^= 0x40;
+    cr_assert_eq(n_pieces, 1);
+    memcpy(spoiled->memory + offset, pieces->iov_base, pieces->iov_len);
+    if (spoiled->at >= offset && spoiled->at - offset < pieces->iov_len)
+        spoiled->memory[spoiled->at] ^= 0x40;
     return 0;
 }
 
@@ -32,7 +33,7 @@ static int read_spoiled(void *context, void *buffer, size_t nbytes, uint64_t off
     struct spoiled *spoiled = context;
 
     (void)error;
-    memcpy(buffer, spoiled->memory.bytes + offset, nbytes);
+    memcpy(buffer, spoiled->memory + offset, nbytes);
     return 0;
 }
 
@@ -52,15 +53,14 @@ static berth_plan *sample_plan(const uint8_t *bytes)
 
 static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, berth_error *error)
 {
-    struct spoiled spoiled = {.at = at,
-                              .memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)}};
+    struct spoiled spoiled = {.at = at, .memory = malloc(plan->nbytes)};
     const bth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &spoiled};
     const bth_run_settings settings = {.tile_nbytes = 4096, .read_back = read_back};
-    bth_run_stats facts;
+    berth_stats facts = {0};
 
     bth_error_clear(error);
     bth_run(plan, &output, &settings, &facts, error);
-    free(spoiled.memory.bytes);
+    free(spoiled.memory);
     return error->code;
 }
 
@@ -70,7 +70,7 @@ static bool is_data(const berth_plan *plan, uint64_t at)
 
     if (i == plan->n_records)
         return false;
-    const bth_place *place = &plan->records[i].layout;
+    const bth_layout_entry *place = &plan->records[i].layout;
     return at >= place->data_offset && at < place->data_offset + place->nbytes;
 }
 

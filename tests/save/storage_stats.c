@@ -57,7 +57,7 @@ static int open_plain(const char *name, int flags, mode_t mode)
     return open(name, flags & ~O_DIRECT, mode);
 }
 
-/* PAGEMAP_SCAN: see io/pages.c. */
+/* PAGEMAP_SCAN: see io/region.c. */
 static int scan(int fd, unsigned long request, void *argument)
 {
     uint64_t *fields = argument;
@@ -248,7 +248,7 @@ static berth_storage_stats of_a_value(const char *options, bool snapshot, const 
     cr_assert_eq(berth_save_begin(sink ? TO_SINK(sink) : TO_PATH(path), OF_VALUE(value), flags,
                                   &call, &job, &error),
                  0, "%s", error.message);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), 0, "%s", error.message);
     berth_job_free(job);
     berth_config_unpatch(NULL);
     berth_tree_free(tree);

@@ -2,6 +2,7 @@
 /* The simulated machine: its state, its faults, its table of functions. */
 #include "tests/simulated/simulated.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/simulated/simulated_inner.h"
@@ -19,7 +20,7 @@ void bth_simulated_set(const bth_simulated_machine *machine)
 {
     static const bth_simulated_machine unasked = UNASKED;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bth_simulated.machine = machine ? *machine : unasked;
     if (bth_simulated.machine.n_devices > SIMULATED_MOST_DEVICES)
         bth_simulated.machine.n_devices = SIMULATED_MOST_DEVICES;
@@ -27,40 +28,40 @@ void bth_simulated_set(const bth_simulated_machine *machine)
     bth_simulated.n_random = bth_simulated.machine.seed;
     memset(bth_simulated.n_calls, 0, sizeof bth_simulated.n_calls);
     memset(bth_simulated.is_lost, 0, sizeof bth_simulated.is_lost);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
 }
 
 void bth_simulated_reset(unsigned ordinal)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bth_simulated_forget(ordinal);
     bth_simulated.is_destroyed[ordinal] = true;
     bth_simulated.is_lost[ordinal] = false;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
 }
 
 void bth_simulated_fail(bth_simulated_call call, uint64_t nth, bth_simulated_fault fault)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bth_simulated.failing = call;
     bth_simulated.fail_at = nth ? bth_simulated.n_calls[call] + nth : 0;
     bth_simulated.fault = fault;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
 }
 
 uint64_t bth_simulated_n_calls(bth_simulated_call call)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     uint64_t n = bth_simulated.n_calls[call];
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return n;
 }
 
 bth_simulated_live bth_simulated_seen(void)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bth_simulated_live live = bth_simulated.live;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return live;
 }
 
@@ -109,7 +110,7 @@ static int load(berth_error *error)
 }
 
 #define KNOWN(result, its_text, its_code)                                                          \
-    [SIMULATED_##result] = {.name = "SIMULATED_" #result, .text = (its_text), .code = (its_code)}
+    [SIMULATED_##result] = {.text = its_text " (SIMULATED_" #result ")", .code = (its_code)}
 
 static void describe(int result, bth_driver_result *told)
 {
@@ -122,16 +123,18 @@ static void describe(int result, bth_driver_result *told)
         KNOWN(ILLEGAL_ADDRESS, "an illegal memory access was encountered", BERTH_E_DEVICE),
         KNOWN(CONTEXT_IS_DESTROYED, "context is destroyed", BERTH_E_DEVICE)};
 
-    *told = (bth_driver_result){.text = "simulated error", .code = BERTH_E_DEVICE};
+    *told = (bth_driver_result){.code = BERTH_E_DEVICE};
     if (result > 0 && result < SIMULATED_N_RESULTS)
         *told = known[result];
+    else
+        (void)snprintf(told->text, sizeof told->text, "simulated error %d", result);
 }
 
 static int count(unsigned *n)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     *n = bth_simulated.machine.n_devices;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return SIMULATED_OK;
 }
 
@@ -139,42 +142,42 @@ static int open_device(bth_device_handle *device)
 {
     bool *is_destroyed = &bth_simulated.is_destroyed[device->ordinal];
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bool was_destroyed = *is_destroyed;
     *is_destroyed = false;
     int result = bth_simulated_begin(BTH_SIMULATED_OPEN, device->ordinal);
     *is_destroyed = was_destroyed && result != SIMULATED_OK;
     if (result == SIMULATED_OK)
         atomic_fetch_add(&device->life, 1);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
-static int look(const bth_device_handle *device, bool closely)
+static int check(const bth_device_handle *device, bool thoroughly)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
-    bool is_looked_at = closely || bth_simulated.is_destroyed[device->ordinal];
+    (void)bth_lock_acquire(&bth_simulated.lock);
+    bool is_looked_at = thoroughly || bth_simulated.is_destroyed[device->ordinal];
     int result = is_looked_at ? bth_simulated_state_of(device->ordinal) : SIMULATED_OK;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
 static int allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_ALLOCATE, device->ordinal);
     if (result == SIMULATED_OK)
         result = bth_simulated_allocate(device->ordinal, nbytes, address);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
 /* Works on a lost device as well: else tests could not tell its leaks. */
 static int free_range(uintptr_t address, bool is_pinned, bool is_registered)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_free(address, is_pinned, is_registered);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -186,24 +189,24 @@ static int release(bth_device_handle *device, uintptr_t address)
 
 static int find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_FIND, device->ordinal);
     const struct simulated_range *range = bth_simulated_range_at(address, 1);
     owner->kind = !range             ? BTH_MEMORY_PAGEABLE
                   : range->is_pinned ? BTH_MEMORY_PINNED
                                      : BTH_MEMORY_DEVICE;
     owner->ordinal = range ? range->ordinal : 0;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
 static int pin(bth_device_handle *device, size_t nbytes, void **bytes)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_PIN, device->ordinal);
     if (result == SIMULATED_OK)
         result = bth_simulated_pin(device->ordinal, nbytes, bytes);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -213,17 +216,17 @@ static int unpin(bth_device_handle *device, void *bytes)
     return free_range((uintptr_t)bytes, true, false);
 }
 
-static int enlist(bth_device_handle *device, void *bytes, size_t nbytes)
+static int register_pinned(bth_device_handle *device, void *bytes, size_t nbytes)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_PIN, device->ordinal);
     if (result == SIMULATED_OK)
         result = bth_simulated_register(device->ordinal, bytes, nbytes);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
-static int delist(bth_device_handle *device, void *bytes)
+static int unregister_pinned(bth_device_handle *device, void *bytes)
 {
     (void)device;
     return free_range((uintptr_t)bytes, true, true);
@@ -235,14 +238,14 @@ static const bth_device_driver driver = {
     .describe = describe,
     .count = count,
     .open = open_device,
-    .look = look,
+    .check = check,
     .allocate = allocate,
     .release = release,
     .find = find,
     .pin = pin,
     .unpin = unpin,
-    .enlist = enlist,
-    .delist = delist,
+    .register_pinned = register_pinned,
+    .unregister_pinned = unregister_pinned,
     .open_stream = bth_simulated_open_stream,
     .close_stream = bth_simulated_close_stream,
     .copy_to_host = bth_simulated_copy_to_host,

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "config/memory.h"
-#include "io/thread.h"
+#include "io/pool.h"
 #include "tests/simulated/simulated_inner.h"
 
 /*
@@ -62,9 +62,9 @@ static void sleep_for(uint64_t nanoseconds)
 
     if (nanoseconds == 0)
         return;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     (void)nanosleep(&time, NULL);
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
 }
 
 /* Marks memory as being copied, or not any more: then it can be freed. */
@@ -97,12 +97,12 @@ static void copy(const struct work *work)
 
     mark(work->device, true);
     mark(work->host, true);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     if (work->kind == TO_HOST)
         memcpy((void *)work->host, bytes, work->nbytes);
     else
         memcpy(bytes, (const void *)work->host, work->nbytes);
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     mark(work->device, false);
     mark(work->host, false);
 }
@@ -132,7 +132,7 @@ static void *run(void *argument)
     struct stream *stream = argument;
 
     bth_thread_begin();
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     for (;;) {
         while (!can_begin(stream) && !(stream->is_closing && !stream->first))
             pthread_cond_wait(&bth_simulated.changed, &bth_simulated.lock.mutex);
@@ -148,7 +148,7 @@ static void *run(void *argument)
         bth_release(work);
         pthread_cond_broadcast(&bth_simulated.changed);
     }
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return NULL;
 }
 
@@ -174,9 +174,9 @@ int bth_simulated_open_stream(bth_device_handle *device, void **opened)
 
     if (!stream)
         return SIMULATED_OUT_OF_MEMORY;
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = start(stream, device->ordinal);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     if (result != SIMULATED_OK) {
         bth_release(stream);
         return result;
@@ -190,12 +190,12 @@ int bth_simulated_close_stream(bth_device_handle *device, void *opened)
     struct stream *stream = opened;
 
     (void)device;
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     stream->is_held = false;
     stream->is_closing = true;
     bth_simulated.live.n_streams--;
     pthread_cond_broadcast(&bth_simulated.changed);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     pthread_join(stream->thread, NULL);
     bth_release(stream);
     return SIMULATED_OK;
@@ -205,10 +205,10 @@ void bth_simulated_hold(bth_device_stream *stream, bool is_held)
 {
     struct stream *held = stream->native;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     held->is_held = is_held;
     pthread_cond_broadcast(&bth_simulated.changed);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
 }
 
 /* ---- asking ---- */
@@ -245,7 +245,7 @@ static int ask_copy(struct stream *stream, struct work *work)
 {
     int result;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     const struct simulated_range *host = bth_simulated_range_at(work->host, work->nbytes);
     work->is_pinned = host && host->is_pinned;
     result = bth_simulated_begin(BTH_SIMULATED_COPY, stream->ordinal);
@@ -253,7 +253,7 @@ static int ask_copy(struct stream *stream, struct work *work)
         result = ask(stream, work);
     if (result == SIMULATED_OK && !work->is_pinned)
         result = wait_for_work(stream);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -277,11 +277,11 @@ int bth_simulated_copy_to_device(bth_device_handle *device, void *stream, uintpt
 
 int bth_simulated_wait_stream(bth_device_handle *device, void *stream)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_WAIT, device->ordinal);
     if (result == SIMULATED_OK)
         result = wait_for_work(stream);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -289,14 +289,14 @@ int bth_simulated_wait_stream(bth_device_handle *device, void *stream)
 
 int bth_simulated_open_event(bth_device_handle *device, void **opened)
 {
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_OPEN_EVENT, device->ordinal);
     struct event *event = result == SIMULATED_OK ? bth_allocate_zeroed(sizeof *event) : NULL;
     if (result == SIMULATED_OK && !event)
         result = SIMULATED_OUT_OF_MEMORY;
     bth_simulated.live.n_events += event != NULL;
     *opened = event;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -305,11 +305,11 @@ int bth_simulated_close_event(bth_device_handle *device, void *opened)
     struct event *event = opened;
 
     (void)device;
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bth_simulated.live.n_events--;
     event->is_closed = true;
     drop_event(event);
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return SIMULATED_OK;
 }
 
@@ -317,7 +317,7 @@ int bth_simulated_record(bth_device_handle *device, void *opened, void *stream)
 {
     struct event *event = opened;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_RECORD, device->ordinal);
     if (result == SIMULATED_OK)
         result =
@@ -325,7 +325,7 @@ int bth_simulated_record(bth_device_handle *device, void *opened, void *stream)
                 &(struct work){.kind = RECORD, .event = event, .number = event->n_recorded + 1});
     if (result == SIMULATED_OK)
         event->n_recorded++;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -333,12 +333,12 @@ int bth_simulated_wait_for(bth_device_handle *device, void *stream, void *opened
 {
     struct event *event = opened;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_RECORD, device->ordinal);
     if (result == SIMULATED_OK)
         result =
             ask(stream, &(struct work){.kind = WAIT, .event = event, .number = event->n_recorded});
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -346,14 +346,14 @@ int bth_simulated_wait_event(bth_device_handle *device, void *opened)
 {
     struct event *event = opened;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     int result = bth_simulated_begin(BTH_SIMULATED_WAIT, device->ordinal);
     uint64_t number = event->n_recorded;
     while (result == SIMULATED_OK && event->reached < number) {
         pthread_cond_wait(&bth_simulated.changed, &bth_simulated.lock.mutex);
         result = bth_simulated_state_of(device->ordinal);
     }
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return result;
 }
 
@@ -361,8 +361,8 @@ bool bth_simulated_has_come(const bth_device_event *opened)
 {
     const struct event *event = opened->native;
 
-    (void)bth_lock_take(&bth_simulated.lock);
+    (void)bth_lock_acquire(&bth_simulated.lock);
     bool has_come = event->reached >= event->n_recorded;
-    bth_lock_give(&bth_simulated.lock);
+    bth_lock_release(&bth_simulated.lock);
     return has_come;
 }

@@ -46,7 +46,7 @@ void check_wait(berth_job *job, int code)
 {
     berth_error error;
 
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, &error), code, "%s", error.message);
+    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), code, "%s", error.message);
     cr_assert_eq((int)error.code, code);
 }
 

@@ -23,7 +23,7 @@ static inline int test_archive_open_fd(int from_fd, const berth_params *params,
                                        berth_archive **opened, berth_error *error_out)
 {
     const berth_source source = berth_from_fd(from_fd);
-    return berth_archive_open_source(&source, params, opened, error_out);
+    return berth_archive_open(&source, params, opened, error_out);
 }
 
 static inline int test_archive_open_memory(const void *from_bytes, size_t n,
@@ -31,7 +31,7 @@ static inline int test_archive_open_memory(const void *from_bytes, size_t n,
                                            berth_error *error_out)
 {
     const berth_source source = berth_from_memory(from_bytes, n);
-    return berth_archive_open_source(&source, params, opened, error_out);
+    return berth_archive_open(&source, params, opened, error_out);
 }
 
 static inline int test_verify(const char *from_path, const berth_params *params,

@@ -61,14 +61,16 @@ bool test_file_holds(const char *path, const void *bytes, size_t nbytes);
 /* Whether the long form of the tests is wanted (BERTH_LONG). */
 bool test_is_long(void);
 
-/* ---- saves, in one line ---- */
+/* ---- sources, targets, contents, jobs: in one line ---- */
 
 #define TO_PATH(path) ((const berth_target[]){berth_to_path(path)})
+#define FROM_PATH(path) ((const berth_source[]){berth_from_path(path)})
 #define TO_FD(fd) ((const berth_target[]){berth_to_fd(fd)})
 #define TO_MEMORY(bytes, nbytes) ((const berth_target[]){berth_to_memory(bytes, nbytes)})
 #define TO_SINK(sink) ((const berth_target[]){berth_to_sink(sink)})
 #define OF_VALUE(value) ((const berth_content[]){berth_of_value(value)})
 #define OF_RECORDS(records, n, flags) ((const berth_content[]){berth_of_records(records, n, flags)})
+#define JOB_IS(job, event) (berth_job_wait(job, event, 0, NULL) != BERTH_E_TIMEOUT)
 #define NAMED(name) (&(const berth_params){.archive_name = name})
 
 static inline berth_plan_info test_plan_info(const berth_plan *plan)

@@ -64,7 +64,8 @@ class CopiedTree(Tree):
 def memory_of(place, tensor):
     address, nbytes = c.c_size_t(), tensor.numel() * tensor.element_size()
     b.check(b.berth_device_memory_new, place.encode(), nbytes, c.byref(address))
-    b.check(b.berth_device_memory_write, place.encode(), address, tensor.data_ptr(), nbytes)
+    b.check(b.berth_device_memory_copy, place.encode(), address, tensor.data_ptr(), nbytes,
+            b.TO_DEVICE)
     return address.value
 
 
@@ -84,10 +85,11 @@ class Placed(loaders.Checkpoint):
         """{name: bytes of a tensor, copied back}: for those that are contiguous."""
         found, address = {}, c.c_size_t()
         for named in self.named():
-            nbytes = b.berth_tensor_numel(named.tensor) * loaders.DTYPE_NBYTES[named.tensor.contents.dtype]
+            nbytes = b.numel(named.tensor) * loaders.DTYPE_NBYTES[named.tensor.contents.dtype]
             back = torch.empty(nbytes, dtype=torch.uint8)
             b.check(b.berth_tensor_device_address, self.pointer, named.tensor, c.byref(address))
-            b.check(b.berth_device_memory_read, self.place, address, back.data_ptr(), nbytes)
+            b.check(b.berth_device_memory_copy, self.place, address, back.data_ptr(), nbytes,
+                    b.FROM_DEVICE)
             found[named.name.decode()] = back
         return found
 
@@ -216,10 +218,11 @@ class Simulated:
         n, address = min(nbytes, 16 * MIB), c.c_size_t()
         host = torch.ones(n, dtype=torch.uint8)
         b.check(b.berth_device_memory_new, self.place.encode(), n, c.byref(address))
-        function = b.berth_device_memory_read if to_host else b.berth_device_memory_write
+        direction = b.FROM_DEVICE if to_host else b.TO_DEVICE
         begin = time.perf_counter()
         for at in range(0, nbytes, n):
-            b.check(function, self.place.encode(), address, host.data_ptr(), min(n, nbytes - at))
+            b.check(b.berth_device_memory_copy, self.place.encode(), address, host.data_ptr(),
+                    min(n, nbytes - at), direction)
         seconds = time.perf_counter() - begin
         b.berth_device_memory_free(self.place.encode(), address)
         return seconds

@@ -134,7 +134,7 @@ def consume(checkpoint, ahead):
         found = {named.offset: c.addressof(named.tensor.contents) for named in checkpoint.named()}
         for offset in sorted(found):
             tensor = c.cast(found[offset], c.POINTER(b.Tensor))
-            item, numel = DTYPE_NBYTES[tensor.contents.dtype], b.berth_tensor_numel(tensor)
+            item, numel = DTYPE_NBYTES[tensor.contents.dtype], b.numel(tensor)
             address, part = b.check(b.berth_tensor_data, checkpoint.pointer, tensor), (16 << 20) // item
             for first in range(0, numel, part):
                 n = min(part, numel - first)

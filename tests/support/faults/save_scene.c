@@ -36,7 +36,7 @@ int save_by_job(const char *to, uint32_t flags, berth_error *error)
     if (berth_save_begin(TO_PATH(to), OF_RECORDS(records, 2, 0), flags, NAMED("archive"), &job,
                          error) < 0)
         return error->code;
-    int status = berth_job_wait(job, BERTH_JOB_DONE, error);
+    int status = berth_job_wait(job, BERTH_JOB_DONE, -1, error);
     berth_job_free(job);
     return status;
 }

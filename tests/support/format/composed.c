@@ -18,11 +18,11 @@ static uint8_t *grow(composed *file, size_t nbytes)
     return file->bytes + file->nbytes - nbytes;
 }
 
-static void add_record(composed *file, bth_place *place, uint32_t *sum, const char *name,
+static void add_record(composed *file, bth_layout_entry *place, uint32_t *sum, const char *name,
                        const struct record *record, uint32_t alignment, const struct lie *lie)
 {
-    if (bth_layout_place(file->nbytes + lie->gap, strlen(name), record->nbytes, alignment, place) <
-        0)
+    if (bth_layout_entry_compute(file->nbytes + lie->gap, strlen(name), record->nbytes, alignment,
+                                 place) < 0)
         test_give_up("%s has no place", name);
     place->padding_nbytes += lie->more_padding;
     place->data_offset += lie->more_padding;
@@ -31,7 +31,7 @@ static void add_record(composed *file, bth_place *place, uint32_t *sum, const ch
     bth_zip_write_local(place, name, file->bytes + place->header_offset);
     if (record->nbytes > 0)
         memcpy(file->bytes + place->data_offset, record->bytes, record->nbytes);
-    bth_place told = *place;
+    bth_layout_entry told = *place;
     told.nbytes += lie->descriptor_lie;
     if (place->descriptor_nbytes > 0)
         bth_zip_write_descriptor(&told, *sum ^ lie->descriptor_crc,
@@ -55,7 +55,7 @@ void compose_archive(composed *file, const char *top, const struct record *recor
     }
     file->directory_at = file->nbytes;
     for (size_t i = 0; i < n_records; i++) {
-        bth_place told = file->places[i];
+        bth_layout_entry told = file->places[i];
         file->central_at[i] = file->nbytes;
         told.header_offset += (uint64_t)lies[i]->directory_shift;
         told.nbytes += lies[i]->directory_lie;

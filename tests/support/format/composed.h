@@ -34,7 +34,7 @@ typedef struct composed {
     uint8_t *bytes; /* malloc's, with one byte more */
     size_t nbytes;
     size_t n_records;
-    bth_place places[COMPOSED_MAX_RECORDS];
+    bth_layout_entry places[COMPOSED_MAX_RECORDS];
     uint32_t sums[COMPOSED_MAX_RECORDS];
     size_t central_at[COMPOSED_MAX_RECORDS];
     size_t directory_at;

@@ -127,11 +127,13 @@ void verdict_on_pieces(said text, const uint8_t *bytes, size_t nbytes, const cha
 /* All that can be seen of an archive, as one sum. */
 static void tell_records(said text, berth_archive *archive)
 {
-    uint32_t sum = bth_crc32(0, berth_archive_name(archive), strlen(berth_archive_name(archive)));
     uint8_t bytes[4096];
+    berth_archive_info info;
     berth_record record;
     berth_error error = {0};
 
+    (void)berth_archive_get_info(archive, &info);
+    uint32_t sum = bth_crc32(0, info.name, strlen(info.name));
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         cr_assert_leq(record.nbytes, sizeof bytes, "%s", record.name);
         if (berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error) < 0) {
@@ -141,8 +143,8 @@ static void tell_records(said text, berth_archive *archive)
         sum = bth_crc32(sum, record.name, strlen(record.name) + 1);
         sum = bth_crc32(sum, bytes, record.nbytes);
     }
-    (void)snprintf(text, sizeof(said), "read, %zu records, all 0x%08lx",
-                   berth_archive_count(archive), (unsigned long)sum);
+    (void)snprintf(text, sizeof(said), "read, %zu records, all 0x%08lx", info.n_records,
+                   (unsigned long)sum);
 }
 
 void verdict_on_archive(said text, const uint8_t *bytes, size_t nbytes, const char *options,

@@ -16,14 +16,14 @@ berth_plan *plan_of_records(const berth_new_record *records, size_t n_records, u
 
 uint8_t *run_into_memory(const berth_plan *plan, const bth_run_settings *settings)
 {
-    bth_output_memory memory = {.nbytes = plan->nbytes, .bytes = malloc(plan->nbytes)};
-    bth_output output = bth_output_of_memory(&memory);
-    bth_run_stats stats;
+    uint8_t *memory = malloc(plan->nbytes);
+    bth_output output = bth_output_of_memory(memory);
+    berth_stats stats = {0};
     berth_error error;
 
     bth_error_clear(&error);
     cr_assert_eq(bth_run(plan, &output, settings, &stats, &error), 0, "%s", error.message);
-    return memory.bytes;
+    return memory;
 }
 
 void check_samples(uint32_t alignment, bool compute_crc32,
