@@ -3,6 +3,7 @@
 #include "format/values/node.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
+#include "tests/support/tree_scene.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -10,19 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static berth_tree *tree;
-
-static void set_up(void)
-{
-    tree = berth_tree_new(NULL);
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(keys, .init = set_up, .fini = tear_down);
+TestSuite(keys, .init = begin_tree, .fini = end_tree);
 
 static berth_value *text(const char *string)
 {

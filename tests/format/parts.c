@@ -3,26 +3,16 @@
  */
 #include "format/values/value.h"
 #include "tests/support/support.h"
+#include "tests/support/tree_scene.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-static berth_tree *tree;
 static const int64_t zeros[8];
 
-static void set_up(void)
-{
-    tree = berth_tree_new(NULL);
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(parts, .init = set_up, .fini = tear_down);
+TestSuite(parts, .init = begin_tree, .fini = end_tree);
 
 static berth_value *longs(int32_t rank, const int64_t *shape)
 {

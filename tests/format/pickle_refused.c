@@ -11,21 +11,11 @@
 #include "format/pickle/pickle_emit.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
+#include "tests/support/tree_scene.h"
 
-static berth_tree *tree;
 static const float numbers[2];
 
-static void set_up(void)
-{
-    tree = berth_tree_new(NULL);
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(pickle_refused, .init = set_up, .fini = tear_down);
+TestSuite(pickle_refused, .init = begin_tree, .fini = end_tree);
 
 static berth_value *tensor(void)
 {

@@ -1,26 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values are written as torch.save writes them, byte for byte (FORMAT.md 6). */
 #include "tests/support/format/pickle_written.h"
+#include "tests/support/tree_scene.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "tests/format/pickle_write_expected.h"
 
-static berth_tree *tree;
-
-static void begin(void)
-{
-    tree = berth_tree_new(NULL);
-    cr_assert_not_null(tree);
-}
-
-static void end(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(pickle_write, .init = begin, .fini = end);
+TestSuite(pickle_write, .init = begin_tree, .fini = end_tree);
 
 /* Appends, and hands the item back so that it can be used twice. */
 static berth_value *add(berth_value *list, berth_value *item)

@@ -6,22 +6,11 @@
 
 #include "tests/format/pickle_write_tensor_expected.h"
 #include "tests/support/support.h"
+#include "tests/support/tree_scene.h"
 
-static berth_tree *tree;
 static const uint8_t zeros[256];
 
-static void begin(void)
-{
-    tree = berth_tree_new(NULL);
-    cr_assert_not_null(tree);
-}
-
-static void end(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(pickle_write_tensor, .init = begin, .fini = end);
+TestSuite(pickle_write_tensor, .init = begin_tree, .fini = end_tree);
 
 static berth_value *list_of(size_t n, berth_value *const *items)
 {
@@ -413,7 +402,7 @@ static void begin_again(void)
     berth_tree_free(tree);
     test_memory_unwatch();
     test_memory_watch();
-    begin();
+    begin_tree();
 }
 
 /* Enough of everything to make every table of the writer grow. */
@@ -469,5 +458,5 @@ Test(pickle_write_tensor, every_refused_allocation_is_a_clean_failure_W6)
     }
     berth_tree_free(tree);
     test_memory_unwatch();
-    begin();
+    begin_tree();
 }

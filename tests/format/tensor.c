@@ -4,26 +4,15 @@
 
 #include "config/error.h"
 #include "tests/support/support.h"
+#include "tests/support/tree_scene.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
 
-static berth_tree *tree;
 static berth_error error;
 static const uint8_t data[4096];
 
-static void set_up(void)
-{
-    bth_error_clear(&error);
-    tree = berth_tree_new(NULL);
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(tensor, .init = set_up, .fini = tear_down);
+TestSuite(tensor, .init = begin_tree, .fini = end_tree);
 
 static void expect_bad(const berth_tensor *tensor, const char *message)
 {

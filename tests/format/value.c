@@ -6,19 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-static berth_tree *tree;
+#include "tests/support/tree_scene.h"
 
-static void set_up(void)
-{
-    tree = berth_tree_new(NULL);
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(value, .init = set_up, .fini = tear_down);
+TestSuite(value, .init = begin_tree, .fini = end_tree);
 
 static void expect_failure(const berth_value *made, int code, const char *message)
 {

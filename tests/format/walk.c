@@ -8,20 +8,9 @@
 #include "format/names/names.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
+#include "tests/support/tree_scene.h"
 
-static berth_tree *tree;
-
-static void set_up(void)
-{
-    tree = berth_tree_new(NULL);
-}
-
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-}
-
-TestSuite(walk, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(walk, .init = begin_tree, .fini = end_tree, .timeout = 60);
 
 static berth_value *text(const char *characters)
 {

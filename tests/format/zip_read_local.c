@@ -279,6 +279,18 @@ Test(zip_record, without_bit_3_no_descriptor_is_asked_for)
     cr_expect_eq(entry.end_offset, 46);
 }
 
+/* ---- Z7 ---- */
+
+Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
+{
+    test_zip zip = test_zip_small();
+    /* 64 bytes of padding more than there is room for; the next header is at 277. */
+    test_zip_put(&zip, zip.header_at[2] + LOCAL_EXTRA_NBYTES, 68, 2);
+    test_zip_put(&zip, zip.extra_at[2] + 2, 64, 2);
+    expect_refused(zip, BERTH_E_ARCHIVE,
+                   "data/0 at byte 320: its 5 bytes reach into what begins at byte 277");
+}
+
 /* ---- Z10: CRCs ---- */
 
 Test(zip_local, a_crc_of_zero_is_not_computed_and_accepted)

@@ -3,7 +3,6 @@
 
 float *weights;
 int64_t steps[3] = {1, -2, INT64_MAX};
-berth_tree *tree;
 berth_value *state;
 
 void add(const char *name, berth_tensor tensor, int64_t n)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/support/expected.h"
+#include "tests/support/tree_scene.h"
 
 #define N_WEIGHTS 20000
 #define WEIGHTS_NBYTES (N_WEIGHTS * sizeof(float))
@@ -16,7 +17,6 @@
 
 extern float *weights;
 extern int64_t steps[3];
-extern berth_tree *tree;
 extern berth_value *state;
 
 void add(const char *name, berth_tensor tensor, int64_t n);
