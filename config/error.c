@@ -15,7 +15,7 @@ const char *berth_version(void)
     return BERTH_VERSION_STRING;
 }
 
-/* By the negative of the status. */
+/* Row i belongs to status -i. */
 static const struct {
     const char *name;
     const char *text;
@@ -61,7 +61,7 @@ const char *berth_status_name(int status)
 
 void bth_error_clear(berth_error *error)
 {
-    /* Not all of it: it has almost a kilobyte, and every call clears it. */
+    /* Not the whole object: it has almost a kilobyte, and every call clears it. */
     error->code = BERTH_OK;
     error->system_errno = 0;
     error->offset = BERTH_NO_OFFSET;
@@ -71,10 +71,10 @@ void bth_error_clear(berth_error *error)
 
 /*
  * Messages hold names of records and globals from untrusted files. They stay one line of UTF-8
- * without control characters, which a terminal would follow. A text that was cut loses the start of
- * a sequence at its end.
+ * without control characters, which a terminal would execute. If the text was cut inside a
+ * sequence, that sequence is removed.
  */
-static void make_one_line(char *text, size_t text_nbytes)
+static void text_make_one_line(char *text, size_t text_nbytes)
 {
     uint8_t *bytes = (uint8_t *)text;
     size_t length = strlen(text), n;
@@ -90,21 +90,21 @@ static void make_one_line(char *text, size_t text_nbytes)
 }
 
 /* Appends to the message, as much as fits. */
-__attribute__((format(printf, 2, 0))) static void append_list(berth_error *error,
-                                                              const char *format, va_list arguments)
+__attribute__((format(printf, 2, 0))) static void
+message_append_list(berth_error *error, const char *format, va_list arguments)
 {
     size_t length = strlen(error->message);
 
     (void)vsnprintf(error->message + length, sizeof error->message - length, format, arguments);
 }
 
-__attribute__((format(printf, 2, 3))) static void append(berth_error *error, const char *format,
-                                                         ...)
+__attribute__((format(printf, 2, 3))) static void message_append(berth_error *error,
+                                                                 const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    append_list(error, format, arguments);
+    message_append_list(error, format, arguments);
     va_end(arguments);
 }
 
@@ -116,16 +116,17 @@ static void error_begin(berth_error *error, int code, const char *record, uint64
     error->offset = offset;
     if (record && *record) {
         (void)snprintf(error->record, sizeof error->record, "%s", record);
-        make_one_line(error->record, sizeof error->record);
-        append(error, "%s", error->record);
+        text_make_one_line(error->record, sizeof error->record);
+        message_append(error, "%s", error->record);
     }
     if (offset != BERTH_NO_OFFSET)
-        append(error, "%sat byte %llu", *error->message ? " " : "", (unsigned long long)offset);
+        message_append(error, "%sat byte %llu", *error->message ? " " : "",
+                       (unsigned long long)offset);
     if (*error->message)
-        append(error, ": ");
+        message_append(error, ": ");
 }
 
-static int code_of_errno(int system_errno)
+static int errno_to_status(int system_errno)
 {
     switch (system_errno) {
     case ENOSPC:
@@ -142,23 +143,22 @@ static int code_of_errno(int system_errno)
 }
 
 /* system_errno: 0 if no system call failed. */
-__attribute__((format(printf, 6, 0))) static int fail_list(berth_error *error, int code,
-                                                           int system_errno, const char *record,
-                                                           uint64_t offset, const char *format,
-                                                           va_list arguments)
+__attribute__((format(printf, 6, 0))) static int
+error_fail_list(berth_error *error, int code, int system_errno, const char *record, uint64_t offset,
+                const char *format, va_list arguments)
 {
     if (error->code != BERTH_OK)
         return error->code;
     error_begin(error, code, record, offset);
-    append_list(error, format, arguments);
+    message_append_list(error, format, arguments);
     error->system_errno = system_errno;
     /* Not strerror: all threads share its buffer, and it follows the locale. */
     const char *text = system_errno != 0 ? strerrordesc_np(system_errno) : "";
     if (!text)
-        append(error, ": error %d", system_errno);
+        message_append(error, ": error %d", system_errno);
     else if (*text)
-        append(error, ": %s", text);
-    make_one_line(error->message, sizeof error->message);
+        message_append(error, ": %s", text);
+    text_make_one_line(error->message, sizeof error->message);
     return error->code;
 }
 
@@ -169,7 +169,7 @@ int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, 
 
     assert(code < 0);
     va_start(arguments, format);
-    (void)fail_list(error, code, 0, record, offset, format, arguments);
+    (void)error_fail_list(error, code, 0, record, offset, format, arguments);
     va_end(arguments);
     return error->code;
 }
@@ -180,27 +180,27 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
     va_list arguments;
 
     va_start(arguments, format);
-    (void)fail_list(error, code_of_errno(system_errno), system_errno, record, offset, format,
-                    arguments);
+    (void)error_fail_list(error, errno_to_status(system_errno), system_errno, record, offset,
+                          format, arguments);
     va_end(arguments);
     return error->code;
 }
 
 /* Puts text before the message. */
-static void prepend(berth_error *error, const char *text, const char *between)
+static void message_prepend(berth_error *error, const char *text, const char *between)
 {
     char message[sizeof error->message];
 
     memcpy(message, error->message, sizeof message);
     error->message[0] = '\0';
-    append(error, "%s%s%s", text, between, message);
-    make_one_line(error->message, sizeof error->message);
+    message_append(error, "%s%s%s", text, between, message);
+    text_make_one_line(error->message, sizeof error->message);
 }
 
 int bth_error_prefix(berth_error *error, const char *name)
 {
     if (error->code != BERTH_OK)
-        prepend(error, name, ": ");
+        message_prepend(error, name, ": ");
     return error->code;
 }
 
@@ -211,8 +211,9 @@ int bth_error_add_record(berth_error *error, const char *record)
     if (error->code == BERTH_OK || error->record[0])
         return error->code;
     (void)snprintf(error->record, sizeof error->record, "%s", record);
-    make_one_line(error->record, sizeof error->record);
-    prepend(error, error->record, strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
+    text_make_one_line(error->record, sizeof error->record);
+    message_prepend(error, error->record,
+                    strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
     return error->code;
 }
 
@@ -241,8 +242,8 @@ void bth_log(const char *format, ...)
     BTH_HOLD_CANCEL(true);
     bth_error_clear(&line);
     va_start(arguments, format);
-    append_list(&line, format, arguments);
+    message_append_list(&line, format, arguments);
     va_end(arguments);
-    make_one_line(line.message, sizeof line.message);
+    text_make_one_line(line.message, sizeof line.message);
     log_function(log_context, line.message);
 }

@@ -44,8 +44,8 @@ static inline void bth_cancel_restore(const int *before)
     BTH_ERROR_BEGIN_QUICKLY(error)
 
 /*
- * The same for functions that are called for each of many tensors. They do not wait, or hold off
- * cancellation only where they do: that costs 31 ns, a tenth of opening a file of 100,000 tensors.
+ * The same for functions that a program calls once for each tensor. They hold off cancellation only
+ * where they wait: it costs 31 ns, a tenth of opening a file of 100,000 tensors.
  */
 #define BTH_ERROR_BEGIN_QUICKLY(error)                                                             \
     berth_error bth_error_unasked;                                                                 \

@@ -39,7 +39,7 @@ typedef struct variable {
 } variable;
 
 /* Skips the prefix, if the variable's name begins with it. */
-static bool skip_prefix(const char **name, size_t *n, const char *prefix)
+static bool variable_skip_prefix(const char **name, size_t *n, const char *prefix)
 {
     size_t prefix_n = strlen(prefix);
 
@@ -51,21 +51,21 @@ static bool skip_prefix(const char **name, size_t *n, const char *prefix)
 }
 
 /* Finds the option that a variable sets. Fails if it looks like one of ours and sets none. */
-static int identify_variable(const char *entry, variable *found, berth_error *error)
+static int variable_identify(const char *entry, variable *found, berth_error *error)
 {
     size_t n = strcspn(entry, "=");
     const char *rest = entry;
 
     *found = (variable){.name = entry, .name_n = n, .value = entry[n] ? entry + n + 1 : entry + n};
-    if (skip_prefix(&rest, &n, TORCH_DEBUG)) {
+    if (variable_skip_prefix(&rest, &n, TORCH_DEBUG)) {
         if (n == 0 && strcmp(found->value, "1") == 0) /* PyTorch ignores all other values */
             found->row = bth_option_find("debug", strlen("debug"), false, NULL);
         found->rank = TORCH_RANK;
         return 0;
     }
-    if (!skip_prefix(&rest, &n, "BERTH_"))
+    if (!variable_skip_prefix(&rest, &n, "BERTH_"))
         return 0;
-    found->is_forced = skip_prefix(&rest, &n, "FORCE_");
+    found->is_forced = variable_skip_prefix(&rest, &n, "FORCE_");
     found->row = bth_option_find(rest, n, true, &found->rank);
     if (!found->row && (found->is_forced || bth_option_is_in_section(rest, n)))
         return bth_fail_status(error, BERTH_E_OPTION, "%.*s in the environment: no such option",
@@ -73,7 +73,7 @@ static int identify_variable(const char *entry, variable *found, berth_error *er
     return 0;
 }
 
-static int add_variable(const variable *found, bth_environment *environment,
+static int variable_add(const variable *found, bth_environment *environment,
                         unsigned ranks[2][BTH_N_OPTIONS], berth_error *error)
 {
     size_t i = bth_option_index(found->row);
@@ -85,7 +85,7 @@ static int add_variable(const variable *found, bth_environment *environment,
     (void)snprintf(where, sizeof where, "%.*s in the environment", (int)found->name_n, found->name);
     if (bth_option_parse(found->row, found->value, strlen(found->value), where, &value, error) < 0)
         return error->code;
-    /* One name twice: the first counts, as for getenv. */
+    /* If a name occurs twice, the first counts, as for getenv. */
     if (layer->is_set[i] && ranks[found->is_forced][i] <= found->rank)
         return 0;
     layer->is_set[i] = true;
@@ -103,8 +103,8 @@ int bth_environment_read(char *const *variables, bth_environment *environment, b
 
     memset(environment, 0, sizeof *environment);
     for (; variables && *variables; variables++) {
-        if (identify_variable(*variables, &found, error) < 0 ||
-            (found.row && add_variable(&found, environment, ranks, error) < 0))
+        if (variable_identify(*variables, &found, error) < 0 ||
+            (found.row && variable_add(&found, environment, ranks, error) < 0))
             return error->code;
     }
     return 0;
@@ -115,7 +115,7 @@ int bth_environment_read(char *const *variables, bth_environment *environment, b
 #define SPACE " \t\n\v\f\r"
 
 /* Drops white space at both ends. */
-static void trim(const char **text, size_t *n)
+static void text_trim(const char **text, size_t *n)
 {
     for (; *n > 0 && strchr(SPACE, **text); --*n)
         ++*text;
@@ -123,8 +123,8 @@ static void trim(const char **text, size_t *n)
         --*n;
 }
 
-static int assign(bth_layer *layer, const char *text, size_t n, const char *source,
-                  berth_error *error)
+static int layer_assign(bth_layer *layer, const char *text, size_t n, const char *source,
+                        berth_error *error)
 {
     const char *equals = memchr(text, '=', n);
     const char *name = text;
@@ -135,8 +135,8 @@ static int assign(bth_layer *layer, const char *text, size_t n, const char *sour
                                (int)(n < 100 ? n : 100), text, source);
     const char *value = equals + 1;
     size_t value_n = n - name_n - 1;
-    trim(&name, &name_n);
-    trim(&value, &value_n);
+    text_trim(&name, &name_n);
+    text_trim(&value, &value_n);
     const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
     if (!row)
         return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option (%s)",
@@ -150,10 +150,10 @@ int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source
                           berth_error *error)
 {
     if (!text)
-        return bth_fail_argument(error, "no assignments (%s)", source);
+        return bth_fail_argument(error, "the assignments are NULL (%s)", source);
     for (size_t n; *(text += strspn(text, SPACE)); text += n) {
         n = strcspn(text, SPACE);
-        if (assign(layer, text, n, source, error) < 0)
+        if (layer_assign(layer, text, n, source, error) < 0)
             return error->code;
     }
     return 0;
@@ -164,15 +164,15 @@ int bth_layer_parse_lines(bth_layer *layer, const char *text, berth_error *error
     char source[40];
 
     if (!text)
-        return bth_fail_argument(error, "no text");
+        return bth_fail_argument(error, "the text is NULL");
     for (size_t line_number = 1; *text; line_number++) {
         const char *line = text;
         size_t n = strcspn(line, "#\n");
         text += strcspn(line, "\n");
         text += *text == '\n';
-        trim(&line, &n);
+        text_trim(&line, &n);
         (void)snprintf(source, sizeof source, "in line %zu", line_number);
-        if (n > 0 && assign(layer, line, n, source, error) < 0)
+        if (n > 0 && layer_assign(layer, line, n, source, error) < 0)
             return error->code;
     }
     return 0;

@@ -17,12 +17,12 @@
 
 /* ---- the number of this process ---- */
 
-/* In a page that the kernel clears in a child. NULL: there is none; use process ids. */
+/* In a page that the kernel clears in a child. NULL: no such page; use process ids. */
 _Atomic uint64_t *bth_process_page;
 static _Atomic uint64_t n_processes; /* the last number, here and in the parents */
 static _Atomic uint64_t n_forks;
 
-static void count_fork(void)
+static void process_count_fork(void)
 {
     atomic_fetch_add(&n_forks, 1);
 }
@@ -32,13 +32,13 @@ uint64_t bth_forks(void)
     return atomic_load(&n_forks);
 }
 
-/* Not through bth_system: tests could not replace calls so early, and on failure ids are used. */
+/* Not through bth_system: this runs before tests can replace calls. On failure, ids are used. */
 __attribute__((constructor)) static void process_page_begin(void)
 {
     size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    (void)pthread_atfork(count_fork, NULL, NULL);
+    (void)pthread_atfork(process_count_fork, NULL, NULL);
     if (page == MAP_FAILED)
         return;
     /* Emulators that accept any advice (qemu before 8.0) ignore it. */
@@ -53,7 +53,7 @@ void bth_process_by_id(void)
     bth_process_page = NULL;
 }
 
-/* Of two threads that do this at once, the first one sets the number for both. */
+/* If two threads do this at once, the first one sets the number for both. */
 static uint64_t process_set_number(void)
 {
     uint64_t none = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
@@ -68,7 +68,7 @@ uint64_t bth_process_number(void)
 
 /* ---- locks ---- */
 
-static uint64_t made_in(uint64_t process)
+static uint64_t lock_number(uint64_t process)
 {
     return process << 1;
 }
@@ -77,7 +77,7 @@ void bth_lock_begin(bth_lock *lock)
 {
     (void)pthread_mutex_init(&lock->mutex, NULL);
     lock->state = BTH_LOCK_OURS;
-    atomic_init(&lock->process, made_in(bth_process()));
+    atomic_init(&lock->process, lock_number(bth_process()));
 }
 
 /*
@@ -107,7 +107,7 @@ static void lock_begin_again(bth_lock *lock, uint64_t wanted)
 
 bth_lock_state bth_lock_acquire(bth_lock *lock)
 {
-    uint64_t wanted = made_in(bth_process());
+    uint64_t wanted = lock_number(bth_process());
 
     if (atomic_load_explicit(&lock->process, memory_order_acquire) != wanted)
         lock_begin_again(lock, wanted);
@@ -124,7 +124,7 @@ void bth_lock_release(bth_lock *lock)
 
 bool bth_lock_is_ours(const bth_lock *lock)
 {
-    return atomic_load_explicit(&lock->process, memory_order_relaxed) == made_in(bth_process());
+    return atomic_load_explicit(&lock->process, memory_order_relaxed) == lock_number(bth_process());
 }
 
 bool bth_lock_was_free(bth_lock *lock)

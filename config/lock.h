@@ -29,9 +29,9 @@ static inline uint64_t bth_process(void)
 }
 
 /*
- * How many forks have begun, here and in the parents. A note that has the number of its own fork
- * was written during that fork. If it is about data that a device wrote, the child may have older
- * data: the kernel copies pinned pages at once, and other pages when they change.
+ * How many forks have begun, here and in the parents. Data stored with this number were written
+ * during the process's own fork. If a device wrote them, the child may have older bytes: the kernel
+ * copies pinned pages at once, and other pages when they change.
  */
 uint64_t bth_forks(void);
 
@@ -55,12 +55,12 @@ bth_lock_state bth_lock_acquire(bth_lock *lock);
 void bth_lock_release(bth_lock *lock);
 /* Whether this process initialized the lock. False: the object is the parent's. */
 bool bth_lock_is_ours(const bth_lock *lock);
-/* Of a parent's lock that this process has not acquired: whether it was free at the fork. */
+/* Whether a parent's lock, which this process has not acquired, was free at the fork. */
 bool bth_lock_was_free(bth_lock *lock);
 /* Does nothing to a lock of the parent's. */
 void bth_lock_end(bth_lock *lock);
 
-/* BERTH_E_ARGUMENT: a `what` of the parent's, whose threads do not exist in this process. */
+/* BERTH_E_ARGUMENT: a `what` belongs to the parent, whose threads do not exist in this process. */
 int bth_fail_forked(berth_error *error, const char *what);
 
 /* For tests: use process ids as numbers, as on kernels before Linux 4.14. */

@@ -16,7 +16,7 @@ void berth_set_allocator(const berth_allocator *chosen)
 }
 
 /* X13: the hook is the caller's code and may wait. */
-static void *call_hook(void *pointer, size_t nbytes)
+static void *allocator_call_hook(void *pointer, size_t nbytes)
 {
     BTH_HOLD_CANCEL(true);
     return allocator.reallocate(allocator.context, pointer, nbytes);
@@ -34,7 +34,7 @@ void *bth_allocate_zeroed(size_t nbytes)
         return NULL;
     if (!allocator.reallocate)
         return calloc(1, nbytes);
-    void *pointer = call_hook(NULL, nbytes);
+    void *pointer = allocator_call_hook(NULL, nbytes);
     if (pointer)
         memset(pointer, 0, nbytes);
     return pointer;
@@ -45,7 +45,7 @@ void *bth_reallocate(void *pointer, size_t nbytes)
     if (!is_allocatable(nbytes))
         return NULL;
     if (allocator.reallocate)
-        return call_hook(pointer, nbytes);
+        return allocator_call_hook(pointer, nbytes);
     return realloc(pointer, nbytes);
 }
 
@@ -59,7 +59,7 @@ void bth_release(void *pointer)
     if (!pointer)
         return;
     if (allocator.reallocate)
-        (void)call_hook(pointer, 0);
+        (void)allocator_call_hook(pointer, 0);
     else
         free(pointer);
 }

@@ -24,7 +24,7 @@ static inline uint64_t bth_max(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
-/* Sets the result; false: it does not fit. */
+/* Sets the result; false: it overflows. */
 static inline bool bth_add(uint64_t a, uint64_t b, uint64_t *sum)
 {
     return !__builtin_add_overflow(a, b, sum);

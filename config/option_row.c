@@ -18,7 +18,7 @@
 #define BIT(n) (INT64_C(1) << (n))
 
 /* clang-format off */
-/* Neither macro can use the other: bounds hold commas after their expansion. */
+/* Neither macro can use the other: expanded bounds contain commas. */
 #define BTH_OPTION(section, option, type, value, bounds, unit_text, names, text)                 \
     {.name = #section "." #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,          \
      .unit = (unit_text), .aliases = (names), .help = (text)},
@@ -58,8 +58,8 @@ int64_t bth_option_value(const struct berth_config *config, const bth_option_row
 
 /* ---- names ---- */
 
-/* Finds the next word of a list that is divided by spaces and bars; false: there is none. */
-static bool next_word(const char **at, const char **word, size_t *n)
+/* Finds the next word of a list that is divided by spaces and bars; false: no more words. */
+static bool list_next_word(const char **at, const char **word, size_t *n)
 {
     *at += strspn(*at, " |");
     *word = *at;
@@ -68,19 +68,20 @@ static bool next_word(const char **at, const char **word, size_t *n)
     return *n > 0;
 }
 
-static char upper(char c)
+static char char_upper(char c)
 {
     if (c == '.')
         return '_';
     return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
 }
 
-static bool is_name(const char *text, size_t n, const char *name, size_t name_n, bool as_variable)
+static bool name_matches(const char *text, size_t n, const char *name, size_t name_n,
+                         bool as_variable)
 {
     if (n != name_n)
         return false;
     for (size_t i = 0; i < n; i++)
-        if (text[i] != (as_variable ? upper(name[i]) : name[i]))
+        if (text[i] != (as_variable ? char_upper(name[i]) : name[i]))
             return false;
     return true;
 }
@@ -92,13 +93,13 @@ const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variab
         size_t word_n = strlen(word);
         unsigned word_rank = 0;
         do {
-            if (is_name(name, n, word, word_n, as_variable)) {
+            if (name_matches(name, n, word, word_n, as_variable)) {
                 if (rank)
                     *rank = word_rank;
                 return &rows[i];
             }
             word_rank++;
-        } while (next_word(&at, &word, &word_n));
+        } while (list_next_word(&at, &word, &word_n));
     }
     return NULL;
 }
@@ -108,7 +109,7 @@ bool bth_option_is_in_section(const char *name, size_t n)
     for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const char *dot = strchr(rows[i].name, '.');
         size_t section_n = dot ? (size_t)(dot - rows[i].name) + 1 : 0;
-        if (dot && n >= section_n && is_name(name, section_n, rows[i].name, section_n, true))
+        if (dot && n >= section_n && name_matches(name, section_n, rows[i].name, section_n, true))
             return true;
     }
     return false;
@@ -117,19 +118,19 @@ bool bth_option_is_in_section(const char *name, size_t n)
 /* ---- values to text ---- */
 
 /* Appends n bytes, as many as text_nbytes has room for. */
-static void append_word(char *text, size_t text_nbytes, const char *more, size_t n)
+static void text_append(char *text, size_t text_nbytes, const char *more, size_t n)
 {
     size_t length = strlen(text);
 
     (void)snprintf(text + length, text_nbytes - length, "%.*s", (int)n, more);
 }
 
-/* Choice i, not ended by a NUL; "" behind the last. */
-static const char *choice_at(const bth_option_row *row, int64_t i, size_t *n)
+/* Choice i, without a NUL at its end; "" after the last. */
+static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t *n)
 {
     const char *at = row->choices, *word;
 
-    while (next_word(&at, &word, n))
+    while (list_next_word(&at, &word, n))
         if (i-- == 0)
             return word;
     return "";
@@ -137,7 +138,8 @@ static const char *choice_at(const bth_option_row *row, int64_t i, size_t *n)
 
 static const char *const units[] = {"", "KiB", "MiB", "GiB"}; /* powers of 1024 */
 
-static void print_number(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
+static void option_print_number(const bth_option_row *row, int64_t value, char *text,
+                                size_t text_nbytes)
 {
     int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 3 : 0;
 
@@ -146,18 +148,19 @@ static void print_number(const bth_option_row *row, int64_t value, char *text, s
     (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
 }
 
-static void print_flags(const bth_option_row *row, int64_t value, char *text, size_t text_nbytes)
+static void option_print_flags(const bth_option_row *row, int64_t value, char *text,
+                               size_t text_nbytes)
 {
     size_t n;
     /* The first two exclude each other; the others are added. */
-    const char *word = choice_at(row, value & 1, &n);
+    const char *word = option_choice_at(row, value & 1, &n);
 
     text[0] = '\0';
-    append_word(text, text_nbytes, word, n);
-    for (int64_t i = 2; *(word = choice_at(row, i, &n)); i++)
+    text_append(text, text_nbytes, word, n);
+    for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
         if (value & BIT(i - 1)) {
-            append_word(text, text_nbytes, ",", 1);
-            append_word(text, text_nbytes, word, n);
+            text_append(text, text_nbytes, ",", 1);
+            text_append(text, text_nbytes, word, n);
         }
 }
 
@@ -169,15 +172,15 @@ void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OP
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
         text[0] = '\0';
-        const char *word = choice_at(row, value, &n);
-        append_word(text, BTH_OPTION_TEXT_NBYTES, word, n);
+        const char *word = option_choice_at(row, value, &n);
+        text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
         break;
     case BTH_OPTION_INT:
     case BTH_OPTION_BYTES:
-        print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     case BTH_OPTION_FLAGS:
-        print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     }
 }
@@ -190,8 +193,8 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
         (void)snprintf(text, text_nbytes, "%s", row->choices);
         return;
     }
-    print_number(row, row->minimum, min, sizeof min);
-    print_number(row, row->maximum, max, sizeof max);
+    option_print_number(row, row->minimum, min, sizeof min);
+    option_print_number(row, row->maximum, max, sizeof max);
     (void)snprintf(text, text_nbytes, "%s to %s%s%s", min, max,
                    row->is_power_of_two ? ", a power of two" : "",
                    row->is_measured ? ", 0: measured" : "");
@@ -199,8 +202,8 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
 
 /* ---- text to values ---- */
 
-static int fail_bounds(const bth_option_row *row, const char *text, size_t n, const char *source,
-                       berth_error *error)
+static int option_fail_bounds(const bth_option_row *row, const char *text, size_t n,
+                              const char *source, berth_error *error)
 {
     char bounds[128];
 
@@ -209,23 +212,23 @@ static int fail_bounds(const bth_option_row *row, const char *text, size_t n, co
                            (int)(n < 100 ? n : 100), text, bounds, source);
 }
 
-static int64_t count_choices(const bth_option_row *row)
+static int64_t option_count_choices(const bth_option_row *row)
 {
     int64_t count = 0;
 
-    for (size_t n; *choice_at(row, count, &n);)
+    for (size_t n; *option_choice_at(row, count, &n);)
         count++;
     return count;
 }
 
-static bool is_in_bounds(const bth_option_row *row, int64_t value)
+static bool option_is_in_bounds(const bth_option_row *row, int64_t value)
 {
     switch (row->kind) {
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
-        return value >= 0 && value < count_choices(row);
+        return value >= 0 && value < option_count_choices(row);
     case BTH_OPTION_FLAGS:
-        return value >= 0 && value < BIT(count_choices(row) - 1);
+        return value >= 0 && value < BIT(option_count_choices(row) - 1);
     default:
         if (row->is_power_of_two && (value & (value - 1)) != 0)
             return false;
@@ -238,39 +241,40 @@ int bth_option_check(const bth_option_row *row, int64_t value, const char *sourc
 {
     char text[24];
 
-    if (!is_in_bounds(row, value)) {
+    if (!option_is_in_bounds(row, value)) {
         int n = snprintf(text, sizeof text, "%lld", (long long)value);
-        return fail_bounds(row, text, (size_t)n, source, error);
+        return option_fail_bounds(row, text, (size_t)n, source, error);
     }
     return 0;
 }
 
-static bool is_word(const char *text, size_t n, const char *word)
+static bool word_equals(const char *text, size_t n, const char *word)
 {
     return strlen(word) == n && strncasecmp(text, word, n) == 0;
 }
 
-/* Also as Python writes them: scripts set these variables beside PyTorch's. */
-static bool parse_bool(const char *text, size_t n, int64_t *value)
+/* Accepts Python's spellings, too: scripts set these variables beside PyTorch's. */
+static bool option_parse_bool(const char *text, size_t n, int64_t *value)
 {
     static const char *const words[2][5] = {{"off", "0", "false", "no"},
                                             {"on", "1", "true", "yes"}};
 
     for (int64_t is_on = 0; is_on < 2; is_on++)
         for (size_t i = 0; words[is_on][i]; i++)
-            if (is_word(text, n, words[is_on][i])) {
+            if (word_equals(text, n, words[is_on][i])) {
                 *value = is_on;
                 return true;
             }
     return false;
 }
 
-static bool parse_choice(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_choice(const bth_option_row *row, const char *text, size_t n,
+                                int64_t *value)
 {
     size_t word_n;
     const char *word;
 
-    for (int64_t i = 0; *(word = choice_at(row, i, &word_n)); i++)
+    for (int64_t i = 0; *(word = option_choice_at(row, i, &word_n)); i++)
         if (word_n == n && memcmp(text, word, n) == 0) {
             *value = i;
             return true;
@@ -279,7 +283,8 @@ static bool parse_choice(const bth_option_row *row, const char *text, size_t n, 
 }
 
 /* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
-static bool parse_flags(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_flags(const bth_option_row *row, const char *text, size_t n,
+                               int64_t *value)
 {
     int64_t choice;
     bool is_private = false;
@@ -288,7 +293,7 @@ static bool parse_flags(const bth_option_row *row, const char *text, size_t n, i
     for (size_t at = 0, length; at <= n; at += length + 1) {
         for (length = 0; at + length < n && !strchr(",|+", text[at + length]);)
             length++;
-        if (!parse_choice(row, text + at, length, &choice))
+        if (!option_parse_choice(row, text + at, length, &choice))
             return false;
         is_private |= choice == 0;
         if (choice > 0)
@@ -297,8 +302,8 @@ static bool parse_flags(const bth_option_row *row, const char *text, size_t n, i
     return !(is_private && (*value & 1));
 }
 
-/* The power of two that a suffix stands for, "K" or "KiB"; -1: it is none. */
-static int shift_of(const char *suffix, size_t n)
+/* The exponent of two of a suffix, "K" or "KiB"; -1: not a suffix. */
+static int suffix_shift(const char *suffix, size_t n)
 {
     if (n == 0)
         return 0;
@@ -309,7 +314,8 @@ static int shift_of(const char *suffix, size_t n)
 }
 
 /* False also if it does not fit. */
-static bool parse_number(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
+                                int64_t *value)
 {
     uint64_t number = 0;
     size_t at = 0;
@@ -318,7 +324,7 @@ static bool parse_number(const bth_option_row *row, const char *text, size_t n, 
         if (!bth_multiply(number, 10, &number) ||
             !bth_add(number, (uint64_t)(text[at] - '0'), &number))
             return false;
-    int shift = shift_of(text + at, n - at);
+    int shift = suffix_shift(text + at, n - at);
     if (at == 0 || shift < 0 || (shift > 0 && strcmp(row->unit, "bytes") != 0))
         return false;
     if (!bth_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
@@ -327,17 +333,18 @@ static bool parse_number(const bth_option_row *row, const char *text, size_t n, 
     return true;
 }
 
-static bool parse(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_value(const bth_option_row *row, const char *text, size_t n,
+                               int64_t *value)
 {
     switch (row->kind) {
     case BTH_OPTION_BOOL:
-        return parse_bool(text, n, value);
+        return option_parse_bool(text, n, value);
     case BTH_OPTION_CHOICE:
-        return parse_choice(row, text, n, value);
+        return option_parse_choice(row, text, n, value);
     case BTH_OPTION_FLAGS:
-        return parse_flags(row, text, n, value);
+        return option_parse_flags(row, text, n, value);
     default:
-        return parse_number(row, text, n, value);
+        return option_parse_number(row, text, n, value);
     }
 }
 
@@ -346,8 +353,8 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 {
     int64_t parsed;
 
-    if (!parse(row, text, n, &parsed) || !is_in_bounds(row, parsed))
-        return fail_bounds(row, text, n, source, error);
+    if (!option_parse_value(row, text, n, &parsed) || !option_is_in_bounds(row, parsed))
+        return option_fail_bounds(row, text, n, source, error);
     *value = parsed;
     return 0;
 }

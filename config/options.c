@@ -35,7 +35,7 @@ static const bth_layer *program_layer(void)
     return &process.programs[atomic_load(&process.current)];
 }
 
-/* Takes the lock and returns a copy to be changed. */
+/* Acquires the lock and returns a copy to be changed. */
 static bth_layer *program_change_begin(void)
 {
     (void)bth_lock_acquire(&process.lock);
@@ -51,7 +51,7 @@ static void program_change_end(void)
 }
 
 /* The caller holds the lock. */
-static int need_environment(berth_error *error)
+static int environment_need(berth_error *error)
 {
     if (!atomic_load(&process.environment_is_read)) {
         bth_error_clear(&process.environment_error);
@@ -82,7 +82,7 @@ static pthread_key_t patch_key;
 static bool patch_key_made;
 
 /* At the end of a thread, also if it did not undo its patches. */
-static void free_patches(void *innermost)
+static void patch_free_all(void *innermost)
 {
     patch *inner = innermost;
 
@@ -93,21 +93,21 @@ static void free_patches(void *innermost)
     }
 }
 
-static void make_patch_key(void)
+static void patch_make_key(void)
 {
-    patch_key_made = pthread_key_create(&patch_key, free_patches) == 0;
+    patch_key_made = pthread_key_create(&patch_key, patch_free_all) == 0;
 }
 
-static patch *innermost_patch(void)
+static patch *patch_innermost(void)
 {
-    (void)pthread_once(&patch_once, make_patch_key);
+    (void)pthread_once(&patch_once, patch_make_key);
     return patch_key_made ? pthread_getspecific(patch_key) : NULL;
 }
 
 int berth_config_patch(const char *assignments, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    patch *outer = innermost_patch();
+    patch *outer = patch_innermost();
     bth_layer layer = {0};
 
     if (outer)
@@ -128,7 +128,7 @@ int berth_config_patch(const char *assignments, berth_error *error)
 int berth_config_unpatch(berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    patch *inner = innermost_patch();
+    patch *inner = patch_innermost();
 
     if (!inner)
         return bth_fail_argument(error, "this thread has no patch to undo");
@@ -167,10 +167,10 @@ static int64_t value_in_force(const bth_option_row *row, const patch *inner, con
 static int rows_in_force(const bth_option_row *row, size_t n, int64_t *values, const char **source,
                          berth_error *error)
 {
-    const patch *inner = innermost_patch();
+    const patch *inner = patch_innermost();
 
     (void)bth_lock_acquire(&process.lock);
-    if (need_environment(error) == BERTH_OK)
+    if (environment_need(error) == BERTH_OK)
         for (size_t i = 0; i < n; i++)
             values[i] = value_in_force(row + i, inner, source);
     bth_lock_release(&process.lock);
@@ -186,11 +186,11 @@ int bth_config_in_force(struct berth_config *config, berth_error *error)
 }
 
 /* Forced values also override those of a configuration that belongs to the call. */
-static int with_forced(const struct berth_config *own, struct berth_config *config,
-                       berth_error *error)
+static int config_with_forced(const struct berth_config *own, struct berth_config *config,
+                              berth_error *error)
 {
     (void)bth_lock_acquire(&process.lock);
-    if (need_environment(error) == BERTH_OK) {
+    if (environment_need(error) == BERTH_OK) {
         *config = *own;
         bth_layer_apply(&process.environment.force, config);
     }
@@ -213,7 +213,7 @@ int bth_config_resolve(const berth_params *call, struct berth_config *config, be
 {
     if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
         return error->code;
-    int status = call && call->config ? with_forced(call->config, config, error)
+    int status = call && call->config ? config_with_forced(call->config, config, error)
                                       : bth_config_in_force(config, error);
 
     if (status == 0 && config->debug && config->load_check < BTH_CHECK_HEADERS)
@@ -251,7 +251,7 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
     if (!row)
         return error->code;
     if (!text)
-        return bth_fail_argument(error, "%s: no value", row->name);
+        return bth_fail_argument(error, "%s: the value is NULL", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
     program_set(row, value);
@@ -281,8 +281,8 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
-        return bth_fail_argument(error, "%s: its value needs %zu bytes", row->name,
-                                 strlen(printed) + 1);
+        return bth_fail_argument(error, "%s: the buffer is too small: %zu bytes are needed",
+                                 row->name, strlen(printed) + 1);
     memcpy(text, printed, strlen(printed) + 1);
     return 0;
 }
@@ -324,7 +324,7 @@ int berth_config_load(const char *text, berth_error *error)
     return 0;
 }
 
-/* ---- what an option is ---- */
+/* ---- descriptions of options ---- */
 
 /* Made once; berth_option refers to them. */
 static struct {
@@ -406,7 +406,7 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
     bth_layer layer = {0};
 
     if (!config)
-        return bth_fail_argument(error, "no configuration");
+        return bth_fail_argument(error, "the configuration is NULL");
     if (bth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
         return error->code;
     bth_layer_apply(&layer, config);

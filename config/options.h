@@ -31,7 +31,7 @@ struct berth_config {
 /*
  * Copies the configuration for one operation: that of the call if it has one, with the forced
  * values of the environment, else what is in force on this thread. With debug, load_check is at
- * least BTH_CHECK_HEADERS. Fails if a variable of the environment is bad.
+ * least BTH_CHECK_HEADERS. Fails if a variable of the environment is invalid.
  */
 int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error);
 
@@ -41,7 +41,7 @@ int bth_config_resolve(const berth_params *call, struct berth_config *config, be
                        error)
 int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error);
 
-/* What is in force on this thread, as it was set. */
+/* The values in force on this thread, as they were set. */
 int bth_config_in_force(struct berth_config *config, berth_error *error);
 
 /* For tests: the next use reads the environment again. */

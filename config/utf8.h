@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The length of the well-formed sequence at the start of the text; 0: there is none. nbytes > 0. */
+/* The length of the well-formed sequence at the start of the text; 0: malformed. nbytes > 0. */
 static inline size_t bth_utf8_sequence(const uint8_t *text, size_t nbytes)
 {
     uint8_t lead = text[0];
@@ -26,7 +26,7 @@ static inline size_t bth_utf8_sequence(const uint8_t *text, size_t nbytes)
     return length;
 }
 
-/* Whether a well-formed sequence is a control character; U+0080 to U+009F are some, too. */
+/* Whether a well-formed sequence is a control character, which U+0080 to U+009F are, too. */
 static inline bool bth_utf8_is_control(const uint8_t *sequence)
 {
     return sequence[0] < 0x20 || sequence[0] == 0x7F || (sequence[0] == 0xC2 && sequence[1] < 0xA0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Clocks that never go back, for statistics and for the age of what is known. */
+/* Clocks that never go back, for statistics, time limits and the age of cached results. */
 #ifndef BTH_IO_CLOCK_H
 #define BTH_IO_CLOCK_H
 

@@ -28,7 +28,7 @@ static const bth_device_driver *drivers[KINDS_MAX + 1] = {
  */
 static struct {
     bth_lock lock;      /* held while a device is opened */
-    atomic_int process; /* that has open devices, or opens the first; 0: none */
+    atomic_int process; /* the one that has open devices, or opens the first; 0: none */
     bool is_lost;       /* a thread of the parent was opening a device at the fork */
     unsigned n;
     bth_device_handle devices[KINDS_MAX][DEVICES_MAX];
@@ -57,7 +57,7 @@ device_report(bth_device_handle *device, int result, berth_error *error, const c
 /* ---- opening ---- */
 
 /* Digits as they are printed: no sign, no leading zero. */
-static bool parse_ordinal(const char *text, unsigned *ordinal)
+static bool device_parse_ordinal(const char *text, unsigned *ordinal)
 {
     *ordinal = 0;
     for (const char *at = text; *at; at++) {
@@ -68,7 +68,7 @@ static bool parse_ordinal(const char *text, unsigned *ordinal)
     return *text != '\0';
 }
 
-static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
+static int device_parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
 {
     size_t length = name ? strcspn(name, ":") : 0;
 
@@ -79,7 +79,7 @@ static int parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_e
                               strncmp(drivers[*kind]->kind, name, length) != 0))
         ++*kind;
     *ordinal = 0;
-    bool is_name = !name[length] || parse_ordinal(name + length + 1, ordinal);
+    bool is_name = !name[length] || device_parse_ordinal(name + length + 1, ordinal);
     if (is_name && drivers[*kind])
         return 0;
 #ifndef BERTH_HAS_CUDA
@@ -156,7 +156,7 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
     size_t kind;
 
     *device = NULL;
-    if (parse_name(name, &kind, &wanted.ordinal, error) < 0)
+    if (device_parse_name(name, &kind, &wanted.ordinal, error) < 0)
         return error->code;
     wanted.driver = drivers[kind];
     (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", wanted.driver->kind, wanted.ordinal);

@@ -2,10 +2,10 @@
 /*
  * Devices with memory of their own, through CUDA's driver or a registered one (device_driver.h).
  *
- * A process opens a device once and never closes it. It uses the context of the program's other
- * libraries. Any thread may call these functions; a stream or event belongs to one thread at a
- * time. Each call restores the current context of the calling thread. After a fork, a child cannot
- * use the devices of its parent: all calls fail, and functions that free or close do nothing.
+ * A process opens a device once and never closes it. All libraries of the process share its
+ * context. Any thread may call these functions; a stream or event belongs to one thread at a time.
+ * Each call restores the current context of the calling thread. After a fork, a child cannot use
+ * the devices of its parent: all calls fail, and functions that free or close do nothing.
  *
  * Messages begin with the device's name, and end with the driver's text. BERTH_E_MEMORY: out of
  * device memory, or of memory that can be pinned; BERTH_E_UNAVAILABLE: this library was built
@@ -22,9 +22,9 @@ typedef struct bth_device_handle bth_device_handle;
 /* "cuda:0", or "cuda" for the first one. The same name always gives the same handle. */
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error);
 const char *bth_device_name(const bth_device_handle *device); /* "cuda:0" */
-/* If so, memory that is pinned for one is pinned for both. */
+/* If true, memory that is pinned for one is pinned for both. */
 bool bth_device_is_same_kind(const bth_device_handle *a, const bth_device_handle *b);
-/* False in a child of the process that opened it; the second one also sets an error. */
+/* False in a child of the process that opened it. bth_device_check_usable also sets an error. */
 bool bth_device_is_usable(const bth_device_handle *device);
 int bth_device_check_usable(const bth_device_handle *device, berth_error *error);
 
@@ -36,7 +36,7 @@ int bth_device_check_usable(const bth_device_handle *device, berth_error *error)
  * check it themselves.
  */
 unsigned bth_device_life(const bth_device_handle *device);
-/* True also if the context is dead and was not opened again, and in forked processes. */
+/* True also in forked processes, and if the context is dead and was not opened again. */
 bool bth_device_is_gone(const bth_device_handle *device, unsigned life);
 int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error *error);
 
@@ -82,7 +82,7 @@ void bth_pinned_release(bth_device_handle *device, void *bytes);
 int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, berth_error *error);
 void bth_pinned_unregister(bth_device_handle *device, void *bytes);
 
-/* ---- streams: the work of one is done in order ---- */
+/* ---- streams: each does its work in order ---- */
 
 typedef struct bth_device_stream {
     bth_device_handle *device;
@@ -111,7 +111,7 @@ int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from,
                             berth_error *error);
 int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
                               size_t nbytes, berth_error *error);
-/* Waits for all work of the stream. Reports errors of copies, as any later call may, too. */
+/* Waits for all work of the stream. Reports errors of earlier copies; any later call may, too. */
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error);
 
 /* Copies to the host, after the driver's event `ready` (NULL: none), and waits. For few bytes. */

@@ -24,8 +24,8 @@ typedef struct bth_device_driver {
     void (*describe)(int result, bth_driver_result *described);
     int (*count)(unsigned *n);
     /*
-     * Adds 1 to `life`, then sets `native`, a context that works; on failure it changes nothing. In
-     * this order, objects that other threads make meanwhile belong to the new life, or fail.
+     * Adds 1 to `life`, then sets `native`, a context that works; on failure it changes nothing.
+     * Because of this order, objects that other threads make now belong to the new life, or fail.
      */
     int (*open)(bth_device_handle *device);
     /* 0: the opened context still exists; `thoroughly`: and works. Any thread may call it. */

@@ -18,7 +18,7 @@ static bool is_power_of_two(uint32_t n)
  * Sets the alignment: what statx reports (Linux 6.1 and later, some file systems), else a page. A
  * request never divides a block of the file system: ext4 and XFS would lock the whole file for it.
  */
-static bool set_alignment(int fd, const struct stat *status, bth_direct *direct)
+static bool direct_set_alignment(int fd, const struct stat *status, bth_direct *direct)
 {
     uint32_t block_nbytes = BTH_DIRECT_BLOCK_NBYTES;
     uint32_t memory_alignment = BTH_DIRECT_BLOCK_NBYTES;
@@ -51,7 +51,7 @@ bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
     *reason = "the file cannot be opened a second time";
     if (bth_system.fstat(fd, &first) < 0)
         return false;
-    if (!set_alignment(fd, &first, direct)) {
+    if (!direct_set_alignment(fd, &first, direct)) {
         *reason = none;
         return false;
     }
@@ -68,7 +68,7 @@ bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
     return false;
 }
 
-static bool is_refusal(int system_errno)
+static bool errno_is_refusal(int system_errno)
 {
     return system_errno == EINVAL || system_errno == EFAULT || system_errno == EOPNOTSUPP;
 }
@@ -87,7 +87,7 @@ int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint6
             bth_system.pread(direct->fd, at + *done_nbytes, left, (off_t)(offset + *done_nbytes));
         if (n < 0 && bth_file_may_continue(direct->fd, errno, POLLIN))
             continue;
-        *refused = n < 0 && is_refusal(errno);
+        *refused = n < 0 && errno_is_refusal(errno);
         if (n < 0 && !*refused)
             return bth_fail_errno(error, errno, NULL, offset + *done_nbytes, "%zu bytes not read",
                                   left);

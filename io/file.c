@@ -8,7 +8,7 @@
 #include "config/error.h"
 #include "io/syscalls.h"
 
-/* Linux accepts so many pieces in one call (UIO_MAXIOV). */
+/* Linux accepts up to this many pieces in one call (UIO_MAXIOV). */
 #define PIECES_MAX 1024
 
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
@@ -34,11 +34,11 @@ static int file_open(const char *path, int flags)
 }
 
 /*
- * O_NONBLOCK: to open a named pipe must not wait (F1). X9: if another process has a lease on the
- * file (Samba, a delegation of NFS), that fails with EAGAIN. Then a regular file is opened again
- * without it: the kernel waits for the lease, at most /proc/sys/fs/lease-break-time.
+ * O_NONBLOCK: opening a named pipe must not wait (F1). X9: if another process has a lease on the
+ * file (Samba, a delegation of NFS), open then fails with EAGAIN. A regular file is opened again
+ * without O_NONBLOCK: the kernel waits for the lease, at most /proc/sys/fs/lease-break-time.
  */
-static int open_for_reading(const char *path)
+static int file_open_for_reading(const char *path)
 {
     int fd = file_open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     struct stat status;
@@ -60,7 +60,7 @@ static int open_for_reading(const char *path)
 
 int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error)
 {
-    int opened = open_for_reading(path);
+    int opened = file_open_for_reading(path);
 
     if (opened < 0)
         return bth_fail_system(error, errno, "cannot be opened");
@@ -120,12 +120,12 @@ bool bth_file_may_continue(int fd, int system_errno, short events)
 }
 
 /* Whether the kernel accepts the range: positions are off_t. */
-static bool is_position(uint64_t offset, uint64_t nbytes)
+static bool file_is_position(uint64_t offset, uint64_t nbytes)
 {
     return offset <= INT64_MAX && nbytes <= (uint64_t)INT64_MAX - offset;
 }
 
-static int fail_write(berth_error *error, int system_errno, uint64_t offset, uint64_t nbytes)
+static int file_fail_write(berth_error *error, int system_errno, uint64_t offset, uint64_t nbytes)
 {
     return bth_fail_errno(error, system_errno, NULL, offset, "%llu bytes not written",
                           (unsigned long long)nbytes);
@@ -135,7 +135,7 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
 {
     uint8_t *at = buffer;
 
-    if (!is_position(offset, nbytes))
+    if (!file_is_position(offset, nbytes))
         return bth_fail_errno(error, EOVERFLOW, NULL, offset, "%zu bytes not read", nbytes);
     while (nbytes > 0) {
         ssize_t n = bth_system.pread(fd, at, nbytes, (off_t)offset);
@@ -165,8 +165,8 @@ static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t of
                                               : bth_system.pwrite(fd, at, nbytes, (off_t)offset);
         if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
-        if (n <= 0) /* 0 would be repeated for ever */
-            return fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
+        if (n <= 0) /* repeating after 0 might never end */
+            return file_fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
         at += n;
         nbytes -= (size_t)n;
         offset += offset == BERTH_NO_OFFSET ? 0 : (uint64_t)n;
@@ -176,8 +176,8 @@ static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t of
 
 int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    if (!is_position(offset, nbytes))
-        return fail_write(error, EFBIG, offset, nbytes);
+    if (!file_is_position(offset, nbytes))
+        return file_fail_write(error, EFBIG, offset, nbytes);
     return file_write_all(fd, buffer, nbytes, offset, error);
 }
 
@@ -212,8 +212,8 @@ static uint64_t pieces_nbytes(const struct iovec *pieces, size_t n_pieces)
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                           berth_error *error)
 {
-    if (!is_position(offset, pieces_nbytes(pieces, n_pieces)))
-        return fail_write(error, EFBIG, offset, pieces_nbytes(pieces, n_pieces));
+    if (!file_is_position(offset, pieces_nbytes(pieces, n_pieces)))
+        return file_fail_write(error, EFBIG, offset, pieces_nbytes(pieces, n_pieces));
     pieces_drop(&pieces, &n_pieces, 0);
     while (n_pieces > 0) {
         int n_now = n_pieces < PIECES_MAX ? (int)n_pieces : PIECES_MAX;
@@ -221,7 +221,8 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
         if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
-            return fail_write(error, n < 0 ? errno : EIO, offset, pieces_nbytes(pieces, n_pieces));
+            return file_fail_write(error, n < 0 ? errno : EIO, offset,
+                                   pieces_nbytes(pieces, n_pieces));
         pieces_drop(&pieces, &n_pieces, (size_t)n);
         offset += (uint64_t)n;
     }
@@ -230,7 +231,7 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
 
 /* ---- the limit of file sizes (X14) ---- */
 
-static sigset_t signal_set(void)
+static sigset_t limit_signal_set(void)
 {
     sigset_t set;
 
@@ -239,7 +240,7 @@ static sigset_t signal_set(void)
     return set;
 }
 
-static bool is_pending(void)
+static bool limit_is_pending(void)
 {
     sigset_t pending;
 
@@ -248,21 +249,21 @@ static bool is_pending(void)
 
 bth_file_limit bth_file_limit_hold(void)
 {
-    sigset_t set = signal_set();
+    sigset_t set = limit_signal_set();
     bth_file_limit held = {.was_pending = false};
 
     (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
-    held.was_pending = is_pending();
+    held.was_pending = limit_is_pending();
     return held;
 }
 
 void bth_file_limit_restore(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
-    sigset_t set = signal_set();
+    sigset_t set = limit_signal_set();
     int failure = errno;
 
-    if (!held->was_pending && is_pending())
+    if (!held->was_pending && limit_is_pending())
         while (sigtimedwait(&set, NULL, &at_once) < 0 && errno == EINTR)
             ;
     (void)pthread_sigmask(SIG_SETMASK, &held->before, NULL);

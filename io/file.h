@@ -14,7 +14,7 @@
 
 /* Opens a regular file for reading, with O_CLOEXEC (F1). Fails for folders and devices. */
 int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);
-/* The present size of an open file; fails if it is not a regular file. */
+/* The current size of an open file; fails if it is not a regular file. */
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error);
 /* The path of an open file in /proc. */
 #define BTH_FILE_PATH_NBYTES 32
@@ -31,7 +31,7 @@ void bth_file_close(int fd);
 
 /* After a failed transfer: whether to repeat it. After EAGAIN, waits for `events` (of poll). */
 bool bth_file_may_continue(int fd, int system_errno, short events);
-/* Reads exactly nbytes; if the file ends before, BERTH_E_TRUNCATED. */
+/* Reads exactly nbytes; BERTH_E_TRUNCATED if the file ends earlier. */
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
 /* Writes exactly nbytes. */
 int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error);

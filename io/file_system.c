@@ -34,7 +34,7 @@ static const file_system_row rows[] = {
     {0, BTH_ELSEWHERE, true},          /* all others */
 };
 
-static file_system_row row_of(int fd)
+static file_system_row file_system_row_of(int fd)
 {
     struct statfs system;
     const file_system_row *row = rows;
@@ -48,12 +48,12 @@ static file_system_row row_of(int fd)
 
 bth_file_system bth_file_system_of(int fd)
 {
-    return row_of(fd).kind;
+    return file_system_row_of(fd).kind;
 }
 
 bool bth_file_system_obeys_acls(int fd)
 {
-    return row_of(fd).obeys_acls;
+    return file_system_row_of(fd).obeys_acls;
 }
 
 /* ---- extended attributes ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How much memory can be used now. */
+/* The amount of memory that can be used now. */
 #ifndef BTH_IO_FREE_MEMORY_H
 #define BTH_IO_FREE_MEMORY_H
 

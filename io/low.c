@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* These calls do not go through bth_system: they belong to its functions that open. */
+/* These calls do not go through bth_system: its functions that open files use them. */
 #include "io/low.h"
 
 #include <errno.h>
@@ -19,13 +19,13 @@ static struct {
     bool has_placeholder[N_LOW];
 } low;
 
-static bool is_open(int fd)
+static bool low_is_open(int fd)
 {
     return fcntl(fd, F_GETFD) >= 0;
 }
 
 /* False: the program has put its own file there. Only we have O_PATH descriptors there. */
-static bool is_placeholder(int fd)
+static bool low_is_placeholder(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
 
@@ -48,7 +48,7 @@ static void placeholders_open(void)
 static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
-        if (low.has_placeholder[fd] && is_placeholder(fd))
+        if (low.has_placeholder[fd] && low_is_placeholder(fd))
             (void)close(fd);
         low.has_placeholder[fd] = false;
     }
@@ -71,7 +71,7 @@ bool bth_low_fds_fill(void)
 {
     int failure = errno;
 
-    if (!atomic_load(&were_closed) && is_open(0) && is_open(1) && is_open(2) &&
+    if (!atomic_load(&were_closed) && low_is_open(0) && low_is_open(1) && low_is_open(2) &&
         !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
         return false;
     atomic_store(&were_closed, true);

@@ -12,7 +12,7 @@
 /* Fills the closed numbers. True: call bth_low_fds_release afterwards. Any thread may call it. */
 bool bth_low_fds_fill(void);
 void bth_low_fds_release(void);
-/* Moves a descriptor up that still got a low number, because the program closed it meanwhile. */
+/* Moves up a descriptor that got a low number because the program closed that number meanwhile. */
 int bth_low_fd_move_up(int fd);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct bth_map {
  * bits of load.mmap_flags (shared: read-only; else private: copy on write).
  */
 int bth_map_file(int fd, uint64_t nbytes, int flags, bth_map *map, berth_error *error);
-/* Does nothing to a map of zeros, which also holds no address. */
+/* Does nothing to a map of zeros, which also contains no address. */
 void bth_map_free(bth_map *map);
 bool bth_map_holds(const bth_map *map, const void *address);
 

@@ -15,7 +15,7 @@
 /* ---- probing ---- */
 
 #define SAMPLES_MAX 64
-/* So many of 64 may be missing. */
+/* Up to this many of 64 samples may be missing. */
 #define MISSING_MAX 6
 
 static bth_page_cache page_probe(int fd, uint64_t offset)
@@ -32,7 +32,7 @@ static bth_page_cache page_probe(int fd, uint64_t offset)
 
 /* Since Linux 5.10 such reads start readahead, unless their open file description is set otherwise.
  * If fd cannot be opened again, it is used itself. */
-static int open_for_probing(int fd)
+static int page_probe_open(int fd)
 {
     int again = bth_file_open_again(fd, O_RDONLY);
 
@@ -42,7 +42,7 @@ static int open_for_probing(int fd)
     return again;
 }
 
-/* Another number at each call, so that no page is tried again that a probe has brought. */
+/* Another number at each call: pages that an earlier probe loaded are not sampled again. */
 static uint64_t mix_with_time(uint64_t number)
 {
     struct timespec time = {0};
@@ -62,7 +62,7 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
     uint64_t stride = n_pages / n_samples;
     uint64_t missing_max = n_samples * MISSING_MAX / SAMPLES_MAX;
     bth_page_cache result = BTH_PAGE_CACHE_WARM;
-    int probed = open_for_probing(fd);
+    int probed = page_probe_open(fd);
 
     for (uint64_t i = 0, n_missing = 0; i < n_samples && result == BTH_PAGE_CACHE_WARM; i++) {
         uint64_t page = first + i * stride + mix_with_time(i) % stride;
@@ -88,8 +88,7 @@ struct counts {
     __u64 n_cached, n_dirty, n_writeback, n_evicted, n_recently_evicted;
 };
 
-/* Since Linux 5.2 mincore tells the truth only to the owner of a file and to those who may write
- * it. */
+/* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
 static bool mincore_is_true(int fd)
 {
     char path[BTH_FILE_PATH_NBYTES];
@@ -100,9 +99,9 @@ static bool mincore_is_true(int fd)
     return bth_system.faccessat(AT_FDCWD, bth_file_path(fd, path), W_OK, AT_EACCESS) == 0;
 }
 
-/* Pages that can be used at once, without those that are still being read. */
-static bool count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes, uint64_t page_nbytes,
-                         uint64_t *n_cached)
+/* Counts pages that can be used at once, not those that are still being read. */
+static bool pages_count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes,
+                               uint64_t page_nbytes, uint64_t *n_cached)
 {
     unsigned char pages[PAGES_AT_ONCE];
 
@@ -119,8 +118,8 @@ static bool count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes, u
     return true;
 }
 
-/* Needs no map, but Linux 6.5. */
-static bool count_unmapped(int fd, uint64_t offset, uint64_t nbytes, uint64_t *n_cached)
+/* Needs Linux 6.5, but no map. */
+static bool pages_count_unmapped(int fd, uint64_t offset, uint64_t nbytes, uint64_t *n_cached)
 {
     struct count_range range = {.offset = offset, .nbytes = nbytes};
     struct counts counts = {0};
@@ -138,8 +137,8 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
     uint64_t n;
 
     assert(offset % page_nbytes == 0);
-    if (!(map && mincore_is_true(fd) && count_mapped(map, offset, nbytes, page_nbytes, &n)) &&
-        !count_unmapped(fd, offset, nbytes, &n))
+    if (!(map && mincore_is_true(fd) && pages_count_mapped(map, offset, nbytes, page_nbytes, &n)) &&
+        !pages_count_unmapped(fd, offset, nbytes, &n))
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;
     return true;
@@ -149,7 +148,7 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
 
 #define KIB_MAX (UINT64_C(1) << 20)
 
-static bool read_number(const char *path, uint64_t *number)
+static bool readahead_read_number(const char *path, uint64_t *number)
 {
     char text[24];
 
@@ -173,7 +172,7 @@ uint64_t bth_readahead_nbytes(int fd, const char *root)
     for (size_t i = 0; i < 3 && bth_system.fstat(fd, &status) == 0; i++) {
         int n =
             snprintf(path, sizeof path, paths[i], root, major(status.st_dev), minor(status.st_dev));
-        if (n > 0 && (size_t)n < sizeof path && read_number(path, &n_kib))
+        if (n > 0 && (size_t)n < sizeof path && readahead_read_number(path, &n_kib))
             break;
     }
     uint64_t nbytes = (n_kib < KIB_MAX ? n_kib : KIB_MAX) * 1024;

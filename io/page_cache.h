@@ -12,15 +12,15 @@ typedef enum bth_page_cache {
 } bth_page_cache;
 
 /*
- * Estimates it for [offset, offset + nbytes), nbytes > 0, from up to 64 pages, other ones at each
- * call, by reads that may not wait: mincore reports every page as present to callers who may not
- * write the file. The kernel then reads the missing pages among them, but no others.
+ * Estimates the state of [offset, offset + nbytes), nbytes > 0, from up to 64 pages, others at each
+ * call, by reads that may not wait. (mincore reports every page as present to callers who may not
+ * write the file.) The kernel then loads the missing pages among these, but no others.
  */
 bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes);
 
 /*
  * Counts the cached bytes of [offset, offset + nbytes), which begins with a page; reads none.
- * `map`: of the file from its beginning, or NULL. False: the system does not give the number.
+ * `map`: of the file from its beginning, or NULL. False: the system does not report the number.
  */
 bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
                            uint64_t *cached_nbytes);

@@ -42,13 +42,13 @@ struct worker {
     unsigned number;
 };
 
-static int fail_cancelled(berth_error *error)
+static int pool_fail_cancelled(berth_error *error)
 {
     return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
 }
 
 /* For a task that failed without setting an error. */
-static int fail_with_status(berth_error *error, int status)
+static int pool_fail_status(berth_error *error, int status)
 {
     return bth_fail_status(error, status, "%s", berth_status_text(status));
 }
@@ -63,12 +63,12 @@ static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_p
     for (uint64_t task = 0; task < n_tasks; task++) {
         if (watch && bth_seconds() >= next_watch) {
             if (watch(context) != 0)
-                return fail_cancelled(error);
+                return pool_fail_cancelled(error);
             next_watch = bth_seconds() + WATCH_SECONDS;
         }
         int status = function(context, task, 0, error);
         if (status < 0)
-            return fail_with_status(error, status);
+            return pool_fail_status(error, status);
     }
     return 0;
 }
@@ -95,7 +95,7 @@ static void pool_stop(struct pool *pool, int status, const berth_error *error)
     pthread_mutex_lock(&pool->lock);
     if (pool->first.code == BERTH_OK) {
         pool->first = *error;
-        (void)fail_with_status(&pool->first, status);
+        (void)pool_fail_status(&pool->first, status);
     }
     pool->stop = true;
     pthread_mutex_unlock(&pool->lock);
@@ -167,7 +167,7 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
         if (watch(pool->context) != 0) {
             berth_error error;
             bth_error_clear(&error);
-            pool_stop(pool, fail_cancelled(&error), &error);
+            pool_stop(pool, pool_fail_cancelled(&error), &error);
         }
         next_watch = bth_time_after(WATCH_SECONDS);
         pthread_mutex_lock(&pool->lock);
@@ -189,7 +189,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     if (n_workers <= 1 || n_tasks <= 1)
         return pool_run_serially(n_tasks, function, watch, context, error);
     if (watch && watch(context) != 0)
-        return fail_cancelled(error);
+        return pool_fail_cancelled(error);
     if (n_workers > n_tasks)
         n_workers = (unsigned)n_tasks;
     struct worker *workers = bth_allocate(n_workers * sizeof *workers);

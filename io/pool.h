@@ -13,7 +13,7 @@
  */
 int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
 
-/* The first call in a new thread (X13): functions of the caller's cannot cancel it. */
+/* The first call in a new thread (X13): the caller's functions cannot cancel it. */
 static inline void bth_thread_begin(void)
 {
     int unused;
@@ -29,8 +29,8 @@ typedef int (*bth_pool_watch)(void *context);
 
 /*
  * Runs tasks 0 to n_tasks - 1; workers claim them in order. After the first error, or a cancel, no
- * task is begun, and that error is reported (W8). Returns when all workers have stopped; fails also
- * if a thread cannot be started.
+ * further task begins, and that error is reported (W8). Returns when all workers have stopped;
+ * fails also if a thread cannot be started.
  */
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
                  bth_pool_watch watch, void *context, berth_error *error);

@@ -62,7 +62,7 @@ void bth_pages_make_large(void *bytes, size_t nbytes)
 #define NODES_MAX 1024
 #define WORD_BITS (8 * sizeof(unsigned long))
 
-static uint8_t *align_up(void *address, size_t alignment)
+static uint8_t *region_align_up(void *address, size_t alignment)
 {
     uint8_t *bytes = address;
 
@@ -75,7 +75,7 @@ static int region_allocate(uint64_t nbytes, size_t alignment, bth_region *region
     region->base = bth_allocate((size_t)nbytes + alignment);
     if (!region->base)
         return bth_fail_memory(error, nbytes);
-    region->bytes = align_up(region->base, alignment);
+    region->bytes = region_align_up(region->base, alignment);
     return 0;
 }
 
@@ -104,8 +104,9 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *r
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return bth_fail_system(error, errno, "%llu bytes of memory", (unsigned long long)nbytes);
-    *region = (bth_region){
-        .bytes = align_up(base, BTH_LARGE_PAGE_NBYTES), .base = base, .base_nbytes = base_nbytes};
+    *region = (bth_region){.bytes = region_align_up(base, BTH_LARGE_PAGE_NBYTES),
+                           .base = base,
+                           .base_nbytes = base_nbytes};
     bth_pages_make_large(region->bytes, (size_t)nbytes);
     if (spread)
         region_spread(base, base_nbytes);

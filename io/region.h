@@ -13,7 +13,7 @@
 /* Opens a descriptor for bth_pages_are_large; -1 on failure. Close it with bth_file_close. */
 int bth_pages_open(void);
 
-/* Whether all of [bytes, bytes + nbytes) is present, in large pages. False: also if unknown. */
+/* Whether all of [bytes, bytes + nbytes) is present, in large pages. False also if unknown. */
 bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes);
 
 /* Requests large pages for memory that is aligned to them and was not touched yet. */
@@ -21,7 +21,7 @@ void bth_pages_make_large(void *bytes, size_t nbytes);
 
 typedef struct bth_region {
     uint8_t *bytes;
-    void *base;         /* what is freed */
+    void *base;         /* to be freed */
     size_t base_nbytes; /* of the map; 0: from the allocator */
 } bth_region;
 

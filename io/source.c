@@ -54,7 +54,7 @@ static int reader_open_memory(bth_reader *reader, const void *bytes, berth_error
 {
     if (!bytes && reader->nbytes > 0)
         return bth_fail_argument(error, "%zu bytes at address NULL", (size_t)reader->nbytes);
-    /* Not NULL, also for no bytes: that is how memory differs from files and functions. */
+    /* Not NULL, even for 0 bytes: NULL means that the source is a file or a function. */
     reader->memory = bytes ? bytes : (const uint8_t *)"";
     return 0;
 }
@@ -100,7 +100,7 @@ void bth_reader_close(bth_reader *reader)
     reader->fd = -1;
 }
 
-static int fail_callback(berth_error *error, int result, uint64_t offset, size_t nbytes)
+static int reader_fail_callback(berth_error *error, int result, uint64_t offset, size_t nbytes)
 {
     const char *text = result > 0 ? strerrordesc_np(result) : NULL;
     char returned[32];
@@ -122,7 +122,7 @@ static int reader_fill(bth_reader *reader, void *buffer, size_t nbytes, uint64_t
     if (reader->fd >= 0)
         return bth_file_read(reader->fd, buffer, nbytes, offset, error);
     int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
-    return result == 0 ? 0 : fail_callback(error, result, offset, nbytes);
+    return result == 0 ? 0 : reader_fail_callback(error, result, offset, nbytes);
 }
 
 void bth_reader_count(bth_reader *reader, size_t nbytes)

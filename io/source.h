@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The source of a load's bytes: a file, memory, or a function of the caller's. */
+/* The source of a load's bytes: a file, memory, or a function of the caller. */
 #ifndef BTH_IO_SOURCE_H
 #define BTH_IO_SOURCE_H
 

@@ -231,7 +231,7 @@ void bth_staging_close(bth_staging *ring)
 #define LINE_NBYTES ((size_t)64)
 
 /* `to` is aligned to 16 bytes. */
-static void stream_line(uint8_t *to, const uint8_t *from)
+static void copy_line(uint8_t *to, const uint8_t *from)
 {
     for (size_t i = 0; i < LINE_NBYTES; i += 16)
         _mm_stream_si128((__m128i *)(void *)(to + i),
@@ -249,7 +249,7 @@ void bth_copy_for_device(void *to, const void *from, size_t nbytes)
     memcpy(out, in, head);
     size_t at = head;
     for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
-        stream_line(out + at, in + at);
+        copy_line(out + at, in + at);
     memcpy(out + at, in + at, nbytes - at);
     _mm_sfence(); /* these stores are not ordered otherwise */
 }

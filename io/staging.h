@@ -24,8 +24,8 @@ typedef struct bth_staging_need {
 typedef struct bth_staging_buffer {
     uint8_t *bytes;
     size_t nbytes;
-    bth_region region;         /* of zeros: it is the driver's memory */
-    bth_device_handle *device; /* that pinned it; NULL: it is not pinned */
+    bth_region region;         /* of zeros: the bytes are the driver's memory */
+    bth_device_handle *device; /* the device that pinned it; NULL: it is not pinned */
     unsigned life;             /* of that device */
 } bth_staging_buffer;
 

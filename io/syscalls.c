@@ -6,7 +6,7 @@
 
 #include "io/low.h"
 
-/* open is variadic, and a field of the table cannot be. */
+/* open and openat are variadic, and fields of the table cannot be. */
 static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
 {
     bool are_filled = bth_low_fds_fill(); /* X10 */
@@ -46,7 +46,7 @@ static long mbind_of(void *address, unsigned long nbytes, int mode, const unsign
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
-/* What is forbidden for a file of memfd_create. */
+/* The operations that are forbidden for a file of memfd_create. */
 static int get_seals_of(int fd)
 {
     return fcntl(fd, F_GET_SEALS);

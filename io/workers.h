@@ -8,7 +8,7 @@
 /* io.chunk_nbytes = 0. */
 #define BTH_WORKERS_CHUNK_NBYTES (UINT64_C(4) << 20)
 
-/* What the workers mostly do. It decides their number if io.threads is 0. */
+/* The main work of the workers. It decides their number if io.threads is 0. */
 typedef enum bth_workers_kind {
     BTH_WORKERS_COMPUTE,  /* copy and sum: as many as there are processors */
     BTH_WORKERS_WAIT,     /* wait for a disk or a device: 8 */
@@ -17,9 +17,9 @@ typedef enum bth_workers_kind {
 } bth_workers_kind;
 
 /*
- * At least 1, at most n_tasks. worker_nbytes: the memory of one worker, of which io.memory_nbytes
- * bounds the sum; 0: there is no bound. The same arguments give the same number, but for the
- * processors.
+ * At least 1, at most n_tasks. worker_nbytes: the memory of one worker, so that io.memory_nbytes
+ * limits their number; 0: no limit. Apart from the arguments, only the number of processors
+ * matters.
  */
 unsigned bth_workers_count(const struct berth_config *config, bth_workers_kind kind,
                            uint64_t n_tasks, uint64_t worker_nbytes);

@@ -203,7 +203,7 @@ Test(values, need_a_buffer_that_holds_them)
     cr_assert_eq(berth_config_get("save.durability", text, 5, &error), 0);
     cr_assert_str_eq(text, "full");
     cr_assert_eq(berth_config_get("save.durability", text, 4, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "save.durability: its value needs 5 bytes");
+    cr_assert_str_eq(error.message, "save.durability: the buffer is too small: 5 bytes are needed");
 }
 
 Test(values, every_option_is_described)
