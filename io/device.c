@@ -212,7 +212,7 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
         return error->code;
     if (life != bth_device_life(device))
         return bth_fail_status(error, BERTH_E_DEVICE,
-                               "%s: its context died and was opened again: what was in it is lost",
+                               "%s: its context died and was opened again: all data in it is lost",
                                device->name);
     return device_report(device, device->driver->check(device, false), error, "its context died");
 }
@@ -278,7 +278,7 @@ int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
-        return bth_fail_argument(error, "%s: %zu bytes at 0x%zx end beyond all addresses",
+        return bth_fail_argument(error, "%s: %zu bytes at 0x%zx end beyond the address space",
                                  device->name, nbytes, (size_t)address);
     if (device_check_byte(device, address, nbytes, address, error) < 0)
         return error->code;
@@ -348,8 +348,7 @@ int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const voi
 
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error)
 {
-    return OBJECT_CALL(stream, error, wait_stream(stream->device, stream->native),
-                       "copies did not end well");
+    return OBJECT_CALL(stream, error, wait_stream(stream->device, stream->native), "copies failed");
 }
 
 int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, berth_error *error)
@@ -396,6 +395,5 @@ int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, 
 
 int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
-    return OBJECT_CALL(event, error, wait_event(event->device, event->native),
-                       "copies did not end well");
+    return OBJECT_CALL(event, error, wait_event(event->device, event->native), "copies failed");
 }

@@ -43,8 +43,8 @@ static bool direct_set_alignment(int fd, const struct stat *status, bth_direct *
 
 bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
 {
-    const char *none = flags == O_WRONLY ? "the file system has no direct writes"
-                                         : "the file system has no direct reads";
+    const char *none = flags == O_WRONLY ? "the file system does not support direct writes"
+                                         : "the file system does not support direct reads";
     struct stat first, second;
 
     *direct = (bth_direct){.fd = -1};

@@ -103,7 +103,8 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *r
     void *base = bth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return bth_fail_system(error, errno, "%llu bytes of memory", (unsigned long long)nbytes);
+        return bth_fail_system(error, errno, "%llu bytes of memory cannot be mapped",
+                               (unsigned long long)nbytes);
     *region = (bth_region){.bytes = region_align_up(base, BTH_LARGE_PAGE_NBYTES),
                            .base = base,
                            .base_nbytes = base_nbytes};

@@ -53,7 +53,7 @@ static int reader_open_fd(bth_reader *reader, int fd, berth_error *error)
 static int reader_open_memory(bth_reader *reader, const void *bytes, berth_error *error)
 {
     if (!bytes && reader->nbytes > 0)
-        return bth_fail_argument(error, "%zu bytes at address NULL", (size_t)reader->nbytes);
+        return bth_fail_argument(error, "the address of %zu bytes is NULL", (size_t)reader->nbytes);
     /* Not NULL, even for 0 bytes: NULL means that the source is a file or a function. */
     reader->memory = bytes ? bytes : (const uint8_t *)"";
     return 0;

@@ -160,7 +160,7 @@ static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_e
     if (max == 0)
         return bth_fail_status(
             error, BERTH_E_MEMORY,
-            "a staging buffer takes %zu bytes, io.memory_nbytes leaves %llu (%llu bytes missing)",
+            "a staging buffer needs %zu bytes, io.memory_nbytes leaves %llu (%llu bytes missing)",
             ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
             (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
     ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;

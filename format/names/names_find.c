@@ -364,7 +364,7 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
         find_fail_ambiguous(name, &first, &second, error);
     } else if (!whole) {
         bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-                 "\"%.*s\" can be read in more than %d ways; give its path, as ['a'][0]",
+                 "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
                  MAX_SHOWN_NBYTES, name, MAX_READINGS);
     } else if (search.n_found == 1) {
         value = search.readings[search.found[0]].value;

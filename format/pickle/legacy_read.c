@@ -52,7 +52,7 @@ static int legacy_check_header(berth_value *const *values, bth_legacy *legacy, b
         return legacy_fail(error, SYSTEM, "not a dict");
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
-        return legacy_fail(error, SYSTEM, "little_endian is missing or no bool");
+        return legacy_fail(error, SYSTEM, "little_endian is missing or not a bool");
     legacy->recorded_little_endian = bth_value_bool(little);
     return 0;
 }
@@ -63,12 +63,12 @@ static int legacy_read_key(berth_tree *tree, const berth_value *value, bool *nam
 {
     size_t nbytes;
     if (berth_value_kind(value) != BERTH_KIND_STR)
-        return legacy_fail(error, KEYS, "a key is no str");
+        return legacy_fail(error, KEYS, "a key is not a str");
     *key = berth_as_text(value, &nbytes);
     const berth_storage *storage = bth_tree_find_storage(tree, *key, nbytes);
     if (!storage)
         return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
-                        "storage %.80s is not in the object, so that its size is unknown", *key);
+                        "storage %.80s is not in the object, so its size is unknown", *key);
     if (storage->root || named[storage->index])
         return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET, "storage %.80s is %s",
                         *key, storage->root ? "a view of another one" : "listed twice");

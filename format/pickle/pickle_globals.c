@@ -93,7 +93,7 @@ static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument 
     if (!global_is_name(argument->text, argument->text_nbytes) ||
         !global_is_name(argument->name, argument->name_nbytes))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "GLOBAL with text that is no dotted name");
+                                   "GLOBAL with text that is not a dotted name");
     if (unpickler->rules->inert)
         return bth_global(unpickler->tree, argument->text, argument->text_nbytes, argument->name,
                           argument->name_nbytes, true);

@@ -46,6 +46,6 @@ int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, bert
     if (name)
         return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
                         "opcode %s (0x%02x) is not allowed in a checkpoint", name, byte);
-    return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset, "0x%02x is no pickle opcode",
-                    byte);
+    return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
+                    "0x%02x is not a pickle opcode", byte);
 }

@@ -44,7 +44,8 @@ static bool persistent_count_bytes(bth_unpickler *unpickler, const berth_value *
     size_t item_nbytes = berth_dtype_nbytes(dtype);
     /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
     if (!berth_as_int(value, &numel))
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id whose %s is no int", what);
+        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id whose %s is not an int",
+                          what);
     else if (numel < 0)
         bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
                           (long long)numel);
@@ -73,13 +74,13 @@ static berth_storage *persistent_storage(bth_unpickler *unpickler, berth_value *
     if (!persistent_check_type(unpickler, items[TYPE]))
         return NULL;
     if (!bth_unpickle_storage_class(items[CLASS], &named->dtype))
-        return persistent_refuse(unpickler, "second item is no storage class");
+        return persistent_refuse(unpickler, "second item is not a storage class");
     named->key = bth_unpickle_text(items[KEY]);
     if (!named->key)
-        return persistent_refuse(unpickler, "key is no str");
+        return persistent_refuse(unpickler, "key is not a str");
     named->location = bth_unpickle_text(items[LOCATION]);
     if (!named->location)
-        return persistent_refuse(unpickler, "location is no str");
+        return persistent_refuse(unpickler, "location is not a str");
     if (!persistent_count_bytes(unpickler, items[NUMEL], named->dtype, "numel", &named->nbytes))
         return NULL;
     berth_storage *storage = persistent_register(unpickler, named);

@@ -85,7 +85,7 @@ HANDLER(SHORT_BINSTRING)
     for (size_t i = 1; i < argument->text_nbytes; i++)
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
             return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                     "SHORT_BINSTRING: text that is no UTF-8 at its byte %zu",
+                                     "SHORT_BINSTRING: text that is not UTF-8 at its byte %zu",
                                      i - 1);
     return run_BINUNICODE(unpickler, argument);
 }
@@ -157,7 +157,7 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
                                  bth_kind_phrase(kind));
     if (n % 2 != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are no pairs",
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
                                  opcode, n);
     if (kind == BERTH_KIND_CALL)
         return read_inert_items(unpickler, dict, items, n, true);

@@ -197,13 +197,13 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
             bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(arguments)));
     if (callable->kind != BERTH_KIND_GLOBAL)
         return BTH_UNPICKLE_REFUSE(
-            unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is no known function",
+            unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is not a known function",
             bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(callable)));
     const bth_known *known = bth_unpickle_known(callable);
     if (!known) /* inert: listed and saved again, never run */
         return bth_call_value(unpickler->tree, callable, arguments, new_object);
     if (new_object && !reduce_is_same_as_new(known, arguments))
-        return reduce_refuse(unpickler, known, "never made so");
+        return reduce_refuse(unpickler, known, "no pickler makes it this way");
     switch (known->what) {
     case BTH_IS_CALLABLE:
         if (reduce_is_kept_inert(unpickler, known, arguments))
@@ -214,6 +214,6 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     case BTH_IS_TENSOR_CLASS:
         return reduce_begin_tensor(unpickler, known, arguments);
     default:
-        return reduce_refuse(unpickler, known, "it is only named, never called");
+        return reduce_refuse(unpickler, known, "it may be named, but not called");
     }
 }

@@ -59,7 +59,7 @@ int bth_unpickle_grow_stack(bth_unpickler *unpickler)
 int bth_unpickle_fail_want(bth_unpickler *unpickler, size_t n)
 {
     return bth_unpickle_fail(
-        unpickler, BERTH_E_PICKLE, "stack underflow: %s takes %zu items, %zu there",
+        unpickler, BERTH_E_PICKLE, "stack underflow: %s needs %zu items, %zu are there",
         bth_unpickle_opcode(unpickler), n, unpickler->depth - unpickler->floor);
 }
 

@@ -23,7 +23,7 @@ static void storage_check_foreign(bth_emitter *emitter, const berth_storage *sto
     if (typed && storage->nbytes % berth_dtype_nbytes(dtype) != 0)
         BTH_EMIT_REFUSE(
             emitter,
-            "a storage of %llu bytes, no multiple of torch.%s, cannot be saved in the other "
+            "a storage of %llu bytes, not a multiple of torch.%s, cannot be saved in the other "
             "byte order",
             (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
 }
@@ -42,7 +42,7 @@ static size_t storage_number(bth_emitter *emitter, const berth_storage *storage,
         const char *first = bth_dtype_storage_class(out->dtypes[*position - 1]);
         const char *second = bth_dtype_storage_class(class);
         BTH_EMIT_REFUSE(emitter,
-                        "one storage is seen as %s and as %s: PyTorch cannot load such a file",
+                        "one storage is used as %s and as %s: PyTorch cannot load such a file",
                         first ? first : "UntypedStorage", second ? second : "UntypedStorage");
     }
     return *position - 1;

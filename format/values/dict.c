@@ -167,7 +167,7 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     assert(bth_is_dict(bth_node_kind(dict)));
     if (dict->flags & BTH_NODE_USED)
         return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
-                             "a dict that something was built from grows afterwards");
+                             "a dict grows after another object was built from it");
     struct dict_node *node = (struct dict_node *)dict;
     dict->flags &= (uint8_t)~BTH_NODE_ATTRIBUTES;
     if (n > 1 && !bth_table_reserve(tree, node, n))
@@ -186,7 +186,7 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
     berth_value *items[2] = {key, value};
     berth_tree *tree = bth_value_tree(dict);
     if (!bth_is_dict(bth_node_kind(dict)))
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no dict",
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a dict",
                              bth_kind_phrase(bth_node_kind(dict)));
     if (!bth_tree_owns(tree, key, "a dict's key") ||
         !bth_tree_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
@@ -243,7 +243,7 @@ int berth_set_add(berth_value *set, berth_value *item)
 {
     berth_tree *tree = bth_value_tree(set);
     if (!bth_node_is(set, BERTH_KIND_SET))
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no set",
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a set",
                              bth_kind_phrase(bth_node_kind(set)));
     if (!bth_tree_owns(tree, item, "an item of a set"))
         return tree->error.code;
@@ -257,7 +257,7 @@ static berth_value *dict_new_from(berth_tree *tree, berth_kind kind, berth_value
 {
     if (source && source->flags & BTH_NODE_USED)
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
-                               "%s that something was built from is used again by %s",
+                               "%s is used by %s after another object was built from it",
                                bth_kind_phrase((berth_kind)source->kind), berth_kind_name(kind));
     if (source)
         source->flags |= BTH_NODE_USED;
@@ -294,7 +294,7 @@ static bool dict_set_pair(berth_tree *tree, struct dict_node *node, const berth_
     berth_value *const *items = bth_node_items(pair, &n, &stride);
     if (n != 2 || (pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE))
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
-                               "an OrderedDict made from an item that is no pair");
+                               "an OrderedDict made from an item that is not a pair");
     return dict_set_entry(tree, node, items[0], items[1]);
 }
 

@@ -51,7 +51,7 @@ int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
     assert(bth_node_is(list, BERTH_KIND_LIST));
     if (list->flags & BTH_NODE_USED)
         return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
-                             "a list that something was built from grows afterwards");
+                             "a list grows after another object was built from it");
     if (n == 0)
         return 0;
     struct list_items *grown = bth_tree_reserve(tree, node->items ? &node->items->size : NULL, n,
@@ -69,7 +69,7 @@ int berth_list_append(berth_value *list, berth_value *item)
 {
     berth_tree *tree = bth_value_tree(list);
     if (!bth_node_is(list, BERTH_KIND_LIST))
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is no list",
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a list",
                              bth_kind_phrase(bth_node_kind(list)));
     if (!bth_tree_owns_item(tree, item, "an item of a list", NULL, berth_value_count(list)))
         return tree->error.code;

@@ -102,11 +102,11 @@ berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, ui
                                          const char *location)
 {
     if (!tree || (unsigned)dtype >= BERTH_DTYPE_COUNT)
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no such dtype: %d", (int)dtype);
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "invalid dtype %d", (int)dtype);
     if (nbytes % berth_dtype_nbytes(dtype) != 0 || nbytes > INT64_MAX)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
-                               "a storage of %" PRIu64 " bytes holds no whole %s", nbytes,
-                               berth_dtype_name(dtype));
+                               "a storage of %" PRIu64 " bytes does not hold a whole number of %s",
+                               nbytes, berth_dtype_name(dtype));
     location = location ? location : "cpu";
     berth_storage *storage = storage_add(tree, "", 0, location, strlen(location));
     if (!storage)

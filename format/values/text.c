@@ -73,7 +73,7 @@ berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the text is NULL");
     size_t bad = utf8_find_bad((const uint8_t *)text, nbytes);
     if (bad < nbytes)
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte %zu",
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte %zu",
                                bad);
     return text_new(tree, BERTH_KIND_STR, text, nbytes);
 }
@@ -153,7 +153,7 @@ static bool device_is_type(const char *type)
 berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index)
 {
     if (!tree || !type || !device_is_type(type))
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is no device type",
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is not a device type",
                                type ? type : "");
     if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "device index %" PRId64 " (at most 127)",

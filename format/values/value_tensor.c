@@ -215,7 +215,7 @@ static bool parts_are_tensors(berth_tree *tree, berth_kind kind, berth_value *co
         return false;
     for (size_t i = 0; i < n; i++)
         if (!(tensors[i] = berth_as_tensor(parts[i])))
-            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "part %zu of %s is %s, no tensor", i,
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "part %zu of %s is %s, not a tensor", i,
                                    bth_kind_phrase(kind),
                                    bth_kind_phrase(berth_value_kind(parts[i])));
     return true;

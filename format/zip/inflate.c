@@ -45,10 +45,10 @@ static int inflate_fail(const bth_zip_entry *entry, const z_stream *stream, int 
         return bth_fail_memory(error, 0);
     if (result == Z_STREAM_END || result == Z_BUF_ERROR) /* Z_FINISH never gives Z_OK */
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
-                        "%lu bytes inflate to %lu, where %" PRIu64 " and %" PRIu64
-                        " were announced%s",
+                        "%lu bytes inflate to %lu, the directory has %" PRIu64 " and %" PRIu64 "%s",
                         stream->total_in, stream->total_out, entry->compressed_nbytes,
-                        entry->nbytes, result == Z_STREAM_END ? "" : ", and do not end there");
+                        entry->nbytes,
+                        result == Z_STREAM_END ? "" : "; the deflated data do not end there");
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset + stream->total_in,
                     "cannot be inflated: %s", stream->msg ? stream->msg : "bad data");
 }

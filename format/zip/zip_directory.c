@@ -178,12 +178,13 @@ static int entry_check_method(const zip_central *entry, berth_error *error)
                           entry->kept.method);
     if (entry->kept.method == BTH_ZIP_DEFLATED && strncmp(entry->kept.record, "data/", 5) == 0 &&
         entry->kept.record[5])
-        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
-                          "a deflated storage cannot be mapped or placed; unpack the archive and "
-                          "zip it again with `zip -0 -r`");
+        return ENTRY_FAIL(
+            entry, error, BERTH_E_UNSUPPORTED,
+            "a deflated storage cannot be mapped or read in parts; unpack the archive and "
+            "zip it again with `zip -0 -r`");
     if (entry->kept.method == BTH_ZIP_STORED && entry->kept.compressed_nbytes != entry->kept.nbytes)
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
-                          "stored, but of %" PRIu64 " bytes in the file and %" PRIu64 " outside",
+                          "stored, but its compressed size is %" PRIu64 " and its size %" PRIu64,
                           entry->kept.compressed_nbytes, entry->kept.nbytes);
     return BERTH_OK;
 }

@@ -98,7 +98,7 @@ static int end_check_fields(const end_fields *fields, const char *what, uint64_t
                         fields->disk, fields->directory_disk);
     if (fields->n_entries_here != fields->n_entries)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                        "%s counts %" PRIu64 " entries and %" PRIu64 " entries", what,
+                        "%s has two counts of entries, %" PRIu64 " and %" PRIu64, what,
                         fields->n_entries_here, fields->n_entries);
     return BERTH_OK;
 }

@@ -177,8 +177,8 @@ static int index_refuse_second(const bth_zip_entry *entry, const bth_zip_entry *
                         "a second record of this name; the first one is at byte %" PRIu64,
                         first->header_offset);
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                    "its name is that of '%s' at byte %" PRIu64
-                    " but for capital letters, which PyTorch does not tell apart",
+                    "its name differs from '%s' at byte %" PRIu64
+                    " only in case, which PyTorch ignores",
                     first->record, first->header_offset);
 }
 
@@ -193,7 +193,7 @@ static int index_check_spelling(const bth_zip_directory *directory, berth_error 
         const bth_zip_entry *entry = bth_zip_find_any_case(directory, record, strlen(record));
         if (entry && strcmp(entry->record, record) != 0)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                            "PyTorch, which ignores case, takes it for '%s'", record);
+                            "PyTorch, which ignores case, reads it as '%s'", record);
     }
     return 0;
 }

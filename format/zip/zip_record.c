@@ -106,7 +106,7 @@ static int record_check_reach(const bth_zip_entry *entry, berth_error *error)
         entry->compressed_nbytes <= entry->next_offset - entry->data_offset)
         return BERTH_OK;
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
-                    "its %" PRIu64 " bytes reach into what begins at byte %" PRIu64,
+                    "its %" PRIu64 " bytes overlap what begins at byte %" PRIu64,
                     entry->compressed_nbytes, entry->next_offset);
 }
 
@@ -152,7 +152,7 @@ static int record_check_descriptor_size(const bth_zip_entry *entry, berth_error 
     if (between == 12 || between == 16 || between == 20 || between == 24)
         return BERTH_OK;
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                    "%" PRIu64 " bytes lie between the data and the next entry, where a "
+                    "%" PRIu64 " bytes lie between the data and the next entry, but a "
                     "descriptor has 12, 16, 20 or 24",
                     between);
 }

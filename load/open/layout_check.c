@@ -209,9 +209,10 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
                         "the layout puts its header here, but it is not here; "
                         "load.calculate_storage_offsets=off uses the directory");
     if (local.method != 0)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, record, at,
-                        "a deflated storage cannot be mapped or placed; unpack the archive and zip "
-                        "it again with `zip -0 -r`");
+        return bth_fail(
+            error, BERTH_E_UNSUPPORTED, record, at,
+            "a deflated storage cannot be mapped or read in parts; unpack the archive and zip "
+            "it again with `zip -0 -r`");
     if (local.data_offset != walk->layout.data_offset)
         return fail_data(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != walk->storage->nbytes)

@@ -288,7 +288,7 @@ static void check_message(bth_simulated_call call, uint64_t nth, const char *mes
 Test(device_faults, messages_name_the_record_the_device_and_what_its_driver_says)
 {
     check_message(BTH_SIMULATED_WAIT, 1,
-                  "data/0: simulated:0: copies did not end well: an illegal memory access was "
+                  "data/0: simulated:0: copies failed: an illegal memory access was "
                   "encountered (SIMULATED_ILLEGAL_ADDRESS)");
     check_message(
         BTH_SIMULATED_OPEN_STREAM, 1,

@@ -117,7 +117,7 @@ Test(bad_arguments, null_pointers_are_refused)
             "an integer of 0 bytes (1 to 255)");
     REFUSED(berth_make_bigint(tree, (const uint8_t *)numbers, 256), BERTH_E_ARGUMENT,
             "an integer of 256 bytes (1 to 255)");
-    REFUSED(berth_make_device(tree, NULL, 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+    REFUSED(berth_make_device(tree, NULL, 0), BERTH_E_ARGUMENT, "\"\" is not a device type");
     REFUSED(berth_make_storage(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
     REFUSED(berth_make_tensor(tree, NULL), BERTH_E_ARGUMENT, "the tensor is NULL");
     REFUSED(berth_make_size(tree, NULL, 1), BERTH_E_ARGUMENT, "a torch.Size of 1 items (0 to 64)");
@@ -176,10 +176,11 @@ Test(bad_arguments, values_of_another_kind_are_refused)
             BERTH_E_ARGUMENT, "a tensor with attributes around a dict");
     REFUSED(berth_make_nested(
                 tree, (berth_value *[]){floats(1), berth_make_int(tree, 1), floats(1), floats(1)}),
-            BERTH_E_TENSOR, "part 1 of a nested tensor is an int, no tensor");
-    FAILS(berth_list_append(berth_make_set(tree), berth_make_int(tree, 1)), "a set is no list");
-    FAILS(berth_set_add(berth_make_list(tree), berth_make_int(tree, 1)), "a list is no set");
-    FAILS(berth_dict_set(berth_make_list(tree), "a", berth_make_int(tree, 1)), "a list is no dict");
+            BERTH_E_TENSOR, "part 1 of a nested tensor is an int, not a tensor");
+    FAILS(berth_list_append(berth_make_set(tree), berth_make_int(tree, 1)), "a set is not a list");
+    FAILS(berth_set_add(berth_make_list(tree), berth_make_int(tree, 1)), "a list is not a set");
+    FAILS(berth_dict_set(berth_make_list(tree), "a", berth_make_int(tree, 1)),
+          "a list is not a dict");
     FAILS(berth_value_set_state(berth_make_list(tree), berth_make_dict(tree)),
           "a list has no attributes");
 }
@@ -193,7 +194,7 @@ Test(bad_arguments, a_dict_that_was_used_does_not_grow)
     cr_assert_not_null(bth_counter_from(tree, dict));
     cr_expect_eq(berth_dict_set(dict, "a", dict), BERTH_E_UNSUPPORTED);
     (void)berth_tree_error(tree, &error);
-    cr_expect_str_eq(error.message, "a dict that something was built from grows afterwards");
+    cr_expect_str_eq(error.message, "a dict grows after another object was built from it");
 }
 
 Test(bad_arguments, facts_that_are_none_are_refused)
@@ -211,12 +212,12 @@ Test(bad_arguments, facts_that_are_none_are_refused)
     REFUSED(berth_make_constant(tree, BERTH_KIND_LAYOUT, (berth_layout_kind)99), BERTH_E_ARGUMENT,
             "no torch.layout has the number 99");
     REFUSED(berth_storage_new(tree, (berth_dtype)99, numbers, 4, NULL), BERTH_E_ARGUMENT,
-            "no such dtype: 99");
+            "invalid dtype 99");
     REFUSED(berth_storage_new(tree, BERTH_UINT8, numbers, UINT64_MAX, NULL), BERTH_E_ARGUMENT,
-            "a storage of 18446744073709551615 bytes holds no whole uint8");
-    REFUSED(berth_make_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is no device type");
+            "a storage of 18446744073709551615 bytes does not hold a whole number of uint8");
+    REFUSED(berth_make_device(tree, "", 0), BERTH_E_ARGUMENT, "\"\" is not a device type");
     REFUSED(berth_make_device(tree, "a_type_of_thirty_two_characters_", 0), BERTH_E_ARGUMENT,
-            "\"a_type_of_thirty_two_characters_\" is no device type");
+            "\"a_type_of_thirty_two_characters_\" is not a device type");
 }
 
 /* Nothing is allocated, nor looked at, before a count is known to fit. */

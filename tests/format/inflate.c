@@ -53,15 +53,15 @@ Test(inflate, an_empty_record_is_inflated)
 Test(inflate, more_bytes_than_announced_are_refused)
 {
     expect_failure(deflated(sizeof DEFLATED, INFLATED_NBYTES - 1), DEFLATED, BERTH_E_ARCHIVE,
-                   "data.pkl at byte 100: 11 bytes inflate to 26, where 12 and 26 were announced, "
-                   "and do not end there");
+                   "data.pkl at byte 100: 11 bytes inflate to 26, the directory has 12 and 26; "
+                   "the deflated data do not end there");
 }
 
 Test(inflate, data_cut_off_is_refused)
 {
     expect_failure(deflated(sizeof DEFLATED - 1, INFLATED_NBYTES), DEFLATED, BERTH_E_ARCHIVE,
-                   "data.pkl at byte 100: 11 bytes inflate to 27, where 11 and 27 were announced, "
-                   "and do not end there");
+                   "data.pkl at byte 100: 11 bytes inflate to 27, the directory has 11 and 27; "
+                   "the deflated data do not end there");
 }
 
 Test(inflate, what_is_no_deflate_is_refused)

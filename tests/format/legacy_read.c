@@ -152,7 +152,7 @@ Test(legacy_read, heads_that_are_not_a_streams)
     expect_refused(MAGIC PROTOCOL "NONE STOP " OBJECT KEYS, BERTH_E_PICKLE,
                    "system info: not a dict");
     expect_refused(MAGIC PROTOCOL "EMPTY_DICT STOP " OBJECT KEYS, BERTH_E_PICKLE,
-                   "system info: little_endian is missing or no bool");
+                   "system info: little_endian is missing or not a bool");
     expect_refused(MAGIC PROTOCOL SYSTEM OBJECT "NONE STOP", BERTH_E_PICKLE,
                    "storage keys: not a list");
 }
@@ -190,14 +190,14 @@ Test(legacy_read, key_lists_that_do_not_fit_the_object)
 {
 #define WITH_KEYS(keys) MAGIC PROTOCOL SYSTEM OBJECT "EMPTY_LIST MARK " keys " APPENDS STOP"
     expect_refused(WITH_KEYS("'a' 'b' 'c'"), BERTH_E_PICKLE,
-                   "storage keys: storage c is not in the object, so that its size is unknown");
+                   "storage keys: storage c is not in the object, so its size is unknown");
     expect_refused(WITH_KEYS("'a' 'b' 'a'"), BERTH_E_PICKLE,
                    "storage keys: storage a is listed twice");
     expect_refused(WITH_KEYS("'a' 'b' 'v'"), BERTH_E_PICKLE,
                    "storage keys: storage v is a view of another one");
     expect_refused(WITH_KEYS("'b'"), BERTH_E_PICKLE,
                    "storage keys: storage a of the object is not listed");
-    expect_refused(WITH_KEYS("'a' 5"), BERTH_E_PICKLE, "storage keys: a key is no str");
+    expect_refused(WITH_KEYS("'a' 5"), BERTH_E_PICKLE, "storage keys: a key is not a str");
 }
 
 Test(legacy_read, more_bytes_are_asked_for_before_anything_is_built)

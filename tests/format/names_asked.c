@@ -289,7 +289,7 @@ Test(names_asked, a_name_of_too_many_readings_is_refused)
     strcat(name, "x");
     cr_expect_null(find(name));
     cr_expect_eq(error.code, BERTH_E_AMBIGUOUS);
-    cr_expect_not_null(strstr(error.message, "can be read in more than 10000 ways; give its path, "
+    cr_expect_not_null(strstr(error.message, "can be read in more than 10000 ways; use its path, "
                                              "as ['a'][0]"),
                        "%s", error.message);
 }

@@ -52,7 +52,7 @@ Test(pickle_read, text_may_hold_surrogates_and_the_text_of_python_2_may_not)
     cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 1), &nbytes), "old");
     free_reading(&read);
     refuses("!SHORT_BINSTRING 0x41eda080 STOP", BERTH_E_PICKLE,
-            "SHORT_BINSTRING: text that is no UTF-8 at its byte 1");
+            "SHORT_BINSTRING: text that is not UTF-8 at its byte 1");
     ACCEPTS(below, "SHORT_BINSTRING 0xed9fbf STOP");
     cr_expect_str_eq(berth_as_text(below.root, &nbytes), "\xed\x9f\xbf", "U+D7FF is none");
     free_reading(&below);
@@ -158,8 +158,8 @@ Test(pickle_read, exactly_the_opcodes_of_weights_only_are_read)
     for (int byte = 0; byte < 256; byte++)
         n += bth_opcodes[byte].allowed;
     cr_expect_eq(n, 34, "P1 lists 34 opcodes");
-    refuses("!0xff STOP", BERTH_E_FORBIDDEN, "0xff is no pickle opcode");
-    refuses("0x00", BERTH_E_FORBIDDEN, "0x00 is no pickle opcode");
+    refuses("!0xff STOP", BERTH_E_FORBIDDEN, "0xff is not a pickle opcode");
+    refuses("0x00", BERTH_E_FORBIDDEN, "0x00 is not a pickle opcode");
 }
 
 /* ---- P2: each its own sentence ---- */
@@ -167,22 +167,25 @@ Test(pickle_read, exactly_the_opcodes_of_weights_only_are_read)
 Test(pickle_read, underflow_of_the_stack)
 {
     refuses("PROTO 2 !STOP", BERTH_E_PICKLE, "STOP with 0 items on the stack");
-    refuses("NONE !TUPLE2 STOP", BERTH_E_PICKLE, "stack underflow: TUPLE2 takes 2 items, 1 there");
+    refuses("NONE !TUPLE2 STOP", BERTH_E_PICKLE,
+            "stack underflow: TUPLE2 needs 2 items, 1 are there");
     refuses("EMPTY_LIST MARK !APPEND", BERTH_E_PICKLE,
-            "stack underflow: APPEND takes 2 items, 0 there");
+            "stack underflow: APPEND needs 2 items, 0 are there");
     refuses("EMPTY_LIST MARK NONE !APPEND", BERTH_E_PICKLE,
-            "stack underflow: APPEND takes 2 items, 1 there");
-    refuses("MARK 1 !APPENDS", BERTH_E_PICKLE, "stack underflow: APPENDS takes 1 items, 0 there");
+            "stack underflow: APPEND needs 2 items, 1 are there");
+    refuses("MARK 1 !APPENDS", BERTH_E_PICKLE,
+            "stack underflow: APPENDS needs 1 items, 0 are there");
     static const char *const takers[] = {"SETITEM", "REDUCE", "NEWOBJ", "BUILD"};
     for (size_t i = 0; i < sizeof takers / sizeof *takers; i++) {
         char source[32], sentence[100];
         snprintf(source, sizeof source, "NONE !%s STOP", takers[i]);
-        snprintf(sentence, sizeof sentence, "stack underflow: %s takes %d items, 1 there",
+        snprintf(sentence, sizeof sentence, "stack underflow: %s needs %d items, 1 are there",
                  takers[i], i ? 2 : 3);
         refuses(source, BERTH_E_PICKLE, sentence);
     }
-    refuses("!BINPERSID STOP", BERTH_E_PICKLE, "stack underflow: BINPERSID takes 1 items, 0 there");
-    refuses("!BINPUT 0", BERTH_E_PICKLE, "stack underflow: BINPUT takes 1 items, 0 there");
+    refuses("!BINPERSID STOP", BERTH_E_PICKLE,
+            "stack underflow: BINPERSID needs 1 items, 0 are there");
+    refuses("!BINPUT 0", BERTH_E_PICKLE, "stack underflow: BINPUT needs 1 items, 0 are there");
 }
 
 Test(pickle_read, underflow_of_marks)
@@ -212,7 +215,7 @@ Test(pickle_read, protocols)
 Test(pickle_read, pairs_that_are_odd)
 {
     refuses("EMPTY_DICT MARK 1 2 3 !SETITEMS STOP", BERTH_E_PICKLE,
-            "SETITEMS of 3 items, which are no pairs");
+            "SETITEMS of 3 items, which are not pairs");
 }
 
 Test(pickle_read, memo_indices_that_were_never_put)
@@ -298,9 +301,9 @@ Test(pickle_read, globals_without_newlines)
 Test(pickle_read, text_that_is_no_utf8)
 {
     refuses("!BINUNICODE 0x61ff STOP", BERTH_E_PICKLE,
-            "BINUNICODE: text that is no UTF-8 at its byte 1");
+            "BINUNICODE: text that is not UTF-8 at its byte 1");
     refuses("!BINUNICODE 0xc080 STOP", BERTH_E_PICKLE,
-            "BINUNICODE: text that is no UTF-8 at its byte 0");
+            "BINUNICODE: text that is not UTF-8 at its byte 0");
 }
 
 /* ---- P5 ---- */

@@ -78,10 +78,10 @@ Test(pickle_reduce, all_other_globals_are_refused_by_name)
     expect_forbidden("torch.storage", "FloatStorage");
     expect_forbidden("collections", "OrderedDict.fromkeys");
     refuses("0x63746f7263680a53697a6500780a", BERTH_E_PICKLE, /* Size, NUL, x */
-            "GLOBAL with text that is no dotted name");
+            "GLOBAL with text that is not a dotted name");
     refuses("0x63746f7263680a666c6f6174333200780a", BERTH_E_PICKLE, /* float32, NUL, x */
-            "GLOBAL with text that is no dotted name");
-    REFUSES_EACH(BERTH_E_PICKLE, "GLOBAL with text that is no dotted name", "0x630a0a",
+            "GLOBAL with text that is not a dotted name");
+    REFUSES_EACH(BERTH_E_PICKLE, "GLOBAL with text that is not a dotted name", "0x630a0a",
                  "0x630a780a", "0x63617f0a780a", "0x63c3a90a780a", "0x63610a787f0a");
 }
 
@@ -165,11 +165,11 @@ Test(pickle_reduce, inert_objects_take_items_only_in_order)
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE NONE BUILD MARK 1 2 !SETITEMS STOP",
                BERTH_E_PICKLE, "SETITEMS on an object that has a state");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE MARK 1 !SETITEMS STOP", BERTH_E_PICKLE,
-               "SETITEMS of 1 items, which are no pairs");
+               "SETITEMS of 1 items, which are not pairs");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_LIST 1 !SETITEM STOP",
                BERTH_E_UNSUPPORTED, "SETITEM: a list cannot be a dict key");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-               "REDUCE of an object, which is no known function");
+               "REDUCE of an object, which is not a known function");
 }
 
 Test(pickle_reduce, known_globals_keep_their_argument_shapes_when_others_are_inert)
@@ -318,22 +318,22 @@ Test(pickle_reduce, a_mutable_argument_is_used_once)
     refuses("GLOBAL __builtin__ set BINPUT 0 EMPTY_LIST TUPLE1 BINPUT 1 REDUCE BINGET 0 BINGET 1 "
             "!REDUCE TUPLE2 STOP",
             BERTH_E_PICKLE,
-            "__builtin__ set: a list that something was built from is used "
-            "again by set");
+            "__builtin__ set: a list is used by set after another object "
+            "was built from it");
 }
 
 Test(pickle_reduce, only_functions_are_called)
 {
     refuses("EMPTY_LIST EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-            "REDUCE of a list, which is no known function");
+            "REDUCE of a list, which is not a known function");
     refuses("GLOBAL torch float32 EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-            "REDUCE of a torch.dtype, which is no known function");
+            "REDUCE of a torch.dtype, which is not a known function");
     refuses("GLOBAL torch FloatStorage EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-            "REDUCE of torch FloatStorage: it is only named, never called");
+            "REDUCE of torch FloatStorage: it may be named, but not called");
     refuses("GLOBAL torch.sparse FloatTensor EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-            "REDUCE of torch.sparse FloatTensor: it is only named, never called");
+            "REDUCE of torch.sparse FloatTensor: it may be named, but not called");
     refuses("GLOBAL torch Size EMPTY_LIST !REDUCE STOP", BERTH_E_PICKLE,
             "REDUCE with a list for arguments, not a tuple");
     refuses("GLOBAL torch Size EMPTY_TUPLE TUPLE1 !NEWOBJ STOP", BERTH_E_FORBIDDEN,
-            "NEWOBJ of torch Size: never made so");
+            "NEWOBJ of torch Size: no pickler makes it this way");
 }

@@ -78,9 +78,9 @@ Test(pickle_shapes, objects_made_without_arguments)
     cr_expect_eq(berth_value_kind(tensor.root), BERTH_KIND_TENSOR);
     free_reading(&tensor);
     refuses("GLOBAL collections Counter EMPTY_DICT TUPLE1 !NEWOBJ STOP", BERTH_E_FORBIDDEN,
-            "NEWOBJ of collections Counter: never made so");
+            "NEWOBJ of collections Counter: no pickler makes it this way");
     refuses("GLOBAL torch device EMPTY_TUPLE !NEWOBJ STOP", BERTH_E_FORBIDDEN,
-            "NEWOBJ of torch device: never made so");
+            "NEWOBJ of torch device: no pickler makes it this way");
     ACCEPTS(made, "GLOBAL collections Counter EMPTY_TUPLE REDUCE STOP");
     cr_expect_eq(berth_value_count(made.root), 0);
     free_reading(&made);
@@ -367,9 +367,9 @@ Test(pickle_shapes, views_of_storages)
     refuses_by(STREAM, VIEWED("'part' 1 TUPLE2"), BERTH_E_PICKLE, sentence);
     refuses_by(STREAM, VIEWED("1 1 1 TUPLE3"), BERTH_E_PICKLE, sentence);
     refuses_by(STREAM, VIEWED("'part' 'a' 1 TUPLE3"), BERTH_E_PICKLE,
-               "a persistent id whose view's offset is no int");
+               "a persistent id whose view's offset is not an int");
     refuses_by(STREAM, VIEWED("'part' 1 'a' TUPLE3"), BERTH_E_PICKLE,
-               "a persistent id whose view's numel is no int");
+               "a persistent id whose view's numel is not an int");
     refuses_by(STREAM, VIEWED("'part' 1 6 TUPLE3"), BERTH_E_TENSOR,
                "a view of 24 bytes at byte 4 of a storage of 24 bytes");
     (void)snprintf(text, sizeof text,
@@ -403,7 +403,7 @@ Test(pickle_shapes, a_tensor_is_built_before_it_is_used)
 Test(pickle_shapes, pairs_of_an_ordered_dict)
 {
 #define FROM(pair) "GLOBAL collections OrderedDict EMPTY_LIST " pair " APPEND TUPLE1 !REDUCE STOP"
-#define NO_PAIR "collections OrderedDict: an OrderedDict made from an item that is no pair"
+#define NO_PAIR "collections OrderedDict: an OrderedDict made from an item that is not a pair"
     ACCEPTS(list, FROM("EMPTY_LIST MARK 1 2 APPENDS"));
     cr_expect_eq(berth_value_count(list.root), 1);
     free_reading(&list);

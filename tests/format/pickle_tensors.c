@@ -37,15 +37,15 @@ Test(pickle_tensors, persistent_ids_of_any_other_form_are_refused)
             "a whole pickled module, which is code and never run: only its "
             "state_dict can be read");
     refuses("MARK 'storage' NONE '0' 'cpu' 1 TUPLE !BINPERSID STOP", BERTH_E_PICKLE,
-            "a persistent id whose second item is no storage class");
+            "a persistent id whose second item is not a storage class");
     refuses("MARK 'storage' GLOBAL torch.storage TypedStorage '0' 'cpu' 1 TUPLE !BINPERSID STOP",
-            BERTH_E_PICKLE, "a persistent id whose second item is no storage class");
+            BERTH_E_PICKLE, "a persistent id whose second item is not a storage class");
     refuses("MARK 'storage' GLOBAL torch IntStorage 0 'cpu' 1 TUPLE !BINPERSID STOP",
-            BERTH_E_PICKLE, "a persistent id whose key is no str");
+            BERTH_E_PICKLE, "a persistent id whose key is not a str");
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' NONE 1 TUPLE !BINPERSID STOP",
-            BERTH_E_PICKLE, "a persistent id whose location is no str");
+            BERTH_E_PICKLE, "a persistent id whose location is not a str");
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' NONE TUPLE !BINPERSID STOP",
-            BERTH_E_PICKLE, "a persistent id whose numel is no int");
+            BERTH_E_PICKLE, "a persistent id whose numel is not an int");
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' 1 NONE TUPLE !BINPERSID STOP",
             BERTH_E_PICKLE, "a persistent id of 6 items, not 5");
 }
@@ -80,7 +80,7 @@ Test(pickle_tensors, sizes_of_storages_do_not_wrap)
             BERTH_E_TENSOR, "a storage whose numel is -1");
     refuses("MARK 'storage' GLOBAL torch IntStorage '0' 'cpu' LONG1 0x000000000000000000ff TUPLE "
             "!BINPERSID STOP",
-            BERTH_E_PICKLE, "a persistent id whose numel is no int");
+            BERTH_E_PICKLE, "a persistent id whose numel is not an int");
 }
 
 /* T3 */

@@ -337,18 +337,18 @@ Test(pickle_write_tensor, one_storage_under_two_classes_is_refused_T3)
     check_write_refused(
         LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)), false,
         BERTH_E_UNSUPPORTED,
-        "data.pkl: one storage is seen as FloatStorage and as IntStorage: PyTorch cannot "
+        "data.pkl: one storage is used as FloatStorage and as IntStorage: PyTorch cannot "
         "load such a file");
     berth_tensor shorts = view(storage, BERTH_UINT16, 1, (int64_t[]){4}); /* in an UntypedStorage */
     check_write_refused(
         LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &shorts)), false,
         BERTH_E_UNSUPPORTED,
-        "data.pkl: one storage is seen as FloatStorage and as UntypedStorage: PyTorch "
+        "data.pkl: one storage is used as FloatStorage and as UntypedStorage: PyTorch "
         "cannot load such a file");
     check_write_refused(
         LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &floats)), false,
         BERTH_E_UNSUPPORTED,
-        "data.pkl: one storage is seen as UntypedStorage and as FloatStorage: PyTorch "
+        "data.pkl: one storage is used as UntypedStorage and as FloatStorage: PyTorch "
         "cannot load such a file");
 }
 
@@ -377,7 +377,7 @@ Test(pickle_write_tensor, what_pytorch_would_not_swap_is_refused_in_the_other_by
     berth_tensor tensor = view(odd, BERTH_FLOAT32, 1, (int64_t[]){1});
     check_write_refused(
         berth_make_tensor(tree, &tensor), true, BERTH_E_UNSUPPORTED,
-        "data.pkl: a storage of 7 bytes, no multiple of torch.float32, cannot be saved in "
+        "data.pkl: a storage of 7 bytes, not a multiple of torch.float32, cannot be saved in "
         "the other byte order");
 }
 

@@ -453,7 +453,7 @@ Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
     static const int64_t shape[1] = {3};
     berth_value *parts[2] = {berth_make_none(tree), berth_make_none(tree)};
     expect_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, shape, 1, parts, true), BERTH_E_TENSOR,
-                   "part 0 of a sparse tensor is None, no tensor");
+                   "part 0 of a sparse tensor is None, not a tensor");
     static const int64_t negative[1] = {-3};
     parts[0] = parts[1] = numbers(BERTH_INT64, 1);
     expect_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, negative, 1, parts, true),

@@ -95,7 +95,7 @@ Test(tensor_attributes, names_are_str)
 /* PyTorch takes what is in it at that time. */
 Test(tensor_attributes, the_dict_they_came_in_grows_no_more)
 {
-#define GROWS "a dict that something was built from grows afterwards"
+#define GROWS "a dict grows after another object was built from it"
 #define LATER(state, object)                                                                       \
     "EMPTY_DICT BINPUT 0 'a' 1 SETITEM BINPUT 1 " object state                                     \
     " REDUCE BINGET 0 'data' 1 !SETITEM STOP"

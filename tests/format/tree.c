@@ -22,7 +22,7 @@ Test(tree, remembers_its_first_failure)
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     cr_assert_null(berth_make_str(tree, "a\xff", 2));
     cr_assert_null(berth_make_bigint(tree, NULL, 0));
-    expect_error(tree, BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte 1");
+    expect_error(tree, BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte 1");
     /* What is built afterwards is still there to be refused with that error. */
     cr_assert_not_null(berth_make_dict(tree));
     berth_tree_free(tree);
@@ -409,7 +409,8 @@ Test(tree, storages_of_the_caller_are_checked)
 {
     berth_tree *tree = berth_tree_new(NULL);
     cr_assert_null(berth_storage_new(tree, BERTH_FLOAT32, "12345", 5, NULL));
-    expect_error(tree, BERTH_E_ARGUMENT, "a storage of 5 bytes holds no whole float32");
+    expect_error(tree, BERTH_E_ARGUMENT,
+                 "a storage of 5 bytes does not hold a whole number of float32");
     berth_tree_free(tree);
     tree = berth_tree_new(NULL);
     cr_assert_null(berth_storage_new(tree, BERTH_FLOAT32, NULL, 4, NULL));

@@ -134,7 +134,7 @@ Test(value, text_that_is_no_utf8_is_refused)
                                       "ab\xff",
                                       "ab\xe2\x28\xa1"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-        expect_failure(text(bad[i]), BERTH_E_ARGUMENT, "text that is no UTF-8 at its byte 2");
+        expect_failure(text(bad[i]), BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte 2");
 }
 
 Test(value, bytes_and_bytearrays)
@@ -217,7 +217,7 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
     cr_assert_eq(berth_value_count(bth_ordered_dict_from(tree, NULL)), 0);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     expect_failure(bth_set_from(tree, list), BERTH_E_PICKLE,
-                   "a list that something was built from is used again by set");
+                   "a list is used by set after another object was built from it");
 }
 
 Test(value, an_argument_is_used_once)
@@ -225,20 +225,20 @@ Test(value, an_argument_is_used_once)
     berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
     bth_counter_from(tree, dict);
     expect_failure(bth_counter_from(tree, dict), BERTH_E_PICKLE,
-                   "a dict that something was built from is used again by Counter");
+                   "a dict is used by Counter after another object was built from it");
     list = berth_make_list(tree);
     bth_ordered_dict_from(tree, list);
     expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
-                   "a list that something was built from is used again by OrderedDict");
+                   "a list is used by OrderedDict after another object was built from it");
     list = berth_make_list(tree);
     bth_set_from(tree, list);
     cr_assert_lt(berth_list_append(list, berth_make_none(tree)), 0);
     expect_failure(NULL, BERTH_E_UNSUPPORTED,
-                   "a list that something was built from grows afterwards");
+                   "a list grows after another object was built from it");
     list = berth_make_list(tree);
     berth_list_append(list, berth_make_none(tree));
     expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
-                   "an OrderedDict made from an item that is no pair");
+                   "an OrderedDict made from an item that is not a pair");
 }
 
 Test(value, dicts_of_every_kind)
@@ -257,7 +257,7 @@ Test(value, dicts_of_every_kind)
         cr_assert_null(bth_value_key(dicts[i], 2));
     }
     cr_assert_lt(berth_dict_set(berth_make_list(tree), "a", berth_make_none(tree)), 0);
-    expect_failure(NULL, BERTH_E_ARGUMENT, "a list is no dict");
+    expect_failure(NULL, BERTH_E_ARGUMENT, "a list is not a dict");
 }
 
 Test(value, attributes)
@@ -332,7 +332,7 @@ Test(value, devices)
     cr_assert_eq(index, -1);
     cr_assert_null(bth_value_device(berth_make_none(tree), &index));
     expect_failure(berth_make_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
-                   "\"cuda:1\" is no device type");
+                   "\"cuda:1\" is not a device type");
     expect_failure(berth_make_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
                    "device index 128 (at most 127)");
 }

@@ -288,7 +288,7 @@ Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
     test_zip_put(&zip, zip.header_at[2] + LOCAL_EXTRA_NBYTES, 68, 2);
     test_zip_put(&zip, zip.extra_at[2] + 2, 64, 2);
     expect_refused(zip, BERTH_E_ARCHIVE,
-                   "data/0 at byte 320: its 5 bytes reach into what begins at byte 277");
+                   "data/0 at byte 320: its 5 bytes overlap what begins at byte 277");
 }
 
 /* ---- Z10: CRCs ---- */

@@ -266,11 +266,11 @@ class SmallBombs(Small):
         self.refused(PROTO + b"t.", "data.pkl at byte 66: TUPLE without a MARK", [])
         self.refused(PROTO + b"e.", "data.pkl at byte 66: APPENDS without a MARK", [])
         self.refused(PROTO + b"u.", "data.pkl at byte 66: SETITEMS without a MARK", [])
-        self.refused(PROTO + b"\x87.", "data.pkl at byte 66: stack underflow: TUPLE3 takes 3 items, 0 there", [])
+        self.refused(PROTO + b"\x87.", "data.pkl at byte 66: stack underflow: TUPLE3 needs 3 items, 0 are there", [])
         self.refused(PROTO + b".", "data.pkl at byte 66: STOP with 0 items on the stack", [])
         self.refused(PROTO + b"NN.", "data.pkl at byte 68: STOP with 2 items on the stack", [])
         self.refused(PROTO + b"}(K\x01u.",
-                     "data.pkl at byte 70: SETITEMS of 1 items, which are no pairs", [])
+                     "data.pkl at byte 70: SETITEMS of 1 items, which are not pairs", [])
 
 
 class Bombs(Case):

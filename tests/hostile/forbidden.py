@@ -87,7 +87,7 @@ class Forbidden(Small):
             if opcode and opcode.name in self.ALLOWED:
                 continue
             says = (f"opcode {opcode.name} (0x{code:02x}) is not allowed" if opcode else
-                    f"0x{code:02x} is no pickle opcode")
+                    f"0x{code:02x} is not a pickle opcode")
             n_named += self.named(PROTO + b"N" + bytes([code]) + b"\x00" * 16 + b".",
                                   f"data.pkl at byte 67: {says}")
             n += 1
@@ -102,7 +102,7 @@ class Forbidden(Small):
             pickle = PROTO + f"c{module}\n{attribute}\n".encode() + b")R."
             says = f"global {module} {attribute} is not allowed"
             if not all(word and word.isascii() and " " not in word for word in (module, attribute)):
-                says = "GLOBAL with text that is no dotted name"
+                says = "GLOBAL with text that is not a dotted name"
             n_named += self.named(pickle, f"data.pkl at byte 66: {says}")
         print(f"forbidden globals: {len(self.GLOBALS)} named with their byte, {n_named} times by "
               "commands", file=sys.stderr)

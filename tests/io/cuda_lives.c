@@ -19,7 +19,7 @@ Test(cuda_lives, are_left_out)
 #include "tests/support/support.h"
 
 #define DESTROYED "context is destroyed (CUDA_ERROR_CONTEXT_IS_DESTROYED)"
-#define GONE "cuda:1: its context died and was opened again: what was in it is lost"
+#define GONE "cuda:1: its context died and was opened again: all data in it is lost"
 
 /* Another library, which goes on with the device. */
 static void reset_and_go_on(size_t i)

@@ -187,7 +187,8 @@ DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
 DEVICE_TEST(bytes_that_end_beyond_all_addresses_are_refused)
 {
     cr_expect_eq(bth_device_check(device, UINTPTR_MAX - 10, 12, &error), BERTH_E_ARGUMENT);
-    cr_expect(strstr(error.message, ": 12 bytes at 0xfffffffffffffff5 end beyond all addresses"));
+    cr_expect(
+        strstr(error.message, ": 12 bytes at 0xfffffffffffffff5 end beyond the address space"));
 }
 
 DEVICE_TEST(no_bytes_need_no_memory)

@@ -294,7 +294,7 @@ SIMULATED_TEST(each_call_fails_when_it_is_told_to)
                 {BTH_SIMULATED_OPEN_EVENT, "an event cannot be created", false},
                 {BTH_SIMULATED_COPY, "100 bytes cannot be copied to the host", false},
                 {BTH_SIMULATED_RECORD, "an event cannot be recorded", false},
-                {BTH_SIMULATED_WAIT, "copies did not end well", false}};
+                {BTH_SIMULATED_WAIT, "copies failed", false}};
     char sentence[200];
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -325,9 +325,9 @@ SIMULATED_TEST(a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
     expect_good(bth_device_event_record(&event, &stream, &error));
     bth_simulated_hold(&stream, false);
     cr_expect_eq(bth_device_event_wait(&event, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "simulated:0: copies did not end well: " LOST);
+    expect_failure(BERTH_E_DEVICE, "simulated:0: copies failed: " LOST);
     cr_expect_eq(bth_device_stream_wait(&stream, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "simulated:0: copies did not end well: " LOST);
+    expect_failure(BERTH_E_DEVICE, "simulated:0: copies failed: " LOST);
     cr_expect_eq(bth_device_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: 9 bytes cannot be copied to the host: " LOST);
     cr_expect_eq(bth_device_allocate(device, 9, &at, &error), BERTH_E_DEVICE);
@@ -358,7 +358,7 @@ SIMULATED_TEST(a_lost_device_lets_nobody_wait_for_ever)
 static void expect_lost(void)
 {
     cr_expect_eq(bth_device_stream_wait(&stream, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "simulated:0: copies did not end well: " LOST);
+    expect_failure(BERTH_E_DEVICE, "simulated:0: copies failed: " LOST);
     bth_simulated_set(NULL);
     expect_good(bth_device_stream_wait(&stream, &error));
 }

@@ -195,7 +195,7 @@ Test(source, that_cannot_be_opened_leaves_nothing)
     (void)close(ends[1]);
     error = (berth_error){0};
     cr_assert_eq(open_source(berth_from_memory(NULL, 4), &reader), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "4 bytes at address NULL");
+    cr_assert_str_eq(error.message, "the address of 4 bytes is NULL");
     error = (berth_error){0};
     cr_assert_eq(open_source((berth_source){.nbytes = 4}, &reader), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "has no read function");

@@ -226,7 +226,7 @@ STAGING_TEST(a_bound_of_memory_is_kept)
     bth_staging_close(&ring);
     need.max_nbytes = PAGE - 1;
     cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "a staging buffer takes 2097152 bytes, io.memory_nbytes leaves "
+    cr_expect_str_eq(error.message, "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves "
                                     "2097151 (1 bytes missing)");
 }
 
@@ -259,7 +259,8 @@ STAGING_TEST(memory_that_cannot_be_had_is_told) /* W6 */
 
     bth_system.mmap = no_map;
     cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "2097152 bytes of memory: Cannot allocate memory");
+    cr_expect_str_eq(error.message,
+                     "2097152 bytes of memory cannot be mapped: Cannot allocate memory");
     bth_system_restore();
     bth_error_clear(&error);
     test_memory_refuse(1, true);

@@ -128,7 +128,7 @@ Test(archive_edges, no_record_reaches_into_the_next_at_any_level)
 {
     build(&(struct lie){.record = "data/0", .directory_lie = 36});
     expect_no_records_at_any_level(
-        "memory: data/0 at byte 960: its 60 bytes reach into what begins at byte 1000");
+        "memory: data/0 at byte 960: its 60 bytes overlap what begins at byte 1000");
 }
 
 /* Z1 */

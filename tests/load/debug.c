@@ -48,7 +48,7 @@ static const struct {
     {.what = "a gap before a record that no storage follows",
      .lie = {.record = "version", .gap = 64},
      .code = BERTH_E_ARCHIVE,
-     .message = "data/2 at byte 1220: 80 bytes lie between the data and the next entry, where a "
+     .message = "data/2 at byte 1220: 80 bytes lie between the data and the next entry, but a "
                 "descriptor has 12, 16, 20 or 24"},
     {.what = "padding of another length",
      .lie = {.record = "data/1", .more_padding = 64},

@@ -270,7 +270,7 @@ Test(device_failures, without_room_for_one_the_bytes_are_told)
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
     open_as_they_were("io.memory_nbytes=1MiB");
-    cr_expect_str_eq(told(fetch()), "a staging buffer takes 2097152 bytes, io.memory_nbytes "
+    cr_expect_str_eq(told(fetch()), "a staging buffer needs 2097152 bytes, io.memory_nbytes "
                                     "leaves 1048576 (1048576 bytes missing)");
     bth_simulated_set(NULL);
     load_as_they_were("");
@@ -344,7 +344,7 @@ Test(device_failures, what_was_in_a_context_that_died_is_gone_and_the_device_goe
     expect_gone("its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)");
     expect_part(4, "simulated:1");
     (void)device_named("simulated:0");
-    expect_gone("its context died and was opened again: what was in it is lost");
+    expect_gone("its context died and was opened again: all data in it is lost");
     load_as_they_were(""); /* closes the one before */
     expect_all_as_they_were();
 }

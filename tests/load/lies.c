@@ -64,7 +64,7 @@ Test(lies, one_in_the_sample)
         {{.record = "data/1", .gap = 192},
          {{OFF},
           BERTH_E_ARCHIVE,
-          "data/0 at byte 984: 208 bytes lie between the data and the next entry, where a "
+          "data/0 at byte 984: 208 bytes lie between the data and the next entry, but a "
           "descriptor has 12, 16, 20 or 24"}},
         {{.record = "data/1", .gap = 192}, {{OFF " " NONE}, 0, NULL}},
         /* Before the first storage it is seen in the head. */
@@ -110,7 +110,7 @@ Test(lies, one_in_the_sample)
         {{.record = "data/1", .directory_shift = -64},
          {{OFF, OFF " " HEADERS, OFF " " DATA, OFF " " DEBUG},
           BERTH_E_ARCHIVE,
-          "data/0 at byte 960: its 24 bytes reach into what begins at byte 936"}},
+          "data/0 at byte 960: its 24 bytes overlap what begins at byte 936"}},
         /* Descriptors of another size or CRC; data.pkl's is compared at every level. */
         {{.record = "data/1", .descriptor_lie = 8},
          {{HEADERS},
@@ -147,7 +147,7 @@ Test(lies, one_in_the_sample)
         {{.record = "data/1", .unlisted = true},
          {{OFF},
           BERTH_E_ARCHIVE,
-          "data/0 at byte 984: 144 bytes lie between the data and the next entry, where a "
+          "data/0 at byte 984: 144 bytes lie between the data and the next entry, but a "
           "descriptor has 12, 16, 20 or 24"}},
     };
 
@@ -208,7 +208,8 @@ Test(lies, one_field_of_a_local_header)
          8,
          {{NONE},
           BERTH_E_UNSUPPORTED,
-          "data/0 at byte 854: a deflated storage cannot be mapped or placed; unpack the archive "
+          "data/0 at byte 854: a deflated storage cannot be mapped or read in parts; unpack the "
+          "archive "
           "and zip it again with `zip -0 -r`"}},
         {FIRST_STORAGE + LOCAL_SIZE,
          1,
@@ -441,5 +442,5 @@ Test(lies, a_record_behind_all_others_that_the_directory_does_not_list)
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         expect_failure(options[i], BERTH_E_ARCHIVE,
                        "memory: .data/serialization_id at byte 1512: 106 bytes lie between the "
-                       "data and the next entry, where a descriptor has 12, 16, 20 or 24");
+                       "data and the next entry, but a descriptor has 12, 16, 20 or 24");
 }

@@ -296,8 +296,8 @@ Test(chosen, direct_reads_that_the_file_system_has_not_are_told)
     told_type = EXT4_SUPER_MAGIC;
     bth_system.fstatfs = told_fstatfs;
     open_as("load.method=direct");
-    cr_expect_str_eq(way_of("bias"), "read: the file system has no direct reads");
-    cr_expect_str_eq(way_of("words"), "read: the file system has no direct reads");
+    cr_expect_str_eq(way_of("bias"), "read: the file system does not support direct reads");
+    cr_expect_str_eq(way_of("words"), "read: the file system does not support direct reads");
 }
 
 Test(chosen, what_is_swapped_or_moved_is_read_and_says_so)

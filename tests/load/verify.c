@@ -183,7 +183,7 @@ Test(verify, a_record_that_reaches_into_the_next_is_told)
     file[HEADER + 28] += LATER, file[EXTRAS + 2] += LATER;
     test_write_file(path, file, file_nbytes);
     cr_expect_eq(verify_with("", NULL, NULL), BERTH_E_ARCHIVE);
-    cr_expect_not_null(strstr(error.message, "data/1 at byte 1120: its 24 bytes reach into what "
+    cr_expect_not_null(strstr(error.message, "data/1 at byte 1120: its 24 bytes overlap what "
                                              "begins at byte 1128"),
                        "%s", error.message);
 }

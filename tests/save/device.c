@@ -279,7 +279,7 @@ DEVICE_TEST(what_is_not_the_devices_is_refused_when_it_is_told)
              (size_t)scene.address[6]);
     check_refused(scene.address[6], 20, "simulated:0", BERTH_E_ARGUMENT, message);
     check_refused(scene.address[1], 6, "simulated:0", BERTH_E_ARGUMENT,
-                  "a storage of 6 bytes holds no whole float32");
+                  "a storage of 6 bytes does not hold a whole number of float32");
     cr_expect_null(berth_device_storage_new(NULL, BERTH_FLOAT32, 0, 0, "simulated", NULL));
 }
 
@@ -288,7 +288,7 @@ DEVICE_TEST(memory_in_a_context_that_died_fails_the_save_before_anything_is_writ
 {
     static const char *const told[] = {
         "its context died: context is destroyed (SIMULATED_CONTEXT_IS_DESTROYED)",
-        "its context died and was opened again: what was in it is lost"};
+        "its context died and was opened again: all data in it is lost"};
     char message[300];
     uint8_t bytes[4];
     bth_device_handle *again;

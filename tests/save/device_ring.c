@@ -128,7 +128,7 @@ Test(save_ring, is_bound_by_the_memory_that_may_be_used)
     test_write_file(path, "old", 3);
     cr_expect_eq(save("io.memory_nbytes=1MiB io.threads=1"), BERTH_E_MEMORY);
     (void)snprintf(message, sizeof message,
-                   "%s: a staging buffer takes 2097152 bytes, io.memory_nbytes leaves ", path);
+                   "%s: a staging buffer needs 2097152 bytes, io.memory_nbytes leaves ", path);
     cr_expect_eq(strncmp(error.message, message, strlen(message)), 0, "%s", error.message);
     cr_expect_eq(test_folder_count(folder), 1);
 }

@@ -203,7 +203,7 @@ Test(method, alignment_is_what_the_file_tells_and_at_least_a_block)
         memory_align = cases[i].memory;
         cr_expect_eq(bth_direct_open(fd, O_WRONLY, &direct, &reason), cases[i].works, "%zu", i);
         if (!cases[i].works) {
-            cr_expect_str_eq(reason, "the file system has no direct writes");
+            cr_expect_str_eq(reason, "the file system does not support direct writes");
             continue;
         }
         cr_expect_eq(direct.block_nbytes, cases[i].block, "%zu", i);
