@@ -198,16 +198,19 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
 {
     uint64_t at = walk->layout.header_offset;
     const char *record = walk->record;
-    bool is_header = memcmp(cache->head + at, "PK\3\4", 4) == 0;
     bth_zip_local local;
 
-    if (is_header &&
-        bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
-        return error->code;
-    if (!is_header || !bth_local_has_name(&local, walk->contents->archive, record))
+    if (memcmp(cache->head + at, "PK\3\4", 4) != 0)
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
-                        "the layout puts its header here, but it is not here; "
+                        "the layout puts its header here, but there is none; "
                         "load.calculate_storage_offsets=off uses the directory");
+    if (bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
+        return error->code;
+    if (!bth_local_has_name(&local, walk->contents->archive, record))
+        return bth_fail(error, BERTH_E_OFFSETS, record, at,
+                        "the layout puts its header here, but here is %.*s; "
+                        "load.calculate_storage_offsets=off uses the directory",
+                        local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
     if (local.method != 0)
         return bth_fail(error, BERTH_E_UNSUPPORTED, record, at,
                         "a deflated storage cannot be mapped or placed; unpack the archive and zip "
