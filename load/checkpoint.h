@@ -191,6 +191,9 @@ bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storag
  * Compares the CRC of nbytes that were read with the directory, which has been read, and keeps the
  * verdict (Z10). BERTH_E_CHECKSUM: a bad one.
  */
+/* Compares the CRC of the whole storage, once, before ranges of it are read. Thread-safe. */
+int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
+
 int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
                             uint64_t nbytes, uint32_t crc32, berth_error *error);
 /* The same for a transfer's ranges, which are whole storages, if it has computed CRCs. */

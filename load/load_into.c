@@ -103,12 +103,19 @@ static bool destination_range(const struct load_into *into, const berth_destinat
            !bth_storage_get_target(into->checkpoint, root).is_there;
 }
 
-static int destination_read(berth_checkpoint *checkpoint, const berth_destination *destination,
+static int destination_read(const struct load_into *into, const berth_destination *destination,
                             berth_error *error)
 {
+    berth_checkpoint *checkpoint = into->checkpoint;
     const berth_tensor *tensor = destination->tensor;
+    const berth_storage *root = bth_storage_root(destination_storage(destination));
     uint64_t offset;
 
+    /* Z10, also where the checkpoint was opened without it. */
+    if (into->config.load_check >= BTH_CHECK_DATA &&
+        !bth_storage_memory_or_null(checkpoint, root->index) &&
+        bth_storage_verify(checkpoint, root, error) < 0)
+        return bth_error_in_storage(checkpoint, root, error);
     if (!destination_is_range(destination, &offset))
         return bth_tensor_read(checkpoint, tensor, 0, berth_tensor_numel(tensor),
                                destination->address, error);
@@ -187,7 +194,7 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
         bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
         return error->code;
     for (size_t i = 0; i < into->n_rest; i++)
-        if (destination_read(checkpoint, into->rest[i].destination, error) < 0)
+        if (destination_read(into, into->rest[i].destination, error) < 0)
             return error->code;
     return 0;
 }

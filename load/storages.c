@@ -55,9 +55,7 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 
 /* ---- ranges ---- */
 
-/* load.check=data: compares the CRC of the whole storage, once, before ranges of it are read. */
-static int storage_verify(berth_checkpoint *checkpoint, const berth_storage *root,
-                          berth_error *error)
+int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
 {
     bth_scan scan = {.through_cache = true};
     bth_scan_record record = {.offset = root->offset};
@@ -145,7 +143,7 @@ static int storage_read_root(berth_checkpoint *checkpoint, const berth_storage *
     if (stored->is_ambiguous)
         return bth_fail_ambiguous(root, error);
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
-        storage_verify(checkpoint, root, error) < 0)
+        bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
         return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
