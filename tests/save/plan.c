@@ -158,9 +158,13 @@ Test(plan, two_records_of_one_name_are_refused)
     const berth_new_record twice[] = {
         {.name = "data.pkl"}, {.name = "data/0"}, {.name = "data/1"}, {.name = "data/0"}};
     const berth_new_record added[] = {{.name = "data.pkl"}, {.name = "version"}};
+    const berth_new_record cases[] = {{.name = "data.pkl"}, {.name = "data/a"}, {.name = "data/A"}};
 
     check_refused("x", twice, 4, 0, "", "data/0: two records have this name");
     check_refused("x", added, 2, 0, "", "version: two records have this name");
+    check_refused("x", cases, 3, 0, "",
+                  "data/A: its name differs from 'data/a' only in capital letters, which PyTorch "
+                  "ignores");
 }
 
 /* Z8 */
