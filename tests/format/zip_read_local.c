@@ -291,6 +291,22 @@ Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
                    "data/0 at byte 320: its 5 bytes reach into what begins at byte 277");
 }
 
+Test(zip_record, an_end_behind_the_next_entry_is_refused)
+{
+    const bth_zip_entry entry = {.record = "data/0",
+                                 .flags = 1 << 3,
+                                 .data_offset = 100,
+                                 .compressed_nbytes = 300,
+                                 .next_offset = 277};
+    berth_error error;
+    uint64_t end;
+
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_find_entry_end(&entry, &end, &error), BERTH_E_ARCHIVE);
+    cr_expect_str_eq(error.message,
+                     "data/0 at byte 100: its 300 bytes reach into what begins at byte 277");
+}
+
 /* ---- Z10: CRCs ---- */
 
 Test(zip_local, a_crc_of_zero_is_not_computed_and_accepted)
