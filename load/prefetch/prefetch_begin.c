@@ -10,8 +10,8 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
-#include "load/prefetch/prefetch_state.h"
 #include "load/checkpoint.h"
+#include "load/prefetch/prefetch_state.h"
 
 /* A pass of fewer read-aheads is too short for the system's own reading ahead. */
 #define PASS_MIN_READAHEADS 4
