@@ -402,8 +402,9 @@ static int phase_run(struct phase *phase, berth_error *error)
     device.transfer.earlier_nbytes = host.requests.nbytes;
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
-    if (phase_stats(phase))
-        phase_stats(phase)->transfer_seconds += bth_seconds() - begin_seconds;
+    berth_stats *stats = phase_stats(phase);
+    if (stats)
+        stats->transfer_seconds += bth_seconds() - begin_seconds;
     return error->code;
 }
 

@@ -4,6 +4,7 @@
  * headers and descriptors in between. What it could not see, or what did not agree, is then read
  * again by the functions that make the exact message.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +58,7 @@ static bool verify_offset_fits(const bth_zip_entry *entry, uint64_t offset)
 /* The storage of an entry, or NULL. */
 static const berth_storage *verify_storage(const verification *v, const bth_zip_entry *entry)
 {
+    assert(v->container);
     return v->storages[entry - v->container->directory.entries];
 }
 
@@ -329,6 +331,7 @@ static int verify_everything(verification *v, berth_error *error)
 
 static int verify_run(verification *v, berth_error *error)
 {
+    assert(v->container || v->checkpoint);
     v->n_records = v->container
                        ? v->container->directory.n_entries + v->container->directory.n_folders
                        : v->checkpoint->storages.n;
