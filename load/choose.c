@@ -78,7 +78,7 @@ static int choosing_fit(struct choosing *choosing, berth_error *error)
 
 static int choice_check_method(berth_load_method method, berth_error *error)
 {
-    if ((unsigned)method <= BERTH_LOAD_DIRECT)
+    if (bth_choice_is_method(method))
         return 0;
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }

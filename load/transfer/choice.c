@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/transfer/choice.h"
 
+#include <assert.h>
+#include <string.h>
+
 /* Below this, the page cache is as fast, and keeps the file for the next load. */
 #define DIRECT_MIN_NBYTES ((uint64_t)64 * 1024 * 1024)
+
+/* What statistics say of a method that load.method requests, by number; its name is after "=". */
+static const char *const by_option[] = {"load.method=auto", "load.method=map", "load.method=read",
+                                        "load.method=direct"};
+
+bool bth_choice_is_method(berth_load_method method)
+{
+    return (unsigned)method < sizeof by_option / sizeof *by_option;
+}
 
 static bth_choice choice_of(berth_load_method method, const char *reason)
 {
@@ -70,8 +82,6 @@ static bth_choice choose_auto(const struct berth_config *config, const bth_condi
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method requested, const char *requested_by)
 {
-    static const char *const by_option[] = {"load.method=auto", "load.method=map",
-                                            "load.method=read", "load.method=direct"};
     bool measures_map = conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_CHECKSUMS;
 
     if (conditions->is_memory)
@@ -92,9 +102,11 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
 
 const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back)
 {
-    static const char *const names[] = {"none", "map", "read", "direct"};
-
+    assert(bth_choice_is_method(choice.method));
     if (fell_back)
         return "direct, then read";
-    return is_memory && choice.method == BERTH_LOAD_MAP ? "memory" : names[choice.method];
+    if (choice.method == BERTH_LOAD_AUTO)
+        return "none";
+    return is_memory && choice.method == BERTH_LOAD_MAP ? "memory"
+                                                        : strchr(by_option[choice.method], '=') + 1;
 }

@@ -45,6 +45,9 @@ typedef struct bth_choice {
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method requested, const char *requested_by);
 
+/* Whether a number of the caller's is a method, AUTO included. */
+bool bth_choice_is_method(berth_load_method method);
+
 /* The method's name in statistics; static. fell_back: a direct read was refused. */
 const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back);
 
