@@ -145,7 +145,7 @@ static int archive_begin(berth_archive *archive, const berth_source *source,
     bth_verify_request request = {.scan = {.params = params,
                                            .through_cache = true,
                                            .method = "none",
-                                           .reason = "records are read when they are asked for"}};
+                                           .reason = "records are read on request"}};
     double begin_seconds = bth_seconds();
     bth_head_cache cache;
 
@@ -267,7 +267,7 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                        "there is no such record");
     else if (offset > entry->nbytes || nbytes > entry->nbytes - offset)
         (void)bth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
-                       "%zu bytes at %llu are asked for, it has %llu", nbytes,
+                       "%zu bytes at %llu are requested, it has %llu", nbytes,
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)entry_read_deflated(archive, entry, buffer, nbytes, offset, error);

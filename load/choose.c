@@ -108,7 +108,7 @@ static int choice_set_target(const berth_storage_choice *choice, const berth_sto
     const char *device = choice->place;
 
     if (!device)
-        return bth_fail_argument(error, "the caller's function set no place");
+        return bth_fail_argument(error, "the caller's function set place to NULL");
     if (strcmp(device, BERTH_PLACE_SAVED) == 0)
         device = storage->location;
     if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
@@ -125,8 +125,8 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
     if (result == 0)
         return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);
     error->system_errno = text ? result : 0;
-    return bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function chooses nothing: %s",
-                           text ? text : "it failed");
+    return bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function failed: %s",
+                           text ? text : "it returned no errno value");
 }
 
 static int choosing_apply(const berth_storage_rule *rule, const berth_storage *storage,
@@ -139,8 +139,7 @@ static int choosing_apply(const berth_storage_rule *rule, const berth_storage *s
         return error->code;
     chosen->method = choice.method;
     if (choice.method != BERTH_LOAD_AUTO)
-        chosen->chosen_by =
-            rule->choose ? "the caller's function asks for it" : "a rule asks for it";
+        chosen->chosen_by = rule->choose ? "the caller's function chose it" : "a rule chose it";
     if (choice_check_method(choice.method, error) < 0)
         return error->code;
     return choice_set_target(&choice, storage, &chosen->target, error);

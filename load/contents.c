@@ -62,7 +62,7 @@ int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth
                                  berth_error *error)
 {
     if (!checkpoint || !storage)
-        return bth_fail_argument(error, "there is no checkpoint, or no storage");
+        return bth_fail_argument(error, "the checkpoint or the storage is NULL");
     if (storage->tree != checkpoint->contents.tree)
         return bth_fail_argument(error, "the storage is of another checkpoint or tree");
     return 0;
@@ -72,7 +72,7 @@ int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_
                                 berth_error *error)
 {
     if (!tensor)
-        return bth_fail_argument(error, "there is no tensor");
+        return bth_fail_argument(error, "the tensor is NULL");
     if (tensor->flags & BERTH_META || !tensor->storage)
         return bth_fail_argument(error, "a meta tensor has no data");
     if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)

@@ -116,7 +116,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
 
     BTH_ERROR_BEGIN(error);
     if (!address)
-        (void)bth_fail_argument(error, "there is no pointer for the address");
+        (void)bth_fail_argument(error, "the pointer for the address is NULL");
     else {
         *address = 0;
         if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
@@ -262,7 +262,7 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
         int64_t numel = berth_tensor_numel(tensor);
         if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
             (void)bth_fail_argument(error,
-                                    "%lld elements from %lld on are asked for, the tensor has %lld",
+                                    "%lld elements from %lld on are requested, the tensor has %lld",
                                     (long long)n, (long long)first, (long long)numel);
         else
             (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
@@ -373,7 +373,7 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     if (numel == 0)
         return 0;
     if (!buffer)
-        return bth_fail_argument(error, "there is no buffer");
+        return bth_fail_argument(error, "the buffer is NULL");
     slice_runs runs = slice_divide(slice);
     if (bth_dtype_elements(slice->dtype) > 1 || !slice_is_worth_it(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);

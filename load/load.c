@@ -99,9 +99,9 @@ int bth_source_check(const berth_source *source, const void *opened, berth_error
     if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
         return 0;
     return bth_fail_argument(error, "%s",
-                             !source   ? "there is no source"
-                             : !opened ? "there is no pointer for what is opened"
-                                       : "there is no path");
+                             !source   ? "the source is NULL"
+                             : !opened ? "the pointer for the result is NULL"
+                                       : "the path is NULL");
 }
 
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
@@ -173,7 +173,7 @@ static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *c
                             size_t n, berth_stats *stats)
 {
     stats->method = "none";
-    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was asked for";
+    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
         const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
@@ -240,7 +240,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!checkpoint)
-        return bth_fail_argument(error, "there is no checkpoint");
+        return bth_fail_argument(error, "the checkpoint is NULL");
     (void)checkpoint_load(checkpoint, selection, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -196,7 +196,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
                             double begin_seconds)
 {
     berth_stats *stats = into->params ? into->params->stats : NULL;
-    bth_choice choice = {.reason = "every byte was read alone"};
+    bth_choice choice = {.reason = "the destinations were read one by one"};
 
     if (!stats)
         return;

@@ -199,7 +199,7 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
     const berth_storage *root = bth_storage_root(storage);
 
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
-        return bth_fail_argument(error, "%llu bytes at %llu of a storage of %llu are asked for",
+        return bth_fail_argument(error, "%llu bytes at %llu are requested, the storage has %llu",
                                  (ull)nbytes, (ull)offset, (ull)storage->nbytes);
     offset += storage->root ? storage->root_offset : 0;
     if (nbytes == 0 || storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0)
@@ -259,7 +259,7 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 {
     BTH_ERROR_BEGIN(error);
     if (!stats)
-        return bth_fail_argument(error, "there is no pointer for the statistics");
+        return bth_fail_argument(error, "the pointer for the statistics is NULL");
     *stats =
         (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .place = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)

@@ -322,7 +322,7 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
         i++;
     const berth_storage *storage = range_storage(&host->ranges[i]);
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
-                   "there is no memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
+                   "not enough memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
                    (ull)(nbytes - free_nbytes));
     return bth_error_in_storage(phase->checkpoint, storage, error);
 }

@@ -59,7 +59,7 @@ static int commit_reserve(const bth_commit *commit, berth_error *error)
         return bth_fail_no_space(
             error, failure, NULL, BERTH_NO_OFFSET,
             bth_missing_nbytes(bth_output_file_room(commit->fd), commit->nbytes, 0));
-    return bth_fail_system(error, failure, "no room can be taken");
+    return bth_fail_system(error, failure, "its disk space cannot be reserved");
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */

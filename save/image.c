@@ -135,7 +135,7 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
     const uint8_t *bytes =
         bth_record_data_address(image->plan, i, begin - record->layout.data_offset);
     if (!bytes)
-        return record->swap_nbytes > 1 ? "save.byteorder is another one: swapped in a buffer"
+        return record->swap_nbytes > 1 ? "save.byteorder differs: swapped in a buffer"
                                        : "not in memory: read to a buffer";
     if (((uintptr_t)bytes & (constraints->memory_alignment - 1)) != 0)
         return "its memory is not aligned as its offset in the file: copied to a buffer";

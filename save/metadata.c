@@ -330,7 +330,7 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
     if ((m.from < 0 && errno != ENOENT) || (m.from >= 0 && bth_system.fstat(m.from, &m.old) < 0))
         (void)bth_fail_system(error, errno, "cannot be examined");
     else if (!S_ISREG(m.old.st_mode))
-        (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no regular file any more");
+        (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no longer a regular file");
     if (error->code != BERTH_OK) {
         bth_file_close(m.from);
         return error->code;

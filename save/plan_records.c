@@ -73,7 +73,7 @@ static int plan_add_given(berth_plan *plan, const berth_new_record *record, bert
 
     if (record->nbytes > 0 && !record->data && !record->read)
         return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
-                        "neither data nor read is given");
+                        "neither data nor read is set");
     if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
         return error->code;
     return bth_plan_add(plan, record->name, record->nbytes, &content, error);
@@ -136,7 +136,7 @@ static int content_check_records(const berth_content *content, const struct bert
         return bth_fail_argument(error, "unknown flags 0x%x",
                                  content->flags & ~BERTH_RECORDS_COMPLETE);
     if (!first || content->n_records == 0)
-        return bth_fail_argument(error, "no records");
+        return bth_fail_argument(error, "the content has no records");
     if (content->flags & BERTH_RECORDS_COMPLETE)
         return 0;
     if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
@@ -205,9 +205,10 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
         char name[32];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)
-            return bth_fail(error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
-                            "%llu bytes are no whole elements, their byte order cannot be changed",
-                            (unsigned long long)storage->nbytes);
+            return bth_fail(
+                error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
+                "%llu bytes are no whole number of elements: their byte order cannot be changed",
+                (unsigned long long)storage->nbytes);
         if (plan_find_device(plan, storage, &content.device, error) < 0)
             return bth_error_add_record(error, name);
         if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
@@ -241,7 +242,7 @@ static int content_check(const berth_content *content, const struct berth_config
         return bth_fail_argument(error, "invalid kind of content");
     if (!content->value)
         return bth_fail_argument(
-            error, "the value is NULL: berth_tree_error tells whether making it failed");
+            error, "the value is NULL: berth_tree_error returns why, if making it failed");
     return berth_tree_error(bth_value_tree(content->value), error);
 }
 

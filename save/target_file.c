@@ -147,8 +147,8 @@ static int target_check_attributes(const struct statx *folder, const struct stat
         return bth_fail_system(error, EPERM, "cannot be replaced: it is immutable (chattr +i)");
     if (is_kept_by_sticky(folder, file))
         return bth_fail_system(error, EPERM,
-                               "cannot be replaced: its folder is sticky, and the file is "
-                               "another user's");
+                               "cannot be replaced: its folder is sticky, and the file "
+                               "belongs to another user");
     return 0;
 }
 
@@ -227,7 +227,7 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
     if (is_name_of(path, &open))
         return 0;
     if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
-        return bth_fail_system(error, EBUSY, "is open by a name that is another file's now");
+        return bth_fail_system(error, EBUSY, "is open under a name that another file has now");
     do
         fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);

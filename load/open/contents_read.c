@@ -55,7 +55,7 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
         text = "a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
                "(weights_only=False) and save it again";
     else if (is_safetensors(head, nbytes, cache->reader->nbytes))
-        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it";
+        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` converts it";
     else if (nbytes >= 2 && head[0] == 0x1f && head[1] == 0x8b)
         text = "compressed by gzip: unpack it first";
     else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)

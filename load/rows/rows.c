@@ -124,13 +124,13 @@ static int row_table_check(const berth_checkpoint *checkpoint, const berth_tenso
         return bth_fail_argument(error, "a table of rows has 2 dimensions, this tensor has %d",
                                  tensor->rank);
     if (bth_dtype_elements(tensor->dtype) > 1)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "rows of %s elements",
-                        berth_dtype_name(tensor->dtype));
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                        "rows of %s elements are not supported", berth_dtype_name(tensor->dtype));
     if (!berth_tensor_is_contiguous(tensor))
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "the tensor is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
-        return bth_fail_argument(error, "rows of no elements");
+        return bth_fail_argument(error, "the rows have no elements");
     return 0;
 }
 
@@ -148,7 +148,8 @@ static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tens
         table->offset = (uint64_t)tensor->storage_offset * item_nbytes;
     if (table->n_rows >> BTH_ROWS_ROW_BITS || table->row_nbytes > PTRDIFF_MAX / 2)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "%llu rows of %llu bytes", (ull)table->n_rows, (ull)table->row_nbytes);
+                        "too large: %llu rows of %llu bytes", (ull)table->n_rows,
+                        (ull)table->row_nbytes);
     return 0;
 }
 
@@ -219,7 +220,7 @@ static int rows_check_limits(const berth_rows_limits *given, const struct berth_
     if (limits->scratch_nbytes == 0)
         limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
     if (limits->cache_nbytes == 0)
-        return bth_fail_argument(error, "there are no limits, or a cache of 0 bytes");
+        return bth_fail_argument(error, "the limits are NULL, or cache_nbytes is 0");
     if (limits->ways > BTH_ROWS_WAYS_MAX)
         return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
                                  BTH_ROWS_WAYS_MAX, (ull)limits->ways);

@@ -41,9 +41,9 @@ static bth_choice choose_at_once(const bth_conditions *conditions, const char *n
     if (choice_memory_is_short(conditions))
         return choice_of(in_place, no_map ? no_map : "memory is short");
     if (conditions->through_cache)
-        return choice_of(BERTH_LOAD_READ, "the bytes should be in the page cache");
+        return choice_of(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
     if (conditions->asked_nbytes < DIRECT_MIN_NBYTES)
-        return choice_of(BERTH_LOAD_READ, "it is not much");
+        return choice_of(BERTH_LOAD_READ, "few bytes are requested");
     if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
         return choice_of(BERTH_LOAD_READ, "it is not known whether the file is in memory");
     if (conditions->file_system != BTH_ON_DISK)
