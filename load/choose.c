@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth_choose: the caller's rules set how and where each storage is loaded. */
+/* berth_choose: rules of the caller choose the I/O method and device of each storage. */
 #include <string.h>
 
 #include "config/error.h"
@@ -8,7 +8,7 @@
 #include "io/device.h"
 #include "load/checkpoint.h"
 
-/* What the rules set for one storage. */
+/* The choice for one storage. */
 struct chosen {
     berth_load_method method;
     const char *chosen_by; /* NULL: load.method decides */
@@ -26,7 +26,7 @@ struct choosing {
 
 /* ---- which rule applies ---- */
 
-/* All conditions but the pattern. */
+/* Compares all conditions except the pattern. */
 static bool rule_fits_storage(const berth_storage_rule *rule, const berth_storage *root)
 {
     return root->nbytes >= rule->min_nbytes &&
@@ -47,7 +47,7 @@ static void choosing_fit_storages(const struct choosing *choosing)
     }
 }
 
-/* A bth_name_visit: rules with a pattern, if they precede the one that applies so far. */
+/* A bth_name_visit: rules with a pattern. The first rule that fits applies. */
 static int choosing_fit_name(void *context, const berth_tensor *tensor, const char *name,
                              berth_error *error)
 {
@@ -160,7 +160,7 @@ static int choosing_apply_all(const struct choosing *choosing, berth_error *erro
 
 /* ---- all storages ---- */
 
-/* There is no list of targets as long as all storages go to the host. */
+/* The list of targets is made with the first storage that goes to a device. */
 static int choosing_need_targets(const struct choosing *choosing, berth_error *error)
 {
     bth_storages *storages = &choosing->checkpoint->storages;
@@ -175,7 +175,7 @@ static int choosing_need_targets(const struct choosing *choosing, berth_error *e
     return storages->targets ? 0 : bth_fail_memory(error, nbytes);
 }
 
-/* A storage that is loaded, or being loaded, keeps its target. */
+/* A storage that is loaded or being loaded keeps its target. */
 static int choosing_publish(const struct choosing *choosing, berth_error *error)
 {
     bth_storages *storages = &choosing->checkpoint->storages;

@@ -24,7 +24,7 @@ void bth_stats_begin(const berth_params *params)
         *params->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
-/* How storages are loaded one by one, as far as it is the same for all. */
+/* The method for storages that are loaded one by one, if all have the same. */
 static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
 {
     bth_conditions conditions = {0};
@@ -59,8 +59,8 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *para
 }
 
 /*
- * load.check=data: what is mapped is compared now. What is read is compared when it is loaded, so
- * that nothing is read twice.
+ * load.check=data: compares mapped storages now. Storages that are read are compared when they are
+ * loaded, so that nothing is read twice.
  */
 static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_params *params,
                                  berth_error *error)
@@ -168,7 +168,7 @@ void berth_close(berth_checkpoint *checkpoint)
 
 /* ---- load ---- */
 
-/* The method that all of them have, or "mixed". */
+/* The common method of all storages, or "mixed". */
 static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                             size_t n, berth_stats *stats)
 {
@@ -201,7 +201,7 @@ static const char *load_limited_by(const berth_stats *stats)
     return stats->render_seconds > stats->disk_seconds ? "processor" : "disk";
 }
 
-/* Adds to what bth_storages_load has set. */
+/* bth_storages_load has set the other fields. */
 static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                            size_t n, double begin_seconds, berth_stats *stats)
 {
@@ -312,7 +312,7 @@ static bool value_is_parameter(const berth_value *value)
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
-/* With the lock held: makes the texts, which live until the next call. */
+/* Under the lock: makes the texts, which live until the next call. */
 static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i,
                                           berth_error *error)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Opening: from a source to values whose storages have offsets. Where the file follows the layout,
- * that is one read of the head, and arithmetic. The directory is read where the file does not, or
- * where load.check asks for it.
+ * Opening: from a source to values whose storages have offsets. If the file follows the layout, one
+ * read of the head is enough, and arithmetic. The directory is read if the file does not, or if
+ * load.check requires it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,16 +14,16 @@
 #include "io/region.h"
 #include "load/open/open_steps.h"
 
-/* Room for entries that are not storages, in the guess of the directory's size. */
+/* Estimated bytes of the directory for entries that are not storages. */
 #define OTHER_ENTRIES_NBYTES 4096
-/* So much more than the guess is read with it: another request would cost more. */
+/* Read in addition to the estimate: another request would cost more. */
 #define REST_MAX_NBYTES (1 << 20)
 
-/* One read gets the counts of small storages that follow each other. */
+/* One read for the counts of small storages that follow each other. */
 #define LEGACY_AHEAD_NBYTES 4096
 #define LEGACY_COUNT_NBYTES 8
 
-/* ---- what kind of file it is ---- */
+/* ---- the kind of the file ---- */
 
 static bool is_tar(const uint8_t *head, uint64_t nbytes)
 {
@@ -69,7 +69,7 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
                            begin);
 }
 
-/* Refuses archives of PyTorch that are no checkpoints, which only their names show. */
+/* Refuses archives of PyTorch that are not checkpoints. Only record names show that. */
 static int archive_refuse(const bth_container *container, berth_error *error)
 {
     bool has_code = false;
@@ -93,8 +93,8 @@ static int archive_refuse(const bth_container *container, berth_error *error)
 /* ---- the steps ---- */
 
 /*
- * Values take about five times the bytes of their pickle, and each page of memory costs more than
- * what is written to it. Many values get large pages. Without this memory all works as well.
+ * Values need about five times the bytes of their pickle. A new page of memory costs more time than
+ * filling it, so many values get large pages. A failure here does no harm.
  */
 static void values_reserve(bth_contents *contents, size_t pickle_nbytes)
 {
@@ -120,7 +120,7 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
                            error);
 }
 
-/* Local headers and descriptors against the directory, as far as load.check goes (Z5 to Z7). */
+/* Compares local headers and descriptors with the directory, if load.check says so (Z5 to Z7). */
 static int headers_check(bth_opening *opening, berth_error *error)
 {
     bth_container *container = &opening->contents->container;
@@ -138,11 +138,11 @@ static void fallback_log(const bth_opening *opening, const char *reason)
             opening->cache.reader->name, reason);
 }
 
-/* ---- by arithmetic ---- */
+/* ---- offsets by the layout ---- */
 
 /*
- * So much of the file's end is read at once: directory and end records, if they list only what they
- * must. All that lies behind the storages where that is little more: those headers are checked too.
+ * The size of the read at the file's end: the end records, and the directory if it lists only the
+ * expected records. If little more lies after the storages, all of that: its headers are checked.
  */
 static uint64_t tail_nbytes(const bth_contents *contents, uint64_t file_nbytes)
 {
@@ -152,7 +152,7 @@ static uint64_t tail_nbytes(const bth_contents *contents, uint64_t file_nbytes)
     return rest > guess && rest - guess <= REST_MAX_NBYTES ? rest : guess;
 }
 
-/* Checks what lies behind everything that the layout knows. */
+/* Checks all records after those of the layout. */
 static int rest_check(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
@@ -163,7 +163,7 @@ static int rest_check(bth_opening *opening, berth_error *error)
     return bth_container_check_rest(&contents->container, &opening->cache, n_known, error);
 }
 
-/* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */
+/* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
 static int longer_record_read(bth_opening *opening, berth_error *error)
 {
     if (headers_check(opening, error) < 0 ||
@@ -176,8 +176,8 @@ static int longer_record_read(bth_opening *opening, berth_error *error)
 }
 
 /*
- * Compares the layout with the directory alone, for the clearest message. If they differ and local
- * headers are to be checked, compares again with these: they may show an earlier difference.
+ * Compares the layout with the directory first: that message is the clearest. If they differ and
+ * load.check includes local headers, compares with these: they may show an earlier difference.
  */
 static int layout_compare(bth_opening *opening, berth_error *error)
 {
@@ -193,7 +193,7 @@ static int layout_compare(bth_opening *opening, berth_error *error)
     return bth_layout_check(opening->contents, error);
 }
 
-/* load.check from directory upwards: compares what was computed with what the directory says. */
+/* load.check=directory or stricter: compares the computed offsets with the directory. */
 static int computed_compare(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
@@ -233,7 +233,7 @@ static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *err
         bth_layout_compute(opening, cursor, error) < 0)
         return error->code;
     contents->calculated_offsets = true;
-    /* The directory first: it can name both offsets. */
+    /* The directory first: then the message has both offsets. */
     if ((opening->config->load_check >= BTH_CHECK_DIRECTORY &&
          computed_compare(opening, error) < 0) ||
         !contents->calculated_offsets)
@@ -241,7 +241,7 @@ static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *err
     return bth_layout_check_first(opening, cursor, error);
 }
 
-/* ---- through the directory ---- */
+/* ---- offsets from the directory ---- */
 
 static int small_read(bth_opening *opening, int which, berth_error *error)
 {
@@ -266,8 +266,8 @@ static int small_read(bth_opening *opening, int which, berth_error *error)
 
 /*
  * PyTorch reads a file with .format_version by calculated offsets, so it must follow the layout,
- * unless load.calculate_storage_offsets=off: then only the directory counts. Debug mode logs the
- * difference even so.
+ * unless load.calculate_storage_offsets=off: then only the directory counts, but debug mode logs
+ * the difference.
  */
 static int listed_compare(const bth_opening *opening, berth_error *error)
 {
@@ -317,7 +317,7 @@ static int zip_read(bth_opening *opening, berth_error *error)
         return error->code;
     if (!reason)
         return computed_read(opening, cursor, error);
-    /* Nothing that was found on the way counts. */
+    /* Discards what bth_head_read has found. */
     memset(opening->contents->small, 0, sizeof opening->contents->small);
     opening->contents->format_version = opening->contents->storage_alignment = 0;
     return listed_read(opening, reason, error);
@@ -325,7 +325,7 @@ static int zip_read(bth_opening *opening, berth_error *error)
 
 /* ---- the legacy format ---- */
 
-/* The five pickles, with as much of the head as they take. */
+/* Reads the five pickles. Extends the head until it holds them. */
 static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
 {
     bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
@@ -352,7 +352,7 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
             bth_legacy_extent(legacy, opening->contents->tree, i, count, at, file_nbytes, &at,
                               error) < 0)
             return error->code;
-    /* One reading: some readers would read a second object behind the first, and others not. */
+    /* One reading: some readers would read a second object after the first, others would not. */
     if (at != file_nbytes)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
                         (unsigned long long)(file_nbytes - at));
@@ -371,8 +371,8 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     if (legacy_read_pickles(opening, &legacy, error) < 0)
         return error->code;
     contents->root = legacy.root;
-    /* PyTorch wrote the elements little-endian on every machine, and reads them so, whatever
-       little_endian in the head says of the machine (FORMAT.md 7). */
+    /* PyTorch writes and reads the elements little-endian on every machine, even if little_endian
+       in the head is false (FORMAT.md 7). */
     contents->is_big = false;
     contents->byteorder_recorded = true;
     return legacy_set_offsets(opening, &legacy, error);
@@ -380,7 +380,7 @@ static int legacy_read(bth_opening *opening, berth_error *error)
 
 /* ---- all of it ---- */
 
-/* What is assumed until a byteorder record says it (FORMAT.md 7). */
+/* The byte order of a file without a byteorder record (FORMAT.md 7). */
 static bool assumes_big(const struct berth_config *config)
 {
     if (config->load_endianness == BTH_BYTEORDER_NATIVE)

@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 
-/* Memory for so many times the head, so that it need not move while it grows twice. */
+/* Reserves this many times the head, so that it can grow twice without moving. */
 #define HEADROOM 16
 #define ALIGNMENT 64
 
@@ -26,7 +26,7 @@ void bth_head_cache_free(bth_head_cache *cache)
     memset(cache, 0, sizeof *cache);
 }
 
-/* Makes memory for a head of nbytes, and keeps what is there. */
+/* Makes memory for a head of nbytes, and keeps the present bytes. */
 static int head_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
     uint64_t file_nbytes = cache->reader->nbytes;
@@ -98,7 +98,7 @@ int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, 
         *bytes = range_in(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
     if (*bytes)
         return 0;
-    /* Before anything is allocated: the range is really there. */
+    /* Checked before anything is allocated: the source has the range. */
     if (nbytes > left)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%llu bytes needed, but there are only %llu bytes in all",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The file against the layout: offsets are computed once (FORMAT.md 2, 5), and compared with what
- * the headers and the directory say.
+ * Computes offsets by the layout once (FORMAT.md 2, 5), and compares them with the headers and the
+ * directory.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 typedef unsigned long long ull;
 
-/* ---- the records that the layout knows, one after the other ---- */
+/* ---- a walk over the records of the layout ---- */
 
 typedef struct layout_walk {
     bth_contents *contents;
@@ -65,7 +65,7 @@ static void walk_end(layout_walk *walk)
     walk->record = NULL;
 }
 
-/* False: there are no more storages, or there is an error; then the walk has ended. */
+/* False: no more storages, or an error. Then the walk has ended. */
 static bool walk_next(layout_walk *walk, berth_error *error)
 {
     size_t i = walk->storage ? walk->storage->index + 1 : 0;
@@ -101,7 +101,7 @@ static const bth_zip_entry *walk_find_entry(layout_walk *walk, const char *recor
     return bth_container_find_next(&walk->contents->container, record, record_nbytes, &walk->next);
 }
 
-/* The entry of the storage. NULL: there is none; an error at `offset`. */
+/* The entry of the storage. NULL: none, and an error at `offset`. */
 static const bth_zip_entry *walk_need_entry(layout_walk *walk, uint64_t offset, berth_error *error)
 {
     const bth_zip_entry *entry = walk_find_entry(walk, walk->record, walk->record_nbytes);
@@ -164,7 +164,7 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
             return fail_data(&walk, record, small->data_offset, error);
         walk.before = record;
     }
-    /* The next record's header shows the end of each but the last: it may have no descriptor. */
+    /* Each end was compared as the next header, except the last: it may have no descriptor. */
     if (walk.layout.next_offset != cursor)
         return bth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
                         "it ends here; the layout puts its end at byte %llu; "
@@ -236,10 +236,10 @@ int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_er
 /* ---- comparing with the directory ---- */
 
 /*
- * One reading: the entry that was compared last ends where the layout has its end. So nothing that
- * the directory lists begins inside it, and the last storage's data are where they were computed,
- * as the next header shows for all others. Where its local header was read, its descriptor comes
- * first: that message is clearer.
+ * One reading: the entry that was compared last must end where the layout has its end. Then no
+ * listed record begins inside it, and the last storage's data are at the computed offset. For all
+ * other storages the next header proves that. If the local header was read, its descriptor is
+ * checked first: that message is clearer.
  */
 static int end_compare(const layout_walk *walk, uint64_t end, berth_error *error)
 {
@@ -295,7 +295,7 @@ static int small_compare(layout_walk *walk, const bth_zip_entry *small, const ch
     return 0;
 }
 
-/* Z11, one reading: a small record that is not in the head is nowhere else either. */
+/* Z11, one reading: a small record that is not in the head must not be anywhere else. */
 static int small_check_absent(const layout_walk *walk, const char *record, berth_error *error)
 {
     const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
@@ -308,8 +308,8 @@ static int small_check_absent(const layout_walk *walk, const char *record, berth
 }
 
 /*
- * Behind the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last but
- * one, for torch.save(_disable_byteorder_record=True). Anywhere else it would move the storages.
+ * After the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last
+ * record but one, for torch.save(_disable_byteorder_record=True). Before them it would move them.
  */
 static bool small_is_behind(const layout_walk *walk, int which)
 {
@@ -357,7 +357,7 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
         const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
         if (!entry || entry->nbytes == storage->nbytes)
             continue;
-        /* T1. The directory's reader has made sure that it is stored, with two equal sizes (Z9). */
+        /* T1. The directory's reader has checked that it is stored, with two equal sizes (Z9). */
         if (entry->nbytes > storage->nbytes &&
             entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype))
             contents->has_longer_record = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/transfer/choice.h"
 
-/* Below this, the page cache is as fast, and keeps the file for the next load. */
+/* For fewer bytes the page cache is as fast, and keeps the file for the next load. */
 #define DIRECT_MIN_NBYTES ((uint64_t)64 * 1024 * 1024)
 
 static bth_choice choice_of(berth_load_method method, const char *reason)
@@ -9,13 +9,13 @@ static bth_choice choice_of(berth_load_method method, const char *reason)
     return (bth_choice){.method = method, .reason = reason};
 }
 
-/* A map would be one more copy, or the device cannot use it. */
+/* With a map the bytes would be copied once more, or the device could not use them. */
 static bool choice_excludes_map(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_DEVICE;
 }
 
-/* Why nothing is mapped; NULL: it may be. */
+/* Why the file is not mapped; NULL: it may be mapped. */
 static const char *choice_no_map(const struct berth_config *config,
                                  const bth_conditions *conditions)
 {
@@ -24,7 +24,7 @@ static const char *choice_no_map(const struct berth_config *config,
     return conditions->cannot_map ? "the file cannot be mapped" : NULL;
 }
 
-/* An eighth of the free memory is left for everybody else. */
+/* Leaves an eighth of the free memory to other programs. */
 static bool choice_memory_is_short(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_MEMORY &&
@@ -57,7 +57,7 @@ static bth_choice choose_auto(const struct berth_config *config, const bth_condi
 {
     const char *no_map = choice_excludes_map(conditions) ? NULL : choice_no_map(config, conditions);
 
-    /* Truncating a mapped file kills the process that touches it (F2): here strangers may. */
+    /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
     if (conditions->file_system == BTH_REMOTE)
         return choice_of(BERTH_LOAD_READ, "the file system belongs to a network or a process");
     if (conditions->at_once)
