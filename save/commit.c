@@ -29,12 +29,12 @@ void bth_commit_abort(bth_commit *commit)
 }
 
 /*
- * Reserves all disk space now, so that a full disk is known before a byte is written. Where the
- * file system cannot do that, it compares the free space, which is no promise; posix_fallocate
- * would write zeros there.
+ * Reserves all disk space now, so that a full disk is an error before a byte is written. If the
+ * file system cannot do that, compares the free space, which is no guarantee; posix_fallocate would
+ * write zeros there.
  *
- * On tmpfs this makes every page, most of a save (0.11 of 0.17 s for 512 MiB). Writes that make
- * the pages take as long (0.18 s), maps that two threads fill twice as long.
+ * On tmpfs this makes every page, which is most of the time of a save (0.11 of 0.17 s for 512 MiB).
+ * Writes that make the pages need as long (0.18 s), maps that two threads fill twice as long.
  */
 static int commit_reserve(const bth_commit *commit, berth_error *error)
 {
@@ -75,7 +75,7 @@ static int commit_create(bth_commit *commit, berth_error *error)
     return commit_reserve(commit, error);
 }
 
-/* X4: a file without a name cannot be replaced by another. It is written itself. */
+/* X4: a file without a name cannot be replaced. It is written in place. */
 static int commit_in_place(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;

@@ -255,7 +255,7 @@ static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_ra
     return render_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
 }
 
-/* A caller may know the CRC of a record: other bytes are not saved. */
+/* If the caller has set the record's CRC, refuses other bytes. */
 static int image_check_crc32(const bth_image *image, size_t i, berth_error *error)
 {
     const bth_plan_record *record = &image->plan->records[i];

@@ -267,7 +267,7 @@ static int copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *er
     return error->code;
 }
 
-/* Rights that are not known are not given: only the owner keeps access. */
+/* If the old rights are not known, only the owner keeps access. */
 static int set_owner_only(const metadata *m, berth_error *error)
 {
     if (m->change.owner)

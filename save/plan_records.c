@@ -94,8 +94,8 @@ static bool record_read_text(const berth_new_record *record, char *text, size_t 
     return true;
 }
 
-/* Readers compute offsets from this record. If it differs from the layout, they take wrong bytes
- * for tensors. */
+/* Readers compute offsets from this record. If it differs from the layout, they read wrong bytes.
+ */
 static int plan_check_alignment(const berth_plan *plan, const berth_new_record *record,
                                 berth_error *error)
 {

@@ -16,7 +16,7 @@
  * workers, 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
  */
 #define TILE_NBYTES BTH_WORKERS_CHUNK_NBYTES
-/* No smaller tiles to have more workers. */
+/* Tiles do not get smaller than this to allow more workers. */
 #define MIN_TILE_NBYTES ((uint64_t)256 * 1024)
 #define TILE_UNIT_NBYTES ((uint64_t)64 * 1024)
 /*
@@ -26,7 +26,7 @@
  */
 #define MEMORY_NBYTES ((uint64_t)56 * 1024 * 1024)
 #define MIN_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
-/* So many workers with whole tiles in large pages are faster than more workers without. */
+/* This many workers with whole tiles in large pages are faster than more workers without. */
 #define MIN_DIRECT_WORKERS 2
 
 static uint64_t settings_measure_memory(const berth_plan *plan)

@@ -24,7 +24,7 @@ static void add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
     atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
 }
 
-/* ---- what is done with the pieces of one request, in their order ---- */
+/* ---- the pieces of one request, in their order: sums, swaps, delivery ---- */
 
 struct walk {
     bth_transfer *transfer;
@@ -33,7 +33,7 @@ struct walk {
     uint32_t crc32; /* of its bytes in this request so far */
 };
 
-/* Z10: what began here is the range's, until bth_transfer_join adds the requests behind. */
+/* Z10: if the range begins in this request, sets its CRC; bth_transfer_join adds later requests. */
 static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, size_t nbytes)
 {
     bool is_timed = walk->transfer->is_swapped; /* else walk_piece counts the time */
@@ -50,7 +50,7 @@ static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, 
         add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
 }
 
-/* What is moved down, or goes to the caller, is swapped when all of it is there. */
+/* Ranges that are moved down, or go to the caller, are swapped after all of them is read. */
 static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range *range)
 {
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
@@ -104,7 +104,7 @@ static void walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64
     add_time(&walk->transfer->render_nanoseconds, begin_seconds);
 }
 
-/* ---- where the bytes of one request go ---- */
+/* ---- the memory for one request ---- */
 
 /* The memory that the whole request can be read to. NULL: the worker's buffer is used, piece by
  * piece. */
@@ -135,7 +135,7 @@ static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_e
                           error);
 }
 
-/* Where the last range of a request ends in it: the file may end before the block does. */
+/* The end of the last range in a request: the file may end before the block does. */
 static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
 {
     return bth_min(bth_range_end(&transfer->requests.ranges[request->end_range - 1]),
@@ -143,8 +143,8 @@ static uint64_t request_needed_end(const bth_transfer *transfer, const bth_reque
 }
 
 /*
- * Where the piece ends that begins here. A direct read is one piece. So is what goes to its memory
- * and is not looked at; else the piece ends at an address that is aligned as elements are.
+ * The end of the piece that begins here. A direct read is one piece. So is a read to final memory
+ * without sums or swaps. Else the piece ends at an address that is aligned for elements.
  */
 static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
                                   const uint8_t *memory, uint64_t begin)
@@ -171,7 +171,8 @@ static void transfer_count(bth_transfer *transfer, double begin_seconds, uint64_
     atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
 }
 
-/* *done_nbytes were read directly. After one refusal all else of the source is read otherwise. */
+/* *done_nbytes: read directly. After one refusal the rest of the source is read without O_DIRECT.
+ */
 static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
                               size_t *done_nbytes, berth_error *error)
 {
@@ -259,8 +260,8 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
 }
 
 /*
- * F2: bytes of a map are touched only when the kernel has said that they are there. A scan has a
- * buffer: it reads them otherwise, which is an error and no signal if the file was cut short.
+ * F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
+ * has a buffer and reads into it: if the file was truncated, that is an error, not a signal.
  */
 static int request_use_map(bth_transfer *transfer, bth_request *request, unsigned worker,
                            berth_error *error)
@@ -328,7 +329,7 @@ void bth_transfer_join(bth_transfer *transfer)
     }
 }
 
-/* T5: to an address that is aligned for its elements; the bytes before it are not used. */
+/* T5: moves it to an address that is aligned for its elements. The bytes before it are unused. */
 static int range_finish(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     const bth_transfer *transfer = context;
@@ -378,8 +379,8 @@ static bool transfer_lacks_buffers(const bth_transfer *transfer)
 }
 
 /*
- * Workers read to buffers what has no memory of its own. A request past the page cache, or of the
- * caller's function, may take long however short it is: there a buffer holds a whole one.
+ * Ranges without memory of their own are read to buffers of workers. Direct requests, and those to
+ * the caller's function, are slow even if short: then a buffer holds a whole request.
  */
 static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
 {
