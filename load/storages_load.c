@@ -253,8 +253,8 @@ static void phase_set_waiting(const struct phase *phase, int change)
 }
 
 /* Waits until no other thread loads any of them. */
-static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *const *roots,
-                            size_t n)
+static void storages_wait_for_others(berth_checkpoint *checkpoint,
+                                     const berth_storage *const *roots, size_t n)
 {
     for (size_t i = 0; i < n;) {
         if (!storage_stored(checkpoint, roots[i])->is_loading) {
@@ -288,7 +288,7 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
 
     bth_checkpoint_lock(checkpoint);
     if (phase->is_second)
-        wait_for_others(checkpoint, roots, n);
+        storages_wait_for_others(checkpoint, roots, n);
     phase_measure(phase, roots, n);
     if (request_checks_crc32(phase->request))
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);

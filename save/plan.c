@@ -149,7 +149,7 @@ const char *bth_plan_name(const berth_plan *plan, size_t i)
     return bth_plan_full_name(plan, i) + plan->archive_nbytes + 1;
 }
 
-static uint64_t hash_name(const char *name)
+static uint64_t plan_hash_name(const char *name)
 {
     uint64_t hash = bth_fnv(BTH_FNV_BEGIN, name, strlen(name));
 
@@ -162,7 +162,7 @@ static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t 
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const char *name = bth_plan_name(plan, i);
-        size_t at = (size_t)hash_name(name) & mask;
+        size_t at = (size_t)plan_hash_name(name) & mask;
         for (; slots[at]; at = (at + 1) & mask)
             if (strcmp(name, bth_plan_name(plan, slots[at] - 1)) == 0)
                 return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,

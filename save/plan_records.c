@@ -14,7 +14,7 @@
 #define NAME_PICKLE "data.pkl"
 #define NAME_ID ".data/serialization_id"
 
-static bool is_big(const struct berth_config *config)
+static bool config_is_big(const struct berth_config *config)
 {
     if (config->save_byteorder == BTH_BYTEORDER_NATIVE)
         return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
@@ -22,9 +22,9 @@ static bool is_big(const struct berth_config *config)
 }
 
 /* Whether save.byteorder differs from this machine's. */
-static bool is_foreign(const struct berth_config *config)
+static bool config_is_foreign(const struct berth_config *config)
 {
-    return is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    return config_is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
 static int plan_add_bytes(berth_plan *plan, const char *name, const void *bytes, size_t nbytes,
@@ -46,7 +46,7 @@ static int plan_add_head(berth_plan *plan, const struct berth_config *config, be
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
     plan_add_text(plan, ".format_version", "1", error);
     plan_add_text(plan, ".storage_alignment", plan->alignment_text, error);
-    plan_add_text(plan, "byteorder", is_big(config) ? "big" : "little", error);
+    plan_add_text(plan, "byteorder", config_is_big(config) ? "big" : "little", error);
     return error->code;
 }
 
@@ -142,12 +142,12 @@ static int content_check_records(const berth_content *content, const struct bert
     if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
         return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
                         "the first record must be " NAME_PICKLE);
-    if (is_foreign(config))
+    if (config_is_foreign(config))
         return bth_fail_argument(
             error,
             "records are written as they are, their byte order cannot be changed to "
             "save.byteorder=%s",
-            is_big(config) ? "big" : "little");
+            config_is_big(config) ? "big" : "little");
     return 0;
 }
 
@@ -220,7 +220,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
 static int plan_add_value(berth_plan *plan, const berth_value *value,
                           const struct berth_config *config, berth_error *error)
 {
-    bool foreign = is_foreign(config);
+    bool foreign = config_is_foreign(config);
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         plan_add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||

@@ -67,8 +67,8 @@ typedef struct render_check {
 } render_check;
 
 /* Compares the next entry. `record`: the name without the top folder. crc32 NULL: any. */
-static bool entry_is_rendered(render_check *check, const char *record, size_t record_nbytes,
-                              uint64_t nbytes, const uint32_t *crc32)
+static bool render_check_entry(render_check *check, const char *record, size_t record_nbytes,
+                               uint64_t nbytes, const uint32_t *crc32)
 {
     const bth_zip_end *end = &check->contents->container.end;
     size_t name_nbytes = check->prefix_nbytes + record_nbytes;
@@ -99,7 +99,7 @@ static bool entry_is_rendered(render_check *check, const char *record, size_t re
 }
 
 /* Z8: checks the top folder's name; all names begin with "<archive>/". */
-static bool prefix_begin(render_check *check)
+static bool render_check_begin_prefix(render_check *check)
 {
     const char *archive = check->contents->archive;
     size_t nbytes = strlen(archive);
@@ -116,14 +116,14 @@ static bool prefix_begin(render_check *check)
 }
 
 /* Z5, Z11: compares data.pkl and the small records with their own headers and descriptors. */
-static bool small_are_rendered(render_check *check)
+static bool render_check_small(render_check *check)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const bth_zip_entry *small = bth_small_entry(check->contents, which);
         const char *record = bth_small_names[which];
         if (small &&
             (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
-             !entry_is_rendered(check, record, strlen(record), small->nbytes, &small->crc32)))
+             !render_check_entry(check, record, strlen(record), small->nbytes, &small->crc32)))
             return false;
     }
     return true;
@@ -131,7 +131,7 @@ static bool small_are_rendered(render_check *check)
 
 /* T1, Z8: one entry for each storage, with its size. False if a key is not a number: such names
  * must be checked. */
-static bool storages_are_rendered(render_check *check)
+static bool render_check_storages(render_check *check)
 {
     const berth_tree *tree = check->contents->tree;
     char record[sizeof "data/" + KEY_MAX_NBYTES] = "data/";
@@ -141,14 +141,14 @@ static bool storages_are_rendered(render_check *check)
         size_t n = 0;
         for (; storage->key[n] >= '0' && storage->key[n] <= '9' && n < KEY_MAX_NBYTES; n++)
             record[5 + n] = storage->key[n];
-        if (storage->key[n] || !entry_is_rendered(check, record, 5 + n, storage->nbytes, NULL))
+        if (storage->key[n] || !render_check_entry(check, record, 5 + n, storage->nbytes, NULL))
             return false;
     }
     return true;
 }
 
 /* Whether these are known records in the same folder, and directly follow the storages. */
-static bool are_last(const render_check *check, const bth_zip_directory *rest)
+static bool render_check_are_last(const render_check *check, const bth_zip_directory *rest)
 {
     /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
     bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
@@ -160,7 +160,7 @@ static bool are_last(const render_check *check, const bth_zip_directory *rest)
 
 /* Parses entries that the layout does not have. False without an error: the check decides nothing.
  */
-static bool rest_is_good(render_check *check, berth_error *error)
+static bool render_check_rest(render_check *check, berth_error *error)
 {
     bth_container rest = {.end = check->contents->container.end};
 
@@ -175,7 +175,7 @@ static bool rest_is_good(render_check *check, berth_error *error)
             bth_error_clear(error);
         return false;
     }
-    bool good = are_last(check, &rest.directory) &&
+    bool good = render_check_are_last(check, &rest.directory) &&
                 bth_container_check_rest(&rest, check->cache, 0, error) == 0;
     for (size_t i = 0; i < rest.directory.n_entries; i++)
         check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
@@ -192,8 +192,8 @@ int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory,
                           .alignment = bth_layout_alignment(opening->contents),
                           .counts.known = true};
 
-    if (prefix_begin(&check) && small_are_rendered(&check) && storages_are_rendered(&check) &&
-        rest_is_good(&check, error))
+    if (render_check_begin_prefix(&check) && render_check_small(&check) &&
+        render_check_storages(&check) && render_check_rest(&check, error))
         opening->contents->counts = check.counts;
     return error->code;
 }

@@ -26,7 +26,7 @@ void bth_container_free(bth_container *container)
  * Z7: if the directory does not list the local header at byte 0, readers that begin at the front
  * would still read that record.
  */
-static int begin_check(const bth_zip_directory *directory, berth_error *error)
+static int directory_check_begin(const bth_zip_directory *directory, berth_error *error)
 {
     const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
 
@@ -61,7 +61,7 @@ int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t 
 int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error)
 {
     if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
-        begin_check(&container->directory, error) < 0)
+        directory_check_begin(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
@@ -125,7 +125,7 @@ static uint64_t header_nbytes(const bth_zip_entry *entry)
 }
 
 /* Whether one read covers the headers from `first` to `last`. */
-static bool is_same_run(const bth_zip_entry *first, const bth_zip_entry *last)
+static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry *last)
 {
     return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
 }
@@ -135,7 +135,7 @@ static bool is_same_run(const bth_zip_entry *first, const bth_zip_entry *last)
  * the bytes before the directory. *last: the last of these entries. A later call must not have a
  * smaller i: it continues at *last.
  */
-static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
+static uint64_t headers_run_end(const bth_container *container, size_t i, size_t *last)
 {
     size_t n = entries_count(container);
 
@@ -143,8 +143,8 @@ static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    while (*last + 1 < n &&
-           is_same_run(entry_by_offset(container, i), entry_by_offset(container, *last + 1)))
+    while (*last + 1 < n && headers_are_one_run(entry_by_offset(container, i),
+                                                entry_by_offset(container, *last + 1)))
         ++*last;
     return entry_by_offset(container, *last)->header_offset +
            header_nbytes(entry_by_offset(container, *last));
@@ -174,14 +174,14 @@ int bth_container_check_headers(bth_container *container, bth_head_cache *cache,
 
     for (size_t i = first; i < entries_count(container); i++) {
         bth_zip_entry *entry = entry_by_offset(container, i);
-        if (header_check(&input, entry, run_end(container, i, &last), error) < 0)
+        if (header_check(&input, entry, headers_run_end(container, i, &last), error) < 0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
             !bth_zip_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
-        if (descriptor_check(&input, entry, run_end(container, i + 1, &last), error) < 0)
+        if (descriptor_check(&input, entry, headers_run_end(container, i + 1, &last), error) < 0)
             return error->code;
     }
     return 0;

@@ -31,7 +31,7 @@ static bool choice_memory_is_short(const bth_conditions *conditions)
            conditions->asked_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
 }
 
-static bth_choice choose_at_once(const bth_conditions *conditions, const char *no_map)
+static bth_choice choice_at_once(const bth_conditions *conditions, const char *no_map)
 {
     berth_load_method in_place =
         no_map || choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
@@ -53,7 +53,7 @@ static bth_choice choose_at_once(const bth_conditions *conditions, const char *n
     return choice_of(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
 }
 
-static bth_choice choose_auto(const struct berth_config *config, const bth_conditions *conditions)
+static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
 {
     const char *no_map = choice_excludes_map(conditions) ? NULL : choice_no_map(config, conditions);
 
@@ -61,7 +61,7 @@ static bth_choice choose_auto(const struct berth_config *config, const bth_condi
     if (conditions->file_system == BTH_REMOTE)
         return choice_of(BERTH_LOAD_READ, "the file system belongs to a network or a process");
     if (conditions->at_once)
-        return choose_at_once(conditions, no_map);
+        return choice_at_once(conditions, no_map);
     if (no_map)
         return choice_of(BERTH_LOAD_READ, no_map);
     return choice_of(BERTH_LOAD_MAP, "the source is a file");
@@ -80,7 +80,7 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
     if (!conditions->is_file)
         return choice_of(BERTH_LOAD_READ, "the source is a function");
     if (requested == BERTH_LOAD_AUTO || (requested == BERTH_LOAD_MAP && measures_map))
-        return choose_auto(config, conditions);
+        return choice_auto(config, conditions);
     if (requested == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
         return choice_of(BERTH_LOAD_READ, "it goes to a device");
     if (requested == BERTH_LOAD_MAP && choice_no_map(config, conditions))

@@ -17,7 +17,7 @@
 #define PIECE_NBYTES (UINT64_C(512) << 10)
 #define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
 
-static void add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
+static void transfer_add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 {
     double seconds = bth_seconds() - begin_seconds;
 
@@ -34,7 +34,8 @@ struct walk {
 };
 
 /* Z10: if the range begins in this request, sets its CRC; bth_transfer_join adds later requests. */
-static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, size_t nbytes)
+static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes,
+                             size_t nbytes)
 {
     bool is_timed = walk->transfer->is_swapped; /* else walk_piece counts the time */
     double begin_seconds = is_timed ? bth_seconds() : 0;
@@ -47,7 +48,7 @@ static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, 
     else
         walk->request->head_crc32 = walk->crc32;
     if (is_timed)
-        add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+        transfer_add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
 }
 
 /* Ranges that are moved down, or go to the caller, are swapped after all of them is read. */
@@ -58,13 +59,13 @@ static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range 
 
 /* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
  * range. */
-static void walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
-                       uint64_t to)
+static void request_walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
+                               uint64_t to)
 {
     const bth_transfer *transfer = walk->transfer;
     size_t nbytes = (size_t)(to - from);
 
-    walk_sum(walk, range, bytes, nbytes);
+    request_walk_sum(walk, range, bytes, nbytes);
     if (range->unit > 1 && !range_is_swapped_late(transfer, range))
         bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
     if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
@@ -72,7 +73,7 @@ static void walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint
 }
 
 /* Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. */
-static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
 {
     const bth_transfer_calls *calls = &walk->transfer->calls;
 
@@ -87,21 +88,21 @@ static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint6
         else if (calls->look)
             calls->look(calls->context, range, bytes, begin, end);
         if (bytes && from < to)
-            walk_bytes(walk, range, bytes + (from - begin), from, to);
+            request_walk_bytes(walk, range, bytes + (from - begin), from, to);
         if (bth_range_end(range) > end)
             return;
         walk->crc32 = 0;
     }
 }
 
-static void walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+static void request_walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
 {
     double begin_seconds = bth_seconds();
 
-    walk_ranges(walk, bytes, begin, end);
+    request_walk_ranges(walk, bytes, begin, end);
     if (walk->transfer->with_crc32 && !walk->transfer->is_swapped)
-        add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
-    add_time(&walk->transfer->render_nanoseconds, begin_seconds);
+        transfer_add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+    transfer_add_time(&walk->transfer->render_nanoseconds, begin_seconds);
 }
 
 /* ---- the memory for one request ---- */
@@ -166,7 +167,7 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 static void transfer_count(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
 {
-    add_time(&transfer->disk_nanoseconds, begin_seconds);
+    transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
     atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
 }
@@ -225,7 +226,8 @@ static const bth_range *request_range_at(const bth_transfer *transfer, const bth
 }
 
 /* Whether the transfer goes on after a failed request: its bytes are marked as unread. */
-static bool walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end, berth_error *error)
+static bool request_walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end,
+                                 berth_error *error)
 {
     bth_transfer *transfer = walk->transfer;
     const bth_range *range = request_range_at(transfer, walk->request, walk->range, error->offset);
@@ -233,7 +235,7 @@ static bool walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end, berth_
     if (!transfer->calls.failed ||
         transfer->calls.failed(transfer->calls.context, range, error) < 0)
         return false;
-    walk_ranges(walk, NULL, begin, end);
+    request_walk_ranges(walk, NULL, begin, end);
     return true;
 }
 
@@ -252,8 +254,8 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
         next = request_piece_end(transfer, request, memory, at);
         uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
-            walk_piece(&walk, bytes, at, next);
-        else if (!walk_goes_on(&walk, at, next, error))
+            request_walk_piece(&walk, bytes, at, next);
+        else if (!request_walk_goes_on(&walk, at, next, error))
             return error->code;
     }
     return 0;
@@ -283,8 +285,8 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
         return error->code;
     if (is_file && is_scan)
         bth_reader_count(transfer->access->reader, request->nbytes);
-    add_time(&transfer->disk_nanoseconds, begin_seconds);
-    walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
+    transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
+    request_walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
     return 0;
 }
 
