@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench load: how fast a checkpoint becomes memory, or only opens. */
+/* berth bench load: the speed of loading a checkpoint, or only of opening it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static int make_file(load_bench *bench)
     return code;
 }
 
-/* Opens it, which takes long once in a process: not part of the load. */
+/* Opens the device before the load: the first opening in a process is slow. */
 static int open_device(const char *device)
 {
     uintptr_t nothing;
@@ -134,13 +134,13 @@ static void remark_residency(const load_bench *bench)
     if (part < 0)
         fprintf(stderr, "berth: %s: how much of it was in the page cache is not known\n", path);
     else if (bench->cache.is_cold && !bench_cache_was_cold(&bench->cache))
-        fprintf(stderr, "berth: %s: it could not be evicted: %.0f %% stayed in the page cache\n",
-                path, part * 100);
+        fprintf(stderr, "berth: %s: cannot be evicted: %.0f %% stayed in the page cache\n", path,
+                part * 100);
     else if (!bench->cache.is_cold && part < 0.99)
         fprintf(stderr, "berth: %s: only %.0f %% of it were in the page cache\n", path, part * 100);
 }
 
-/* Else the statistics of opening are all there is. */
+/* If not, only opening has statistics. */
 static bool has_fetched(const load_result *result)
 {
     return result->fetch.n_storages > 0;
@@ -203,7 +203,7 @@ static int report_text(const load_bench *bench)
     return finish_output(EXIT_YES);
 }
 
-/* What is in force: debug compares all headers, and that is what is measured then. */
+/* The options that apply: with debug=on, load.check is at least headers. */
 static void get_options(load_bench *bench)
 {
     int64_t debug = 0;

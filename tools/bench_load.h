@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What `berth bench load` measures: one load, by phases. */
+/* One load, measured by phases, for `berth bench load`. */
 #ifndef BERTH_TOOLS_BENCH_LOAD_H
 #define BERTH_TOOLS_BENCH_LOAD_H
 
@@ -11,14 +11,14 @@ typedef struct load_subject {
     const char *device; /* where its storages go; NULL: to main memory */
     uint64_t nbytes;    /* of its storages */
     uint64_t file_nbytes;
-    uint64_t pickle_nbytes; /* 0: it has no data.pkl, it is a stream */
+    uint64_t pickle_nbytes; /* 0: the legacy format, without data.pkl */
     size_t n_tensors;
     size_t n_storages;
 } load_subject;
 
 enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 
-/* One load: what is there until load_result_free, and what was measured. */
+/* One load: its objects, until load_result_free, and its figures. */
 typedef struct load_result {
     berth_checkpoint *checkpoint;
     struct load_piece *pieces; /* each tensor's storage */

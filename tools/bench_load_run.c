@@ -78,7 +78,7 @@ static int list_pieces(load_result *result, bool in_order)
     return 0;
 }
 
-/* Gets a storage's address, and whether it is mapped; loads it if need be. */
+/* Gets a storage's address, and whether it is mapped; loads it if necessary. */
 static int find_piece(load_result *result, load_piece *piece)
 {
     berth_storage_stats stats;
@@ -135,7 +135,7 @@ static int send_to(const load_result *result, const char *device)
     return berth_choose(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
-/* Looks at every byte. Eight sums, so that memory is the limit, not addition. */
+/* Reads every byte. Eight sums, so that memory is the limit, not addition. */
 static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
 {
     uint64_t sums[8] = {0}, words[8];
@@ -166,8 +166,8 @@ static int touch_piece(load_result *result, const load_piece *piece, const berth
     return 0;
 }
 
-/* Looks at each storage once, in the file's order. Asking for it here tells a prefetch
- * (load.prefetch) how far its consumer is. */
+/* Reads each storage once, in the file's order. Getting its address reports the progress to a
+ * prefetch (load.prefetch). */
 static int touch_pieces(load_result *result, const berth_params *call, uint64_t total)
 {
     const berth_storage *last = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench rows: how fast rows come of a table that is larger than the memory for it. */
+/* berth bench rows: the speed of reading rows of a table that is larger than the row cache. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +10,18 @@
 enum { KEY_SIZE = 256, KEY_ROW, KEY_BATCH, KEY_BATCHES, KEY_IDS, KEY_CACHE, KEY_WARM };
 enum { ASK, WAIT, USE };
 
-static const char *const phases[] = {"ask", "wait", "use", NULL};
+static const char *const phases[] = {"request", "wait", "use", NULL};
 
 typedef struct rows_bench {
     common common;
     positional words;
-    /* What the options say. */
+    /* From the options: */
     uint64_t size, row_size, cache_nbytes;
-    size_t n_ids, n_batches; /* in a batch; of them */
+    size_t n_ids, n_batches; /* in a batch; number of batches */
     const char *ids_path;    /* NULL: random ids */
     bool is_sized;
     /* The table. */
-    bench_folder folder; /* of its file, if this made it */
+    bench_folder folder; /* of its file, if the benchmark made it */
     const char *path;
     berth_checkpoint *checkpoint;
     const berth_tensor *tensor;
@@ -35,7 +35,7 @@ typedef struct rows_bench {
     const void **pointers;
     berth_ticket ticket, next; /* of the batch in use, and of the one after it */
     double since, phase_seconds[3];
-    uint64_t sum; /* of all bytes of all rows: shows that the right ones came */
+    uint64_t sum; /* of all bytes of all rows: proves that they are right */
     berth_rows_stats stats;
 } rows_bench;
 
@@ -44,7 +44,7 @@ static const struct argp_option own_options[] = {
     {"row", KEY_ROW, "NBYTES", 0, "without FILE: size of a row, a multiple of 4 (512)", 1},
     {"batch", KEY_BATCH, "N", 0, "rows in a batch (4,096)", 1},
     {"batches", KEY_BATCHES, "N", 0, "number of batches (16)", 1},
-    {"ids", KEY_IDS, "FILE", 0, "the rows to take, as 64-bit integers (random ones)", 1},
+    {"ids", KEY_IDS, "FILE", 0, "the rows to read, as 64-bit integers (random ones)", 1},
     {"cache", KEY_CACHE, "NBYTES", 0, "memory for rows (half the table)", 1},
     {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
     {0}};
@@ -214,7 +214,7 @@ static int prefetch_batch(rows_bench *bench, size_t batch)
     return 0;
 }
 
-/* The next batch is asked for before this one is used. */
+/* Requests the next batch before it uses this one. */
 static int take_batch(rows_bench *bench, size_t batch)
 {
     berth_error error;
@@ -235,7 +235,7 @@ static int take_batch(rows_bench *bench, size_t batch)
 
 static int take_all(rows_bench *bench, const berth_params *call)
 {
-    /* An eighth as much is scratch. */
+    /* The cache and its scratch, an eighth of it, share the memory. */
     const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
     uint64_t batch_nbytes = (uint64_t)bench->n_ids * bench->row_nbytes;
     size_t table;
@@ -328,9 +328,9 @@ static void print_cache(const berth_rows_stats *stats)
     char asked[32], read[32];
 
     fprintf(stderr,
-            "rows: %llu asked for, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
+            "rows: %llu requested, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
             "conflicts, %llu evictions\n"
-            "bytes: %s asked for, %s read in %llu requests; lines: %llu of %llu bytes\n",
+            "bytes: %s requested, %s read in %llu requests; lines: %llu of %llu bytes\n",
             (unsigned long long)stats->n_ids, (unsigned long long)stats->n_unique,
             (unsigned long long)stats->n_hits, (unsigned long long)stats->n_awaited,
             (unsigned long long)stats->n_misses, (unsigned long long)stats->n_conflicts,
@@ -349,9 +349,10 @@ static int report_text(const rows_bench *bench)
            human_nbytes((uint64_t)bench->n_rows * bench->row_nbytes, table),
            human_nbytes(bench->cache_nbytes, memory));
     bench_run_print(&bench->run);
-    printf("of %llu distinct rows %llu were there; %llu reads, %llu of them of several rows\n",
-           (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
-           (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
+    printf(
+        "of %llu distinct rows %llu were in the cache; %llu reads, %llu of them of several rows\n",
+        (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
+        (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
     if (bench->common.stats)
         print_cache(stats);
     return finish_output(EXIT_YES);
@@ -363,8 +364,9 @@ int run_bench_rows(int argc, char **argv)
         own_options,
         parse,
         "[FILE]",
-        "Take rows of a table by the batch, as embeddings are used, with less memory than the "
-        "table has; print how long each phase took. Each batch is asked for before the one before "
+        "Read rows of a table in batches, as embeddings are used, with less memory than the "
+        "table has; print how long each phase took. Each batch is requested before the previous "
+        "one "
         "it is used. The table is the largest tensor of two dimensions in FILE; without FILE, a "
         "file of random bytes is made, and removed. The file is evicted from the page cache "
         "first.",

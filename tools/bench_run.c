@@ -33,7 +33,7 @@ static void reset_peak(void)
 
     if (fd < 0)
         return;
-    if (write(fd, "5", 1) != 1) /* "5": VmHWM begins anew, see proc(5) */
+    if (write(fd, "5", 1) != 1) /* "5": resets VmHWM, see proc(5) */
         fputs("berth: the peak of memory cannot be reset; it is that of the whole run\n", stderr);
     close(fd);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth clean: what killed saves left in a folder. */
+/* berth clean: temporary files of killed saves in a folder. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct clean_options {
 static const struct argp_option own_options[] = {
     {"remove", 'r', NULL, 0, "remove dead ones, and old ones whose state is unknown", 1},
     {"older-than", 'o', "AGE", 0,
-     "from which age on one is old, since its last write: 90s, 30m, 12h, 1d (1d)", 1},
+     "a file is old when its last write was AGE ago: 90s, 30m, 12h, 1d (1d)", 1},
     {0}};
 
 /* "90", "90s", "30m", "12h", "1d". */

@@ -273,7 +273,7 @@ void print_stats(const berth_stats *stats)
                 "limited by: %s\n",
                 stats->device_seconds, stats->render_seconds, stats->crc32_seconds,
                 stats->disk_seconds, stats->limited_by);
-    fprintf(stderr, "bytes: %s asked for, ", human_nbytes(stats->asked_nbytes, asked));
+    fprintf(stderr, "bytes: %s requested, ", human_nbytes(stats->asked_nbytes, asked));
     if (stats->method)
         fprintf(stderr, "%s moved in %llu requests, ", human_nbytes(stats->moved_nbytes, moved),
                 (unsigned long long)stats->n_requests);

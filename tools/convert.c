@@ -102,8 +102,8 @@ int run_convert(int argc, char **argv)
     const char *in = options.words.words[0], *out = options.words.words[1];
     bool from = has_extension(in, ".safetensors"), to = has_extension(out, ".safetensors");
     if (!to && !is_checkpoint_name(out))
-        return trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors, to say "
-                       "what to write",
+        return trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
+                       "sets the format",
                        out);
     if (refuse_in_place(in, out))
         return EXIT_TROUBLE;

@@ -39,7 +39,7 @@ static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offs
     return error.system_errno ? error.system_errno : EIO;
 }
 
-/* The save knows only that its source failed. This names the file, the record and the byte. */
+/* The save reports only that its source failed. Adds the file, the record and the byte. */
 static void tell_unreadable(copy *c, const char *out, berth_error *error)
 {
     if (error->code != BERTH_E_CALLBACK || !atomic_load(&c->is_unreadable))
@@ -167,7 +167,7 @@ static const char *archive_name(const copy *c)
     return strlen(info.name) > MAX_NBYTES ? NULL : info.name;
 }
 
-/* To swap bytes, the elements must be known: through the values. */
+/* Copies through the values: swapping bytes needs the dtypes. */
 static int copy_values(copy *c, const char *in, const char *out, berth_params *call, bool quiet,
                        berth_error *error)
 {
@@ -211,7 +211,7 @@ static int check_order(copy *c, const char *in, berth_error *error)
     berth_close(checkpoint);
     berth_config_free(config);
     if (code != BERTH_E_OFFSETS)
-        return 0; /* all else is copied as it is, also what is not a checkpoint */
+        return 0; /* other archives, too, are copied as they are */
     snprintf(
         error->message, sizeof error->message,
         "%.400s: its records are not where .format_version says; PyTorch could misread a copy: "

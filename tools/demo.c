@@ -42,7 +42,7 @@ static berth_value *build(berth_tree *tree, const float *weights)
     return checkpoint;
 }
 
-/* ---- whose file it is ---- */
+/* ---- whether demo made the file ---- */
 
 static bool is_there(const char *path)
 {

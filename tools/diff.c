@@ -84,7 +84,7 @@ static int64_t first_difference(const uint8_t *a, const uint8_t *b, int64_t n, s
 
 enum { CHUNK_NBYTES = 4 << 20 };
 
-/* A buffer for two chunks: that of the comparison, or a larger one, *own, for sub-byte kinds. */
+/* A buffer for two chunks: the comparison's, or, for sub-byte dtypes, a larger one in *own. */
 static uint8_t *buffer_for(comparison *c, size_t chunk_nbytes, uint8_t **own)
 {
     *own = NULL;

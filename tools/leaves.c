@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a checkpoint holds beside tensors. */
+/* The values of a checkpoint that are not tensors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static bool is_container(const berth_value *value)
     return kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET && berth_value_count(value) > 0;
 }
 
-/* A walk's own verdict, or what it says by itself. */
+/* The function's result; negative: the walk had no memory. */
 static int finish_walk(int code)
 {
     return code < 0 ? trouble("out of memory") : code;
@@ -43,7 +43,7 @@ static int enter_leaf(void *context, const berth_walk *walk, const berth_value *
     return code ? code : BERTH_WALK_SKIP;
 }
 
-/* A text that is in two places is a leaf in both. */
+/* A text with two paths is a leaf on both. */
 static int leaf_again(void *context, const berth_walk *walk, const berth_value *value)
 {
     return is_container(value) ? 0 : enter_leaf(context, walk, value);
@@ -58,7 +58,7 @@ int walk_leaves(const berth_value *root, leaf_function function, void *context)
     return finish_walk(berth_value_walk(root, &walker, NULL));
 }
 
-/* ---- aliases: one walk finds what is met again, another one its paths ---- */
+/* ---- aliases: the first walk finds repeated containers, the second one their paths ---- */
 
 typedef struct met_again {
     const berth_value *value;
@@ -226,7 +226,7 @@ static void print_ints(FILE *out, const char *before, const int64_t *ints, int32
     fputs("]", out);
 }
 
-/* What has a shape, or is named by a number of berth.h. False: nothing of that kind. */
+/* Prints values with a shape, or named by a number of berth.h. False: another kind. */
 static bool print_shaped(FILE *out, const berth_value *value)
 {
     int32_t rank = 0;

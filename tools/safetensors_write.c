@@ -300,7 +300,7 @@ static int write_all(conversion *c, output *out, const berth_params *call, progr
         code = write_bytes(out, length, sizeof length);
     if (!code)
         code = write_bytes(out, header, n);
-    /* Only now: a small file can ask for more memory than there is (P3). */
+    /* Allocated only now: a small file can require more memory than the machine has (P3). */
     if (!code && !(buffer = malloc(buffer_nbytes)))
         code = trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
     for (size_t i = 0; i < c->n_entries && !code; i++)

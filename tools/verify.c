@@ -131,7 +131,7 @@ static void note_tensors(berth_checkpoint *checkpoint, bad_record **storages, si
     }
 }
 
-/* Only if the file can be opened; what is bad is known already. */
+/* Does nothing if the file cannot be opened: the bad records are already known. */
 static void name_tensors(findings *found)
 {
     berth_checkpoint *checkpoint = NULL;
@@ -243,7 +243,7 @@ static int report(const findings *found, const common *options, const berth_stat
     return finish_output(code);
 }
 
-/* Whether all was checked: then the error is that of the first bad record, else what ended it. */
+/* Whether the error is that of the first bad record; if not, the error ended the verification. */
 static bool is_of_first(const findings *found)
 {
     return found->n > 0 &&

@@ -324,7 +324,7 @@ class BenchRows(Benchmark):
         self.assertRegex(done.out, r"of \d+ distinct rows \d+ were there; \d+ reads")
         self.assertEqual(done.err, "")
         done = self.bench(*self.usual, "--stats")
-        self.assertRegex(done.err, r"^rows: 1024 asked for, \d+ distinct, .*\nbytes: .*; lines: \d+ "
+        self.assertRegex(done.err, r"^rows: 1024 requested, \d+ distinct, .*\nbytes: .*; lines: \d+ "
                                    r"of 512 bytes\n$")
 
     def test_what_it_does_not_take(self):
