@@ -49,7 +49,7 @@ static const struct argp_option own_options[] = {
     {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
     {0}};
 
-static void check_options(rows_bench *bench, const struct argp_state *state)
+static void rows_check_options(rows_bench *bench, const struct argp_state *state)
 {
     if (bench->row_size % 4 || bench->size < bench->row_size)
         usage_error(state, "--row: %llu is not a multiple of 4 that fits the table",
@@ -58,7 +58,7 @@ static void check_options(rows_bench *bench, const struct argp_state *state)
         usage_error(state, "FILE has a table of its own: --size and --row do not apply");
 }
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
 {
     enum { MAX_IDS = 1 << 24, MAX_BATCHES = 1 << 16, MAX_ROW_NBYTES = 1 << 20 };
     rows_bench *bench = state->input;
@@ -91,7 +91,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
         bench->cache.is_cold = false;
         return 0;
     case ARGP_KEY_SUCCESS:
-        check_options(bench, state);
+        rows_check_options(bench, state);
         return 0;
     default:
         return take_positional(key, word, state, &bench->words);
@@ -100,7 +100,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 /* ---- the table, and the ids ---- */
 
-static int make_file(rows_bench *bench)
+static int rows_make_file(rows_bench *bench)
 {
     bench_tensors tensors = {0};
     int code = bench_tensors_list_table(&tensors, bench->size / bench->row_size, bench->row_size);
@@ -115,7 +115,7 @@ static int make_file(rows_bench *bench)
 }
 
 /* The largest tensor of two dimensions. */
-static int find_table(rows_bench *bench)
+static int rows_find_table(rows_bench *bench)
 {
     uint64_t max_nbytes = 0;
     berth_named_tensor named;
@@ -141,7 +141,7 @@ static int find_table(rows_bench *bench)
 }
 
 /* xorshift64 */
-static void draw_ids(rows_bench *bench)
+static void rows_draw_ids(rows_bench *bench)
 {
     uint64_t x = UINT64_C(88172645463325252);
 
@@ -153,7 +153,7 @@ static void draw_ids(rows_bench *bench)
     }
 }
 
-static int read_ids(rows_bench *bench)
+static int rows_read_ids(rows_bench *bench)
 {
     size_t n = bench->n_ids * bench->n_batches;
     FILE *file = fopen(bench->ids_path, "rbe");
@@ -166,21 +166,21 @@ static int read_ids(rows_bench *bench)
                        : trouble("%s: it holds only %zu of %zu ids", bench->ids_path, n_read, n);
 }
 
-static int get_ids(rows_bench *bench)
+static int rows_get_ids(rows_bench *bench)
 {
     bench->ids = calloc(bench->n_ids * bench->n_batches, sizeof *bench->ids);
     bench->pointers = calloc(bench->n_ids, sizeof *bench->pointers);
     if (!bench->ids || !bench->pointers)
         return trouble("out of memory");
     if (bench->ids_path)
-        return read_ids(bench);
-    draw_ids(bench);
+        return rows_read_ids(bench);
+    rows_draw_ids(bench);
     return 0;
 }
 
 /* ---- running ---- */
 
-static uint64_t sum_of(const uint8_t *row, size_t nbytes)
+static uint64_t row_sum(const uint8_t *row, size_t nbytes)
 {
     uint64_t sum = 0, word;
 
@@ -193,7 +193,7 @@ static uint64_t sum_of(const uint8_t *row, size_t nbytes)
     return sum;
 }
 
-static void end_lap(rows_bench *bench, int phase)
+static void rows_end_phase(rows_bench *bench, int phase)
 {
     double time = seconds_now();
 
@@ -201,7 +201,7 @@ static void end_lap(rows_bench *bench, int phase)
     bench->since = time;
 }
 
-static int prefetch_batch(rows_bench *bench, size_t batch)
+static int rows_prefetch_batch(rows_bench *bench, size_t batch)
 {
     berth_error error;
 
@@ -210,30 +210,30 @@ static int prefetch_batch(rows_bench *bench, size_t batch)
         berth_rows_prefetch(bench->rows, 0, bench->ids + batch * bench->n_ids, bench->n_ids,
                             &bench->next, &error) < 0)
         return fail(&error);
-    end_lap(bench, ASK);
+    rows_end_phase(bench, ASK);
     return 0;
 }
 
 /* Requests the next batch before it uses this one. */
-static int take_batch(rows_bench *bench, size_t batch)
+static int rows_use_batch(rows_bench *bench, size_t batch)
 {
     berth_error error;
 
     bench->ticket = bench->next;
-    int code = prefetch_batch(bench, batch + 1);
+    int code = rows_prefetch_batch(bench, batch + 1);
     if (code != 0)
         return code;
     if (berth_rows_wait(bench->rows, bench->ticket, bench->pointers, &error) < 0)
         return fail(&error);
-    end_lap(bench, WAIT);
+    rows_end_phase(bench, WAIT);
     for (size_t i = 0; i < bench->n_ids; i++)
-        bench->sum += sum_of(bench->pointers[i], bench->row_nbytes);
+        bench->sum += row_sum(bench->pointers[i], bench->row_nbytes);
     berth_rows_release(bench->rows, bench->ticket, NULL);
-    end_lap(bench, USE);
+    rows_end_phase(bench, USE);
     return 0;
 }
 
-static int take_all(rows_bench *bench, const berth_params *call)
+static int rows_use_all(rows_bench *bench, const berth_params *call)
 {
     /* The cache and its scratch, an eighth of it, share the memory. */
     const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
@@ -244,9 +244,9 @@ static int take_all(rows_bench *bench, const berth_params *call)
     if (berth_rows_new(&limits, NULL, &bench->rows, &error) < 0 ||
         berth_rows_add(bench->rows, bench->checkpoint, bench->tensor, &table, &error) < 0)
         return fail(&error);
-    int code = prefetch_batch(bench, 0);
+    int code = rows_prefetch_batch(bench, 0);
     for (size_t i = 0; i < bench->n_batches && code == 0; i++) {
-        code = take_batch(bench, i);
+        code = rows_use_batch(bench, i);
         if (code == 0 && call->progress(call->progress_context, (i + 1) * batch_nbytes,
                                         bench->n_batches * batch_nbytes))
             code = EXIT_TROUBLE;
@@ -256,7 +256,7 @@ static int take_all(rows_bench *bench, const berth_params *call)
 }
 
 /* Memory and disk are measured around the rows alone. */
-static int run_once(rows_bench *bench)
+static int rows_run_once(rows_bench *bench)
 {
     berth_params call;
     progress bar;
@@ -264,7 +264,7 @@ static int run_once(rows_bench *bench)
     progress_begin(&bar, "rows", &bench->common, &call, NULL);
     bench_run_begin(&bench->run);
     bench->since = seconds_now();
-    int code = take_all(bench, &call);
+    int code = rows_use_all(bench, &call);
     bench_run_end(&bench->run);
     progress_end(&bar);
     berth_rows_free(bench->rows);
@@ -273,21 +273,21 @@ static int run_once(rows_bench *bench)
     return code;
 }
 
-static int run_rows(rows_bench *bench)
+static int rows_run(rows_bench *bench)
 {
-    int code = bench->path ? 0 : make_file(bench);
+    int code = bench->path ? 0 : rows_make_file(bench);
 
     if (code == 0)
-        code = find_table(bench);
+        code = rows_find_table(bench);
     if (code == 0)
-        code = get_ids(bench);
+        code = rows_get_ids(bench);
     if (code == 0)
         code = bench_cache_set(&bench->cache, bench->path);
     bench->run.nbytes = (uint64_t)bench->n_ids * bench->n_batches * bench->row_nbytes;
     if (!bench->cache_nbytes)
         bench->cache_nbytes = (uint64_t)bench->n_rows * bench->row_nbytes / 2;
     if (code == 0 && !signal_code(0))
-        code = run_once(bench);
+        code = rows_run_once(bench);
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
     return signal_code(code);
@@ -295,7 +295,7 @@ static int run_rows(rows_bench *bench)
 
 /* ---- the report ---- */
 
-static json_t *stats_of_cache(const berth_rows_stats *stats)
+static json_t *rows_stats_json(const berth_rows_stats *stats)
 {
     return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique,
                      "hits", (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses,
@@ -305,7 +305,7 @@ static json_t *stats_of_cache(const berth_rows_stats *stats)
                      "read_nbytes", (json_int_t)stats->read_nbytes);
 }
 
-static int print_report(const rows_bench *bench)
+static int rows_print_report(const rows_bench *bench)
 {
     json_t *report = bench_run_json(&bench->run);
     char sum[24];
@@ -319,11 +319,11 @@ static int print_report(const rows_bench *bench)
                                      "cache_nbytes", (json_int_t)bench->cache_nbytes, "cold",
                                      bench_cache_was_cold(&bench->cache), "resident_before",
                                      bench_cache_json(&bench->cache), "sum", sum, "cache",
-                                     stats_of_cache(&bench->stats)));
+                                     rows_stats_json(&bench->stats)));
     return print_json(report);
 }
 
-static void print_cache(const berth_rows_stats *stats)
+static void rows_print_cache(const berth_rows_stats *stats)
 {
     char asked[32], read[32];
 
@@ -339,7 +339,7 @@ static void print_cache(const berth_rows_stats *stats)
             (unsigned long long)stats->n_lines, (unsigned long long)stats->line_nbytes);
 }
 
-static int report_text(const rows_bench *bench)
+static int rows_report_text(const rows_bench *bench)
 {
     const berth_rows_stats *stats = &bench->stats;
     char table[32], memory[32];
@@ -354,7 +354,7 @@ static int report_text(const rows_bench *bench)
         (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
         (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
     if (bench->common.stats)
-        print_cache(stats);
+        rows_print_cache(stats);
     return finish_output(EXIT_YES);
 }
 
@@ -362,7 +362,7 @@ int run_bench_rows(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        bench_rows_parse,
         "[FILE]",
         "Read rows of a table in batches, as embeddings are used, with less memory than the "
         "table has; print how long each phase took. Each batch is requested before the previous "
@@ -387,9 +387,9 @@ int run_bench_rows(int argc, char **argv)
     bench.path = bench.words.words[0];
     /* From here on a signal only cancels: what was made is removed before this ends. */
     progress_begin(&bar, "rows", &bench.common, &call, NULL);
-    int code = run_rows(&bench);
+    int code = rows_run(&bench);
     if (code == EXIT_YES)
-        code = bench.common.json ? print_report(&bench) : report_text(&bench);
+        code = bench.common.json ? rows_print_report(&bench) : rows_report_text(&bench);
     berth_close(bench.checkpoint);
     free(bench.ids);
     free((void *)bench.pointers);

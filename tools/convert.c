@@ -18,7 +18,7 @@ static const struct argp_option own_options[] = {
      "between checkpoints: leave out bytes of storages that no tensor uses", 1},
     {0}};
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t convert_parse(int key, char *word, struct argp_state *state)
 {
     convert_options *options = state->input;
 
@@ -85,7 +85,7 @@ int run_convert(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        convert_parse,
         "IN OUT",
         "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; the names "
         "decide. From checkpoint to checkpoint, write an older file in today's format. "
