@@ -88,12 +88,12 @@ static int open_device(const char *device)
 static int load_once(load_bench *bench)
 {
     bench_run *run = &bench->run;
-    berth_params call;
+    berth_params params;
     progress bar;
 
-    progress_begin(&bar, "load", &bench->options.common, &call, NULL);
+    progress_begin(&bar, "load", &bench->options.common, &params, NULL);
     bench_run_begin(run);
-    int code = load_run(&bench->subject, &call, bench->only_open, &bench->loaded);
+    int code = load_run(&bench->subject, &params, bench->only_open, &bench->loaded);
     bench_run_end(run);
     progress_end(&bar);
     for (int i = 0; run->phases[i]; i++)
@@ -229,7 +229,7 @@ int run_bench_load(int argc, char **argv)
         NULL,
         NULL};
     load_bench bench = {.options = {.words = {.max = 1}}, .parse_seconds = -1};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
@@ -238,7 +238,7 @@ int run_bench_load(int argc, char **argv)
     bench.subject.path = bench.options.words.words[0];
     bench.subject.device = bench.options.device;
     /* From here on a signal only cancels: what was made is removed before this ends. */
-    progress_begin(&bar, "load", &bench.options.common, &call, NULL);
+    progress_begin(&bar, "load", &bench.options.common, &params, NULL);
     int code = run_load(&bench);
     if (code == EXIT_YES) {
         load_report_page_cache(&bench);

@@ -38,7 +38,7 @@ int load_look_at(load_subject *subject);
  * Loads the file: open, names, bytes into memory, and a look at every byte if it is mapped. With
  * only_open: open, names, and the addresses of all tensors, if that needs no reading.
  */
-int load_run(const load_subject *subject, const berth_params *call, bool only_open,
+int load_run(const load_subject *subject, const berth_params *params, bool only_open,
              load_result *result);
 /* Frees what was loaded; the figures stay. */
 void load_result_free(load_result *result);

@@ -115,9 +115,9 @@ static int load_find_addresses(load_result *result)
     return 0;
 }
 
-static int load_all_pieces(load_result *result, const berth_params *call)
+static int load_all_pieces(load_result *result, const berth_params *params)
 {
-    berth_params own = *call;
+    berth_params own = *params;
     berth_error error;
 
     own.stats = &result->fetch;
@@ -150,8 +150,8 @@ static uint64_t bytes_sum(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-static int load_touch_piece(load_result *result, const load_piece *piece, const berth_params *call,
-                            uint64_t total)
+static int load_touch_piece(load_result *result, const load_piece *piece,
+                            const berth_params *params, uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
 
@@ -160,7 +160,7 @@ static int load_touch_piece(load_result *result, const load_piece *piece, const 
         size_t n = left < AT_ONCE ? (size_t)left : AT_ONCE;
         result->sum += bytes_sum(piece->data + at, n);
         result->touched_nbytes += n;
-        if (call->progress(call->progress_context, result->touched_nbytes, total))
+        if (params->progress(params->progress_context, result->touched_nbytes, total))
             return EXIT_TROUBLE;
     }
     return 0;
@@ -168,7 +168,7 @@ static int load_touch_piece(load_result *result, const load_piece *piece, const 
 
 /* Reads each storage once, in the file's order. Getting its address reports the progress to a
  * prefetch (load.prefetch). */
-static int load_touch_pieces(load_result *result, const berth_params *call, uint64_t total)
+static int load_touch_pieces(load_result *result, const berth_params *params, uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
@@ -181,7 +181,7 @@ static int load_touch_pieces(load_result *result, const berth_params *call, uint
         if (!piece->data)
             code = load_find_piece(result, piece);
         if (code == 0 && piece->is_mapped)
-            code = load_touch_piece(result, piece, call, total);
+            code = load_touch_piece(result, piece, params, total);
     }
     return code;
 }
@@ -205,21 +205,22 @@ static bool prefetch_is_on(void)
 }
 
 /* Storages on a device have no address here. */
-static int load_transfer(load_result *result, const load_subject *subject, const berth_params *call)
+static int load_transfer(load_result *result, const load_subject *subject,
+                         const berth_params *params)
 {
     if (subject->device) {
         int code = load_choose_device(result, subject->device);
-        return code ? code : load_all_pieces(result, call);
+        return code ? code : load_all_pieces(result, params);
     }
     if (prefetch_is_on())
         return 0;
-    int code = load_all_pieces(result, call);
+    int code = load_all_pieces(result, params);
     return code ? code : load_find_pieces(result);
 }
 
 /* The phases after the names. */
 static int load_run_later_phases(load_result *result, const load_subject *subject,
-                                 const berth_params *call, bool only_open, double *since)
+                                 const berth_params *params, bool only_open, double *since)
 {
     bool is_mapped = result->method && !strcmp(result->method, "map");
     int code = 0;
@@ -227,18 +228,18 @@ static int load_run_later_phases(load_result *result, const load_subject *subjec
     if (only_open)
         code = is_mapped ? load_find_addresses(result) : 0;
     else
-        code = load_transfer(result, subject, call);
+        code = load_transfer(result, subject, params);
     result->phases[LOAD_TRANSFER] = seconds_since(since);
     if (code == 0 && !only_open && !subject->device)
-        code = load_touch_pieces(result, call, subject->nbytes);
+        code = load_touch_pieces(result, params, subject->nbytes);
     result->phases[LOAD_TOUCH] = seconds_since(since);
     return code;
 }
 
-int load_run(const load_subject *subject, const berth_params *call, bool only_open,
+int load_run(const load_subject *subject, const berth_params *params, bool only_open,
              load_result *result)
 {
-    berth_params own = *call;
+    berth_params own = *params;
     double since = seconds_now();
     berth_error error;
 
@@ -252,7 +253,7 @@ int load_run(const load_subject *subject, const berth_params *call, bool only_op
         return fail(&error);
     code = load_list_pieces(result, !only_open);
     result->phases[LOAD_NAMES] = seconds_since(&since);
-    return code ? code : load_run_later_phases(result, subject, call, only_open, &since);
+    return code ? code : load_run_later_phases(result, subject, params, only_open, &since);
 }
 
 void load_result_free(load_result *result)
@@ -273,10 +274,10 @@ static int load_open_memory(const void *bytes, size_t nbytes, double *seconds)
         berth_config_free(config);
         return fail(&error);
     }
-    const berth_params call = {.config = config};
+    const berth_params params = {.config = config};
     const berth_source source = berth_from_memory(bytes, nbytes);
     *seconds = seconds_now();
-    int code = berth_open_source(&source, &call, &checkpoint, &error);
+    int code = berth_open_source(&source, &params, &checkpoint, &error);
     *seconds = seconds_now() - *seconds;
     berth_close(checkpoint);
     berth_config_free(config);

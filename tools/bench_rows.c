@@ -233,7 +233,7 @@ static int rows_use_batch(rows_bench *bench, size_t batch)
     return 0;
 }
 
-static int rows_use_all(rows_bench *bench, const berth_params *call)
+static int rows_use_all(rows_bench *bench, const berth_params *params)
 {
     /* The cache and its scratch, an eighth of it, share the memory. */
     const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
@@ -247,8 +247,8 @@ static int rows_use_all(rows_bench *bench, const berth_params *call)
     int code = rows_prefetch_batch(bench, 0);
     for (size_t i = 0; i < bench->n_batches && code == 0; i++) {
         code = rows_use_batch(bench, i);
-        if (code == 0 && call->progress(call->progress_context, (i + 1) * batch_nbytes,
-                                        bench->n_batches * batch_nbytes))
+        if (code == 0 && params->progress(params->progress_context, (i + 1) * batch_nbytes,
+                                          bench->n_batches * batch_nbytes))
             code = EXIT_TROUBLE;
     }
     berth_rows_get_stats(bench->rows, &bench->stats, NULL);
@@ -258,13 +258,13 @@ static int rows_use_all(rows_bench *bench, const berth_params *call)
 /* Memory and disk are measured around the rows alone. */
 static int rows_run_once(rows_bench *bench)
 {
-    berth_params call;
+    berth_params params;
     progress bar;
 
-    progress_begin(&bar, "rows", &bench->common, &call, NULL);
+    progress_begin(&bar, "rows", &bench->common, &params, NULL);
     bench_run_begin(&bench->run);
     bench->since = seconds_now();
-    int code = rows_use_all(bench, &call);
+    int code = rows_use_all(bench, &params);
     bench_run_end(&bench->run);
     progress_end(&bar);
     berth_rows_free(bench->rows);
@@ -380,13 +380,13 @@ int run_bench_rows(int argc, char **argv)
                         .n_batches = 16,
                         .cache = {.is_cold = true},
                         .run = {.phases = phases}};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     bench.path = bench.words.words[0];
     /* From here on a signal only cancels: what was made is removed before this ends. */
-    progress_begin(&bar, "rows", &bench.common, &call, NULL);
+    progress_begin(&bar, "rows", &bench.common, &params, NULL);
     int code = rows_run(&bench);
     if (code == EXIT_YES)
         code = bench.common.json ? rows_print_report(&bench) : rows_report_text(&bench);

@@ -43,15 +43,15 @@ static int save_once(save_bench *bench, const berth_value *value)
 {
     struct stat status;
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
-    progress_begin(&bar, "save", &bench->options.common, &call, &bench->stats);
-    call.storage_stats = bench->storages;
-    call.n_storage_stats = bench->storages ? bench->tensors.n : 0;
+    progress_begin(&bar, "save", &bench->options.common, &params, &bench->stats);
+    params.storage_stats = bench->storages;
+    params.n_storage_stats = bench->storages ? bench->tensors.n : 0;
     bench_run_begin(&bench->run);
     double begin = seconds_now();
-    int code = berth_save(bench->folder.path, value, &call, &error);
+    int code = berth_save(bench->folder.path, value, &params, &error);
     save_set_phases(bench, seconds_now() - begin);
     bench_run_end(&bench->run);
     progress_end(&bar);
@@ -227,14 +227,14 @@ int run_bench_save(int argc, char **argv)
         NULL,
         NULL};
     save_bench bench = {.options = {.words = {.max = 1}}, .run = {.phases = phases}};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     berth_config_get("save.durability", bench.durability, sizeof bench.durability, NULL);
     berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
     /* From here on a signal only cancels: what was written is removed before this ends. */
-    progress_begin(&bar, "save", &bench.options.common, &call, &bench.stats);
+    progress_begin(&bar, "save", &bench.options.common, &params, &bench.stats);
     int code = run_save(&bench);
     if (code == EXIT_YES)
         code = bench.options.common.json ? save_print_report(&bench) : save_report_text(&bench);

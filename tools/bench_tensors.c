@@ -226,7 +226,7 @@ int bench_tensors_save(bench_tensors *tensors, const char *path, const common *o
 {
     berth_stats unused;
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     int code = bench_tensors_fill(tensors, NULL);
@@ -236,8 +236,8 @@ int bench_tensors_save(bench_tensors *tensors, const char *path, const common *o
     if (!tree)
         return fail(&error);
     berth_value *value = bench_tensors_value(tensors, tree);
-    progress_begin(&bar, "making the file", options, &call, &unused);
-    code = berth_save(path, value, &call, &error);
+    progress_begin(&bar, "making the file", options, &params, &unused);
+    code = berth_save(path, value, &params, &error);
     progress_end(&bar);
     berth_tree_free(tree);
     return code < 0 ? fail(&error) : 0;

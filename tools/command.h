@@ -134,14 +134,14 @@ typedef struct progress {
 } progress;
 
 /*
- * Prepares a call: progress bar, cancelling on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
+ * Sets the params: progress bar, cancelling on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
  * `stats` must outlive the call. progress_end clears the bar.
  */
-void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
+void progress_begin(progress *p, const char *what, const common *options, berth_params *params,
                     berth_stats *stats);
 void progress_end(progress *p);
 /* Like progress_begin, for work that writes no file: signals end the process as usual. */
-void progress_show(progress *p, const char *what, const common *options, berth_params *call,
+void progress_show(progress *p, const char *what, const common *options, berth_params *params,
                    berth_stats *stats);
 /* Reports progress of the command's own work. Not 0: cancelled. */
 int progress_report(void *p, uint64_t done_nbytes, uint64_t total_nbytes);

@@ -168,7 +168,7 @@ static const char *copy_archive_name(const copy *c)
 }
 
 /* Copies through the values: swapping bytes needs the dtypes. */
-static int copy_values(copy *c, const char *in, const char *out, berth_params *call, bool quiet,
+static int copy_values(copy *c, const char *in, const char *out, berth_params *params, bool quiet,
                        berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
@@ -176,9 +176,9 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *c
     compare_sums_by_default();
     int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
-        call->config = config;
-        call->archive_name = copy_archive_name(c);
-        code = berth_save(out, berth_root(checkpoint), call, error);
+        params->config = config;
+        params->archive_name = copy_archive_name(c);
+        code = berth_save(out, berth_root(checkpoint), params, error);
     }
     if (code == 0)
         copy_report_dropped(in, checkpoint, quiet);
@@ -206,8 +206,8 @@ static int copy_check_order(copy *c, const char *in, berth_error *error)
         berth_config_free(config);
         return error->code;
     }
-    const berth_params call = {.config = config};
-    int code = berth_open(in, &call, &checkpoint, error);
+    const berth_params params = {.config = config};
+    int code = berth_open(in, &params, &checkpoint, error);
     berth_close(checkpoint);
     berth_config_free(config);
     if (code != BERTH_E_OFFSETS)
@@ -221,7 +221,7 @@ static int copy_check_order(copy *c, const char *in, berth_error *error)
     return code;
 }
 
-static int copy_records(copy *c, const char *in, const char *out, berth_params *call,
+static int copy_records(copy *c, const char *in, const char *out, berth_params *params,
                         berth_error *error)
 {
     berth_config *config = copy_layout(c, in, error);
@@ -235,9 +235,9 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
         const berth_target target = berth_to_path(out);
         const berth_content content =
             berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
-        call->config = config;
-        call->archive_name = copy_archive_name(c);
-        code = berth_save_to(&target, &content, call, error);
+        params->config = config;
+        params->archive_name = copy_archive_name(c);
+        code = berth_save_to(&target, &content, params, error);
         if (code < 0) {
             copy_fail_unreadable(c, out, error);
             code = error->code;
@@ -266,7 +266,7 @@ int run_copy(int argc, char **argv)
     copy c = {0};
     berth_stats stats = {0};
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
@@ -276,11 +276,11 @@ int run_copy(int argc, char **argv)
     if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
     show_remarks(&options.common);
-    progress_begin(&bar, "copy", &options.common, &call, &stats);
+    progress_begin(&bar, "copy", &options.common, &params, &stats);
     const char *in = options.words.words[0], *out = options.words.words[1];
     int code = copy_changes_byteorder(&c)
-                   ? copy_values(&c, in, out, &call, options.common.quiet, &error)
-                   : copy_records(&c, in, out, &call, &error);
+                   ? copy_values(&c, in, out, &params, options.common.quiet, &error)
+                   : copy_records(&c, in, out, &params, &error);
     progress_end(&bar);
     int exit_status = code < 0 ? fail(&error) : EXIT_YES;
     exit_status = report_stats(&options.common, &stats, exit_status);

@@ -99,28 +99,28 @@ static int demo_check_target(const char *path, const float *weights)
 
 /* ---- the steps ---- */
 
-static int demo_save(const char *path, const float *weights, const berth_params *call)
+static int demo_save(const char *path, const float *weights, const berth_params *params)
 {
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
 
     if (!tree)
         return fail(&error);
-    int code = berth_save(path, demo_build(tree, weights), call, &error);
+    int code = berth_save(path, demo_build(tree, weights), params, &error);
     berth_tree_free(tree);
     if (code < 0)
         return fail(&error);
     printf("saved     %s: %" PRIu64 " bytes, %" PRIu64
            " records, in %.1f ms (%.1f ms of it sync)\n",
-           path, call->stats->moved_nbytes, call->stats->n_records,
-           call->stats->total_seconds * 1e3, call->stats->sync_seconds * 1e3);
+           path, params->stats->moved_nbytes, params->stats->n_records,
+           params->stats->total_seconds * 1e3, params->stats->sync_seconds * 1e3);
     return EXIT_YES;
 }
 
-static int demo_verify(const char *path, const berth_params *call)
+static int demo_verify(const char *path, const berth_params *params)
 {
-    const berth_params silent = {.progress = call->progress,
-                                 .progress_context = call->progress_context};
+    const berth_params silent = {.progress = params->progress,
+                                 .progress_context = params->progress_context};
     const berth_source source = berth_from_path(path);
     berth_verdict verdict;
     berth_error error;
@@ -188,7 +188,7 @@ int run_demo(int argc, char **argv)
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
     plain_options options = {.words = {.words = {"berth-demo.pt"}, .max = 1}};
     berth_stats stats = {0};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
@@ -198,12 +198,12 @@ int run_demo(int argc, char **argv)
         return trouble("out of memory");
     for (size_t i = 0; i < n; i++)
         weights[i] = (float)(i % 1000) / 1000.0f - 0.5f;
-    progress_begin(&bar, "demo", &options.common, &call, &stats);
+    progress_begin(&bar, "demo", &options.common, &params, &stats);
     int code = demo_check_target(path, weights);
     if (code == EXIT_YES)
-        code = demo_save(path, weights, &call);
+        code = demo_save(path, weights, &params);
     if (code == EXIT_YES)
-        code = demo_verify(path, &call);
+        code = demo_verify(path, &params);
     progress_end(&bar);
     if (code == EXIT_YES)
         code = demo_show(path, weights);

@@ -22,17 +22,17 @@ typedef struct comparison {
     bool json;
     json_t *differences;
     size_t n_differences;
-    const berth_params *call;
+    const berth_params *params;
     uint64_t total_nbytes; /* of the left side's storages */
 } comparison;
 
 /* Reports that so many bytes of each side were compared. */
 static void comparison_count(comparison *c, uint64_t nbytes)
 {
-    berth_stats *stats = c->call->stats;
+    berth_stats *stats = c->params->stats;
 
     stats->asked_nbytes += 2 * nbytes;
-    c->call->progress(c->call->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
+    c->params->progress(c->params->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
 }
 
 /* Whether the name of a file, or a text out of it: no control characters. */
@@ -334,7 +334,7 @@ static int open_sides(comparison *c, const char *left, const char *right)
 static void comparison_finish_stats(const comparison *c, const progress *bar)
 {
     const berth_stats *left = &c->left.stats, *right = &c->right.stats;
-    berth_stats *stats = c->call->stats;
+    berth_stats *stats = c->params->stats;
 
     stats->total_seconds = progress_seconds(bar);
     stats->plan_seconds = left->plan_seconds + right->plan_seconds;
@@ -351,12 +351,12 @@ static int comparison_print(comparison *c, const common *options)
         json_t *report =
             json_pack("{s:b,s:O}", "equal", code == EXIT_YES, "differences", c->differences);
         if (options->stats)
-            json_object_set_new(report, "stats", stats_json(c->call->stats));
+            json_object_set_new(report, "stats", stats_json(c->params->stats));
         int printed = print_json(report);
         return printed ? printed : code;
     }
     if (options->stats)
-        print_stats(c->call->stats);
+        print_stats(c->params->stats);
     if (!options->quiet && code == EXIT_YES)
         puts("equal");
     return finish_output(code);
@@ -376,12 +376,12 @@ int run_diff(int argc, char **argv)
         NULL};
     plain_options options = {.words = {.min = 2, .max = 2}};
     berth_stats stats = {0};
-    berth_params call;
-    comparison c = {.call = &call};
+    berth_params params;
+    comparison c = {.params = &params};
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    progress_show(&bar, "diff", &options.common, &call, &stats);
+    progress_show(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
     c.differences = json_array();
     int code = open_sides(&c, options.words.words[0], options.words.words[1]);

@@ -40,15 +40,15 @@ double progress_seconds(const progress *p)
     return seconds_now() - p->begin;
 }
 
-void progress_show(progress *p, const char *what, const common *options, berth_params *call,
+void progress_show(progress *p, const char *what, const common *options, berth_params *params,
                    berth_stats *stats)
 {
     *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
     p->begin = p->last = seconds_now();
-    memset(call, 0, sizeof *call);
-    call->progress = progress_report;
-    call->progress_context = p;
-    call->stats = stats;
+    memset(params, 0, sizeof *params);
+    params->progress = progress_report;
+    params->progress_context = p;
+    params->stats = stats;
 }
 
 /* An ignored signal stays ignored: nohup, or a shell's &. */
@@ -59,7 +59,7 @@ static bool signal_is_ignored(int number)
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
+void progress_begin(progress *p, const char *what, const common *options, berth_params *params,
                     berth_stats *stats)
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
@@ -74,7 +74,7 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
     }
     /* A closed standard error must not kill a save, which would leave its temporary file. */
     (void)signal(SIGPIPE, SIG_IGN);
-    progress_show(p, what, options, call, stats);
+    progress_show(p, what, options, params, stats);
 }
 
 static void progress_draw(progress *p, double seconds, uint64_t done, uint64_t total)

@@ -271,7 +271,8 @@ static int conversion_write_tensor(conversion *c, const entry *e, output *out, p
     return 0;
 }
 
-static int conversion_write_all(conversion *c, output *out, const berth_params *call, progress *bar)
+static int conversion_write_all(conversion *c, output *out, const berth_params *params,
+                                progress *bar)
 {
     enum { MAX_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
     size_t buffer_nbytes = c->nbytes < MAX_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MAX_NBYTES;
@@ -294,7 +295,8 @@ static int conversion_write_all(conversion *c, output *out, const berth_params *
     }
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)n >> (8 * i));
-    if (berth_atomic_begin(out->path, c->nbytes + n + sizeof length, call, &out->file, &error) < 0)
+    if (berth_atomic_begin(out->path, c->nbytes + n + sizeof length, params, &out->file, &error) <
+        0)
         code = fail(&error);
     if (!code)
         code = output_write(out, length, sizeof length);
@@ -316,12 +318,13 @@ static int conversion_write_file(conversion *c, const char *path, const common *
     berth_stats stats = {0};
     output out = {.path = path};
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     show_remarks(options);
-    progress_begin(&bar, "convert", options, &call, &stats); /* signals only cancel from here on */
-    int code = conversion_write_all(c, &out, &call, &bar);
+    progress_begin(&bar, "convert", options, &params,
+                   &stats); /* signals only cancel from here on */
+    int code = conversion_write_all(c, &out, &params, &bar);
     if (code)
         berth_atomic_abort(out.file);
     else if (berth_atomic_commit(out.file, &error) < 0)

@@ -279,14 +279,15 @@ int run_verify(int argc, char **argv)
     plain_options options = {.words = {.min = 1, .max = 1}};
     berth_stats stats = {0};
     findings found = {0};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     found.path = options.words.words[0];
-    progress_begin(&bar, "verify", &options.common, &call, &stats);
+    progress_begin(&bar, "verify", &options.common, &params, &stats);
     const berth_source source = berth_from_path(found.path);
-    int code = berth_verify(&source, &call, findings_add_bad, &found, &found.verdict, &found.error);
+    int code =
+        berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_end(&bar);
     int exit = findings_conclude(&found, code, &options.common, &stats);
     findings_free(&found);

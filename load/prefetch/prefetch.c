@@ -15,7 +15,7 @@ static bool prefetch_is_ours(const berth_prefetch *prefetch)
 /* ---- begin and end ---- */
 
 int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what, uint32_t flags,
-                         const berth_params *call, berth_prefetch **prefetch, berth_error *error)
+                         const berth_params *params, berth_prefetch **prefetch, berth_error *error)
 {
     const uint32_t known = BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SEQUENTIAL;
     struct berth_config config;
@@ -28,7 +28,7 @@ int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *wh
             error, "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
     if (flags & ~known)
         return bth_fail_argument(error, "unknown flags 0x%x", flags & ~known);
-    if (bth_config_resolve(call, &config, error) < 0)
+    if (bth_config_resolve(params, &config, error) < 0)
         return error->code;
     *prefetch = bth_prefetch_new(checkpoint, what, flags, &config, error);
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;

@@ -268,7 +268,7 @@ static void rows_prepare(berth_rows *rows, const berth_rows_limits *limits,
     (void)pthread_cond_init(&rows->done, NULL);
 }
 
-int berth_rows_new(const berth_rows_limits *given, const berth_params *call, berth_rows **made,
+int berth_rows_new(const berth_rows_limits *given, const berth_params *params, berth_rows **made,
                    berth_error *error)
 {
     struct berth_config config;
@@ -279,7 +279,7 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *call, ber
     if (!made)
         return bth_fail_argument(error, "the pointer for the cache is NULL");
     *made = NULL;
-    if (bth_config_resolve(call, &config, error) < 0 ||
+    if (bth_config_resolve(params, &config, error) < 0 ||
         rows_check_limits(given, &config, &limits, &nbytes, error) < 0)
         return error->code;
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
