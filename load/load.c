@@ -24,7 +24,7 @@ void bth_stats_begin(const berth_params *params)
         *params->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
-/* How storages are loaded one by one, as far as it is the same for all. */
+/* The method for storages that are loaded one by one, if all have the same. */
 static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
 {
     bth_conditions conditions = {0};
@@ -59,8 +59,8 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *para
 }
 
 /*
- * load.check=data: what is mapped is compared now. What is read is compared when it is loaded, so
- * that nothing is read twice.
+ * load.check=data: compares mapped storages now. Storages that are read are compared when they are
+ * loaded, so that nothing is read twice.
  */
 static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_params *params,
                                  berth_error *error)
@@ -99,9 +99,9 @@ int bth_source_check(const berth_source *source, const void *opened, berth_error
     if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
         return 0;
     return bth_fail_argument(error, "%s",
-                             !source   ? "there is no source"
-                             : !opened ? "there is no pointer for what is opened"
-                                       : "there is no path");
+                             !source   ? "the source is NULL"
+                             : !opened ? "the pointer for the result is NULL"
+                                       : "the path is NULL");
 }
 
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
@@ -168,12 +168,12 @@ void berth_close(berth_checkpoint *checkpoint)
 
 /* ---- load ---- */
 
-/* The method that all of them have, or "mixed". */
+/* The common method of all storages, or "mixed". */
 static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                             size_t n, berth_stats *stats)
 {
     stats->method = "none";
-    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was asked for";
+    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
         const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
@@ -201,7 +201,7 @@ static const char *load_limited_by(const berth_stats *stats)
     return stats->render_seconds > stats->disk_seconds ? "processor" : "disk";
 }
 
-/* Adds to what bth_storages_load has set. */
+/* bth_storages_load has set the other fields. */
 static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                            size_t n, double begin_seconds, berth_stats *stats)
 {
@@ -240,7 +240,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!checkpoint)
-        return bth_fail_argument(error, "there is no checkpoint");
+        return bth_fail_argument(error, "the checkpoint is NULL");
     (void)checkpoint_load(checkpoint, selection, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }
@@ -312,7 +312,7 @@ static bool value_is_parameter(const berth_value *value)
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
-/* With the lock held: makes the texts, which live until the next call. */
+/* Under the lock: makes the texts, which live until the next call. */
 static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i,
                                           berth_error *error)
 {

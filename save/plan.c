@@ -210,7 +210,7 @@ static void plan_lay_out_directory(berth_plan *plan)
 int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
-        return bth_fail_argument(error, "no records");
+        return bth_fail_argument(error, "the plan has no records");
     if (plan_check_names(plan, error) < 0)
         return error->code;
     plan_lay_out_directory(plan);

@@ -10,7 +10,7 @@
 #include "io/free_memory.h"
 #include "io/syscalls.h"
 
-/* For less, free memory is not measured. */
+/* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
 
 typedef unsigned long long ull;
@@ -73,7 +73,7 @@ static const char *access_no_direct(bth_access *access)
         BTH_HOLD_CANCEL(true);
         access->direct_is_tried = true;
         access->direct.fd = -1;
-        if (access->file_system == BTH_IN_MEMORY) /* some accept it, and copy as ever */
+        if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
             access->no_direct = "the file system is in memory";
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
@@ -111,7 +111,7 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
                     (ull)reader->nbytes, (ull)file_nbytes);
 }
 
-/* Some file systems cannot map, and address space has limits: then bytes are read from now on. */
+/* If mapping fails (some file systems, limits of address space), bytes are read from now on. */
 static void access_make_map(bth_access *access, int flags)
 {
     const bth_reader *reader = access->reader;
@@ -143,7 +143,7 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
 
 /* ---- advice ---- */
 
-/* Whether the bytes themselves cannot be had. Else this kernel does not know the advice, or has no
+/* Whether the bytes cannot be loaded at all. Else the kernel does not know the advice, or lacks
  * resources for it. */
 static bool advice_lost_bytes(int failure)
 {

@@ -46,7 +46,7 @@ class Stats(Case):
                          (2 * storages, 16))
         done = self.berth("diff", self.demo, self.demo, "--stats")
         self.assertEqual(done.out, "equal\n")
-        self.assertRegex(done.err, r"^seconds: .*\nbytes: 2.0 MiB asked for, [0-9.]+ GiB/s\n"
+        self.assertRegex(done.err, r"^seconds: .*\nbytes: 2.0 MiB requested, [0-9.]+ GiB/s\n"
                                    r"records: 28, storages: 16\n$")
         for words in (["diff", self.demo, self.demo], ["verify", self.demo]):
             stats = json.loads(self.berth(*words, "--json", "--stats").out)["stats"]
@@ -56,7 +56,7 @@ class Stats(Case):
             self.assertEqual("moved_nbytes" in stats, words[0] == "verify")
         done = self.berth("cat", self.demo, "model.layers.0.bias", "--stats")
         self.assertEqual(len(done.stdout), 1024)
-        self.assertRegex(done.err, r"\nbytes: 1.0 KiB asked for, [0-9.]+ GiB/s\nrecords: 14, ")
+        self.assertRegex(done.err, r"\nbytes: 1.0 KiB requested, [0-9.]+ GiB/s\nrecords: 14, ")
         for words in (["info"], ["ls"], ["ls", "--records"]):
             done = self.berth(*words, self.demo, "--stats", "--set", "debug=off")
             self.assertRegex(done.err, r"(?s)^seconds: .* moved in [12] requests, .*records: 14, ")

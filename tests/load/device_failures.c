@@ -115,10 +115,9 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
                                                "the host");
     said.place = NULL;
     cr_expect_str_eq(told(choose_said(&said)),
-                     "\"part3\": data/3: the caller's function set no place");
-    cr_expect_str_eq(
-        told(choose_said(NULL)),
-        "\"part3\": data/3: the caller's function chooses nothing: Input/output error");
+                     "\"part3\": data/3: the caller's function set place to NULL");
+    cr_expect_str_eq(told(choose_said(NULL)),
+                     "\"part3\": data/3: the caller's function failed: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
@@ -174,9 +173,9 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
                      "it is in the host's memory: berth_tensor_data returns its address");
     cr_expect_eq(address, 0);
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), NULL, &error)),
-                     "there is no pointer for the address");
+                     "the pointer for the address is NULL");
     cr_expect_str_eq(told(berth_tensor_device_address(NULL, tensor_at(1), &address, &error)),
-                     "there is no checkpoint, or no storage");
+                     "the checkpoint or the storage is NULL");
 }
 
 /* ---- bytes that are bad ---- */

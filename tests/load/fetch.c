@@ -199,7 +199,7 @@ Test(fetch, mixes_methods_in_one_checkpoint)
     berth_stats stats = fetched(NULL);
     cr_expect_str_eq(stats.method, "mixed");
     cr_expect_str_eq(stats_at(0).method, "read");
-    cr_expect_str_eq(stats_at(0).reason, "a rule asks for it");
+    cr_expect_str_eq(stats_at(0).reason, "a rule chose it");
     cr_expect_str_eq(stats_at(3).method, "map");
     if (direct_reads_work())
         cr_expect_str_eq(stats_at(7).method, "direct");

@@ -46,7 +46,7 @@ Test(prefetch, populates_where_load_prefetch_says_nothing)
     begin_prefetch("");
     wait_for_all();
     cr_expect_str_eq(stats.method, "populate");
-    cr_expect_str_eq(stats.reason, "load.prefetch sets none");
+    cr_expect_str_eq(stats.reason, "populate is the default");
 }
 
 Test(prefetch, of_what_is_there_brings_nothing)
