@@ -130,7 +130,7 @@ static void archive_stats(berth_archive *archive, double begin_seconds, const bt
         return;
     *params->stats = (berth_stats){.plan_seconds = seconds,
                                    .total_seconds = seconds,
-                                   .asked_nbytes = nbytes,
+                                   .requested_nbytes = nbytes,
                                    .moved_nbytes = nbytes,
                                    .n_requests = atomic_load(&archive->reader.n_requests),
                                    .n_records = archive->container.directory.n_entries,

@@ -105,11 +105,11 @@ static int choice_set_address(const berth_storage_choice *choice, const berth_st
 static int choice_set_target(const berth_storage_choice *choice, const berth_storage *storage,
                              bth_range_target *target, berth_error *error)
 {
-    const char *device = choice->place;
+    const char *device = choice->device;
 
     if (!device)
-        return bth_fail_argument(error, "the caller's function set place to NULL");
-    if (strcmp(device, BERTH_PLACE_SAVED) == 0)
+        return bth_fail_argument(error, "the caller's function set device to NULL");
+    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
         device = storage->location;
     if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
         return error->code;
@@ -133,7 +133,7 @@ static int choosing_apply(const berth_storage_rule *rule, const berth_storage *s
                           struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
-                                   .place = rule->place ? rule->place : "cpu"};
+                                   .device = rule->device ? rule->device : "cpu"};
 
     if (rule->choose && rule_call(rule, storage, &choice, error) < 0)
         return error->code;

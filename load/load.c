@@ -48,7 +48,7 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *para
     stats->plan_seconds = checkpoint->open_seconds;
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
     stats->moved_nbytes = atomic_load(&checkpoint->source.reader.moved_nbytes);
-    stats->asked_nbytes = stats->moved_nbytes;
+    stats->requested_nbytes = stats->moved_nbytes;
     stats->n_requests = atomic_load(&checkpoint->source.reader.n_requests);
     stats->n_records = checkpoint->contents.counts.known
                            ? checkpoint->contents.counts.n_records
@@ -173,7 +173,7 @@ static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *c
                             size_t n, berth_stats *stats)
 {
     stats->method = "none";
-    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
+    stats->reason = stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
         const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
@@ -211,7 +211,7 @@ static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *co
     stats->n_records = stats->n_storages = n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
     for (size_t i = 0; i < n; i++)
-        stats->asked_nbytes += roots[i]->nbytes;
+        stats->requested_nbytes += roots[i]->nbytes;
     load_set_method(checkpoint, roots, n, stats);
 }
 

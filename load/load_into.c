@@ -28,7 +28,7 @@ struct load_into {
     size_t n_ranges;
     struct into_part *rest;
     size_t n_rest;
-    uint64_t asked_nbytes;
+    uint64_t requested_nbytes;
 };
 
 /* ---- destinations ---- */
@@ -144,7 +144,7 @@ static void load_into_sort(struct load_into *into)
         (void)destination_is_range(destination, &offset);
         offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
         into->rest[into->n_rest++] = (struct into_part){offset, destination};
-        into->asked_nbytes += nbytes;
+        into->requested_nbytes += nbytes;
     }
     qsort(into->rest, into->n_rest, sizeof *into->rest, into_part_compare);
 }
@@ -212,7 +212,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
     stats->method = bth_choice_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
-    stats->asked_nbytes = into->asked_nbytes;
+    stats->requested_nbytes = into->requested_nbytes;
     stats->n_storages = stats->n_records = into->n;
     stats->calculated_offsets = into->checkpoint->contents.calculated_offsets;
     bth_stats_add_transfer(stats, transfer);

@@ -259,14 +259,14 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
     if (!stats)
         return bth_fail_argument(error, "the pointer for the statistics is NULL");
     *stats =
-        (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .place = "cpu"};
+        (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .device = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     const berth_storage *root = bth_storage_root(storage);
     const bth_stored *stored = &checkpoint->storages.stored[root->index];
     const bth_device_handle *device = bth_storage_get_target(checkpoint, root).range.device;
     bth_checkpoint_lock(checkpoint);
-    stats->place = device ? bth_device_name(device) : "cpu";
+    stats->device = device ? bth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
     stats->moved_nbytes = stored->moved_nbytes;

@@ -121,7 +121,7 @@ static bool phase_wants(const struct phase *phase, const berth_storage *root)
 static void phase_measure(struct phase *phase, const berth_storage *const *roots, size_t n)
 {
     bth_access *access = &phase->checkpoint->source.access;
-    uint64_t begin = UINT64_MAX, end = 0, asked_nbytes = 0;
+    uint64_t begin = UINT64_MAX, end = 0, requested_nbytes = 0;
 
     bth_access_describe(access, &phase->conditions);
     phase->conditions.at_once = phase->request->at_once;
@@ -130,11 +130,11 @@ static void phase_measure(struct phase *phase, const berth_storage *const *roots
     for (size_t i = 0; i < n; i++) {
         if (!phase_wants(phase, roots[i]) || roots[i]->nbytes == 0)
             continue;
-        asked_nbytes += roots[i]->nbytes;
+        requested_nbytes += roots[i]->nbytes;
         begin = roots[i]->offset < begin ? roots[i]->offset : begin;
         end = roots[i]->offset + roots[i]->nbytes;
     }
-    bth_access_measure(access, &phase->conditions, begin, end, asked_nbytes);
+    bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
 }
 
 static void storage_publish(bth_stored *stored, const char *method, const char *reason,

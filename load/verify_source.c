@@ -59,7 +59,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
         *verdict = request.verdict;
     bth_checkpoint_stats(checkpoint, params);
     if (params && params->stats)
-        params->stats->asked_nbytes =
+        params->stats->requested_nbytes =
             checkpoint->source.reader.nbytes; /* without the reads of opening */
     if (params && params->stats && request.scan.method) {
         params->stats->method = request.scan.method;

@@ -132,7 +132,7 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->max_header_nbytes)
         plan->max_header_nbytes = longer;
-    plan->asked_nbytes += nbytes;
+    plan->requested_nbytes += nbytes;
     if (content->device)
         plan->device_nbytes += nbytes;
     plan->n_storages += strncmp(name, "data/", 5) == 0;

@@ -52,7 +52,7 @@ struct berth_plan {
     uint64_t directory_offset;
     uint64_t directory_nbytes;
     uint64_t nbytes;          /* of the file */
-    uint64_t asked_nbytes;    /* of all records */
+    uint64_t requested_nbytes;    /* of all records */
     uint64_t device_nbytes;   /* of those that lie on devices */
     size_t n_storages;        /* records named data/… */
     size_t max_header_nbytes; /* of the longest header or directory entry */

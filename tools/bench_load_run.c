@@ -129,7 +129,7 @@ static int load_all_pieces(load_result *result, const berth_params *params)
 
 static int load_choose_device(const load_result *result, const char *device)
 {
-    const berth_storage_rule rule = {.place = device};
+    const berth_storage_rule rule = {.device = device};
     berth_error error;
 
     return berth_choose(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;

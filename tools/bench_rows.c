@@ -301,7 +301,7 @@ static json_t *rows_stats_json(const berth_rows_stats *stats)
                      "hits", (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses,
                      "conflicts", (json_int_t)stats->n_conflicts, "evictions",
                      (json_int_t)stats->n_evictions, "reads", (json_int_t)stats->n_reads, "merged",
-                     (json_int_t)stats->n_merged, "asked_nbytes", (json_int_t)stats->asked_nbytes,
+                     (json_int_t)stats->n_merged, "requested_nbytes", (json_int_t)stats->requested_nbytes,
                      "read_nbytes", (json_int_t)stats->read_nbytes);
 }
 
@@ -334,7 +334,7 @@ static void rows_print_cache(const berth_rows_stats *stats)
             (unsigned long long)stats->n_ids, (unsigned long long)stats->n_unique,
             (unsigned long long)stats->n_hits, (unsigned long long)stats->n_awaited,
             (unsigned long long)stats->n_misses, (unsigned long long)stats->n_conflicts,
-            (unsigned long long)stats->n_evictions, human_nbytes(stats->asked_nbytes, asked),
+            (unsigned long long)stats->n_evictions, human_nbytes(stats->requested_nbytes, asked),
             human_nbytes(stats->read_nbytes, read), (unsigned long long)stats->n_reads,
             (unsigned long long)stats->n_lines, (unsigned long long)stats->line_nbytes);
 }

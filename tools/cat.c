@@ -57,7 +57,7 @@ static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tenso
         done += nbytes;
         params->progress(params->progress_context, done, total);
     }
-    params->stats->asked_nbytes = done;
+    params->stats->requested_nbytes = done;
     params->stats->method = NULL; /* that of opening says nothing here */
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;

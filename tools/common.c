@@ -255,7 +255,7 @@ int print_json(json_t *value)
 static double stats_rate(const berth_stats *stats)
 {
     return stats->total_seconds > 0
-               ? (double)stats->asked_nbytes / stats->total_seconds / 1073741824.0
+               ? (double)stats->requested_nbytes / stats->total_seconds / 1073741824.0
                : 0;
 }
 
@@ -273,7 +273,7 @@ void print_stats(const berth_stats *stats)
                 "limited by: %s\n",
                 stats->device_seconds, stats->render_seconds, stats->crc32_seconds,
                 stats->disk_seconds, stats->limited_by);
-    fprintf(stderr, "bytes: %s requested, ", human_nbytes(stats->asked_nbytes, asked));
+    fprintf(stderr, "bytes: %s requested, ", human_nbytes(stats->requested_nbytes, asked));
     if (stats->method)
         fprintf(stderr, "%s moved in %llu requests, ", human_nbytes(stats->moved_nbytes, moved),
                 (unsigned long long)stats->n_requests);
@@ -313,7 +313,7 @@ json_t *stats_json(const berth_stats *stats)
         json_pack("{s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I}", "plan_seconds", stats->plan_seconds,
                   "copy_seconds", stats->copy_seconds, "transfer_seconds", stats->transfer_seconds,
                   "sync_seconds", stats->sync_seconds, "total_seconds", stats->total_seconds,
-                  "asked_nbytes", (json_int_t)stats->asked_nbytes, "n_records",
+                  "requested_nbytes", (json_int_t)stats->requested_nbytes, "n_records",
                   (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
 
     if (stats->limited_by)

@@ -31,8 +31,8 @@ static void comparison_count(comparison *c, uint64_t nbytes)
 {
     berth_stats *stats = c->params->stats;
 
-    stats->asked_nbytes += 2 * nbytes;
-    c->params->progress(c->params->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
+    stats->requested_nbytes += 2 * nbytes;
+    c->params->progress(c->params->progress_context, stats->requested_nbytes / 2, c->total_nbytes);
 }
 
 /* Whether the name of a file, or a text out of it: no control characters. */

@@ -330,7 +330,7 @@ static int conversion_write_file(conversion *c, const char *path, const common *
     else if (berth_atomic_commit(out.file, &error) < 0)
         code = fail(&error);
     progress_end(&bar);
-    stats.asked_nbytes = c->nbytes; /* those of tensors, as of a save */
+    stats.requested_nbytes = c->nbytes; /* those of tensors, as of a save */
     code = report_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
         (void)trouble("%s: left out %zu values that are not plain tensors", c->in, c->n_left_out);

@@ -168,7 +168,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     stats->n_passes = plan->n_passes;
     stats->pass_nbytes = plan->pass_nbytes;
     stats->window_nbytes = plan->window_nbytes;
-    stats->asked_nbytes = plan->nbytes;
+    stats->requested_nbytes = plan->nbytes;
     stats->n_threads = prefetch->n_helpers;
     if (plan->pass_nbytes == 0)
         return 0;

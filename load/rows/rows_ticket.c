@@ -113,7 +113,7 @@ static void rows_count_request(berth_rows_stats *stats, const bth_row_ticket *ti
     stats->n_misses += result->n_missing;
     stats->n_conflicts += result->n_conflicts;
     stats->n_evictions += result->n_evicted;
-    stats->asked_nbytes += result->n_missing * ticket->table.row_nbytes;
+    stats->requested_nbytes += result->n_missing * ticket->table.row_nbytes;
 }
 
 /* Holds slots for all rows, or changes nothing. *n_short: rows without a slot. */

@@ -53,13 +53,13 @@ void bth_access_describe(bth_access *access, bth_conditions *conditions)
 }
 
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
-                        uint64_t end, uint64_t asked_nbytes)
+                        uint64_t end, uint64_t requested_nbytes)
 {
     conditions->at_once = true;
-    conditions->asked_nbytes = asked_nbytes;
+    conditions->requested_nbytes = requested_nbytes;
     conditions->page_cache = BTH_PAGE_CACHE_UNKNOWN;
     conditions->free_nbytes = UINT64_MAX;
-    if (asked_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
+    if (requested_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
         conditions->free_nbytes = bth_free_memory("");
     if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
         conditions->file_system != BTH_IN_MEMORY && begin < end)

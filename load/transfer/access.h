@@ -31,9 +31,9 @@ void bth_access_forget(bth_access *access);
 
 /* Sets the conditions that are known without measuring. */
 void bth_access_describe(bth_access *access, bth_conditions *conditions);
-/* Measures the others, for a transfer of `asked_nbytes` bytes within [begin, end). */
+/* Measures the others, for a transfer of `requested_nbytes` bytes within [begin, end). */
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
-                        uint64_t end, uint64_t asked_nbytes);
+                        uint64_t end, uint64_t requested_nbytes);
 /* bth_choose. If that chooses direct reads, tries them. */
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
                              bth_conditions *conditions, berth_load_method requested,

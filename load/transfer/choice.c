@@ -40,7 +40,7 @@ static const char *choice_no_map(const struct berth_config *config,
 static bool choice_memory_is_short(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_MEMORY &&
-           conditions->asked_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
+           conditions->requested_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
 }
 
 static bth_choice choice_at_once(const bth_conditions *conditions, const char *no_map)
@@ -54,7 +54,7 @@ static bth_choice choice_at_once(const bth_conditions *conditions, const char *n
         return choice_of(in_place, no_map ? no_map : "memory is short");
     if (conditions->through_cache)
         return choice_of(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
-    if (conditions->asked_nbytes < DIRECT_MIN_NBYTES)
+    if (conditions->requested_nbytes < DIRECT_MIN_NBYTES)
         return choice_of(BERTH_LOAD_READ, "few bytes are requested");
     if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
         return choice_of(BERTH_LOAD_READ, "it is not known whether the file is in memory");

@@ -27,7 +27,7 @@ typedef struct bth_conditions {
     bool through_cache; /* leaves the bytes in the page cache: they are read again soon */
     /* If at_once, of the bytes requested for: */
     bth_page_cache page_cache;
-    uint64_t asked_nbytes; /* that are not in memory yet */
+    uint64_t requested_nbytes; /* that are not in memory yet */
     uint64_t free_nbytes;  /* so much memory is free */
 } bth_conditions;
 

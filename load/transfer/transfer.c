@@ -481,7 +481,7 @@ void bth_transfer_end(bth_transfer *transfer)
 
 /* ---- a transfer with an access of its own ---- */
 
-static uint64_t transfer_asked_nbytes(const bth_transfer *transfer)
+static uint64_t transfer_requested_nbytes(const bth_transfer *transfer)
 {
     const bth_range *range = transfer->requests.ranges;
     uint64_t nbytes = 0;
@@ -507,7 +507,7 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
         requested = BERTH_LOAD_READ;
     bth_access_describe(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, transfer_asked_nbytes(transfer));
+        bth_access_measure(access, &conditions, begin, end, transfer_requested_nbytes(transfer));
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)

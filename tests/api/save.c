@@ -361,8 +361,8 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
     assert_ok(berth_save(path, state, &call, &error));
     cr_assert_eq(stat(path, &status), 0);
     cr_assert_eq(stats.moved_nbytes, (uint64_t)status.st_size);
-    cr_assert_geq(stats.asked_nbytes, N_WEIGHTS * sizeof *weights);
-    cr_assert_lt(stats.asked_nbytes, stats.moved_nbytes);
+    cr_assert_geq(stats.requested_nbytes, N_WEIGHTS * sizeof *weights);
+    cr_assert_lt(stats.requested_nbytes, stats.moved_nbytes);
     cr_assert_eq(stats.n_records, 9);
     cr_assert_eq(stats.n_storages, 3);
     cr_assert_geq(stats.n_requests, 1);

@@ -31,7 +31,7 @@ class Stats(Case):
             target = os.path.getsize(self.path(words[2]))
             self.assertEqual(stats["moved_nbytes"], target if moved is None else moved)
             self.assertGreater(stats["total_seconds"], 0)
-            self.assertLess(stats["asked_nbytes"], stats["moved_nbytes"])
+            self.assertLess(stats["requested_nbytes"], stats["moved_nbytes"])
             self.assertGreater(stats["n_requests"], 0)
             self.assertEqual(self.berth(*words, "--json").out, "")
         report = json.loads(self.berth("verify", self.demo, "--json", "--stats").out)
@@ -42,7 +42,7 @@ class Stats(Case):
         report = json.loads(self.berth("diff", self.demo, self.demo, "--json", "--stats").out)
         self.assertTrue(report["equal"])
         # A storage of two names is compared once.
-        self.assertEqual((report["stats"]["asked_nbytes"], report["stats"]["n_storages"]),
+        self.assertEqual((report["stats"]["requested_nbytes"], report["stats"]["n_storages"]),
                          (2 * storages, 16))
         done = self.berth("diff", self.demo, self.demo, "--stats")
         self.assertEqual(done.out, "equal\n")
@@ -75,7 +75,7 @@ class Stats(Case):
                         ["load.method=direct"], ["load.method=map"]):
             words = ["verify", "big.pt", "--json", "--stats", *(w for o in options for w in ("--set", o))]
             stats = json.loads(self.berth(*words).out)["stats"]
-            self.assertEqual(stats["asked_nbytes"], os.path.getsize(self.path("big.pt")))
+            self.assertEqual(stats["requested_nbytes"], os.path.getsize(self.path("big.pt")))
             self.assertGreater(stats["moved_nbytes"], size)
             self.assertLess(stats["moved_nbytes"], size + (2 << 20))
             if shutil.which("strace") is None or options == ["load.method=map"]:

@@ -136,10 +136,10 @@ Test(load_into, tells_what_it_did)
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.method=read");
     cr_expect_gt(stats.n_requests, 0);
-    cr_expect_gt(stats.moved_nbytes, stats.asked_nbytes / 2 - 1);
+    cr_expect_gt(stats.moved_nbytes, stats.requested_nbytes / 2 - 1);
     free_destinations(0);
     cr_expect_eq(berth_load_into(checkpoint, NULL, 0, &params, &error), 0);
-    cr_expect_eq(stats.asked_nbytes, 0);
+    cr_expect_eq(stats.requested_nbytes, 0);
 }
 
 /* ---- what is refused ---- */

@@ -30,7 +30,7 @@ static void expect_way(const char *about, bth_conditions conditions, bool mmap,
     struct berth_config config = {.load_mmap = mmap, .load_method = asked};
     char text[200];
 
-    conditions.asked_nbytes = conditions.asked_nbytes ? conditions.asked_nbytes : GIB;
+    conditions.requested_nbytes = conditions.requested_nbytes ? conditions.requested_nbytes : GIB;
     conditions.free_nbytes = conditions.free_nbytes ? conditions.free_nbytes : 2 * GIB;
     bth_choice choice = bth_choose(&config, &conditions, asked, NULL);
     (void)snprintf(text, sizeof text, "%s: %s", names[choice.method], choice.reason);
@@ -59,8 +59,8 @@ Test(methods, of_auto_go_by_what_is_measured)
         {{COLD, .page_cache = BTH_PAGE_CACHE_WARM, .cannot_map = true},
          "read: the file cannot be mapped",
          OFF},
-        {{COLD, .asked_nbytes = GIB / 16 - 1}, "read: few bytes are requested", NULL},
-        {{COLD, .asked_nbytes = GIB / 16}, DIRECT, NULL},
+        {{COLD, .requested_nbytes = GIB / 16 - 1}, "read: few bytes are requested", NULL},
+        {{COLD, .requested_nbytes = GIB / 16}, DIRECT, NULL},
         {{COLD, .free_nbytes = GIB + GIB / 8}, "map: memory is short", OFF},
         {{COLD, .free_nbytes = GIB + GIB / 4}, DIRECT, NULL},
         {{COLD, .file_system = BTH_ELSEWHERE},
@@ -87,7 +87,7 @@ Test(methods, to_devices_read_or_read_directly)
         const char *expected;
     } cases[] = {{{COLD, .free_nbytes = 1}, DIRECT},
                  {{COLD, .page_cache = BTH_PAGE_CACHE_WARM}, "read: the file is in memory"},
-                 {{COLD, .asked_nbytes = 1000}, "read: few bytes are requested"},
+                 {{COLD, .requested_nbytes = 1000}, "read: few bytes are requested"},
                  {{COLD, .no_direct = "the reason"}, "read: the reason"},
                  {{.is_memory = true}, "read: the source is memory"},
                  {{.at_once = true}, "read: the source is a function"}};
