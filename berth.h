@@ -1979,7 +1979,7 @@ BERTH_API int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_
  */
 typedef struct berth_info {
     const char *archive;       /* the folder in the archive; "" in the legacy format */
-    const char *container;     /* "zip", or "stream": the legacy format */
+    const char *container;     /* "zip", or "legacy": from before PyTorch 1.6 */
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     const char *byteorder;     /* "little" or "big" */

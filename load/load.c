@@ -397,7 +397,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     *info = (berth_info){.archive = checkpoint->contents.archive,
-                         .container = checkpoint->contents.is_legacy ? "stream" : "zip",
+                         .container = checkpoint->contents.is_legacy ? "legacy" : "zip",
                          .format_version = checkpoint->contents.format_version,
                          .storage_alignment = checkpoint->contents.storage_alignment,
                          .byteorder = checkpoint->contents.is_big ? "big" : "little",
