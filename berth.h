@@ -1019,12 +1019,12 @@ BERTH_API void berth_config_free(berth_config *config);
  */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
 
-/* What berth_config_print writes. */
+/* What berth_config_print writes: "name=value" on each line, which berth_config_load reads; or C.
+ */
 typedef enum berth_config_form {
-    BERTH_CONFIG_PORTABLE =
-        0,                    /* every option, "name=value" on a line; berth_config_load reads it */
-    BERTH_CONFIG_CHANGED = 1, /* the same, but only what differs from the defaults */
-    BERTH_CONFIG_CODE = 2     /* C calls that make the same changes */
+    BERTH_CONFIG_PORTABLE = 0, /* every option */
+    BERTH_CONFIG_CHANGED = 1,  /* only what differs from the defaults */
+    BERTH_CONFIG_CODE = 2      /* C calls that make the same changes */
 } berth_config_form;
 
 /*

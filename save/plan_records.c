@@ -240,6 +240,8 @@ static int content_check(const berth_content *content, const struct berth_config
         return content_check_records(content, config, error);
     if (content->kind != BERTH_CONTENT_VALUE)
         return bth_fail_argument(error, "invalid kind of content");
+    if (content->flags != 0)
+        return bth_fail_argument(error, "unknown flags 0x%x", content->flags);
     if (!content->value)
         return bth_fail_argument(
             error, "the value is NULL: berth_tree_error returns why, if making it failed");

@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
+
 static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
 {
     if (tensor->storage && tensor->storage->tree != tree)
@@ -79,6 +81,9 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
     if (!tree || !given)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the tensor is NULL");
+    if (given->flags & ~TENSOR_FLAGS)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a tensor",
+                               (unsigned)(given->flags & ~TENSOR_FLAGS));
     berth_tensor tensor = *given;
     if (!tensor_owns_parts(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;

@@ -498,6 +498,15 @@ Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
     cr_assert_eq(test_folder_count(folder), 0);
 }
 
+Test(save, flags_of_a_value_are_refused)
+{
+    berth_content content = berth_of_value(state);
+
+    content.flags = 0xff;
+    cr_assert_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "unknown flags 0xff"), "%s", error.message);
+}
+
 /* W6 */
 Test(save, no_memory_is_a_clean_error_wherever_it_happens)
 {
