@@ -297,12 +297,12 @@ static int rows_run(rows_bench *bench)
 
 static json_t *rows_stats_json(const berth_rows_stats *stats)
 {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique,
-                     "hits", (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses,
-                     "conflicts", (json_int_t)stats->n_conflicts, "evictions",
-                     (json_int_t)stats->n_evictions, "reads", (json_int_t)stats->n_reads, "merged",
-                     (json_int_t)stats->n_merged, "requested_nbytes", (json_int_t)stats->requested_nbytes,
-                     "read_nbytes", (json_int_t)stats->read_nbytes);
+    return json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique, "hits",
+        (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses, "conflicts",
+        (json_int_t)stats->n_conflicts, "evictions", (json_int_t)stats->n_evictions, "reads",
+        (json_int_t)stats->n_reads, "merged", (json_int_t)stats->n_merged, "requested_nbytes",
+        (json_int_t)stats->requested_nbytes, "read_nbytes", (json_int_t)stats->read_nbytes);
 }
 
 static int rows_print_report(const rows_bench *bench)

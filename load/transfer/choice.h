@@ -28,7 +28,7 @@ typedef struct bth_conditions {
     /* If at_once, of the bytes requested for: */
     bth_page_cache page_cache;
     uint64_t requested_nbytes; /* that are not in memory yet */
-    uint64_t free_nbytes;  /* so much memory is free */
+    uint64_t free_nbytes;      /* so much memory is free */
 } bth_conditions;
 
 /* Never AUTO. MAP also if the source is memory: bytes are used in place. */
