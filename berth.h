@@ -1019,12 +1019,12 @@ BERTH_API void berth_config_free(berth_config *config);
  */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
 
-/* What berth_config_print writes. */
+/* What berth_config_print writes: "name=value" on each line, which berth_config_load reads; or C.
+ */
 typedef enum berth_config_form {
-    BERTH_CONFIG_PORTABLE =
-        0,                    /* every option, "name=value" on a line; berth_config_load reads it */
-    BERTH_CONFIG_CHANGED = 1, /* the same, but only what differs from the defaults */
-    BERTH_CONFIG_CODE = 2     /* C calls that make the same changes */
+    BERTH_CONFIG_PORTABLE = 0, /* every option */
+    BERTH_CONFIG_CHANGED = 1,  /* only what differs from the defaults */
+    BERTH_CONFIG_CODE = 2      /* C calls that make the same changes */
 } berth_config_form;
 
 /*
@@ -1101,10 +1101,10 @@ typedef struct berth_stats {
     double disk_seconds;    /* summed over all workers: reading or writing */
     double crc32_seconds;   /* part of render_seconds: checksums; saves measure a sample */
     const char *limited_by; /* "device", "processor", "disk"; NULL: nothing was transferred */
-    uint64_t device_nbytes; /* part of asked_nbytes: on devices */
-    uint64_t asked_nbytes;  /* what the caller wanted transferred */
-    uint64_t moved_nbytes;  /* what was read or written */
-    uint64_t n_requests;    /* reads or writes */
+    uint64_t device_nbytes; /* part of requested_nbytes: on devices */
+    uint64_t requested_nbytes; /* what the caller wanted transferred */
+    uint64_t moved_nbytes;     /* what was read or written */
+    uint64_t n_requests;       /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
     uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
@@ -1136,7 +1136,7 @@ typedef struct berth_storage_stats {
                            staging buffer; "none". Loads: "map", "read", "direct",
                            "direct, then read", "memory"; "none": not loaded */
     const char *reason; /* why this method and no better one */
-    const char *place;  /* loads: where it goes or is: "cpu", "cuda:0", ... */
+    const char *device; /* loads: where it goes or is: "cpu", "cuda:0", ... */
     uint64_t nbytes;
     uint64_t moved_nbytes; /* read or written */
     berth_crc_verdict crc32;
@@ -1846,18 +1846,18 @@ typedef enum berth_load_method {
     BERTH_LOAD_DIRECT = 3
 } berth_load_method;
 
-/* As a place: the device, or the host, where the storage was when it was saved. */
-#define BERTH_PLACE_SAVED "saved"
+/* As a device: the device or the host where the storage was when it was saved. */
+#define BERTH_DEVICE_SAVED "saved"
 
 /* How and where one storage is loaded. */
 typedef struct berth_storage_choice {
     berth_load_method method;
-    const char *place; /* "cpu", "cuda:0", ... or BERTH_PLACE_SAVED */
-    uintptr_t address; /* memory of the caller's on that device; 0: berth_load allocates some, and
-                          berth_close frees it */
-    uint64_t nbytes;   /* of that memory: at least the storage's size */
-    void *ready;       /* an event of that device, recorded behind what else uses the memory; NULL:
-                          nothing does. Not used without an address */
+    const char *device; /* "cpu", "cuda:0", ... or BERTH_DEVICE_SAVED */
+    uintptr_t address;  /* memory of the caller's on that device; 0: berth_load allocates some, and
+                           berth_close frees it */
+    uint64_t nbytes;    /* of that memory: at least the storage's size */
+    void *ready;        /* an event of that device, recorded behind what else uses the memory; NULL:
+                           nothing does. Not used without an address */
     uint64_t reserved[2];
 } berth_storage_choice;
 
@@ -1865,7 +1865,7 @@ typedef struct berth_storage_choice {
  * A rule for storages. It applies to a storage if all its conditions hold; zeros always hold.
  *
  * `choose`, if it is not NULL, is called once for each storage to which the rule applies. It gets
- * the method and the place of the rule in *choice, and may change everything in it. It returns 0,
+ * the method and the device of the rule in *choice, and may change everything in it. It returns 0,
  * or an errno value, which makes berth_choose fail. Texts in *choice must be valid until the next
  * call. Threads: `choose` is called on the thread that calls berth_choose, without a lock.
  */
@@ -1875,7 +1875,7 @@ typedef struct berth_storage_rule {
     uint64_t min_nbytes;      /* its smallest size */
     uint64_t max_nbytes;      /* its largest size; 0: no limit */
     berth_load_method method; /* BERTH_LOAD_AUTO: load.method decides */
-    const char *place;        /* "cpu", "cuda:0", ... or BERTH_PLACE_SAVED; NULL: "cpu" */
+    const char *device;       /* "cpu", "cuda:0", ... or BERTH_DEVICE_SAVED; NULL: "cpu" */
     int (*choose)(void *context, const berth_storage *storage, berth_storage_choice *choice);
     void *context;
     uint64_t reserved[2]; /* 0 */
@@ -1890,7 +1890,7 @@ typedef struct berth_storage_rule {
  * So one load can mix methods and places: map what the processor needs, read directly what goes
  * elsewhere, and put what was on any GPU on this one:
  *
- *     const berth_storage_rule rule = {.location = "cuda*", .place = "cuda:0"};
+ *     const berth_storage_rule rule = {.location = "cuda*", .device = "cuda:0"};
  *     berth_choose(model, &rule, 1, &error);
  *     berth_load(model, NULL, NULL, &error);
  *     berth_tensor_device_address(model, weight, &address, &error);
@@ -1903,7 +1903,7 @@ typedef struct berth_storage_rule {
  * event `ready` must live, and not be recorded again, until the load of the storage
  * (berth_load, berth_tensor_device_address) has returned 0, or until berth_close; after a failed
  * load the next one waits for it again.
- * Errors: BERTH_E_ARGUMENT: invalid method or place; or the memory at an address is too small, or
+ * Errors: BERTH_E_ARGUMENT: invalid method or device; or the memory at an address is too small, or
  * not that device's. BERTH_E_DEVICE: a device cannot be opened. BERTH_E_CALLBACK: a function
  * failed. After an error nothing has changed.
  * Threads: any.
@@ -1928,12 +1928,11 @@ BERTH_API int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rul
  * another call loaded it, and the load may be repeated.
  * Parameters: selection: NULL: everything. params->config: NULL: the configuration with which the
  * checkpoint was opened. params->progress must not ask for data of the same checkpoint.
- * params->stats: asked_nbytes are those of the selected storages; moved_nbytes those that were read
- * now, with gaps of up to 32 KiB between neighbours.
- * Errors: BERTH_E_MEMORY: before anything is read; the message names the first tensor that does not
- * fit, and the missing bytes. BERTH_E_CHECKSUM. BERTH_E_CANCELLED. Otherwise as for
- * berth_tensor_data.
- * Threads: any. A storage that another thread is loading is waited for.
+ * params->stats: requested_nbytes are those of the selected storages; moved_nbytes those that were
+ * read now, with gaps of up to 32 KiB between neighbours. Errors: BERTH_E_MEMORY: before anything
+ * is read; the message names the first tensor that does not fit, and the missing bytes.
+ * BERTH_E_CHECKSUM. BERTH_E_CANCELLED. Otherwise as for berth_tensor_data. Threads: any. A storage
+ * that another thread is loading is waited for.
  */
 BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                          const berth_params *params, berth_error *error);
@@ -1980,7 +1979,7 @@ BERTH_API int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_
  */
 typedef struct berth_info {
     const char *archive;       /* the folder in the archive; "" in the legacy format */
-    const char *container;     /* "zip", or "stream": the legacy format */
+    const char *container;     /* "zip", or "legacy": from before PyTorch 1.6 */
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     const char *byteorder;     /* "little" or "big" */
@@ -2220,7 +2219,7 @@ typedef struct berth_prefetch_stats {
     uint64_t n_passes_done;
     uint64_t pass_nbytes;       /* of one pass: so much at most lies ahead of the consumer */
     uint64_t window_nbytes;     /* of one request */
-    uint64_t asked_nbytes;      /* of the selection */
+    uint64_t requested_nbytes;  /* of the selection */
     uint64_t resident_nbytes;   /* were in memory before. 0 where the system reports that only to
                                    the file's owner and writers (Linux before 6.5) */
     uint64_t shared_nbytes;     /* another prefetch was loading them */
@@ -2359,21 +2358,21 @@ BERTH_API int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_er
 
 /* What a cache has done so far. */
 typedef struct berth_rows_stats {
-    uint64_t n_requests;   /* that got a ticket */
-    uint64_t n_refused;    /* that found no room */
-    uint64_t n_tickets;    /* live now */
-    uint64_t n_ids;        /* requested */
-    uint64_t n_unique;     /* distinct ids of each request: n_hits + n_misses */
-    uint64_t n_hits;       /* found in a line */
-    uint64_t n_awaited;    /* part of n_hits: another ticket was reading them */
-    uint64_t n_misses;     /* to be read */
-    uint64_t n_conflicts;  /* part of n_misses: into the scratch */
-    uint64_t n_evictions;  /* rows that were evicted */
-    uint64_t n_reads;      /* requests to the file */
-    uint64_t n_merged;     /* part of n_reads: of more than one row */
-    uint64_t asked_nbytes; /* of the rows to be read */
-    uint64_t read_nbytes;  /* the same with what lies between neighbours */
-    uint64_t n_lines;      /* of the cache */
+    uint64_t n_requests;       /* that got a ticket */
+    uint64_t n_refused;        /* that found no room */
+    uint64_t n_tickets;        /* live now */
+    uint64_t n_ids;            /* requested */
+    uint64_t n_unique;         /* distinct ids of each request: n_hits + n_misses */
+    uint64_t n_hits;           /* found in a line */
+    uint64_t n_awaited;        /* part of n_hits: another ticket was reading them */
+    uint64_t n_misses;         /* to be read */
+    uint64_t n_conflicts;      /* part of n_misses: into the scratch */
+    uint64_t n_evictions;      /* rows that were evicted */
+    uint64_t n_reads;          /* requests to the file */
+    uint64_t n_merged;         /* part of n_reads: of more than one row */
+    uint64_t requested_nbytes; /* of the rows to be read */
+    uint64_t read_nbytes;      /* the same with what lies between neighbours */
+    uint64_t n_lines;          /* of the cache */
     uint64_t line_nbytes;
     uint64_t reserved[4];
 } berth_rows_stats;
@@ -2489,8 +2488,8 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uint
 
 /*
  * All storages go to the host, wherever they were when they were saved, unless berth_choose sends
- * them elsewhere. A rule with `.place = BERTH_PLACE_SAVED` is PyTorch's default; `.location =
- * "cuda*", .place = "cuda:0"` is its map_location={'cuda:1': 'cuda:0', ...}.
+ * them elsewhere. A rule with `.device = BERTH_DEVICE_SAVED` is PyTorch's default; `.location =
+ * "cuda*", .device = "cuda:0"` is its map_location={'cuda:1': 'cuda:0', ...}.
  *
  * berth_load reads such storages into pinned staging buffers, compares their CRCs
  * (load.check=data), swaps bytes, and lets the device copy them while it reads on. Reads go past

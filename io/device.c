@@ -153,7 +153,7 @@ void bth_device_register(const bth_device_driver *driver)
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error)
 {
     bth_device_handle wanted = {0};
-    size_t kind;
+    size_t kind = 0;
 
     *device = NULL;
     if (device_parse_name(name, &kind, &wanted.ordinal, error) < 0)

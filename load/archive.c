@@ -11,7 +11,7 @@
 #include "load/checkpoint.h"
 #include "load/transfer/transfer.h"
 
-/* Enough for the small records behind data.pkl. */
+/* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096
 
 struct berth_archive {
@@ -20,7 +20,7 @@ struct berth_archive {
     bth_container container;
 };
 
-/* Of the first read, and of the read at the file's end. */
+/* The size of the first read, and of the read at the file's end. */
 static uint64_t archive_head_nbytes(const berth_archive *archive)
 {
     uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
@@ -43,7 +43,7 @@ static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, ber
 
 /* ---- where records lie ---- */
 
-/* The number in a small record; 0: there is none, or it is not valid. */
+/* The number in a small record; 0: no record, or no valid number. */
 static uint32_t
 archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *record,
                     int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *, berth_error *))
@@ -59,7 +59,7 @@ archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *r
         return 0;
     bth_error_clear(&ignored);
     const bth_zip_input input = bth_head_cache_input(cache);
-    /* One read gets its small neighbours, too. */
+    /* One read for all small records. */
     if (bth_zip_check_record_header(&input, SMALL_NBYTES, entry, &ignored) < 0 ||
         bth_container_bytes(entry, cache, &bytes, &owned, &ignored) < 0 ||
         parse(bytes, entry->nbytes, entry->data_offset, &number, &ignored) < 0)
@@ -69,9 +69,9 @@ archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *r
 }
 
 /*
- * Sets the data offsets of all records by the layout. If every header is where the layout puts it,
- * from the file's first byte to the directory, so are the data, and no local header is read. False:
- * they must be read.
+ * Computes the data offsets of all records by the layout. They are right if the directory agrees
+ * with the layout on all header offsets, up to its own. Then no local header is read. False: the
+ * local headers must be read.
  */
 static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cache)
 {
@@ -86,9 +86,9 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
         bth_container_find(&archive->container, ".storage_alignment")
             ? archive_read_number(archive, cache, ".storage_alignment", bth_record_alignment)
             : BTH_DEFAULT_ALIGNMENT;
-    for (size_t i = 0; i < n; i++) { /* the first begins at byte 0, each other where one ends */
+    for (size_t i = 0; i < n; i++) { /* no gaps, from byte 0 on */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
-        /* If it fails, next_offset stays that of the record before, and differs. */
+        /* After a failure next_offset does not change, so the comparison fails. */
         (void)bth_layout_entry_compute(layout.next_offset, entry->name_nbytes, entry->nbytes,
                                        alignment, &layout);
         if (entry->method != 0 || layout.next_offset != entry->next_offset)
@@ -119,7 +119,7 @@ static int archive_read(berth_archive *archive, bth_head_cache *cache, bth_verif
     return 0;
 }
 
-/* All that was read was read for opening; with load.check=data, that is every record. */
+/* The bytes that opening read; with load.check=data that is every record. */
 static void archive_stats(berth_archive *archive, double begin_seconds, const bth_scan *scan,
                           const berth_params *params)
 {
@@ -130,7 +130,7 @@ static void archive_stats(berth_archive *archive, double begin_seconds, const bt
         return;
     *params->stats = (berth_stats){.plan_seconds = seconds,
                                    .total_seconds = seconds,
-                                   .asked_nbytes = nbytes,
+                                   .requested_nbytes = nbytes,
                                    .moved_nbytes = nbytes,
                                    .n_requests = atomic_load(&archive->reader.n_requests),
                                    .n_records = archive->container.directory.n_entries,
@@ -145,7 +145,7 @@ static int archive_begin(berth_archive *archive, const berth_source *source,
     bth_verify_request request = {.scan = {.params = params,
                                            .through_cache = true,
                                            .method = "none",
-                                           .reason = "records are read when they are asked for"}};
+                                           .reason = "records are read on request"}};
     double begin_seconds = bth_seconds();
     bth_head_cache cache;
 
@@ -236,8 +236,7 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
     return 0;
 }
 
-/* A deflated record is inflated whole, into a head cache of this call's own: threads share nothing.
- */
+/* Inflates the whole record. The head cache is local, so threads share nothing. */
 static int entry_read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
                                size_t nbytes, uint64_t offset, berth_error *error)
 {
@@ -260,14 +259,14 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
     if (!archive || !record || !record->name || (!buffer && nbytes > 0))
         return bth_fail_argument(
             error, "berth_archive_read needs an archive, a record of it and a buffer");
-    /* By name: what the caller's struct says of sizes and offsets is not relied on. */
+    /* Found by name: sizes and offsets in the caller's struct are not trusted. */
     const bth_zip_entry *entry = bth_container_find(&archive->container, record->name);
     if (!entry)
         (void)bth_fail(error, BERTH_E_NOT_FOUND, record->name, BERTH_NO_OFFSET,
                        "there is no such record");
     else if (offset > entry->nbytes || nbytes > entry->nbytes - offset)
         (void)bth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
-                       "%zu bytes at %llu are asked for, it has %llu", nbytes,
+                       "%zu bytes at %llu are requested, it has %llu", nbytes,
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)entry_read_deflated(archive, entry, buffer, nbytes, offset, error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth_choose: the caller's rules set how and where each storage is loaded. */
+/* berth_choose: rules of the caller choose the I/O method and device of each storage. */
 #include <string.h>
 
 #include "config/error.h"
@@ -8,7 +8,7 @@
 #include "io/device.h"
 #include "load/checkpoint.h"
 
-/* What the rules set for one storage. */
+/* The choice for one storage. */
 struct chosen {
     berth_load_method method;
     const char *chosen_by; /* NULL: load.method decides */
@@ -26,7 +26,7 @@ struct choosing {
 
 /* ---- which rule applies ---- */
 
-/* All conditions but the pattern. */
+/* Compares all conditions except the pattern. */
 static bool rule_fits_storage(const berth_storage_rule *rule, const berth_storage *root)
 {
     return root->nbytes >= rule->min_nbytes &&
@@ -47,7 +47,7 @@ static void choosing_fit_storages(const struct choosing *choosing)
     }
 }
 
-/* A bth_name_visit: rules with a pattern, if they precede the one that applies so far. */
+/* A bth_name_visit: rules with a pattern. The first rule that fits applies. */
 static int choosing_fit_name(void *context, const berth_tensor *tensor, const char *name,
                              berth_error *error)
 {
@@ -78,7 +78,7 @@ static int choosing_fit(struct choosing *choosing, berth_error *error)
 
 static int choice_check_method(berth_load_method method, berth_error *error)
 {
-    if ((unsigned)method <= BERTH_LOAD_DIRECT)
+    if (bth_choice_is_method(method))
         return 0;
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }
@@ -105,11 +105,11 @@ static int choice_set_address(const berth_storage_choice *choice, const berth_st
 static int choice_set_target(const berth_storage_choice *choice, const berth_storage *storage,
                              bth_range_target *target, berth_error *error)
 {
-    const char *device = choice->place;
+    const char *device = choice->device;
 
     if (!device)
-        return bth_fail_argument(error, "the caller's function set no place");
-    if (strcmp(device, BERTH_PLACE_SAVED) == 0)
+        return bth_fail_argument(error, "the caller's function set device to NULL");
+    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
         device = storage->location;
     if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
         return error->code;
@@ -125,22 +125,21 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
     if (result == 0)
         return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);
     error->system_errno = text ? result : 0;
-    return bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function chooses nothing: %s",
-                           text ? text : "it failed");
+    return bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function failed: %s",
+                           text ? text : "it returned no errno value");
 }
 
 static int choosing_apply(const berth_storage_rule *rule, const berth_storage *storage,
                           struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
-                                   .place = rule->place ? rule->place : "cpu"};
+                                   .device = rule->device ? rule->device : "cpu"};
 
     if (rule->choose && rule_call(rule, storage, &choice, error) < 0)
         return error->code;
     chosen->method = choice.method;
     if (choice.method != BERTH_LOAD_AUTO)
-        chosen->chosen_by =
-            rule->choose ? "the caller's function asks for it" : "a rule asks for it";
+        chosen->chosen_by = rule->choose ? "the caller's function chose it" : "a rule chose it";
     if (choice_check_method(choice.method, error) < 0)
         return error->code;
     return choice_set_target(&choice, storage, &chosen->target, error);
@@ -161,7 +160,7 @@ static int choosing_apply_all(const struct choosing *choosing, berth_error *erro
 
 /* ---- all storages ---- */
 
-/* There is no list of targets as long as all storages go to the host. */
+/* The list of targets is made with the first storage that goes to a device. */
 static int choosing_need_targets(const struct choosing *choosing, berth_error *error)
 {
     bth_storages *storages = &choosing->checkpoint->storages;
@@ -176,7 +175,7 @@ static int choosing_need_targets(const struct choosing *choosing, berth_error *e
     return storages->targets ? 0 : bth_fail_memory(error, nbytes);
 }
 
-/* A storage that is loaded, or being loaded, keeps its target. */
+/* A storage that is loaded or being loaded keeps its target. */
 static int choosing_publish(const struct choosing *choosing, berth_error *error)
 {
     bth_storages *storages = &choosing->checkpoint->storages;

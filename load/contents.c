@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The names of tensors, in errors too; and checks of a caller's tensor. */
+/* Names of tensors, also for errors; checks of a caller's tensor. */
 #include <assert.h>
 #include <stdio.h>
 
@@ -19,7 +19,8 @@ const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *e
 
 const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_error *error)
 {
-    berth_checkpoint *checkpoint = (berth_checkpoint *)constant; /* its cache, under its lock */
+    berth_checkpoint *checkpoint =
+        (berth_checkpoint *)constant; /* fills its cache under its lock */
 
     bth_checkpoint_lock(checkpoint);
     const bth_names *names = bth_contents_names(checkpoint, error);
@@ -62,7 +63,7 @@ int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth
                                  berth_error *error)
 {
     if (!checkpoint || !storage)
-        return bth_fail_argument(error, "there is no checkpoint, or no storage");
+        return bth_fail_argument(error, "the checkpoint or the storage is NULL");
     if (storage->tree != checkpoint->contents.tree)
         return bth_fail_argument(error, "the storage is of another checkpoint or tree");
     return 0;
@@ -72,7 +73,7 @@ int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_
                                 berth_error *error)
 {
     if (!tensor)
-        return bth_fail_argument(error, "there is no tensor");
+        return bth_fail_argument(error, "the tensor is NULL");
     if (tensor->flags & BERTH_META || !tensor->storage)
         return bth_fail_argument(error, "a meta tensor has no data");
     if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
@@ -111,7 +112,7 @@ int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *err
     return checkpoint ? bth_error_prefix(error, checkpoint->source.reader.name) : error->code;
 }
 
-/* ---- what a caller expects ---- */
+/* ---- berth_expect ---- */
 
 /* "[2, 3]"; a long one ends with "...". */
 static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t text_nbytes)

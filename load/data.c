@@ -9,8 +9,8 @@
 /* ---- addresses ---- */
 
 /*
- * T5: storages are aligned for their own elements, but a tensor of wide elements may begin anywhere
- * in a storage of bytes.
+ * T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at any byte of
+ * it.
  */
 static int tensor_check_alignment(const berth_tensor *tensor, const uint8_t *first,
                                   berth_error *error)
@@ -26,7 +26,7 @@ static int tensor_check_alignment(const berth_tensor *tensor, const uint8_t *fir
         unit);
 }
 
-/* `what` was wanted of elements that are less than a byte. */
+/* `what`: the operation that is impossible for elements smaller than a byte. */
 static int tensor_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
 {
     return bth_fail_status(error, BERTH_E_UNSUPPORTED, "%s of %s elements", what,
@@ -84,7 +84,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 
 /* ---- addresses on devices ---- */
 
-/* *address: of the storage; 0 if it is empty. */
+/* *address: the storage's; 0 if it is empty. */
 static int storage_find_device_address(berth_checkpoint *checkpoint, const berth_storage *storage,
                                        uintptr_t *address, berth_error *error)
 {
@@ -101,7 +101,7 @@ static int storage_find_device_address(berth_checkpoint *checkpoint, const berth
             error, "it is in the host's memory: berth_tensor_data returns its address");
     if (target.range.address == 0)
         return 0;
-    /* X18: if the context died, the address may by now be someone else's memory, or none. */
+    /* X18: if the context died, the address may be invalid, or belong to other memory now. */
     if (bth_device_check_life(target.range.device, target.range.life, error) < 0 ||
         bth_device_check(target.range.device, target.range.address, 1, error) < 0)
         return bth_error_in_storage(checkpoint, root, error);
@@ -116,7 +116,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
 
     BTH_ERROR_BEGIN(error);
     if (!address)
-        (void)bth_fail_argument(error, "there is no pointer for the address");
+        (void)bth_fail_argument(error, "the pointer for the address is NULL");
     else {
         *address = 0;
         if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
@@ -130,7 +130,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
 
 /* ---- elements ---- */
 
-/* Elements of less than a byte, which do not begin at bytes: only the whole tensor. */
+/* Elements smaller than a byte can begin inside a byte: only the whole tensor can be read. */
 static int tensor_read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                int64_t first, int64_t n, void *buffer, berth_error *error)
 {
@@ -163,7 +163,7 @@ static int tensor_read_contiguous(berth_checkpoint *checkpoint, const berth_tens
 /* Bytes of rows that are read at a time, unless one row is longer. */
 #define ROWS_NBYTES ((int64_t)1 << 20)
 
-/* One index of the first dimension, in elements. Everything fits its storage (T2). */
+/* A row: one index of the first dimension. Units are elements. All rows fit the storage (T2). */
 typedef struct row_kind {
     int64_t numel;   /* of one row */
     int64_t stride;  /* from one to the next */
@@ -188,7 +188,7 @@ static row_kind tensor_rows(const berth_tensor *tensor)
     return row;
 }
 
-/* Whether a part of the storage is enough, and much less than all of it. */
+/* Whether the rows are a small part of the storage. */
 static bool rows_are_worth_it(const berth_tensor *tensor, row_kind row, int64_t first, int64_t n)
 {
     int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
@@ -243,7 +243,7 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
         bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
         row_kind row = tensor_rows(tensor);
         bool is_worth_it = rows_are_worth_it(tensor, row, first, n);
-        if (!is_worth_it) /* many rows, or rows that overlap: one copy for all */
+        if (!is_worth_it) /* many rows, or overlapping rows: reads the whole storage once */
             row.n_batch = tensor->shape[0];
         if (is_worth_it || is_on_device)
             return tensor_read_rows(checkpoint, tensor, row, first, n, buffer, error);
@@ -262,7 +262,7 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
         int64_t numel = berth_tensor_numel(tensor);
         if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
             (void)bth_fail_argument(error,
-                                    "%lld elements from %lld on are asked for, the tensor has %lld",
+                                    "%lld elements from %lld on are requested, the tensor has %lld",
                                     (long long)n, (long long)first, (long long)numel);
         else
             (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
@@ -277,16 +277,16 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
 /* Ranges that one transfer reads. */
 #define MAX_RANGES 4096
 
-/* Runs of elements of a slice that are adjacent in the storage. */
+/* A slice as runs: elements of a run are adjacent in the storage. */
 typedef struct slice_runs {
     const berth_tensor *slice;
-    int32_t n_inner; /* dimensions of one run: the last ones */
+    int32_t n_inner; /* the last dimensions form a run */
     int64_t numel;   /* of one run */
-    int64_t n;       /* runs */
+    int64_t n;       /* number of runs */
     uint64_t item_nbytes;
 } slice_runs;
 
-/* Whether the runs are in the storage's order, and do not overlap. */
+/* Whether the runs are in the storage's order and do not overlap. */
 static bool slice_is_ascending(const berth_tensor *slice, int32_t n_outer, int64_t run_numel)
 {
     int64_t extent = run_numel;
@@ -373,7 +373,7 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     if (numel == 0)
         return 0;
     if (!buffer)
-        return bth_fail_argument(error, "there is no buffer");
+        return bth_fail_argument(error, "the buffer is NULL");
     slice_runs runs = slice_divide(slice);
     if (bth_dtype_elements(slice->dtype) > 1 || !slice_is_worth_it(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
@@ -387,7 +387,7 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     return error->code;
 }
 
-/* Makes *slice a view of the slice's elements; its shape is `lengths`. */
+/* *slice: a view of the tensor, with the shape `lengths`. */
 static int tensor_slice(const berth_tensor *tensor, const int64_t *starts, const int64_t *lengths,
                         berth_tensor *slice, berth_error *error)
 {

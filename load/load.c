@@ -24,7 +24,7 @@ void bth_stats_begin(const berth_params *params)
         *params->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
-/* How storages are loaded one by one, as far as it is the same for all. */
+/* The method for storages that are loaded one by one, if all have the same. */
 static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
 {
     bth_conditions conditions = {0};
@@ -48,7 +48,7 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *para
     stats->plan_seconds = checkpoint->open_seconds;
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
     stats->moved_nbytes = atomic_load(&checkpoint->source.reader.moved_nbytes);
-    stats->asked_nbytes = stats->moved_nbytes;
+    stats->requested_nbytes = stats->moved_nbytes;
     stats->n_requests = atomic_load(&checkpoint->source.reader.n_requests);
     stats->n_records = checkpoint->contents.counts.known
                            ? checkpoint->contents.counts.n_records
@@ -59,8 +59,8 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *para
 }
 
 /*
- * load.check=data: what is mapped is compared now. What is read is compared when it is loaded, so
- * that nothing is read twice.
+ * load.check=data: compares mapped storages now. Storages that are read are compared when they are
+ * loaded, so that nothing is read twice.
  */
 static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_params *params,
                                  berth_error *error)
@@ -99,9 +99,9 @@ int bth_source_check(const berth_source *source, const void *opened, berth_error
     if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
         return 0;
     return bth_fail_argument(error, "%s",
-                             !source   ? "there is no source"
-                             : !opened ? "there is no pointer for what is opened"
-                                       : "there is no path");
+                             !source   ? "the source is NULL"
+                             : !opened ? "the pointer for the result is NULL"
+                                       : "the path is NULL");
 }
 
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
@@ -168,12 +168,12 @@ void berth_close(berth_checkpoint *checkpoint)
 
 /* ---- load ---- */
 
-/* The method that all of them have, or "mixed". */
+/* The common method of all storages, or "mixed". */
 static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                             size_t n, berth_stats *stats)
 {
     stats->method = "none";
-    stats->reason = stats->asked_nbytes > 0 ? "nothing was loaded" : "nothing was asked for";
+    stats->reason = stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
         const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
@@ -201,7 +201,7 @@ static const char *load_limited_by(const berth_stats *stats)
     return stats->render_seconds > stats->disk_seconds ? "processor" : "disk";
 }
 
-/* Adds to what bth_storages_load has set. */
+/* bth_storages_load has set the other fields. */
 static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *const *roots,
                            size_t n, double begin_seconds, berth_stats *stats)
 {
@@ -211,7 +211,7 @@ static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *co
     stats->n_records = stats->n_storages = n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
     for (size_t i = 0; i < n; i++)
-        stats->asked_nbytes += roots[i]->nbytes;
+        stats->requested_nbytes += roots[i]->nbytes;
     load_set_method(checkpoint, roots, n, stats);
 }
 
@@ -240,7 +240,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
     BTH_ERROR_BEGIN(error);
     bth_stats_begin(params);
     if (!checkpoint)
-        return bth_fail_argument(error, "there is no checkpoint");
+        return bth_fail_argument(error, "the checkpoint is NULL");
     (void)checkpoint_load(checkpoint, selection, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }
@@ -312,7 +312,7 @@ static bool value_is_parameter(const berth_value *value)
     return berth_value_kind(value) == BERTH_KIND_PARAMETER;
 }
 
-/* With the lock held: makes the texts, which live until the next call. */
+/* Under the lock: makes the texts, which live until the next call. */
 static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i,
                                           berth_error *error)
 {
@@ -397,7 +397,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     *info = (berth_info){.archive = checkpoint->contents.archive,
-                         .container = checkpoint->contents.is_legacy ? "stream" : "zip",
+                         .container = checkpoint->contents.is_legacy ? "legacy" : "zip",
                          .format_version = checkpoint->contents.format_version,
                          .storage_alignment = checkpoint->contents.storage_alignment,
                          .byteorder = checkpoint->contents.is_big ? "big" : "little",

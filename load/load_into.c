@@ -11,13 +11,13 @@
 
 typedef unsigned long long ull;
 
-/* A destination, and the byte of the file where its source begins. */
+/* A destination, and the file offset of its first byte. */
 struct into_part {
     uint64_t offset;
     const berth_destination *destination;
 };
 
-/* One load. One transfer reads the ranges; the rest is read one by one. */
+/* One call. One transfer reads `ranges`; destinations in `rest` are read one by one. */
 struct load_into {
     berth_checkpoint *checkpoint;
     const berth_params *params;
@@ -28,7 +28,7 @@ struct load_into {
     size_t n_ranges;
     struct into_part *rest;
     size_t n_rest;
-    uint64_t asked_nbytes;
+    uint64_t requested_nbytes;
 };
 
 /* ---- destinations ---- */
@@ -67,7 +67,7 @@ static int destination_check(const struct load_into *into, size_t i, berth_error
     return 0;
 }
 
-/* Sets the first byte in its storage. False: its bytes are not one range of the storage. */
+/* *offset: its first byte in the storage. False: it is not one range of the storage. */
 static bool destination_is_range(const berth_destination *destination, uint64_t *offset)
 {
     const berth_tensor *tensor = destination->tensor;
@@ -77,7 +77,7 @@ static bool destination_is_range(const berth_destination *destination, uint64_t 
            (bth_tensor_begins_at_byte(tensor, offset) && berth_tensor_is_contiguous(tensor));
 }
 
-/* False: the transfer cannot read it, or it is in memory already. */
+/* False: the transfer cannot read it, or it is already in memory. */
 static bool destination_range(const struct load_into *into, const berth_destination *destination,
                               bth_range *range)
 {
@@ -94,7 +94,7 @@ static bool destination_range(const struct load_into *into, const berth_destinat
                          .nbytes = destination_needed_nbytes(destination),
                          .unit = stored->unit,
                          .memory = destination->address};
-    /* Z10: the CRC of a whole storage is computed on the way; for a part it must be known before.
+    /* Z10: the transfer computes the CRC of a whole storage; that of a part must be known before.
      */
     return (into->config.load_check < BTH_CHECK_DATA || range->nbytes == root->nbytes) &&
            offset % stored->unit == 0 &&
@@ -103,12 +103,19 @@ static bool destination_range(const struct load_into *into, const berth_destinat
            !bth_storage_get_target(into->checkpoint, root).is_there;
 }
 
-static int destination_read(berth_checkpoint *checkpoint, const berth_destination *destination,
+static int destination_read(const struct load_into *into, const berth_destination *destination,
                             berth_error *error)
 {
+    berth_checkpoint *checkpoint = into->checkpoint;
     const berth_tensor *tensor = destination->tensor;
+    const berth_storage *root = bth_storage_root(destination_storage(destination));
     uint64_t offset;
 
+    /* Z10, also where the checkpoint was opened without it. */
+    if (into->config.load_check >= BTH_CHECK_DATA &&
+        !bth_storage_memory_or_null(checkpoint, root->index) &&
+        bth_storage_verify(checkpoint, root, error) < 0)
+        return bth_error_in_storage(checkpoint, root, error);
     if (!destination_is_range(destination, &offset))
         return bth_tensor_read(checkpoint, tensor, 0, berth_tensor_numel(tensor),
                                destination->address, error);
@@ -125,7 +132,7 @@ static int into_part_compare(const void *a, const void *b)
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-/* `rest` gets all that have bytes, in the file's order. */
+/* Puts all that have bytes into `rest`, in the file's order. */
 static void load_into_sort(struct load_into *into)
 {
     for (size_t i = 0; i < into->n; i++) {
@@ -137,12 +144,12 @@ static void load_into_sort(struct load_into *into)
         (void)destination_is_range(destination, &offset);
         offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
         into->rest[into->n_rest++] = (struct into_part){offset, destination};
-        into->asked_nbytes += nbytes;
+        into->requested_nbytes += nbytes;
     }
     qsort(into->rest, into->n_rest, sizeof *into->rest, into_part_compare);
 }
 
-/* Moves from `rest` to `ranges` what one transfer can read: ranges that do not overlap. */
+/* Moves destinations from `rest` to `ranges` if one transfer can read them: without overlaps. */
 static void load_into_divide(struct load_into *into)
 {
     size_t n = into->n_rest;
@@ -187,7 +194,7 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
         bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
         return error->code;
     for (size_t i = 0; i < into->n_rest; i++)
-        if (destination_read(checkpoint, into->rest[i].destination, error) < 0)
+        if (destination_read(into, into->rest[i].destination, error) < 0)
             return error->code;
     return 0;
 }
@@ -196,7 +203,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
                             double begin_seconds)
 {
     berth_stats *stats = into->params ? into->params->stats : NULL;
-    bth_choice choice = {.reason = "every byte was read alone"};
+    bth_choice choice = {.reason = "the destinations were read one by one"};
 
     if (!stats)
         return;
@@ -205,7 +212,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
     stats->method = bth_choice_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
-    stats->asked_nbytes = into->asked_nbytes;
+    stats->requested_nbytes = into->requested_nbytes;
     stats->n_storages = stats->n_records = into->n;
     stats->calculated_offsets = into->checkpoint->contents.calculated_offsets;
     bth_stats_add_transfer(stats, transfer);

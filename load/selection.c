@@ -106,7 +106,7 @@ static int storage_compare_offsets(const void *a, const void *b)
     return first->index < second->index ? -1 : first->index > second->index;
 }
 
-/* The marked storages; if everything is selected, all that are no views. */
+/* The marked storages; if everything is selected, all roots. */
 static size_t selection_collect(const berth_checkpoint *checkpoint, const bool *is_selected,
                                 const berth_storage **storages)
 {
@@ -131,7 +131,7 @@ int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *
     *n = 0;
     if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
         return error->code;
-    /* Also without storages: a pattern may still fit nothing. */
+    /* Visited even if there are no storages: a pattern that fits no name is an error. */
     if (!selection_is_everything(selection)) {
         is_selected = bth_allocate_zeroed(n_all + 1);
         if (!is_selected)

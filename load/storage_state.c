@@ -4,7 +4,7 @@
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 
-/* The widest element that has to be aligned: what an untyped storage may be viewed as. */
+/* The largest alignment of any dtype: an untyped storage can be viewed as each of them. */
 #define WIDEST_UNIT 8
 
 bool bth_storage_is_untyped(const berth_storage *storage)
@@ -43,7 +43,7 @@ bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const be
 
 /* ---- choice ---- */
 
-/* T5: what cannot be used in place is read, whatever was chosen. */
+/* T5: a storage that cannot be used in place is read, even if another method was chosen. */
 static bth_choice storage_choice_in_place(const berth_checkpoint *checkpoint,
                                           const berth_storage *root, bth_choice choice)
 {

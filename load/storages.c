@@ -8,14 +8,14 @@
 #include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
 
-/* The widest element whose bytes are swapped. */
+/* The largest element whose bytes are swapped. */
 #define UNIT_MAX 8
 
 typedef unsigned long long ull;
 
 /* ---- which bytes are swapped (T5) ---- */
 
-/* A view with elements of single bytes does not count. */
+/* Views with elements of one byte do not count. */
 static void storage_set_unit(bth_stored *stored, berth_dtype dtype)
 {
     size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
@@ -26,8 +26,8 @@ static void storage_set_unit(bth_stored *stored, berth_dtype dtype)
         stored->unit = (uint8_t)unit;
 }
 
-/* For foreign order: a storage's unit comes from its class, or, if that has none, from the tensors
- * that view it. */
+/* Only for foreign byte order. The class of a storage sets its unit; if the class has no dtype, the
+ * tensors that view the storage do. */
 static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 {
     bool any_untyped = false;
@@ -55,9 +55,7 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 
 /* ---- ranges ---- */
 
-/* load.check=data: compares the CRC of the whole storage, once, before ranges of it are read. */
-static int storage_verify(berth_checkpoint *checkpoint, const berth_storage *root,
-                          berth_error *error)
+int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error)
 {
     bth_scan scan = {.through_cache = true};
     bth_scan_record record = {.offset = root->offset};
@@ -136,7 +134,7 @@ static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storag
                                      offset + head + middle, error);
 }
 
-/* Bytes of a storage that is no view, in this machine's order, from the file. */
+/* Reads from the file, in this machine's order. */
 static int storage_read_root(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
                              size_t nbytes, uint64_t offset, berth_error *error)
 {
@@ -145,7 +143,7 @@ static int storage_read_root(berth_checkpoint *checkpoint, const berth_storage *
     if (stored->is_ambiguous)
         return bth_fail_ambiguous(root, error);
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
-        storage_verify(checkpoint, root, error) < 0)
+        bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
     if (stored->unit > 1)
         return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
@@ -172,11 +170,11 @@ static bool storage_is_mapped(berth_checkpoint *checkpoint, const uint8_t *memor
     return holds;
 }
 
-/* From where it was loaded to, or else from the file. */
+/* Reads from memory or the device if it is loaded, else from the file. */
 static int storage_read_anywhere(berth_checkpoint *checkpoint, const berth_storage *root,
                                  void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    /* The caller may have written to its memory: the storage holds that then. */
+    /* Memory first: the caller may have changed the bytes there. */
     const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
 
     if (memory && bth_read_is_long(&checkpoint->config, nbytes))
@@ -199,7 +197,7 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
     const berth_storage *root = bth_storage_root(storage);
 
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
-        return bth_fail_argument(error, "%llu bytes at %llu of a storage of %llu are asked for",
+        return bth_fail_argument(error, "%llu bytes at %llu are requested, the storage has %llu",
                                  (ull)nbytes, (ull)offset, (ull)storage->nbytes);
     offset += storage->root ? storage->root_offset : 0;
     if (nbytes == 0 || storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0)
@@ -207,7 +205,7 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
     return bth_error_in_storage(checkpoint, root, error);
 }
 
-/* Lets save/, which knows nothing of load/, read storages of a checkpoint. */
+/* Through this hook save/ reads storages of a checkpoint without including load/. */
 static int storage_read_hook(const berth_storage *storage, void *buffer, size_t nbytes,
                              uint64_t offset, berth_error *error)
 {
@@ -259,16 +257,16 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 {
     BTH_ERROR_BEGIN(error);
     if (!stats)
-        return bth_fail_argument(error, "there is no pointer for the statistics");
+        return bth_fail_argument(error, "the pointer for the statistics is NULL");
     *stats =
-        (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .place = "cpu"};
+        (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .device = "cpu"};
     if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     const berth_storage *root = bth_storage_root(storage);
     const bth_stored *stored = &checkpoint->storages.stored[root->index];
     const bth_device_handle *device = bth_storage_get_target(checkpoint, root).range.device;
     bth_checkpoint_lock(checkpoint);
-    stats->place = device ? bth_device_name(device) : "cpu";
+    stats->device = device ? bth_device_name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
     stats->moved_nbytes = stored->moved_nbytes;

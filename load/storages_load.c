@@ -6,7 +6,7 @@
 #include "io/clock.h"
 #include "io/free_memory.h"
 
-/* For less, free memory is not measured. */
+/* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
 
 typedef unsigned long long ull;
@@ -20,14 +20,14 @@ struct range_list {
 };
 
 /*
- * One of the two phases of a load. The first claims what no other thread has, loads or waits for.
- * The second waits until other threads are done with the rest, and then claims what is left at
- * once: where they failed, it is this thread's turn. Nothing is published before both are done: all
- * or nothing.
+ * One of the two phases of a load. The first phase claims and loads all storages that no other
+ * thread loads or waits for. The second phase waits until the other threads have finished. If they
+ * failed, it claims and loads the storages that are still missing, all at once. Storages are
+ * published when both phases have succeeded: all or none.
  *
- * A thread that waits keeps the claims of its first phase, but no two threads can wait for each
- * other: a first phase leaves only what an earlier thread has claimed or waits for. So threads wait
- * for earlier ones only; and a second phase does not wait once it has claimed.
+ * While a thread waits it keeps the claims of its first phase. Still no two threads wait for each
+ * other. A first phase leaves only storages that an earlier thread has claimed or waits for, so a
+ * thread waits only for earlier threads. A second phase never waits after it has claimed.
  */
 struct phase {
     berth_checkpoint *checkpoint;
@@ -38,7 +38,7 @@ struct phase {
     struct range_list device;   /* and to devices */
     const berth_storage **rest; /* left to the second phase */
     size_t n_rest;
-    bool with_crc32;    /* CRCs are compared, and not known of all */
+    bool with_crc32;    /* CRCs are compared, and some are not known yet */
     const uint8_t *map; /* the file's first byte, if any range is mapped */
     bth_kept_region *region;
     bth_device_memory_list *device_memory;
@@ -54,7 +54,7 @@ static bth_stored *storage_stored(const berth_checkpoint *checkpoint, const bert
     return &checkpoint->storages.stored[root->index];
 }
 
-/* NULL: it goes to the host. Under the lock. */
+/* NULL: it is loaded to the host. Under the lock. */
 static bth_storage_target *storage_device_target(const berth_checkpoint *checkpoint,
                                                  const berth_storage *root)
 {
@@ -63,7 +63,7 @@ static bth_storage_target *storage_device_target(const berth_checkpoint *checkpo
     return targets && targets[root->index].range.device ? &targets[root->index] : NULL;
 }
 
-/* NULL: the caller wants none. */
+/* NULL: the caller requested none. */
 static berth_stats *phase_stats(const struct phase *phase)
 {
     return phase->request->params ? phase->request->params->stats : NULL;
@@ -74,9 +74,9 @@ static bool request_checks_crc32(const bth_load_request *request)
     return request->config->load_check >= BTH_CHECK_DATA;
 }
 
-/* ---- with the lock held: choices ---- */
+/* ---- under the lock: choices ---- */
 
-/* The choice and the map, if it is mapped: whether that is possible may be known only now. */
+/* Chooses, and maps the file if that is chosen. If mapping fails, chooses again. */
 static int phase_choose(struct phase *phase, const berth_storage *root, bth_choice *choice,
                         berth_error *error)
 {
@@ -95,7 +95,7 @@ static int phase_choose(struct phase *phase, const berth_storage *root, bth_choi
     return 0;
 }
 
-/* ---- with the lock held: claims ---- */
+/* ---- under the lock: claims ---- */
 
 static bool storage_is_loaded(const berth_checkpoint *checkpoint, const berth_storage *root)
 {
@@ -104,7 +104,7 @@ static bool storage_is_loaded(const berth_checkpoint *checkpoint, const berth_st
     return atomic_load(&storage_stored(checkpoint, root)->memory) || (target && target->is_there);
 }
 
-/* Whether it is left to other threads, which load it or waited first. */
+/* Whether other threads load it, or waited for it first. */
 static bool phase_leaves(const struct phase *phase, const berth_storage *root)
 {
     const bth_stored *stored = storage_stored(phase->checkpoint, root);
@@ -117,11 +117,11 @@ static bool phase_wants(const struct phase *phase, const berth_storage *root)
     return !storage_is_loaded(phase->checkpoint, root) && !phase_leaves(phase, root);
 }
 
-/* Fills the conditions of the choice. */
+/* Sets the conditions of the choice. */
 static void phase_measure(struct phase *phase, const berth_storage *const *roots, size_t n)
 {
     bth_access *access = &phase->checkpoint->source.access;
-    uint64_t begin = UINT64_MAX, end = 0, asked_nbytes = 0;
+    uint64_t begin = UINT64_MAX, end = 0, requested_nbytes = 0;
 
     bth_access_describe(access, &phase->conditions);
     phase->conditions.at_once = phase->request->at_once;
@@ -130,11 +130,11 @@ static void phase_measure(struct phase *phase, const berth_storage *const *roots
     for (size_t i = 0; i < n; i++) {
         if (!phase_wants(phase, roots[i]) || roots[i]->nbytes == 0)
             continue;
-        asked_nbytes += roots[i]->nbytes;
+        requested_nbytes += roots[i]->nbytes;
         begin = roots[i]->offset < begin ? roots[i]->offset : begin;
         end = roots[i]->offset + roots[i]->nbytes;
     }
-    bth_access_measure(access, &phase->conditions, begin, end, asked_nbytes);
+    bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
 }
 
 static void storage_publish(bth_stored *stored, const char *method, const char *reason,
@@ -154,7 +154,7 @@ static bool phase_wants_crc32(struct phase *phase, const bth_stored *stored)
     return wants;
 }
 
-/* T5: on a device it is aligned, but its elements may not be aligned in the file. */
+/* T5: its address on the device is aligned; in the file its elements may not be. */
 static void phase_claim_for_device(struct phase *phase, const berth_storage *root,
                                    bth_storage_target *target)
 {
@@ -177,7 +177,7 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
     range.shift = (uint8_t)(stored->unit > 1 ? root->offset % stored->unit : 0);
     if (range.shift > 0)
         range.choice = (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    /* Z10: also if it was summed before: it is read once more, and may be different by now. */
+    /* Z10: sums it even if it was summed before: the file may have changed since. */
     if (request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_ABSENT)
         phase->with_crc32 = true;
     phase->device.ranges[phase->device.n++] = range;
@@ -210,12 +210,12 @@ static int phase_claim_for_host(struct phase *phase, const berth_storage *root, 
     return 0;
 }
 
-/* Claims the storage, leaves it to the second phase, or does nothing: it is loaded. */
+/* Claims the storage, or leaves it to the second phase. Does nothing if it is loaded. */
 static int phase_claim_one(struct phase *phase, const berth_storage *root, berth_error *error)
 {
     bth_storage_target *target = storage_device_target(phase->checkpoint, root);
 
-    if (target && !phase->request->at_once) /* also if it was loaded */
+    if (target && !phase->request->at_once) /* even if it is loaded */
         return bth_fail_argument(
             error,
             "it is on %s, where the host cannot follow an address: "
@@ -253,8 +253,8 @@ static void phase_set_waiting(const struct phase *phase, int change)
 }
 
 /* Waits until no other thread loads any of them. */
-static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *const *roots,
-                            size_t n)
+static void storages_wait_for_others(berth_checkpoint *checkpoint,
+                                     const berth_storage *const *roots, size_t n)
 {
     for (size_t i = 0; i < n;) {
         if (!storage_stored(checkpoint, roots[i])->is_loading) {
@@ -262,11 +262,11 @@ static void wait_for_others(berth_checkpoint *checkpoint, const berth_storage *c
             continue;
         }
         (void)pthread_cond_wait(&checkpoint->storages.finished, &checkpoint->lock.mutex);
-        i = 0; /* it was unlocked meanwhile */
+        i = 0; /* again from the start: the wait released the lock */
     }
 }
 
-/* Returns NULL, or the storage whose claim failed: then nothing is claimed. */
+/* Returns NULL, or the storage whose claim failed; after a failure nothing is claimed. */
 static const berth_storage *phase_claim_all(struct phase *phase, const berth_storage *const *roots,
                                             size_t n, berth_error *error)
 {
@@ -280,7 +280,7 @@ static const berth_storage *phase_claim_all(struct phase *phase, const berth_sto
     return failed;
 }
 
-/* Fills the phase's ranges. They are this thread's, until they are published. */
+/* Fills the phase's ranges. They belong to this thread until they are published. */
 static int phase_claim(struct phase *phase, const berth_storage *const *roots, size_t n,
                        berth_error *error)
 {
@@ -288,7 +288,7 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
 
     bth_checkpoint_lock(checkpoint);
     if (phase->is_second)
-        wait_for_others(checkpoint, roots, n);
+        storages_wait_for_others(checkpoint, roots, n);
     phase_measure(phase, roots, n);
     if (request_checks_crc32(phase->request))
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
@@ -302,9 +302,9 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
 /* ---- without the lock: memory, and the transfers ---- */
 
 /*
- * Before anything is read: the error is about the first storage that does not fit. X15: refuses
- * only what exceeds all memory that could be reclaimed. The allocation itself cannot decide: Linux
- * grants it, and kills the process that then fills it.
+ * Called before anything is read. The error names the first storage that does not fit. X15: refuses
+ * only if even reclaiming all possible memory is not enough. The allocation itself proves nothing:
+ * Linux grants it, and kills the process when it fills the memory.
  */
 static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_error *error)
 {
@@ -322,7 +322,7 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
         i++;
     const berth_storage *storage = range_storage(&host->ranges[i]);
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
-                   "there is no memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
+                   "not enough memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
                    (ull)(nbytes - free_nbytes));
     return bth_error_in_storage(phase->checkpoint, storage, error);
 }
@@ -402,12 +402,13 @@ static int phase_run(struct phase *phase, berth_error *error)
     device.transfer.earlier_nbytes = host.requests.nbytes;
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
-    if (phase_stats(phase))
-        phase_stats(phase)->transfer_seconds += bth_seconds() - begin_seconds;
+    berth_stats *stats = phase_stats(phase);
+    if (stats)
+        stats->transfer_seconds += bth_seconds() - begin_seconds;
     return error->code;
 }
 
-/* ---- with the lock held again: claims are published or dropped ---- */
+/* ---- under the lock again: claims are published or dropped ---- */
 
 static void phase_publish(const struct phase *phase, const bth_range *range)
 {
@@ -424,7 +425,7 @@ static void phase_publish(const struct phase *phase, const bth_range *range)
         return;
     bth_storage_target *target = &phase->checkpoint->storages.targets[index];
     target->range = range->target;
-    target->range.ready = NULL; /* the caller may have destroyed it */
+    target->range.ready = NULL; /* the caller may destroy it now */
     target->is_there = true;
 }
 
@@ -435,7 +436,7 @@ void bth_kept_region_free(bth_kept_region *kept)
     bth_release(kept);
 }
 
-/* Memory belongs to the checkpoint from now on, or is freed. */
+/* The checkpoint owns the memory from now on; after a failure it is freed. */
 static void phase_finish_memory(struct phase *phase, bool is_good)
 {
     bth_storages *storages = &phase->checkpoint->storages;
@@ -463,7 +464,7 @@ static void phase_finish(struct phase *phase, bool is_good)
 {
     phase_set_loading(phase, false);
     phase_set_waiting(phase, -1);
-    phase_finish_memory(phase, is_good); /* first: checkpoint_lock.c looks for it in a child */
+    phase_finish_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
     for (size_t i = 0; i < phase->host.n && is_good; i++)
         phase_publish(phase, &phase->host.ranges[i]);
     for (size_t i = 0; i < phase->device.n && is_good; i++)

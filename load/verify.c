@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Verification. One checksum scan reads every byte of the file: it sums the data, and checks the
- * headers and descriptors in between. What it could not see, or what did not agree, is then read
- * again by the functions that make the exact message.
+ * headers and descriptors in between. Records that it could not check, or that differ, are read
+ * again by functions that give the exact message.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ static bool verify_goes_on(const verification *v, const berth_error *error)
     return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->request->scan, error);
 }
 
-/* ---- what is scanned ---- */
+/* ---- the records to scan ---- */
 
 /* Z7: a computed offset lies within the range that the directory leaves for the entry. */
 static bool verify_offset_fits(const bth_zip_entry *entry, uint64_t offset)
@@ -57,10 +58,11 @@ static bool verify_offset_fits(const bth_zip_entry *entry, uint64_t offset)
 /* The storage of an entry, or NULL. */
 static const berth_storage *verify_storage(const verification *v, const bth_zip_entry *entry)
 {
+    assert(v->container);
     return v->storages[entry - v->container->directory.entries];
 }
 
-/* The offset of an entry's data by the layout; 0: the layout does not have it, or is not used. */
+/* The offset of an entry's data by the layout; 0: it has no layout entry, or no layout is used. */
 static uint64_t verify_computed_offset(const verification *v, const bth_zip_entry *entry)
 {
     const berth_storage *storage = verify_storage(v, entry);
@@ -76,7 +78,7 @@ static uint64_t verify_computed_offset(const verification *v, const bth_zip_entr
     return 0;
 }
 
-/* Whether its bytes are read, and summed, only when they are needed. */
+/* Whether a later load reads its bytes and sums them. */
 static bool verify_is_later(const verification *v, const berth_storage *storage)
 {
     return v->request->only_mapped && storage &&
@@ -84,8 +86,8 @@ static bool verify_is_later(const verification *v, const berth_storage *storage)
 }
 
 /*
- * Sets the offset of an entry's data. A stored entry is scanned at its known or computed offset; of
- * any other entry the header is read first.
+ * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed,
+ * the scan checks it. Else the header is read first.
  */
 static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
 {
@@ -112,7 +114,7 @@ static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-/* T1: a record that is longer than its storage is summed as a whole, in this scan. */
+/* T1: if a record is longer than its storage, this scan sums the whole record. */
 static int verify_prepare(verification *v, size_t i, berth_error *error)
 {
     const bth_zip_entry *entry = verify_entry(v, i);
@@ -152,7 +154,7 @@ static int scan_record_compare(const void *a, const void *b)
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-/* The legacy format has no CRCs: the scan shows that all its bytes can be read. */
+/* The legacy format has no CRCs: the scan proves only that all bytes can be read. */
 static void verify_prepare_legacy(verification *v)
 {
     v->n_records = 0;
@@ -213,7 +215,7 @@ static int verify_check_headers(verification *v, size_t i, berth_error *bad)
     return 0;
 }
 
-/* A failed request may have been for other records too: reads this record alone. */
+/* The failed request may have had several records: reads only this one. */
 static int verify_read_again(const verification *v, bth_scan_record *record, berth_error *bad)
 {
     bth_scan alone = {0};
@@ -236,15 +238,14 @@ static int verify_check_crc32(verification *v, size_t i, bool *present, berth_er
 
     if (entry->method == 0)
         return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
-    /* Deflated records are few and small: they are read one after the other. */
+    /* Deflated records are few and small: they are not read in parallel. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     (void)bth_container_bytes(entry, &v->cache, &bytes, &owned, bad);
     bth_release(owned);
     return bad->code;
 }
 
-/* This record is not where the layout puts it, nor are those behind it: the CRCs are of other
- * bytes. */
+/* This record and those after it are not at their computed offsets: their CRCs say nothing. */
 static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
     if (bth_layout_check(&v->checkpoint->contents, error) == 0)
@@ -293,7 +294,7 @@ static int verify_finish(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-/* If all records are good: their offsets, and that there are no others (Z7). */
+/* After all records are good: checks their offsets, and that there are no other records (Z7). */
 static int verify_finish_zip(verification *v, berth_error *error)
 {
     for (size_t i = 0; i < v->n_records; i++)
@@ -329,6 +330,7 @@ static int verify_everything(verification *v, berth_error *error)
 
 static int verify_run(verification *v, berth_error *error)
 {
+    assert(v->container || v->checkpoint);
     v->n_records = v->container
                        ? v->container->directory.n_entries + v->container->directory.n_folders
                        : v->checkpoint->storages.n;
@@ -342,7 +344,8 @@ static int verify_run(verification *v, berth_error *error)
         *error = v->first;
         if (v->first_storage)
             (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
-    } else if (error->code == 0) /* what could be read only the second time: the disk is failing */
+    } else if (error->code ==
+               0) /* bytes that only the second read could get: the disk is failing */
         *error = v->request->scan.unread;
     bth_head_cache_free(&v->cache);
     bth_release(v->storages);

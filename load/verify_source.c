@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The public side of verification: a source is opened, verified and closed. */
+/* berth_verify: opens a source, verifies it, closes it. */
 #include "config/error.h"
 #include "load/checkpoint.h"
 
 /*
- * Everything but what the scan sees is the business of open. A file that it refuses is opened
- * again to look at all headers: they may show something wrong in an earlier record.
+ * Opening checks everything that the scan does not check. If it refuses the file, opens it again
+ * with all headers checked: they may show an error in an earlier record.
  */
-static int open_to_verify(const berth_source *source, struct berth_config *config,
-                          const berth_params *params, berth_stats *first,
-                          berth_checkpoint **checkpoint, berth_error *error)
+static int verify_open(const berth_source *source, struct berth_config *config,
+                       const berth_params *params, berth_stats *first,
+                       berth_checkpoint **checkpoint, berth_error *error)
 {
     config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
-    config->load_prefetch = BTH_PREFETCH_OFF; /* all is read anyway */
+    config->load_prefetch = BTH_PREFETCH_OFF; /* the scan reads all bytes anyway */
     if (bth_checkpoint_open(source, config, params, checkpoint, error) == 0 || config->debug ||
         (!bth_verify_is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;
@@ -23,8 +23,8 @@ static int open_to_verify(const berth_source *source, struct berth_config *confi
     return bth_checkpoint_open(source, config, params, checkpoint, error);
 }
 
-/* What opening it for the first time took, if it was opened twice. */
-static void add_stats(const berth_params *params, const berth_stats *first)
+/* Adds the statistics of the first opening, if the file was opened twice. */
+static void verify_add_first_stats(const berth_params *params, const berth_stats *first)
 {
     if (!params || !params->stats)
         return;
@@ -48,8 +48,8 @@ int berth_verify(const berth_source *source, const berth_params *params,
     if (verdict)
         *verdict = request.verdict;
     if (bth_config_resolve(params, &config, error) < 0 ||
-        open_to_verify(source, &config, params, &first, &checkpoint, error) < 0) {
-        add_stats(params, &first);
+        verify_open(source, &config, params, &first, &checkpoint, error) < 0) {
+        verify_add_first_stats(params, &first);
         return error->code;
     }
     request.scan.goes_on = !checkpoint->contents.is_legacy;
@@ -59,13 +59,13 @@ int berth_verify(const berth_source *source, const berth_params *params,
         *verdict = request.verdict;
     bth_checkpoint_stats(checkpoint, params);
     if (params && params->stats)
-        params->stats->asked_nbytes =
-            checkpoint->source.reader.nbytes; /* open's reads come on top */
+        params->stats->requested_nbytes =
+            checkpoint->source.reader.nbytes; /* without the reads of opening */
     if (params && params->stats && request.scan.method) {
         params->stats->method = request.scan.method;
         params->stats->reason = request.scan.reason;
     }
-    add_stats(params, &first);
+    verify_add_first_stats(params, &first);
     berth_close(checkpoint);
     return error->code;
 }

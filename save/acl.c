@@ -120,7 +120,7 @@ static rights acl_sum_up(const bth_acl *acl)
     return sum;
 }
 
-/* An owner can always take these rights, and the new owner wrote the file. */
+/* An owner can always change the mode, and the new owner wrote the file. */
 static unsigned acl_owner_rights(const rights *old, const bth_acl_change *change)
 {
     return change->owner ? old->user | READ_AND_WRITE : old->user;

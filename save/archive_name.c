@@ -26,19 +26,19 @@ int bth_check_name(const char *what, const char *name, berth_error *error)
         return bth_fail_argument(error, "the %s: %s", what, bad.message);
     const char *slash = strrchr(name, '/');
     if (slash && !slash[1])
-        return bth_fail_argument(error, "the %s: a folder's name: '%s'", what, name);
+        return bth_fail_argument(error, "the %s: it ends with a slash: '%s'", what, name);
     return 0;
 }
 
 int bth_check_archive_name(const char *name, berth_error *error)
 {
     if (bth_check_name("archive name", name, error) == 0 && strchr(name, '/'))
-        bth_fail_argument(error, "the archive name: a name with a slash: '%s'", name);
+        bth_fail_argument(error, "the archive name: it contains a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
         bth_fail_argument(
             error,
             "the archive name: it has %zu bytes, and PyTorch opens no file whose archive "
-            "name has more than %d: give a shorter one",
+            "name has more than %d: choose a shorter one",
             strlen(name), KEPT_NBYTES - 1);
     return error->code;
 }
@@ -49,7 +49,7 @@ int bth_check_full_name(const char *full_name, const char *name, berth_error *er
         return 0;
     return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
                     "with the archive's the name has %zu bytes, of which PyTorch keeps %d; they "
-                    "end within a character, and it opens no such file: give a shorter one",
+                    "end within a character, and it opens no such file: choose a shorter one",
                     strlen(full_name), KEPT_NBYTES);
 }
 

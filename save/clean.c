@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Temporaries of killed saves in a folder (X5): reported, and removed if nobody can be writing. */
+/* Temporaries of killed saves in a folder (X5): reports them, and removes those of dead saves. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>

@@ -29,12 +29,12 @@ void bth_commit_abort(bth_commit *commit)
 }
 
 /*
- * Reserves all disk space now, so that a full disk is known before a byte is written. Where the
- * file system cannot do that, it compares the free space, which is no promise; posix_fallocate
- * would write zeros there.
+ * Reserves all disk space now, so that a full disk is an error before a byte is written. If the
+ * file system cannot do that, compares the free space, which is no guarantee; posix_fallocate would
+ * write zeros there.
  *
- * On tmpfs this makes every page, most of a save (0.11 of 0.17 s for 512 MiB). Writes that make
- * the pages take as long (0.18 s), maps that two threads fill twice as long.
+ * On tmpfs this makes every page, which is most of the time of a save (0.11 of 0.17 s for 512 MiB).
+ * Writes that make the pages need as long (0.18 s), maps that two threads fill twice as long.
  */
 static int commit_reserve(const bth_commit *commit, berth_error *error)
 {
@@ -59,7 +59,7 @@ static int commit_reserve(const bth_commit *commit, berth_error *error)
         return bth_fail_no_space(
             error, failure, NULL, BERTH_NO_OFFSET,
             bth_missing_nbytes(bth_output_file_room(commit->fd), commit->nbytes, 0));
-    return bth_fail_system(error, failure, "no room can be taken");
+    return bth_fail_system(error, failure, "its disk space cannot be reserved");
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
@@ -75,7 +75,7 @@ static int commit_create(bth_commit *commit, berth_error *error)
     return commit_reserve(commit, error);
 }
 
-/* X4: a file without a name cannot be replaced by another. It is written itself. */
+/* X4: a file without a name cannot be replaced. It is written in place. */
 static int commit_in_place(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;
@@ -165,7 +165,7 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
     return error->code;
 }
 
-static bool is_as_copied(const struct stat *copied, const struct stat *now)
+static bool commit_is_as_copied(const struct stat *copied, const struct stat *now)
 {
     return copied->st_ino == now->st_ino && copied->st_dev == now->st_dev &&
            copied->st_ctim.tv_sec == now->st_ctim.tv_sec &&
@@ -187,7 +187,7 @@ static int commit_copy_metadata(bth_commit *commit, berth_error *error)
             return 0;
         return bth_fail_system(error, errno, "cannot be examined");
     }
-    if (is_as_copied(&commit->copied, &now))
+    if (commit_is_as_copied(&commit->copied, &now))
         return 0;
     if (bth_target_file_check(target, &now, error) < 0)
         return error->code;

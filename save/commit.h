@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The promise of a save to a path: the path holds the old file or the whole new one, whatever
- * happens. A temporary file in the target's folder takes all its room at once, is synced and
- * renamed over the target; then the folder is synced.
+ * happens. A temporary file in the target's folder reserves all its disk space at once, is synced
+ * and renamed over the target; then the folder is synced.
  */
 #ifndef BTH_SAVE_COMMIT_H
 #define BTH_SAVE_COMMIT_H

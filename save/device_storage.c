@@ -23,7 +23,7 @@ static int device_storage_find(const char *location, uint64_t nbytes, bth_device
                                berth_error *error)
 {
     if (!location)
-        return bth_fail_argument(error, "a storage on a device without the device's name");
+        return bth_fail_argument(error, "a storage on a device: the device's name is NULL");
     if (bth_device_open(location, &memory->device, error) < 0)
         return error->code;
     memory->life = bth_device_life(memory->device);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Failures of a save: those of no record, and no-space errors, with the missing bytes (W1). */
+/* Errors of a save: those that name no record, and no-space errors with the missing bytes (W1). */
 #ifndef BTH_SAVE_FAILURE_H
 #define BTH_SAVE_FAILURE_H
 

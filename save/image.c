@@ -99,7 +99,7 @@ uint32_t bth_image_crc32(const bth_image *image, size_t i)
     return image->sums ? atomic_load(&image->sums[i].crc32) : 0;
 }
 
-static void render_header(const berth_plan *plan, bth_tile *tile, size_t i)
+static void image_render_header(const berth_plan *plan, bth_tile *tile, size_t i)
 {
     bth_range header = bth_plan_header(plan, i), share;
 
@@ -135,7 +135,7 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
     const uint8_t *bytes =
         bth_record_data_address(image->plan, i, begin - record->layout.data_offset);
     if (!bytes)
-        return record->swap_nbytes > 1 ? "save.byteorder is another one: swapped in a buffer"
+        return record->swap_nbytes > 1 ? "save.byteorder differs: swapped in a buffer"
                                        : "not in memory: read to a buffer";
     if (((uintptr_t)bytes & (constraints->memory_alignment - 1)) != 0)
         return "its memory is not aligned as its offset in the file: copied to a buffer";
@@ -209,8 +209,8 @@ static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, ui
 }
 
 /* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
-static int render_range(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
-                        uint64_t end, berth_error *error)
+static int image_render_range(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
+                              uint64_t end, berth_error *error)
 {
     uint64_t data_offset = image->plan->records[i].layout.data_offset;
     const uint8_t *from;
@@ -237,8 +237,8 @@ static int render_range(const bth_image *image, bth_tile *tile, size_t i, uint64
     return 0;
 }
 
-static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
-                        berth_error *error)
+static int image_render_share(bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
+                              berth_error *error)
 {
     uint64_t end = share->offset + share->nbytes;
     bth_range zero_copy = {.offset = end};
@@ -247,15 +247,15 @@ static int render_share(bth_image *image, bth_tile *tile, size_t i, const bth_ra
     if (!image->plan->records[i].device)
         image_set_why_copied(image, i, share,
                              image_add_zero_copy(image, tile, i, share, &zero_copy));
-    if (render_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
+    if (image_render_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
     if (zero_copy.nbytes > 0)
         image_sum(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
                   (size_t)zero_copy.nbytes);
-    return render_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
+    return image_render_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
 }
 
-/* A caller may know the CRC of a record: other bytes are not saved. */
+/* If the caller has set the record's CRC, refuses other bytes. */
 static int image_check_crc32(const bth_image *image, size_t i, berth_error *error)
 {
     const bth_plan_record *record = &image->plan->records[i];
@@ -288,8 +288,8 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
 }
 
 /* Renders the record's data. *completed: the tile has completed its CRC. */
-static int render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
-                       berth_error *error)
+static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
+                             berth_error *error)
 {
     bth_range data = bth_plan_data(image->plan, i), share;
 
@@ -300,7 +300,7 @@ static int render_data(bth_image *image, bth_tile *tile, size_t i, bool *complet
         memcpy(tile->bytes + (share.offset - tile->offset), image->id + at, (size_t)share.nbytes);
         return 0;
     }
-    if (render_share(image, tile, i, &share, error) < 0)
+    if (image_render_share(image, tile, i, &share, error) < 0)
         return error->code;
     if (image->sums)
         *completed = image_add_crc32(image, i, tile->crc32, share.nbytes, at);
@@ -329,7 +329,8 @@ void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
 }
 
 /* `completed`: the tile has just completed the record's CRC. */
-static void render_descriptor(const bth_image *image, bth_tile *tile, size_t i, bool completed)
+static void image_render_descriptor(const bth_image *image, bth_tile *tile, size_t i,
+                                    bool completed)
 {
     bth_range descriptor = bth_plan_descriptor(image->plan, i), share = {0};
 
@@ -342,17 +343,17 @@ static void render_descriptor(const bth_image *image, bth_tile *tile, size_t i, 
         tile->completed = i;
 }
 
-static int render_records(bth_image *image, bth_tile *tile, berth_error *error)
+static int image_render_records(bth_image *image, bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = image->plan;
     uint64_t end = tile->offset + tile->nbytes;
 
     for (size_t i = bth_plan_find(plan, tile->offset); bth_plan_begins_before(plan, i, end); i++) {
         bool completed = false;
-        render_header(plan, tile, i);
-        if (render_data(image, tile, i, &completed, error) < 0)
+        image_render_header(plan, tile, i);
+        if (image_render_data(image, tile, i, &completed, error) < 0)
             return error->code;
-        render_descriptor(image, tile, i, completed);
+        image_render_descriptor(image, tile, i, completed);
     }
     return 0;
 }
@@ -372,7 +373,7 @@ static size_t image_find_entry(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-static void render_directory(const bth_image *image, bth_tile *tile)
+static void image_render_directory(const bth_image *image, bth_tile *tile)
 {
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
@@ -395,10 +396,10 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
     tile->n_zero_copies = 0;
     tile->incomplete = BTH_NO_RECORD;
     tile->completed = BTH_NO_RECORD;
-    if (render_records(image, tile, error) < 0)
+    if (image_render_records(image, tile, error) < 0)
         return error->code;
     if (tile->offset + tile->nbytes > image->plan->directory_offset)
-        render_directory(image, tile);
+        image_render_directory(image, tile);
     return 0;
 }
 

@@ -15,7 +15,7 @@ struct berth_job {
     bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
     pthread_cond_t changed; /* one of the two events came */
     bool staged, done;
-    bool waited_for;   /* somebody knows the error */
+    bool waited_for;   /* a caller got the error */
     berth_error error; /* the thread's, until it is done */
 };
 
@@ -96,7 +96,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
 
 /* ---- from any thread ---- */
 
-/* X11: in a child of fork nothing more comes of a job, and callers there must not wait for it. */
+/* X11: a forked child has no thread for the job: its events never happen, and no call may wait. */
 static bool job_is_lost(const berth_job *job)
 {
     return !bth_lock_is_ours(&job->lock);

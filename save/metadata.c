@@ -33,7 +33,7 @@ typedef struct metadata {
 typedef bth_acl xattr_value; /* of any attribute. bytes NULL: there is none */
 
 /* Whether a file system or the kernel forbids it. Any other failure ends the save. */
-static bool is_forbidden(int system_errno)
+static bool metadata_is_forbidden(int system_errno)
 {
     return system_errno == EPERM || system_errno == EACCES || system_errno == EINVAL ||
            system_errno == EOPNOTSUPP || system_errno == ENOSYS;
@@ -74,7 +74,7 @@ static int xattr_write(int fd, const char *attribute, const xattr_value *value)
  * If a new file has no label, the system does not use labels, and the old one may be lost.
  * Otherwise another label could give others access.
  */
-static int copy_label(const metadata *m, const char *attribute, berth_error *error)
+static int metadata_copy_label(const metadata *m, const char *attribute, berth_error *error)
 {
     xattr_value old, present = {0};
     int failure = xattr_read(m->from, attribute, &old);
@@ -113,7 +113,7 @@ static bool attribute_is_of_bytes(const char *attribute)
     return strncmp(lower, USER_PREFIX "berth.", strlen(USER_PREFIX "berth.")) == 0;
 }
 
-static void copy_attribute(const metadata *m, const char *attribute)
+static void metadata_copy_attribute(const metadata *m, const char *attribute)
 {
     xattr_value old;
     int failure = xattr_read(m->from, attribute, &old);
@@ -127,7 +127,7 @@ static void copy_attribute(const metadata *m, const char *attribute)
 }
 
 /* Losing them gives nobody access, so the save goes on. */
-static int copy_attributes(const metadata *m, berth_error *error)
+static int metadata_copy_attributes(const metadata *m, berth_error *error)
 {
     char *names = bth_allocate(BTH_MAX_XATTR_NBYTES);
 
@@ -138,7 +138,7 @@ static int copy_attributes(const metadata *m, berth_error *error)
         bth_log("%s: attributes of users are not kept: %s", m->name, strerrordesc_np(errno));
     for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
         if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_of_bytes(at))
-            copy_attribute(m, at);
+            metadata_copy_attribute(m, at);
     bth_release(names);
     return 0;
 }
@@ -146,7 +146,7 @@ static int copy_attributes(const metadata *m, berth_error *error)
 /* ---- owner and group ---- */
 
 /* `present`: the new file's. */
-static int copy_id(metadata *m, bool is_group, long present, berth_error *error)
+static int metadata_copy_id(metadata *m, bool is_group, long present, berth_error *error)
 {
     uid_t user = is_group ? (uid_t)-1 : m->old.st_uid;
     gid_t group = is_group ? m->old.st_gid : (gid_t)-1;
@@ -156,7 +156,7 @@ static int copy_id(metadata *m, bool is_group, long present, berth_error *error)
 
     if (!outside && (present == old || bth_system.fchown(m->to, user, group) == 0))
         return 0;
-    if (!outside && !is_forbidden(errno))
+    if (!outside && !metadata_is_forbidden(errno))
         return bth_fail_system(error, errno, "its %s cannot be kept", what);
     *(is_group ? &m->change.group : &m->change.owner) = true;
     m->is_nameless |= outside;
@@ -167,20 +167,20 @@ static int copy_id(metadata *m, bool is_group, long present, berth_error *error)
 
 /* The group first, so that no other group can ever open the file. Until it has its mode, only its
  * owner can. */
-static int copy_owner(metadata *m, berth_error *error)
+static int metadata_copy_owner(metadata *m, berth_error *error)
 {
     struct stat status;
 
     if (bth_system.fstat(m->to, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
-    if (copy_id(m, true, (long)status.st_gid, error) == 0)
-        (void)copy_id(m, false, (long)status.st_uid, error);
+    if (metadata_copy_id(m, true, (long)status.st_gid, error) == 0)
+        (void)metadata_copy_id(m, false, (long)status.st_uid, error);
     return error->code;
 }
 
 /* ---- rights ---- */
 
-static int fail_lock_out(const metadata *m, berth_error *error)
+static int metadata_fail_lock_out(const metadata *m, berth_error *error)
 {
     return bth_fail_system(error, EPERM,
                            "cannot be replaced: it belongs to user %ld, who could not use the new "
@@ -189,7 +189,7 @@ static int fail_lock_out(const metadata *m, berth_error *error)
 }
 
 /* Some file systems refuse every chmod (CIFS, WSL, FUSE): an equal mode is not set again. */
-static int set_mode(const metadata *m, mode_t mode, berth_error *error)
+static int metadata_set_mode(const metadata *m, mode_t mode, berth_error *error)
 {
     struct stat status;
 
@@ -198,7 +198,7 @@ static int set_mode(const metadata *m, mode_t mode, berth_error *error)
     mode_t present = status.st_mode & 0777;
     if (present == mode || bth_system.fchmod(m->to, mode) == 0)
         return 0;
-    if (!is_forbidden(errno) || (present & ~mode) != 0)
+    if (!metadata_is_forbidden(errno) || (present & ~mode) != 0)
         return bth_fail_system(error, errno, "its mode cannot be kept");
     bth_log("%s: its mode becomes %03o: it cannot be set to %03o", m->name, (unsigned)present,
             (unsigned)mode);
@@ -206,41 +206,42 @@ static int set_mode(const metadata *m, mode_t mode, berth_error *error)
 }
 
 /* Sets the mode and removes an ACL that the folder gave to the new file. */
-static int set_mode_alone(const metadata *m, mode_t mode, berth_error *error)
+static int metadata_set_mode_alone(const metadata *m, mode_t mode, berth_error *error)
 {
     bool has_acl = bth_xattr_get(m->to, POSIX_ACL, NULL, 0) >= 0 ||
                    !(bth_xattr_is_absent(errno) || errno == ENOENT);
 
     if (has_acl && bth_xattr_remove(m->to, POSIX_ACL) < 0)
         mode &= (mode_t)~070; /* if it stays, these bits are its mask: no entry gives access */
-    return set_mode(m, mode, error);
+    return metadata_set_mode(m, mode, error);
 }
 
 /* For file systems without POSIX ACLs. */
-static int set_narrower_mode(const metadata *m, const bth_acl *old, berth_error *error)
+static int metadata_set_narrower_mode(const metadata *m, const bth_acl *old, berth_error *error)
 {
     mode_t mode;
 
     if (!bth_acl_narrow(old, &m->change, &mode))
-        return fail_lock_out(m, error);
+        return metadata_fail_lock_out(m, error);
     if (mode != (m->old.st_mode & 0777))
         bth_log("%s: its rights become narrower: mode %03o", m->name, (unsigned)mode);
-    return set_mode_alone(m, mode, error);
+    return metadata_set_mode_alone(m, mode, error);
 }
 
-static int set_acl(const metadata *m, const bth_acl *old, const bth_acl *wanted, berth_error *error)
+static int metadata_set_acl(const metadata *m, const bth_acl *old, const bth_acl *wanted,
+                            berth_error *error)
 {
     int failure = xattr_write(m->to, POSIX_ACL, wanted);
 
     if (failure == 0)
         return 0;
-    if (!is_forbidden(failure) && failure != ENOENT)
+    if (!metadata_is_forbidden(failure) && failure != ENOENT)
         return bth_fail_system(error, failure, "its ACL cannot be kept");
-    return set_narrower_mode(m, old, error);
+    return metadata_set_narrower_mode(m, old, error);
 }
 
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
-static int copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *error)
+static int metadata_copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *error)
 {
     size_t room = bth_acl_room(old->nbytes);
     uint8_t *bytes = bth_allocate(2 * room);
@@ -254,38 +255,38 @@ static int copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *er
         bth_acl_of_mode(m->old.st_mode & 0777, &was);
     }
     if (is_changed && (m->is_nameless || !bth_file_system_obeys_acls(m->to)))
-        (void)set_narrower_mode(m, &was, error);
+        (void)metadata_set_narrower_mode(m, &was, error);
     else if (is_changed) {
         made.bytes = bytes + room;
         bth_acl_pass_on(&was, &m->change, &made);
-        (void)set_acl(m, &was, &made, error);
+        (void)metadata_set_acl(m, &was, &made, error);
     } else if (old->bytes)
-        (void)set_acl(m, &was, old, error);
+        (void)metadata_set_acl(m, &was, old, error);
     else
-        (void)set_mode_alone(m, m->old.st_mode & 0777, error);
+        (void)metadata_set_mode_alone(m, m->old.st_mode & 0777, error);
     bth_release(bytes);
     return error->code;
 }
 
-/* Rights that are not known are not given: only the owner keeps access. */
-static int set_owner_only(const metadata *m, berth_error *error)
+/* If the old rights are not known, only the owner keeps access. */
+static int metadata_set_owner_only(const metadata *m, berth_error *error)
 {
     if (m->change.owner)
-        return fail_lock_out(m, error);
+        return metadata_fail_lock_out(m, error);
     bth_log("%s: only its owner keeps access: its ACL cannot be read or kept", m->name);
-    return set_mode_alone(m, m->old.st_mode & 0700, error);
+    return metadata_set_mode_alone(m, m->old.st_mode & 0700, error);
 }
 
 /* An NFS 4 ACL is kept as it is, or not at all. Every file there has one, mostly the same. */
-static int copy_nfs4_acl(const metadata *m, const char *attribute, const xattr_value *old,
-                         berth_error *error)
+static int metadata_copy_nfs4_acl(const metadata *m, const char *attribute, const xattr_value *old,
+                                  berth_error *error)
 {
     if (!m->change.owner && !m->change.group && xattr_write(m->to, attribute, old) == 0)
         return 0;
-    return set_owner_only(m, error);
+    return metadata_set_owner_only(m, error);
 }
 
-static int copy_rights(const metadata *m, berth_error *error)
+static int metadata_copy_rights(const metadata *m, berth_error *error)
 {
     xattr_value nfs4 = {0}, posix = {0};
     const char *attribute = NULL;
@@ -300,11 +301,11 @@ static int copy_rights(const metadata *m, berth_error *error)
     if (failure == ENOMEM)
         (void)bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
     else if (failure != 0 || (posix.bytes && !bth_acl_is_valid(posix.bytes, posix.nbytes)))
-        (void)set_owner_only(m, error);
+        (void)metadata_set_owner_only(m, error);
     else if (nfs4.bytes)
-        (void)copy_nfs4_acl(m, attribute, &nfs4, error);
+        (void)metadata_copy_nfs4_acl(m, attribute, &nfs4, error);
     else
-        (void)copy_posix_acl(m, &posix, error);
+        (void)metadata_copy_posix_acl(m, &posix, error);
     bth_release(nfs4.bytes);
     bth_release(posix.bytes);
     return error->code;
@@ -330,7 +331,7 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
     if ((m.from < 0 && errno != ENOENT) || (m.from >= 0 && bth_system.fstat(m.from, &m.old) < 0))
         (void)bth_fail_system(error, errno, "cannot be examined");
     else if (!S_ISREG(m.old.st_mode))
-        (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no regular file any more");
+        (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no longer a regular file");
     if (error->code != BERTH_OK) {
         bth_file_close(m.from);
         return error->code;
@@ -338,9 +339,10 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
     m.change.old_owner = m.old.st_uid;
     m.change.old_group = m.old.st_gid;
     for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++)
-        (void)copy_label(&m, labels[i], error);
-    if (error->code == BERTH_OK && copy_attributes(&m, error) == 0 && copy_owner(&m, error) == 0)
-        (void)copy_rights(&m, error);
+        (void)metadata_copy_label(&m, labels[i], error);
+    if (error->code == BERTH_OK && metadata_copy_attributes(&m, error) == 0 &&
+        metadata_copy_owner(&m, error) == 0)
+        (void)metadata_copy_rights(&m, error);
     bth_file_close(m.from);
     *copied = m.old;
     return error->code;

@@ -85,7 +85,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     if (!operation->plan)
         return error->code;
     operation->nbytes = operation->plan->nbytes;
-    stats->asked_nbytes = operation->plan->asked_nbytes;
+    stats->requested_nbytes = operation->plan->requested_nbytes;
     stats->device_nbytes = operation->plan->device_nbytes;
     stats->n_records = operation->plan->n_records;
     stats->n_storages = operation->plan->n_storages;
@@ -196,7 +196,7 @@ int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_
     const berth_target target = berth_to_path(path);
 
     operation_init(operation, params);
-    operation->nbytes = operation->stats.asked_nbytes = nbytes;
+    operation->nbytes = operation->stats.requested_nbytes = nbytes;
     if (operation_set_target(operation, &target, error) < 0 ||
         bth_config_resolve(params, &operation->config, error) < 0)
         return error->code;

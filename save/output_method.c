@@ -38,9 +38,9 @@ const char *bth_output_method_choose(const struct berth_config *config, int fd, 
     if (*is_direct)
         return "the file is larger than the memory that is free";
     if (config->save_durability == BTH_DURABILITY_NONE)
-        return "save.durability=none asks for no disk";
+        return "save.durability=none does not wait for a disk";
     if (system != BTH_ON_DISK)
         return "direct writes are not measured on this file system";
     *is_direct = true;
-    return "the file is to be on a disk";
+    return "the file goes to a disk";
 }

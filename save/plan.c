@@ -2,10 +2,11 @@
 #include "save/plan.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "config/error.h"
-#include "config/fnv.h"
 #include "config/memory.h"
+#include "format/hash.h"
 #include "save/failure.h"
 
 /* More records than any process can hold. Products with it do not wrap. */
@@ -131,7 +132,7 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->max_header_nbytes)
         plan->max_header_nbytes = longer;
-    plan->asked_nbytes += nbytes;
+    plan->requested_nbytes += nbytes;
     if (content->device)
         plan->device_nbytes += nbytes;
     plan->n_storages += strncmp(name, "data/", 5) == 0;
@@ -149,11 +150,15 @@ const char *bth_plan_name(const berth_plan *plan, size_t i)
     return bth_plan_full_name(plan, i) + plan->archive_nbytes + 1;
 }
 
-static uint64_t hash_name(const char *name)
+/* Z8: PyTorch finds records by their names in any case. */
+static int plan_fail_duplicate(const char *name, const char *other, berth_error *error)
 {
-    uint64_t hash = bth_fnv(BTH_FNV_BEGIN, name, strlen(name));
-
-    return hash ^ hash >> 32;
+    if (strcmp(name, other) == 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                        "two records have this name");
+    return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                    "its name differs from '%.100s' only in capital letters, which PyTorch ignores",
+                    other);
 }
 
 /* `slots`: an open hash table of indices plus one. */
@@ -162,11 +167,10 @@ static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t 
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const char *name = bth_plan_name(plan, i);
-        size_t at = (size_t)hash_name(name) & mask;
+        size_t at = bth_hash_any_case(0, name, strlen(name)) & mask;
         for (; slots[at]; at = (at + 1) & mask)
-            if (strcmp(name, bth_plan_name(plan, slots[at] - 1)) == 0)
-                return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                                "two records have this name"); /* Z8 */
+            if (strcasecmp(name, bth_plan_name(plan, slots[at] - 1)) == 0)
+                return plan_fail_duplicate(name, bth_plan_name(plan, slots[at] - 1), error);
         slots[at] = i + 1;
     }
     return 0;
@@ -206,7 +210,7 @@ static void plan_lay_out_directory(berth_plan *plan)
 int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
-        return bth_fail_argument(error, "no records");
+        return bth_fail_argument(error, "the plan has no records");
     if (plan_check_names(plan, error) < 0)
         return error->code;
     plan_lay_out_directory(plan);

@@ -51,11 +51,11 @@ struct berth_plan {
     uint64_t tail_offset; /* from here on every byte depends on the CRCs before */
     uint64_t directory_offset;
     uint64_t directory_nbytes;
-    uint64_t nbytes;          /* of the file */
-    uint64_t asked_nbytes;    /* of all records */
-    uint64_t device_nbytes;   /* of those that lie on devices */
-    size_t n_storages;        /* records named data/… */
-    size_t max_header_nbytes; /* of the longest header or directory entry */
+    uint64_t nbytes;           /* of the file */
+    uint64_t requested_nbytes; /* of all records */
+    uint64_t device_nbytes;    /* of those that lie on devices */
+    size_t n_storages;         /* records named data/… */
+    size_t max_header_nbytes;  /* of the longest header or directory entry */
     char alignment_text[8];
     struct bth_device_handle **devices; /* on which storages lie */
     uint8_t n_devices;

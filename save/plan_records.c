@@ -14,7 +14,7 @@
 #define NAME_PICKLE "data.pkl"
 #define NAME_ID ".data/serialization_id"
 
-static bool is_big(const struct berth_config *config)
+static bool config_is_big(const struct berth_config *config)
 {
     if (config->save_byteorder == BTH_BYTEORDER_NATIVE)
         return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
@@ -22,9 +22,9 @@ static bool is_big(const struct berth_config *config)
 }
 
 /* Whether save.byteorder differs from this machine's. */
-static bool is_foreign(const struct berth_config *config)
+static bool config_is_foreign(const struct berth_config *config)
 {
-    return is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    return config_is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
 static int plan_add_bytes(berth_plan *plan, const char *name, const void *bytes, size_t nbytes,
@@ -46,7 +46,7 @@ static int plan_add_head(berth_plan *plan, const struct berth_config *config, be
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
     plan_add_text(plan, ".format_version", "1", error);
     plan_add_text(plan, ".storage_alignment", plan->alignment_text, error);
-    plan_add_text(plan, "byteorder", is_big(config) ? "big" : "little", error);
+    plan_add_text(plan, "byteorder", config_is_big(config) ? "big" : "little", error);
     return error->code;
 }
 
@@ -73,7 +73,7 @@ static int plan_add_given(berth_plan *plan, const berth_new_record *record, bert
 
     if (record->nbytes > 0 && !record->data && !record->read)
         return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
-                        "neither data nor read is given");
+                        "neither data nor read is set");
     if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
         return error->code;
     return bth_plan_add(plan, record->name, record->nbytes, &content, error);
@@ -94,8 +94,8 @@ static bool record_read_text(const berth_new_record *record, char *text, size_t 
     return true;
 }
 
-/* Readers compute offsets from this record. If it differs from the layout, they take wrong bytes
- * for tensors. */
+/* Readers compute offsets from this record. If it differs from the layout, they read wrong bytes.
+ */
 static int plan_check_alignment(const berth_plan *plan, const berth_new_record *record,
                                 berth_error *error)
 {
@@ -136,18 +136,18 @@ static int content_check_records(const berth_content *content, const struct bert
         return bth_fail_argument(error, "unknown flags 0x%x",
                                  content->flags & ~BERTH_RECORDS_COMPLETE);
     if (!first || content->n_records == 0)
-        return bth_fail_argument(error, "no records");
+        return bth_fail_argument(error, "the content has no records");
     if (content->flags & BERTH_RECORDS_COMPLETE)
         return 0;
     if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
         return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
                         "the first record must be " NAME_PICKLE);
-    if (is_foreign(config))
+    if (config_is_foreign(config))
         return bth_fail_argument(
             error,
             "records are written as they are, their byte order cannot be changed to "
             "save.byteorder=%s",
-            is_big(config) ? "big" : "little");
+            config_is_big(config) ? "big" : "little");
     return 0;
 }
 
@@ -205,9 +205,10 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
         char name[32];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)
-            return bth_fail(error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
-                            "%llu bytes are no whole elements, their byte order cannot be changed",
-                            (unsigned long long)storage->nbytes);
+            return bth_fail(
+                error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
+                "%llu bytes are no whole number of elements: their byte order cannot be changed",
+                (unsigned long long)storage->nbytes);
         if (plan_find_device(plan, storage, &content.device, error) < 0)
             return bth_error_add_record(error, name);
         if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
@@ -219,7 +220,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
 static int plan_add_value(berth_plan *plan, const berth_value *value,
                           const struct berth_config *config, berth_error *error)
 {
-    bool foreign = is_foreign(config);
+    bool foreign = config_is_foreign(config);
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         plan_add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
@@ -239,9 +240,11 @@ static int content_check(const berth_content *content, const struct berth_config
         return content_check_records(content, config, error);
     if (content->kind != BERTH_CONTENT_VALUE)
         return bth_fail_argument(error, "invalid kind of content");
+    if (content->flags != 0)
+        return bth_fail_argument(error, "unknown flags 0x%x", content->flags);
     if (!content->value)
         return bth_fail_argument(
-            error, "the value is NULL: berth_tree_error tells whether making it failed");
+            error, "the value is NULL: berth_tree_error returns why, if making it failed");
     return berth_tree_error(bth_value_tree(content->value), error);
 }
 

@@ -57,7 +57,7 @@ static int record_read_cut(const berth_plan *plan, size_t i, uint8_t *out, size_
 }
 
 /* How many bytes to read next: whole elements, or a share of one. */
-static size_t next_nbytes(size_t nbytes, uint64_t at, size_t unit)
+static size_t record_next_nbytes(size_t nbytes, uint64_t at, size_t unit)
 {
     size_t rest = unit - (size_t)(at % unit);
 
@@ -90,7 +90,7 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
     if (unit <= 1)
         return record_read(plan, i, out, nbytes, at, error);
     while (nbytes > 0) {
-        size_t n = next_nbytes(nbytes, at, unit);
+        size_t n = record_next_nbytes(nbytes, at, unit);
         bool is_cut = n < unit;
         if ((is_cut ? record_read_cut : record_read)(plan, i, out, n, at, error) < 0)
             return error->code;

@@ -16,7 +16,7 @@
  * workers, 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
  */
 #define TILE_NBYTES BTH_WORKERS_CHUNK_NBYTES
-/* No smaller tiles to have more workers. */
+/* Tiles do not get smaller than this to allow more workers. */
 #define MIN_TILE_NBYTES ((uint64_t)256 * 1024)
 #define TILE_UNIT_NBYTES ((uint64_t)64 * 1024)
 /*
@@ -26,7 +26,7 @@
  */
 #define MEMORY_NBYTES ((uint64_t)56 * 1024 * 1024)
 #define MIN_MEMORY_NBYTES ((uint64_t)20 * 1024 * 1024)
-/* So many workers with whole tiles in large pages are faster than more workers without. */
+/* This many workers with whole tiles in large pages are faster than more workers without. */
 #define MIN_DIRECT_WORKERS 2
 
 static uint64_t settings_measure_memory(const berth_plan *plan)
@@ -86,7 +86,7 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 /* ---- how many workers, how large tiles ---- */
 
 /* What a worker needs beside its tile. */
-static uint64_t worker_overhead(const bth_run_state *run)
+static uint64_t run_worker_overhead(const bth_run_state *run)
 {
     return run->image.plan->max_header_nbytes + bth_deferred_worker_nbytes(run->block_nbytes);
 }
@@ -98,7 +98,7 @@ static bool run_bound_workers(bth_run_state *run, uint64_t memory_nbytes)
 
     if (run->block_nbytes == 1 || memory_nbytes < fixed)
         return false;
-    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + worker_overhead(run));
+    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + run_worker_overhead(run));
     if (n < MIN_DIRECT_WORKERS)
         return false;
     if (run->n_workers > n)
@@ -109,7 +109,7 @@ static bool run_bound_workers(bth_run_state *run, uint64_t memory_nbytes)
 /* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. */
 static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t overhead = worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
+    uint64_t overhead = run_worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
 
     if (memory_nbytes == 0 || run_bound_workers(run, memory_nbytes))
         return;
@@ -132,7 +132,7 @@ static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 /* From devices: a tile fits into a staging buffer. */
 static void run_bound_staging(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * worker_overhead(run);
+    uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_overhead(run);
     uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
 
     run->staging =
@@ -170,7 +170,7 @@ static void run_choose_sizes(bth_run_state *run)
  * From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from pages
  * of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them.
  */
-static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
+static uint64_t run_buffers_alignment(const bth_run_state *run, uint64_t nbytes)
 {
     uint64_t bound = run->settings->memory_nbytes;
 
@@ -182,7 +182,7 @@ static uint64_t buffers_alignment(const bth_run_state *run, uint64_t nbytes)
 
 static int run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
 {
-    uint64_t alignment = buffers_alignment(run, nbytes), all;
+    uint64_t alignment = run_buffers_alignment(run, nbytes), all;
 
     if (bth_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
         run->allocated = bth_allocate((size_t)all);

@@ -16,9 +16,9 @@
  * are copied from their tile. The worker that completes the CRC fills in the descriptor and writes
  * them. No byte of the file is read back or written twice, so the file needs no lock.
  *
- * Where an output takes any range, a block has one byte: then a descriptor is deferred by itself.
- * The block in which the tail begins waits for all CRCs. It is written with the tail, so that none
- * of the caller's data is read after the data part.
+ * If an output accepts any range, a block is one byte: then only the descriptor is deferred. The
+ * block in which the tail begins waits for all CRCs. It is written with the tail, so that no data
+ * of the caller are read after the data part.
  *
  * Each incomplete record goes on after a tile that a worker has claimed and not finished. Tiles are
  * claimed in order, so no two such records belong to one tile. A descriptor lies in one or two

@@ -61,7 +61,7 @@ static int snapshot_bound_memory(struct berth_config *config, const berth_plan *
 }
 
 /* Large pages are filled faster, and direct writes need no copy of them. */
-static void make_large(uint8_t *memory, size_t nbytes)
+static void snapshot_use_large_pages(uint8_t *memory, size_t nbytes)
 {
     uintptr_t mask = BTH_LARGE_PAGE_NBYTES - 1;
     size_t before_nbytes = (size_t)(-(uintptr_t)memory & mask);
@@ -84,7 +84,7 @@ int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
     snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
         return bth_fail_memory(error, nbytes);
-    make_large(snapshot->memory, (size_t)nbytes);
+    snapshot_use_large_pages(snapshot->memory, (size_t)nbytes);
     uintptr_t page = ((uintptr_t)snapshot->memory + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES;
     snapshot->bytes =
         (uint8_t *)snapshot->memory + (page - (uintptr_t)snapshot->memory) + before_nbytes;

@@ -18,7 +18,7 @@ bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, 
     return record->device && at % unit == 0 && nbytes % unit == 0;
 }
 
-/* The copy must come behind an event of the program's. */
+/* Makes the copy wait for an event of the program. */
 static int slot_wait_for_event(bth_slot_device *device, void *event, berth_error *error)
 {
     if (!event || event == device->awaited)

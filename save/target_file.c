@@ -80,7 +80,7 @@ static int target_read_link(const bth_target_file *target, char path[PATH_MAX], 
  * st_dev does not show it: on overlayfs, folder and file may be on two devices. Kernels before 5.8
  * do not report mounts; then the rename decides.
  */
-static bool is_mounted_over(const struct statx *folder, const struct statx *file)
+static bool target_is_mounted_over(const struct statx *folder, const struct statx *file)
 {
 #ifdef STATX_MNT_ID
     return (folder->stx_mask & file->stx_mask & STATX_MNT_ID) &&
@@ -106,7 +106,7 @@ bool bth_id_is_unmapped(unsigned id, bool is_group)
 }
 
 /* Whether the process may act as the owner of the file. */
-static bool has_fowner(const struct statx *file)
+static bool target_has_fowner(const struct statx *file)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
@@ -118,12 +118,12 @@ static bool has_fowner(const struct statx *file)
 }
 
 /* In a sticky folder only the owner of a file, or of the folder, may replace it. */
-static bool is_kept_by_sticky(const struct statx *folder, const struct statx *file)
+static bool target_is_kept_by_sticky(const struct statx *folder, const struct statx *file)
 {
     uid_t user = geteuid();
 
     return (folder->stx_mode & S_ISVTX) && file->stx_uid != user && folder->stx_uid != user &&
-           !has_fowner(file);
+           !target_has_fowner(file);
 }
 
 /* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
@@ -139,16 +139,16 @@ static int target_check_attributes(const struct statx *folder, const struct stat
         return bth_fail_system(error, EPERM, "its folder is immutable (chattr +i)");
     if (!file)
         return 0;
-    if (is_mounted_over(folder, file))
+    if (target_is_mounted_over(folder, file))
         return bth_fail_system(error, EBUSY, "cannot be replaced: it is a mount point");
     if (file->stx_attributes & STATX_ATTR_APPEND)
         return bth_fail_system(error, EPERM, "cannot be replaced: it is append-only (chattr +a)");
     if (file->stx_attributes & STATX_ATTR_IMMUTABLE)
         return bth_fail_system(error, EPERM, "cannot be replaced: it is immutable (chattr +i)");
-    if (is_kept_by_sticky(folder, file))
+    if (target_is_kept_by_sticky(folder, file))
         return bth_fail_system(error, EPERM,
-                               "cannot be replaced: its folder is sticky, and the file is "
-                               "another user's");
+                               "cannot be replaced: its folder is sticky, and the file "
+                               "belongs to another user");
     return 0;
 }
 
@@ -195,7 +195,7 @@ int bth_target_file_check(bth_target_file *target, const struct stat *status, be
 /* ---- descriptors as paths ---- */
 
 /* Links in /proc lead to open files; their text is not always a path ("/memfd:x (deleted)"). */
-static bool is_in_proc(int folder)
+static bool folder_is_in_proc(int folder)
 {
     struct statfs system;
 
@@ -203,7 +203,7 @@ static bool is_in_proc(int folder)
 }
 
 /* Whether a path leads to the open file. */
-static bool is_name_of(const char *path, const struct stat *open)
+static bool path_leads_to(const char *path, const struct stat *open)
 {
     struct stat named;
 
@@ -224,10 +224,10 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
         return bth_fail_system(error, errno, "cannot be examined");
     if (!S_ISREG(open.st_mode))
         return target_fail_irregular(open.st_mode, error);
-    if (is_name_of(path, &open))
+    if (path_leads_to(path, &open))
         return 0;
     if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
-        return bth_fail_system(error, EBUSY, "is open by a name that is another file's now");
+        return bth_fail_system(error, EBUSY, "is open under a name that another file has now");
     do
         fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
@@ -254,7 +254,8 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_err
         if (!S_ISLNK(status.st_mode))
             return bth_target_file_check(target, &status, error);
         if (target_read_link(target, path, error) < 0 ||
-            (is_in_proc(target->folder) && target_follow_descriptor(target, path, error) < 0))
+            (folder_is_in_proc(target->folder) &&
+             target_follow_descriptor(target, path, error) < 0))
             return error->code;
         if (target->nameless >= 0)
             return 0;

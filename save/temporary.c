@@ -97,8 +97,8 @@ bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
 }
 
 /*
- * Makes a claim that no other process can make. If a process died with its claim, the next number
- * is tried; with `is_old` also after one of an unknown process.
+ * Makes a claim that no other process can make. Tries the next number if the process of an earlier
+ * claim is dead; with `is_old` also if that process is unknown.
  */
 static bool temporary_make_claim(int fd, bool is_old)
 {
@@ -134,9 +134,9 @@ static bool temporary_is_same(int folder, const char *name, const bth_temporary_
 }
 
 /*
- * On a full disk there may be no room for the claim: cuts the file of a dead save. Nobody reads it,
- * and it has no other name. Its process died before its name was checked, so it cannot become the
- * target any more.
+ * A full disk may have no room for the claim: truncates the file of a dead save. Nobody reads it,
+ * and it has no other name. Its process was dead before its name was checked, so it can no longer
+ * become the target.
  */
 static bool temporary_make_room(int folder, const char *name, const bth_temporary_file *file)
 {
@@ -255,8 +255,8 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
 {
     uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
     char owner[BTH_TEMPORARY_OWNER_NBYTES];
-    bool has_owner = bth_temporary_owner_self(owner); /* before: a kill in between leaves what
-                                                    nobody knows */
+    bool has_owner = bth_temporary_owner_self(owner); /* first: a kill after the creation
+                                                    would leave it without owner */
     int created = temporary_open_slot(folder, hash, mode, name);
 
     if (created < 0 && errno == EEXIST)

@@ -77,7 +77,7 @@ static bool owner_read_start(const char *of, unsigned long long *start, bool *is
 }
 
 /* Whether /proc has this process's pids: it may belong to another pid namespace. */
-static bool is_own_proc(void)
+static bool owner_proc_is_ours(void)
 {
     char text[LINK_NBYTES];
 
@@ -164,7 +164,8 @@ static berth_temporary_state owner_find(long process, unsigned long long start)
     if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_TEMPORARY_DEAD;
     (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
-    if (is_own_proc() && owner_read_start(first, &now, &is_over) && (now != start || is_over))
+    if (owner_proc_is_ours() && owner_read_start(first, &now, &is_over) &&
+        (now != start || is_over))
         return BERTH_TEMPORARY_DEAD;
     return BERTH_TEMPORARY_ALIVE;
 }

@@ -8,7 +8,7 @@
 static const command benchmarks[] = {
     {"save", "save a checkpoint into the current folder, and remove it", run_bench_save},
     {"load", "load a checkpoint, cold or warm, or only open it", run_bench_load},
-    {"rows", "take rows of a table that is larger than the memory for it", run_bench_rows},
+    {"rows", "read rows of a table that is larger than the memory for it", run_bench_rows},
 };
 
 static const size_t n_benchmarks = sizeof benchmarks / sizeof benchmarks[0];

@@ -51,7 +51,7 @@ typedef struct bench_tensors {
     uint64_t nbytes;              /* of all */
     const char *device;           /* NULL: main memory */
     uintptr_t memory;             /* of all, on the device */
-    berth_checkpoint *checkpoint; /* what they are read from; NULL: they get random bytes */
+    berth_checkpoint *checkpoint; /* their source; NULL: they get random bytes */
 } bench_tensors;
 
 /* Each returns 0, or an exit code after printing why. bench_tensors_free is due in any case. */
@@ -74,24 +74,24 @@ int bench_tensors_save(bench_tensors *tensors, const char *path, const common *o
 
 enum { BENCH_MAX_PHASES = 6 };
 
-/* One run, and what it took. */
+/* One run: its time, memory and traffic. */
 typedef struct bench_run {
     const char *const *phases; /* their names, at most BENCH_MAX_PHASES, then NULL */
     double phase_seconds[BENCH_MAX_PHASES];
     double seconds;
     uint64_t nbytes;         /* of the tensors that it moves */
     uint64_t peak_nbytes;    /* of memory, above what was in use before */
-    uint64_t written_nbytes; /* what this process sent to disks */
-    uint64_t fetched_nbytes; /* what it got from disks */
+    uint64_t written_nbytes; /* that this process wrote to disks */
+    uint64_t fetched_nbytes; /* that it read from disks */
 } bench_run;
 
 void bench_run_begin(bench_run *run);
 void bench_run_end(bench_run *run);
 /* Sets phase i, and adds it to the run's seconds. */
 void bench_run_add(bench_run *run, int i, double seconds);
-/* What the system can still give, without swapping; UINT64_MAX: unknown. */
+/* Memory that is available without swapping; UINT64_MAX: unknown. */
 uint64_t available_nbytes(void);
-/* An object to which more can be added. */
+/* The run as an object; the caller adds more members. */
 json_t *bench_run_json(const bench_run *run);
 /* The same in lines. */
 void bench_run_print(const bench_run *run);
@@ -111,8 +111,8 @@ int bench_folder_remove(const bench_folder *folder);
 
 /* How much of a file is in the page cache. */
 typedef struct bench_cache {
-    bool is_cold;  /* what was asked for */
-    double before; /* the part that is there before the run, 0 to 1; -1: unknown */
+    bool is_cold;  /* set by the options */
+    double before; /* the cached part before the run, 0 to 1; -1: unknown */
 } bench_cache;
 
 /*

@@ -34,7 +34,7 @@ int bench_folder_remove(const bench_folder *folder)
     return 0;
 }
 
-static int evict(const char *path)
+static int file_evict(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
@@ -49,7 +49,7 @@ static int evict(const char *path)
 }
 
 /* Stops on a signal. */
-static int warm(const char *path)
+static int file_warm(const char *path)
 {
     enum { AT_ONCE = 4 << 20 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -73,7 +73,7 @@ static int warm(const char *path)
 }
 
 /* The part of a mapped range that is in the page cache; -1: unknown. */
-static double resident_pages(void *map, size_t nbytes, size_t page_nbytes)
+static double map_cached_part(void *map, size_t nbytes, size_t page_nbytes)
 {
     enum { AT_ONCE = 1 << 16 };
     static unsigned char present[AT_ONCE];
@@ -90,7 +90,7 @@ static double resident_pages(void *map, size_t nbytes, size_t page_nbytes)
 }
 
 /* The part of a file that is in the page cache, 0 to 1; -1: unknown. */
-static double measure_residency(const char *path)
+static double file_cached_part(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status;
@@ -102,7 +102,7 @@ static double measure_residency(const char *path)
         size_t nbytes = (size_t)status.st_size;
         void *map = mmap(NULL, nbytes, PROT_READ, MAP_SHARED, fd, 0);
         if (map != MAP_FAILED) {
-            part = resident_pages(map, nbytes, (size_t)sysconf(_SC_PAGESIZE));
+            part = map_cached_part(map, nbytes, (size_t)sysconf(_SC_PAGESIZE));
             munmap(map, nbytes);
         }
     }
@@ -113,9 +113,9 @@ static double measure_residency(const char *path)
 
 int bench_cache_set(bench_cache *cache, const char *path)
 {
-    int code = cache->is_cold ? evict(path) : warm(path);
+    int code = cache->is_cold ? file_evict(path) : file_warm(path);
 
-    cache->before = measure_residency(path);
+    cache->before = file_cached_part(path);
     return code;
 }
 

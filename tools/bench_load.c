@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench load: how fast a checkpoint becomes memory, or only opens. */
+/* berth bench load: the speed of loading a checkpoint, or only of opening it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static const struct argp_option own_options[] = {
 static const char *const load_phases[] = {"open", "names", "transfer", "touch", NULL};
 static const char *const open_phases[] = {"open", "names", "addresses", NULL};
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t bench_load_parse(int key, char *word, struct argp_state *state)
 {
     load_bench *bench = state->input;
 
@@ -61,7 +61,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 /* ---- running ---- */
 
-static int make_file(load_bench *bench)
+static int load_make_file(load_bench *bench)
 {
     bench_tensors tensors = {0};
     int code = bench_tensors_list(&tensors, bench->options.n_tensors, bench->options.nbytes);
@@ -75,7 +75,7 @@ static int make_file(load_bench *bench)
     return code;
 }
 
-/* Opens it, which takes long once in a process: not part of the load. */
+/* Opens the device before the load: the first opening in a process is slow. */
 static int open_device(const char *device)
 {
     uintptr_t nothing;
@@ -88,12 +88,12 @@ static int open_device(const char *device)
 static int load_once(load_bench *bench)
 {
     bench_run *run = &bench->run;
-    berth_params call;
+    berth_params params;
     progress bar;
 
-    progress_begin(&bar, "load", &bench->options.common, &call, NULL);
+    progress_begin(&bar, "load", &bench->options.common, &params, NULL);
     bench_run_begin(run);
-    int code = load_run(&bench->subject, &call, bench->only_open, &bench->loaded);
+    int code = load_run(&bench->subject, &params, bench->only_open, &bench->loaded);
     bench_run_end(run);
     progress_end(&bar);
     for (int i = 0; run->phases[i]; i++)
@@ -107,7 +107,7 @@ static int run_load(load_bench *bench)
     int code = open_device(bench->options.device);
 
     if (code == 0 && !bench->subject.path)
-        code = make_file(bench);
+        code = load_make_file(bench);
     if (code == 0)
         code = load_look_at(&bench->subject);
     bench->run.nbytes = bench->subject.nbytes;
@@ -124,7 +124,7 @@ static int run_load(load_bench *bench)
 
 /* ---- the report ---- */
 
-static void remark_residency(const load_bench *bench)
+static void load_report_page_cache(const load_bench *bench)
 {
     const char *path = bench->subject.path;
     double part = bench->cache.before;
@@ -134,14 +134,14 @@ static void remark_residency(const load_bench *bench)
     if (part < 0)
         fprintf(stderr, "berth: %s: how much of it was in the page cache is not known\n", path);
     else if (bench->cache.is_cold && !bench_cache_was_cold(&bench->cache))
-        fprintf(stderr, "berth: %s: it could not be evicted: %.0f %% stayed in the page cache\n",
-                path, part * 100);
+        fprintf(stderr, "berth: %s: cannot be evicted: %.0f %% stayed in the page cache\n", path,
+                part * 100);
     else if (!bench->cache.is_cold && part < 0.99)
         fprintf(stderr, "berth: %s: only %.0f %% of it were in the page cache\n", path, part * 100);
 }
 
-/* Else the statistics of opening are all there is. */
-static bool has_fetched(const load_result *result)
+/* If not, only opening has statistics. */
+static bool load_has_loaded(const load_result *result)
 {
     return result->fetch.n_storages > 0;
 }
@@ -152,7 +152,7 @@ static const char *device_of(const load_bench *bench)
 }
 
 /* One object, also with --stats. */
-static int print_report(const load_bench *bench)
+static int load_print_report(const load_bench *bench)
 {
     const load_result *loaded = &bench->loaded;
     json_t *report = bench_run_json(&bench->run);
@@ -176,11 +176,11 @@ static int print_report(const load_bench *bench)
                                       (json_int_t)bench->subject.pickle_nbytes));
     if (bench->options.common.stats)
         json_object_set_new(report, "stats",
-                            stats_json(has_fetched(loaded) ? &loaded->fetch : &loaded->open));
+                            stats_json(load_has_loaded(loaded) ? &loaded->fetch : &loaded->open));
     return print_json(report);
 }
 
-static int report_text(const load_bench *bench)
+static int load_report_text(const load_bench *bench)
 {
     const load_result *loaded = &bench->loaded;
     char size[32], peak[32];
@@ -199,12 +199,12 @@ static int report_text(const load_bench *bench)
         printf("parsing data.pkl, from memory: %.4f s, %.0f MB/s\n", bench->parse_seconds,
                (double)bench->subject.pickle_nbytes / bench->parse_seconds / 1e6);
     if (bench->options.common.stats)
-        print_stats(has_fetched(loaded) ? &loaded->fetch : &loaded->open);
+        print_stats(load_has_loaded(loaded) ? &loaded->fetch : &loaded->open);
     return finish_output(EXIT_YES);
 }
 
-/* What is in force: debug compares all headers, and that is what is measured then. */
-static void get_options(load_bench *bench)
+/* The options that apply: with debug=on, load.check is at least headers. */
+static void load_get_options(load_bench *bench)
 {
     int64_t debug = 0;
 
@@ -219,7 +219,7 @@ int run_bench_load(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        bench_load_parse,
         "[FILE]",
         "Load FILE, or a file of random bytes that is made for this, once; print how long each "
         "phase took. Where the file is mapped, the phase touch looks at every byte. Options that "
@@ -229,20 +229,20 @@ int run_bench_load(int argc, char **argv)
         NULL,
         NULL};
     load_bench bench = {.options = {.words = {.max = 1}}, .parse_seconds = -1};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
-    get_options(&bench);
+    load_get_options(&bench);
     bench.run.phases = bench.only_open ? open_phases : load_phases;
     bench.subject.path = bench.options.words.words[0];
     bench.subject.device = bench.options.device;
     /* From here on a signal only cancels: what was made is removed before this ends. */
-    progress_begin(&bar, "load", &bench.options.common, &call, NULL);
+    progress_begin(&bar, "load", &bench.options.common, &params, NULL);
     int code = run_load(&bench);
     if (code == EXIT_YES) {
-        remark_residency(&bench);
-        code = bench.options.common.json ? print_report(&bench) : report_text(&bench);
+        load_report_page_cache(&bench);
+        code = bench.options.common.json ? load_print_report(&bench) : load_report_text(&bench);
     }
     return signal_code(code);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What `berth bench load` measures: one load, by phases. */
+/* One load, measured by phases, for `berth bench load`. */
 #ifndef BERTH_TOOLS_BENCH_LOAD_H
 #define BERTH_TOOLS_BENCH_LOAD_H
 
@@ -11,14 +11,14 @@ typedef struct load_subject {
     const char *device; /* where its storages go; NULL: to main memory */
     uint64_t nbytes;    /* of its storages */
     uint64_t file_nbytes;
-    uint64_t pickle_nbytes; /* 0: it has no data.pkl, it is a stream */
+    uint64_t pickle_nbytes; /* 0: the legacy format, without data.pkl */
     size_t n_tensors;
     size_t n_storages;
 } load_subject;
 
 enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 
-/* One load: what is there until load_result_free, and what was measured. */
+/* One load: its objects, until load_result_free, and its figures. */
 typedef struct load_result {
     berth_checkpoint *checkpoint;
     struct load_piece *pieces; /* each tensor's storage */
@@ -38,7 +38,7 @@ int load_look_at(load_subject *subject);
  * Loads the file: open, names, bytes into memory, and a look at every byte if it is mapped. With
  * only_open: open, names, and the addresses of all tensors, if that needs no reading.
  */
-int load_run(const load_subject *subject, const berth_params *call, bool only_open,
+int load_run(const load_subject *subject, const berth_params *params, bool only_open,
              load_result *result);
 /* Frees what was loaded; the figures stay. */
 void load_result_free(load_result *result);

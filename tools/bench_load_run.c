@@ -47,14 +47,14 @@ int load_look_at(load_subject *subject)
 /* ---- phases ---- */
 
 /* In the file's order; those of one storage are neighbours. */
-static int compare_pieces(const void *left, const void *right)
+static int piece_compare(const void *left, const void *right)
 {
     const load_piece *a = left, *b = right;
 
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static int list_pieces(load_result *result, bool in_order)
+static int load_list_pieces(load_result *result, bool in_order)
 {
     size_t n = berth_tensor_count(result->checkpoint);
     berth_named_tensor named;
@@ -74,12 +74,12 @@ static int list_pieces(load_result *result, bool in_order)
         piece->nbytes = berth_storage_get_info(named.tensor->storage)->nbytes;
     }
     if (result->n_pieces && in_order)
-        qsort(result->pieces, result->n_pieces, sizeof *result->pieces, compare_pieces);
+        qsort(result->pieces, result->n_pieces, sizeof *result->pieces, piece_compare);
     return 0;
 }
 
-/* Gets a storage's address, and whether it is mapped; loads it if need be. */
-static int find_piece(load_result *result, load_piece *piece)
+/* Gets a storage's address, and whether it is mapped; loads it if necessary. */
+static int load_find_piece(load_result *result, load_piece *piece)
 {
     berth_storage_stats stats;
     berth_error error;
@@ -92,17 +92,17 @@ static int find_piece(load_result *result, load_piece *piece)
     return 0;
 }
 
-static int find_pieces(load_result *result)
+static int load_find_pieces(load_result *result)
 {
     int code = 0;
 
     for (size_t i = 0; i < result->n_pieces && code == 0; i++)
-        code = find_piece(result, &result->pieces[i]);
+        code = load_find_piece(result, &result->pieces[i]);
     return code;
 }
 
 /* Gets all addresses, and nothing else. */
-static int find_addresses(load_result *result)
+static int load_find_addresses(load_result *result)
 {
     berth_error error;
 
@@ -115,9 +115,9 @@ static int find_addresses(load_result *result)
     return 0;
 }
 
-static int fetch_pieces(load_result *result, const berth_params *call)
+static int load_all_pieces(load_result *result, const berth_params *params)
 {
-    berth_params own = *call;
+    berth_params own = *params;
     berth_error error;
 
     own.stats = &result->fetch;
@@ -127,16 +127,16 @@ static int fetch_pieces(load_result *result, const berth_params *call)
     return code;
 }
 
-static int send_to(const load_result *result, const char *device)
+static int load_choose_device(const load_result *result, const char *device)
 {
-    const berth_storage_rule rule = {.place = device};
+    const berth_storage_rule rule = {.device = device};
     berth_error error;
 
     return berth_choose(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
-/* Looks at every byte. Eight sums, so that memory is the limit, not addition. */
-static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
+/* Reads every byte. Eight sums, so that memory is the limit, not addition. */
+static uint64_t bytes_sum(const uint8_t *bytes, size_t nbytes)
 {
     uint64_t sums[8] = {0}, words[8];
 
@@ -150,25 +150,25 @@ static uint64_t sum_of(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-static int touch_piece(load_result *result, const load_piece *piece, const berth_params *call,
-                       uint64_t total)
+static int load_touch_piece(load_result *result, const load_piece *piece,
+                            const berth_params *params, uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
 
     for (uint64_t at = 0; at < piece->nbytes; at += AT_ONCE) {
         uint64_t left = piece->nbytes - at;
         size_t n = left < AT_ONCE ? (size_t)left : AT_ONCE;
-        result->sum += sum_of(piece->data + at, n);
+        result->sum += bytes_sum(piece->data + at, n);
         result->touched_nbytes += n;
-        if (call->progress(call->progress_context, result->touched_nbytes, total))
+        if (params->progress(params->progress_context, result->touched_nbytes, total))
             return EXIT_TROUBLE;
     }
     return 0;
 }
 
-/* Looks at each storage once, in the file's order. Asking for it here tells a prefetch
- * (load.prefetch) how far its consumer is. */
-static int touch_pieces(load_result *result, const berth_params *call, uint64_t total)
+/* Reads each storage once, in the file's order. Getting its address reports the progress to a
+ * prefetch (load.prefetch). */
+static int load_touch_pieces(load_result *result, const berth_params *params, uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
@@ -179,16 +179,16 @@ static int touch_pieces(load_result *result, const berth_params *call, uint64_t 
             continue;
         last = piece->storage;
         if (!piece->data)
-            code = find_piece(result, piece);
+            code = load_find_piece(result, piece);
         if (code == 0 && piece->is_mapped)
-            code = touch_piece(result, piece, call, total);
+            code = load_touch_piece(result, piece, params, total);
     }
     return code;
 }
 
 /* ---- all of it ---- */
 
-static double lap(double *since)
+static double seconds_since(double *since)
 {
     double time = seconds_now(), seconds = time - *since;
 
@@ -196,7 +196,7 @@ static double lap(double *since)
     return seconds;
 }
 
-static bool has_prefetch(void)
+static bool prefetch_is_on(void)
 {
     char text[16];
 
@@ -205,54 +205,55 @@ static bool has_prefetch(void)
 }
 
 /* Storages on a device have no address here. */
-static int transfer(load_result *result, const load_subject *subject, const berth_params *call)
+static int load_transfer(load_result *result, const load_subject *subject,
+                         const berth_params *params)
 {
     if (subject->device) {
-        int code = send_to(result, subject->device);
-        return code ? code : fetch_pieces(result, call);
+        int code = load_choose_device(result, subject->device);
+        return code ? code : load_all_pieces(result, params);
     }
-    if (has_prefetch())
+    if (prefetch_is_on())
         return 0;
-    int code = fetch_pieces(result, call);
-    return code ? code : find_pieces(result);
+    int code = load_all_pieces(result, params);
+    return code ? code : load_find_pieces(result);
 }
 
 /* The phases after the names. */
-static int run_later_phases(load_result *result, const load_subject *subject,
-                            const berth_params *call, bool only_open, double *since)
+static int load_run_later_phases(load_result *result, const load_subject *subject,
+                                 const berth_params *params, bool only_open, double *since)
 {
     bool is_mapped = result->method && !strcmp(result->method, "map");
     int code = 0;
 
     if (only_open)
-        code = is_mapped ? find_addresses(result) : 0;
+        code = is_mapped ? load_find_addresses(result) : 0;
     else
-        code = transfer(result, subject, call);
-    result->phases[LOAD_TRANSFER] = lap(since);
+        code = load_transfer(result, subject, params);
+    result->phases[LOAD_TRANSFER] = seconds_since(since);
     if (code == 0 && !only_open && !subject->device)
-        code = touch_pieces(result, call, subject->nbytes);
-    result->phases[LOAD_TOUCH] = lap(since);
+        code = load_touch_pieces(result, params, subject->nbytes);
+    result->phases[LOAD_TOUCH] = seconds_since(since);
     return code;
 }
 
-int load_run(const load_subject *subject, const berth_params *call, bool only_open,
+int load_run(const load_subject *subject, const berth_params *params, bool only_open,
              load_result *result)
 {
-    berth_params own = *call;
+    berth_params own = *params;
     double since = seconds_now();
     berth_error error;
 
     *result = (load_result){0};
     own.stats = &result->open;
     int code = berth_open(subject->path, &own, &result->checkpoint, &error);
-    result->phases[LOAD_OPEN] = lap(&since);
+    result->phases[LOAD_OPEN] = seconds_since(&since);
     result->method = result->open.method;
     result->reason = result->open.reason;
     if (code < 0)
         return fail(&error);
-    code = list_pieces(result, !only_open);
-    result->phases[LOAD_NAMES] = lap(&since);
-    return code ? code : run_later_phases(result, subject, call, only_open, &since);
+    code = load_list_pieces(result, !only_open);
+    result->phases[LOAD_NAMES] = seconds_since(&since);
+    return code ? code : load_run_later_phases(result, subject, params, only_open, &since);
 }
 
 void load_result_free(load_result *result)
@@ -263,7 +264,7 @@ void load_result_free(load_result *result)
     result->checkpoint = NULL;
 }
 
-static int open_memory(const void *bytes, size_t nbytes, double *seconds)
+static int load_open_memory(const void *bytes, size_t nbytes, double *seconds)
 {
     berth_checkpoint *checkpoint = NULL;
     berth_error error;
@@ -273,10 +274,10 @@ static int open_memory(const void *bytes, size_t nbytes, double *seconds)
         berth_config_free(config);
         return fail(&error);
     }
-    const berth_params call = {.config = config};
+    const berth_params params = {.config = config};
     const berth_source source = berth_from_memory(bytes, nbytes);
     *seconds = seconds_now();
-    int code = berth_open_source(&source, &call, &checkpoint, &error);
+    int code = berth_open_source(&source, &params, &checkpoint, &error);
     *seconds = seconds_now() - *seconds;
     berth_close(checkpoint);
     berth_config_free(config);
@@ -296,8 +297,8 @@ int load_parse(const load_subject *subject, double *seconds)
         code = trouble("%s: %s", subject->path, strerror(errno));
     } else {
         /* Once for the pages, once for the figure. */
-        code = open_memory(map, nbytes, seconds);
-        code = code ? code : open_memory(map, nbytes, seconds);
+        code = load_open_memory(map, nbytes, seconds);
+        code = code ? code : load_open_memory(map, nbytes, seconds);
         munmap(map, nbytes);
     }
     close(fd);

@@ -53,7 +53,7 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
     return n;
 }
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t bench_parse(int key, char *word, struct argp_state *state)
 {
     enum { MAX_TENSORS = 50000000 };
     bench_options *options = state->input;
@@ -84,7 +84,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
     }
 }
 
-static const struct argp bench_argp = {options_of_both, parse, NULL, NULL,
-                                       common_children, NULL,  NULL};
+static const struct argp bench_argp = {options_of_both, bench_parse, NULL, NULL,
+                                       common_children, NULL,        NULL};
 
 const struct argp_child bench_children[] = {{&bench_argp, 0, NULL, 0}, {0}};

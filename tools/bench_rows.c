@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench rows: how fast rows come of a table that is larger than the memory for it. */
+/* berth bench rows: the speed of reading rows of a table that is larger than the row cache. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +10,18 @@
 enum { KEY_SIZE = 256, KEY_ROW, KEY_BATCH, KEY_BATCHES, KEY_IDS, KEY_CACHE, KEY_WARM };
 enum { ASK, WAIT, USE };
 
-static const char *const phases[] = {"ask", "wait", "use", NULL};
+static const char *const phases[] = {"request", "wait", "use", NULL};
 
 typedef struct rows_bench {
     common common;
     positional words;
-    /* What the options say. */
+    /* From the options: */
     uint64_t size, row_size, cache_nbytes;
-    size_t n_ids, n_batches; /* in a batch; of them */
+    size_t n_ids, n_batches; /* in a batch; number of batches */
     const char *ids_path;    /* NULL: random ids */
     bool is_sized;
     /* The table. */
-    bench_folder folder; /* of its file, if this made it */
+    bench_folder folder; /* of its file, if the benchmark made it */
     const char *path;
     berth_checkpoint *checkpoint;
     const berth_tensor *tensor;
@@ -35,7 +35,7 @@ typedef struct rows_bench {
     const void **pointers;
     berth_ticket ticket, next; /* of the batch in use, and of the one after it */
     double since, phase_seconds[3];
-    uint64_t sum; /* of all bytes of all rows: shows that the right ones came */
+    uint64_t sum; /* of all bytes of all rows: proves that they are right */
     berth_rows_stats stats;
 } rows_bench;
 
@@ -44,12 +44,12 @@ static const struct argp_option own_options[] = {
     {"row", KEY_ROW, "NBYTES", 0, "without FILE: size of a row, a multiple of 4 (512)", 1},
     {"batch", KEY_BATCH, "N", 0, "rows in a batch (4,096)", 1},
     {"batches", KEY_BATCHES, "N", 0, "number of batches (16)", 1},
-    {"ids", KEY_IDS, "FILE", 0, "the rows to take, as 64-bit integers (random ones)", 1},
+    {"ids", KEY_IDS, "FILE", 0, "the rows to read, as 64-bit integers (random ones)", 1},
     {"cache", KEY_CACHE, "NBYTES", 0, "memory for rows (half the table)", 1},
     {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
     {0}};
 
-static void check_options(rows_bench *bench, const struct argp_state *state)
+static void rows_check_options(rows_bench *bench, const struct argp_state *state)
 {
     if (bench->row_size % 4 || bench->size < bench->row_size)
         usage_error(state, "--row: %llu is not a multiple of 4 that fits the table",
@@ -58,7 +58,7 @@ static void check_options(rows_bench *bench, const struct argp_state *state)
         usage_error(state, "FILE has a table of its own: --size and --row do not apply");
 }
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
 {
     enum { MAX_IDS = 1 << 24, MAX_BATCHES = 1 << 16, MAX_ROW_NBYTES = 1 << 20 };
     rows_bench *bench = state->input;
@@ -91,7 +91,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
         bench->cache.is_cold = false;
         return 0;
     case ARGP_KEY_SUCCESS:
-        check_options(bench, state);
+        rows_check_options(bench, state);
         return 0;
     default:
         return take_positional(key, word, state, &bench->words);
@@ -100,7 +100,7 @@ static error_t parse(int key, char *word, struct argp_state *state)
 
 /* ---- the table, and the ids ---- */
 
-static int make_file(rows_bench *bench)
+static int rows_make_file(rows_bench *bench)
 {
     bench_tensors tensors = {0};
     int code = bench_tensors_list_table(&tensors, bench->size / bench->row_size, bench->row_size);
@@ -115,7 +115,7 @@ static int make_file(rows_bench *bench)
 }
 
 /* The largest tensor of two dimensions. */
-static int find_table(rows_bench *bench)
+static int rows_find_table(rows_bench *bench)
 {
     uint64_t max_nbytes = 0;
     berth_named_tensor named;
@@ -141,7 +141,7 @@ static int find_table(rows_bench *bench)
 }
 
 /* xorshift64 */
-static void draw_ids(rows_bench *bench)
+static void rows_draw_ids(rows_bench *bench)
 {
     uint64_t x = UINT64_C(88172645463325252);
 
@@ -153,7 +153,7 @@ static void draw_ids(rows_bench *bench)
     }
 }
 
-static int read_ids(rows_bench *bench)
+static int rows_read_ids(rows_bench *bench)
 {
     size_t n = bench->n_ids * bench->n_batches;
     FILE *file = fopen(bench->ids_path, "rbe");
@@ -166,21 +166,21 @@ static int read_ids(rows_bench *bench)
                        : trouble("%s: it holds only %zu of %zu ids", bench->ids_path, n_read, n);
 }
 
-static int get_ids(rows_bench *bench)
+static int rows_get_ids(rows_bench *bench)
 {
     bench->ids = calloc(bench->n_ids * bench->n_batches, sizeof *bench->ids);
     bench->pointers = calloc(bench->n_ids, sizeof *bench->pointers);
     if (!bench->ids || !bench->pointers)
         return trouble("out of memory");
     if (bench->ids_path)
-        return read_ids(bench);
-    draw_ids(bench);
+        return rows_read_ids(bench);
+    rows_draw_ids(bench);
     return 0;
 }
 
 /* ---- running ---- */
 
-static uint64_t sum_of(const uint8_t *row, size_t nbytes)
+static uint64_t row_sum(const uint8_t *row, size_t nbytes)
 {
     uint64_t sum = 0, word;
 
@@ -193,7 +193,7 @@ static uint64_t sum_of(const uint8_t *row, size_t nbytes)
     return sum;
 }
 
-static void end_lap(rows_bench *bench, int phase)
+static void rows_end_phase(rows_bench *bench, int phase)
 {
     double time = seconds_now();
 
@@ -201,7 +201,7 @@ static void end_lap(rows_bench *bench, int phase)
     bench->since = time;
 }
 
-static int prefetch_batch(rows_bench *bench, size_t batch)
+static int rows_prefetch_batch(rows_bench *bench, size_t batch)
 {
     berth_error error;
 
@@ -210,32 +210,32 @@ static int prefetch_batch(rows_bench *bench, size_t batch)
         berth_rows_prefetch(bench->rows, 0, bench->ids + batch * bench->n_ids, bench->n_ids,
                             &bench->next, &error) < 0)
         return fail(&error);
-    end_lap(bench, ASK);
+    rows_end_phase(bench, ASK);
     return 0;
 }
 
-/* The next batch is asked for before this one is used. */
-static int take_batch(rows_bench *bench, size_t batch)
+/* Requests the next batch before it uses this one. */
+static int rows_use_batch(rows_bench *bench, size_t batch)
 {
     berth_error error;
 
     bench->ticket = bench->next;
-    int code = prefetch_batch(bench, batch + 1);
+    int code = rows_prefetch_batch(bench, batch + 1);
     if (code != 0)
         return code;
     if (berth_rows_wait(bench->rows, bench->ticket, bench->pointers, &error) < 0)
         return fail(&error);
-    end_lap(bench, WAIT);
+    rows_end_phase(bench, WAIT);
     for (size_t i = 0; i < bench->n_ids; i++)
-        bench->sum += sum_of(bench->pointers[i], bench->row_nbytes);
+        bench->sum += row_sum(bench->pointers[i], bench->row_nbytes);
     berth_rows_release(bench->rows, bench->ticket, NULL);
-    end_lap(bench, USE);
+    rows_end_phase(bench, USE);
     return 0;
 }
 
-static int take_all(rows_bench *bench, const berth_params *call)
+static int rows_use_all(rows_bench *bench, const berth_params *params)
 {
-    /* An eighth as much is scratch. */
+    /* The cache and its scratch, an eighth of it, share the memory. */
     const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
     uint64_t batch_nbytes = (uint64_t)bench->n_ids * bench->row_nbytes;
     size_t table;
@@ -244,11 +244,11 @@ static int take_all(rows_bench *bench, const berth_params *call)
     if (berth_rows_new(&limits, NULL, &bench->rows, &error) < 0 ||
         berth_rows_add(bench->rows, bench->checkpoint, bench->tensor, &table, &error) < 0)
         return fail(&error);
-    int code = prefetch_batch(bench, 0);
+    int code = rows_prefetch_batch(bench, 0);
     for (size_t i = 0; i < bench->n_batches && code == 0; i++) {
-        code = take_batch(bench, i);
-        if (code == 0 && call->progress(call->progress_context, (i + 1) * batch_nbytes,
-                                        bench->n_batches * batch_nbytes))
+        code = rows_use_batch(bench, i);
+        if (code == 0 && params->progress(params->progress_context, (i + 1) * batch_nbytes,
+                                          bench->n_batches * batch_nbytes))
             code = EXIT_TROUBLE;
     }
     berth_rows_get_stats(bench->rows, &bench->stats, NULL);
@@ -256,15 +256,15 @@ static int take_all(rows_bench *bench, const berth_params *call)
 }
 
 /* Memory and disk are measured around the rows alone. */
-static int run_once(rows_bench *bench)
+static int rows_run_once(rows_bench *bench)
 {
-    berth_params call;
+    berth_params params;
     progress bar;
 
-    progress_begin(&bar, "rows", &bench->common, &call, NULL);
+    progress_begin(&bar, "rows", &bench->common, &params, NULL);
     bench_run_begin(&bench->run);
     bench->since = seconds_now();
-    int code = take_all(bench, &call);
+    int code = rows_use_all(bench, &params);
     bench_run_end(&bench->run);
     progress_end(&bar);
     berth_rows_free(bench->rows);
@@ -273,21 +273,21 @@ static int run_once(rows_bench *bench)
     return code;
 }
 
-static int run_rows(rows_bench *bench)
+static int rows_run(rows_bench *bench)
 {
-    int code = bench->path ? 0 : make_file(bench);
+    int code = bench->path ? 0 : rows_make_file(bench);
 
     if (code == 0)
-        code = find_table(bench);
+        code = rows_find_table(bench);
     if (code == 0)
-        code = get_ids(bench);
+        code = rows_get_ids(bench);
     if (code == 0)
         code = bench_cache_set(&bench->cache, bench->path);
     bench->run.nbytes = (uint64_t)bench->n_ids * bench->n_batches * bench->row_nbytes;
     if (!bench->cache_nbytes)
         bench->cache_nbytes = (uint64_t)bench->n_rows * bench->row_nbytes / 2;
     if (code == 0 && !signal_code(0))
-        code = run_once(bench);
+        code = rows_run_once(bench);
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
     return signal_code(code);
@@ -295,17 +295,17 @@ static int run_rows(rows_bench *bench)
 
 /* ---- the report ---- */
 
-static json_t *stats_of_cache(const berth_rows_stats *stats)
+static json_t *rows_stats_json(const berth_rows_stats *stats)
 {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique,
-                     "hits", (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses,
-                     "conflicts", (json_int_t)stats->n_conflicts, "evictions",
-                     (json_int_t)stats->n_evictions, "reads", (json_int_t)stats->n_reads, "merged",
-                     (json_int_t)stats->n_merged, "asked_nbytes", (json_int_t)stats->asked_nbytes,
-                     "read_nbytes", (json_int_t)stats->read_nbytes);
+    return json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique, "hits",
+        (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses, "conflicts",
+        (json_int_t)stats->n_conflicts, "evictions", (json_int_t)stats->n_evictions, "reads",
+        (json_int_t)stats->n_reads, "merged", (json_int_t)stats->n_merged, "requested_nbytes",
+        (json_int_t)stats->requested_nbytes, "read_nbytes", (json_int_t)stats->read_nbytes);
 }
 
-static int print_report(const rows_bench *bench)
+static int rows_print_report(const rows_bench *bench)
 {
     json_t *report = bench_run_json(&bench->run);
     char sum[24];
@@ -319,27 +319,27 @@ static int print_report(const rows_bench *bench)
                                      "cache_nbytes", (json_int_t)bench->cache_nbytes, "cold",
                                      bench_cache_was_cold(&bench->cache), "resident_before",
                                      bench_cache_json(&bench->cache), "sum", sum, "cache",
-                                     stats_of_cache(&bench->stats)));
+                                     rows_stats_json(&bench->stats)));
     return print_json(report);
 }
 
-static void print_cache(const berth_rows_stats *stats)
+static void rows_print_cache(const berth_rows_stats *stats)
 {
     char asked[32], read[32];
 
     fprintf(stderr,
-            "rows: %llu asked for, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
+            "rows: %llu requested, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
             "conflicts, %llu evictions\n"
-            "bytes: %s asked for, %s read in %llu requests; lines: %llu of %llu bytes\n",
+            "bytes: %s requested, %s read in %llu requests; lines: %llu of %llu bytes\n",
             (unsigned long long)stats->n_ids, (unsigned long long)stats->n_unique,
             (unsigned long long)stats->n_hits, (unsigned long long)stats->n_awaited,
             (unsigned long long)stats->n_misses, (unsigned long long)stats->n_conflicts,
-            (unsigned long long)stats->n_evictions, human_nbytes(stats->asked_nbytes, asked),
+            (unsigned long long)stats->n_evictions, human_nbytes(stats->requested_nbytes, asked),
             human_nbytes(stats->read_nbytes, read), (unsigned long long)stats->n_reads,
             (unsigned long long)stats->n_lines, (unsigned long long)stats->line_nbytes);
 }
 
-static int report_text(const rows_bench *bench)
+static int rows_report_text(const rows_bench *bench)
 {
     const berth_rows_stats *stats = &bench->stats;
     char table[32], memory[32];
@@ -349,11 +349,12 @@ static int report_text(const rows_bench *bench)
            human_nbytes((uint64_t)bench->n_rows * bench->row_nbytes, table),
            human_nbytes(bench->cache_nbytes, memory));
     bench_run_print(&bench->run);
-    printf("of %llu distinct rows %llu were there; %llu reads, %llu of them of several rows\n",
-           (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
-           (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
+    printf(
+        "of %llu distinct rows %llu were in the cache; %llu reads, %llu of them of several rows\n",
+        (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
+        (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
     if (bench->common.stats)
-        print_cache(stats);
+        rows_print_cache(stats);
     return finish_output(EXIT_YES);
 }
 
@@ -361,10 +362,11 @@ int run_bench_rows(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        bench_rows_parse,
         "[FILE]",
-        "Take rows of a table by the batch, as embeddings are used, with less memory than the "
-        "table has; print how long each phase took. Each batch is asked for before the one before "
+        "Read rows of a table in batches, as embeddings are used, with less memory than the "
+        "table has; print how long each phase took. Each batch is requested before the previous "
+        "one "
         "it is used. The table is the largest tensor of two dimensions in FILE; without FILE, a "
         "file of random bytes is made, and removed. The file is evicted from the page cache "
         "first.",
@@ -378,16 +380,16 @@ int run_bench_rows(int argc, char **argv)
                         .n_batches = 16,
                         .cache = {.is_cold = true},
                         .run = {.phases = phases}};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     bench.path = bench.words.words[0];
     /* From here on a signal only cancels: what was made is removed before this ends. */
-    progress_begin(&bar, "rows", &bench.common, &call, NULL);
-    int code = run_rows(&bench);
+    progress_begin(&bar, "rows", &bench.common, &params, NULL);
+    int code = rows_run(&bench);
     if (code == EXIT_YES)
-        code = bench.common.json ? print_report(&bench) : report_text(&bench);
+        code = bench.common.json ? rows_print_report(&bench) : rows_report_text(&bench);
     berth_close(bench.checkpoint);
     free(bench.ids);
     free((void *)bench.pointers);

@@ -9,7 +9,7 @@
 #include "tools/bench.h"
 
 /* The number after "field:" in a file of lines; 0 if there is none. */
-static uint64_t read_field(const char *path, const char *field)
+static uint64_t proc_read_field(const char *path, const char *field)
 {
     FILE *file = fopen(path, "re");
     size_t n = strlen(field);
@@ -27,32 +27,32 @@ static uint64_t read_field(const char *path, const char *field)
     return value;
 }
 
-static void reset_peak(void)
+static void memory_reset_peak(void)
 {
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
 
     if (fd < 0)
         return;
-    if (write(fd, "5", 1) != 1) /* "5": VmHWM begins anew, see proc(5) */
+    if (write(fd, "5", 1) != 1) /* "5": resets VmHWM, see proc(5) */
         fputs("berth: the peak of memory cannot be reset; it is that of the whole run\n", stderr);
     close(fd);
 }
 
 void bench_run_begin(bench_run *run)
 {
-    reset_peak();
-    run->peak_nbytes = read_field("/proc/self/status", "VmRSS") * 1024;
-    run->written_nbytes = read_field("/proc/self/io", "write_bytes");
-    run->fetched_nbytes = read_field("/proc/self/io", "read_bytes");
+    memory_reset_peak();
+    run->peak_nbytes = proc_read_field("/proc/self/status", "VmRSS") * 1024;
+    run->written_nbytes = proc_read_field("/proc/self/io", "write_bytes");
+    run->fetched_nbytes = proc_read_field("/proc/self/io", "read_bytes");
 }
 
 void bench_run_end(bench_run *run)
 {
-    uint64_t before = run->peak_nbytes, peak = read_field("/proc/self/status", "VmHWM") * 1024;
+    uint64_t before = run->peak_nbytes, peak = proc_read_field("/proc/self/status", "VmHWM") * 1024;
 
     run->peak_nbytes = peak > before ? peak - before : 0;
-    run->written_nbytes = read_field("/proc/self/io", "write_bytes") - run->written_nbytes;
-    run->fetched_nbytes = read_field("/proc/self/io", "read_bytes") - run->fetched_nbytes;
+    run->written_nbytes = proc_read_field("/proc/self/io", "write_bytes") - run->written_nbytes;
+    run->fetched_nbytes = proc_read_field("/proc/self/io", "read_bytes") - run->fetched_nbytes;
 }
 
 void bench_run_add(bench_run *run, int i, double seconds)
@@ -63,12 +63,12 @@ void bench_run_add(bench_run *run, int i, double seconds)
 
 uint64_t available_nbytes(void)
 {
-    uint64_t kib = read_field("/proc/meminfo", "MemAvailable");
+    uint64_t kib = proc_read_field("/proc/meminfo", "MemAvailable");
 
     return kib ? kib * 1024 : UINT64_MAX;
 }
 
-static double rate(const bench_run *run)
+static double bench_run_rate(const bench_run *run)
 {
     return run->seconds > 0 ? (double)run->nbytes / run->seconds / 1073741824.0 : 0;
 }
@@ -79,7 +79,7 @@ json_t *bench_run_json(const bench_run *run)
 
     for (size_t i = 0; run->phases[i]; i++)
         json_object_set_new(phases, run->phases[i], json_real(run->phase_seconds[i]));
-    return json_pack("{s:f,s:f,s:I,s:o,s:I,s:I,s:I}", "GiB_per_s", rate(run), "seconds",
+    return json_pack("{s:f,s:f,s:I,s:o,s:I,s:I,s:I}", "GiB_per_s", bench_run_rate(run), "seconds",
                      run->seconds, "nbytes", (json_int_t)run->nbytes, "phases", phases,
                      "peak_nbytes", (json_int_t)run->peak_nbytes, "written_nbytes",
                      (json_int_t)run->written_nbytes, "fetched_nbytes",
@@ -88,7 +88,7 @@ json_t *bench_run_json(const bench_run *run)
 
 void bench_run_print(const bench_run *run)
 {
-    printf("%.2f GiB/s: %.4f s\n", rate(run), run->seconds);
+    printf("%.2f GiB/s: %.4f s\n", bench_run_rate(run), run->seconds);
     for (size_t i = 0; run->phases[i]; i++)
         printf("  %-9s %.4f s\n", run->phases[i], run->phase_seconds[i]);
 }

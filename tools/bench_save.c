@@ -26,7 +26,7 @@ enum { PLAN, TRANSFER, SYNC, OTHER };
 
 static const char *const phases[] = {"plan", "transfer", "sync", "other", NULL};
 
-static void set_phases(save_bench *bench, double seconds)
+static void save_set_phases(save_bench *bench, double seconds)
 {
     const berth_stats *stats = &bench->stats;
     double known = stats->plan_seconds + stats->transfer_seconds + stats->sync_seconds;
@@ -43,16 +43,16 @@ static int save_once(save_bench *bench, const berth_value *value)
 {
     struct stat status;
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
-    progress_begin(&bar, "save", &bench->options.common, &call, &bench->stats);
-    call.storage_stats = bench->storages;
-    call.n_storage_stats = bench->storages ? bench->tensors.n : 0;
+    progress_begin(&bar, "save", &bench->options.common, &params, &bench->stats);
+    params.storage_stats = bench->storages;
+    params.n_storage_stats = bench->storages ? bench->tensors.n : 0;
     bench_run_begin(&bench->run);
     double begin = seconds_now();
-    int code = berth_save(bench->folder.path, value, &call, &error);
-    set_phases(bench, seconds_now() - begin);
+    int code = berth_save(bench->folder.path, value, &params, &error);
+    save_set_phases(bench, seconds_now() - begin);
     bench_run_end(&bench->run);
     progress_end(&bar);
     if (code < 0)
@@ -78,7 +78,7 @@ static int build_and_save(save_bench *bench)
     return code;
 }
 
-static int list_tensors(save_bench *bench)
+static int save_list_tensors(save_bench *bench)
 {
     const bench_options *options = &bench->options;
 
@@ -89,7 +89,7 @@ static int list_tensors(save_bench *bench)
 
 static int run_save(save_bench *bench)
 {
-    int code = list_tensors(bench);
+    int code = save_list_tensors(bench);
 
     if (code == 0)
         code = bench_folder_make(&bench->folder);
@@ -167,7 +167,7 @@ static const char *device_of(const save_bench *bench)
 }
 
 /* One object, also with --stats. */
-static int print_report(const save_bench *bench)
+static int save_print_report(const save_bench *bench)
 {
     json_t *report = bench_run_json(&bench->run);
 
@@ -185,7 +185,7 @@ static int print_report(const save_bench *bench)
 }
 
 /* Bytes are those of tensors, not of the file: what the user wanted moved. */
-static int report_text(const save_bench *bench)
+static int save_report_text(const save_bench *bench)
 {
     char size[32], peak[32];
 
@@ -202,7 +202,7 @@ static int report_text(const save_bench *bench)
     return finish_output(EXIT_YES);
 }
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t bench_save_parse(int key, char *word, struct argp_state *state)
 {
     save_bench *bench = state->input;
 
@@ -217,7 +217,7 @@ int run_bench_save(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse,
+        bench_save_parse,
         "[FILE]",
         "Save the tensors of FILE, or tensors of random bytes, into the current folder; print how "
         "long each phase took; remove what was written. Options that matter: --set "
@@ -227,17 +227,17 @@ int run_bench_save(int argc, char **argv)
         NULL,
         NULL};
     save_bench bench = {.options = {.words = {.max = 1}}, .run = {.phases = phases}};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     berth_config_get("save.durability", bench.durability, sizeof bench.durability, NULL);
     berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
     /* From here on a signal only cancels: what was written is removed before this ends. */
-    progress_begin(&bar, "save", &bench.options.common, &call, &bench.stats);
+    progress_begin(&bar, "save", &bench.options.common, &params, &bench.stats);
     int code = run_save(&bench);
     if (code == EXIT_YES)
-        code = bench.options.common.json ? print_report(&bench) : report_text(&bench);
+        code = bench.options.common.json ? save_print_report(&bench) : save_report_text(&bench);
     free(bench.storages);
     bench_tensors_free(&bench.tensors);
     return signal_code(code);

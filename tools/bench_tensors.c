@@ -8,13 +8,14 @@
 
 #include "tools/bench.h"
 
-static int reserve(bench_tensors *tensors, size_t n)
+static int bench_tensors_reserve(bench_tensors *tensors, size_t n)
 {
     tensors->items = calloc(n + 1, sizeof *tensors->items);
     return tensors->items ? 0 : trouble("out of memory (%zu tensors)", n);
 }
 
-static int add(bench_tensors *tensors, size_t index, const char *name, const berth_tensor *like)
+static int bench_tensors_add(bench_tensors *tensors, size_t index, const char *name,
+                             const berth_tensor *like)
 {
     bench_tensor *tensor = &tensors->items[tensors->n++];
     size_t n = (size_t)like->rank;
@@ -43,11 +44,12 @@ int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes)
     const int64_t shape = (int64_t)(nbytes / n / 4);
     if (shape < 1)
         return trouble("%" PRIu64 " bytes are too few for %" PRIu64 " tensors", nbytes, n);
-    int code = reserve(tensors, (size_t)n);
+    int code = bench_tensors_reserve(tensors, (size_t)n);
     for (uint64_t i = 0; i < n && code == 0; i++) {
         snprintf(name, sizeof name, "tensor.%" PRIu64, i);
-        code = add(tensors, (size_t)i, name,
-                   &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &shape});
+        code =
+            bench_tensors_add(tensors, (size_t)i, name,
+                              &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &shape});
     }
     return code;
 }
@@ -55,10 +57,11 @@ int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes)
 int bench_tensors_list_table(bench_tensors *tensors, uint64_t n_rows, uint64_t row_nbytes)
 {
     const int64_t shape[] = {(int64_t)n_rows, (int64_t)(row_nbytes / 4)};
-    int code = reserve(tensors, 1);
+    int code = bench_tensors_reserve(tensors, 1);
 
     return code ? code
-                : add(tensors, 0, "table",
+                : bench_tensors_add(
+                      tensors, 0, "table",
                       &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 2, .shape = shape});
 }
 
@@ -70,13 +73,13 @@ int bench_tensors_list_file(bench_tensors *tensors, const char *path)
     if (berth_open(path, NULL, &tensors->checkpoint, &error) < 0)
         return fail(&error);
     size_t n = berth_tensor_count(tensors->checkpoint);
-    int code = reserve(tensors, n);
+    int code = bench_tensors_reserve(tensors, n);
     for (size_t i = 0; i < n && code == 0; i++) {
         if (berth_tensor_at(tensors->checkpoint, i, &named, &error) < 0)
             return fail(&error);
         if (!named.tensor || !named.tensor->storage || named.tensor->qscheme != BERTH_NOT_QUANTIZED)
             continue;
-        code = add(tensors, i, named.name ? named.name : named.path, named.tensor);
+        code = bench_tensors_add(tensors, i, named.name ? named.name : named.path, named.tensor);
     }
     return code || tensors->n ? code : trouble("%s: there is no tensor to save", path);
 }
@@ -84,7 +87,7 @@ int bench_tensors_list_file(bench_tensors *tensors, const char *path)
 /* ---- bytes ---- */
 
 /* Fast, and without a pattern that a disk or device could compress (xorshift64). */
-static void fill_random(void *data, size_t nbytes, uint64_t *random)
+static void bytes_fill_random(void *data, size_t nbytes, uint64_t *random)
 {
     uint64_t x = *random;
     char *at = data;
@@ -101,7 +104,7 @@ static void fill_random(void *data, size_t nbytes, uint64_t *random)
     *random = x;
 }
 
-static int read_from_file(const bench_tensors *tensors, const bench_tensor *tensor)
+static int tensor_read_from_file(const bench_tensors *tensors, const bench_tensor *tensor)
 {
     berth_named_tensor named;
     berth_error error;
@@ -114,7 +117,7 @@ static int read_from_file(const bench_tensors *tensors, const bench_tensor *tens
 }
 
 /* Gives a tensor its bytes in main memory. */
-static int fill_on_host(const bench_tensors *tensors, bench_tensor *tensor, uint64_t *random)
+static int tensor_fill_on_host(const bench_tensors *tensors, bench_tensor *tensor, uint64_t *random)
 {
     enum { AT_ONCE = 64 << 20 };
 
@@ -122,15 +125,15 @@ static int fill_on_host(const bench_tensors *tensors, bench_tensor *tensor, uint
     if (posix_memalign(&tensor->data, 64, tensor->nbytes) != 0)
         return trouble("out of memory (%zu bytes)", tensor->nbytes);
     if (tensors->checkpoint)
-        return read_from_file(tensors, tensor);
+        return tensor_read_from_file(tensors, tensor);
     for (size_t at = 0; at < tensor->nbytes && !signal_code(0); at += AT_ONCE) {
         size_t left = tensor->nbytes - at;
-        fill_random((char *)tensor->data + at, left < AT_ONCE ? left : AT_ONCE, random);
+        bytes_fill_random((char *)tensor->data + at, left < AT_ONCE ? left : AT_ONCE, random);
     }
     return 0;
 }
 
-static int move_to_device(const bench_tensors *tensors, bench_tensor *tensor)
+static int tensor_move_to_device(const bench_tensors *tensors, bench_tensor *tensor)
 {
     berth_error error;
     int code = berth_device_memory_copy(tensors->device, tensor->address, tensor->data,
@@ -142,7 +145,7 @@ static int move_to_device(const bench_tensors *tensors, bench_tensor *tensor)
 }
 
 /* One memory for all, the tensors as far apart in it as PyTorch's allocator for CUDA has them. */
-static int allocate_on_device(bench_tensors *tensors, const char *device)
+static int bench_tensors_allocate(bench_tensors *tensors, const char *device)
 {
     enum { APART = 512 };
     uint64_t nbytes = 0;
@@ -167,14 +170,14 @@ int bench_tensors_fill(bench_tensors *tensors, const char *device)
     int code = 0;
 
     if (device)
-        code = allocate_on_device(tensors, device);
+        code = bench_tensors_allocate(tensors, device);
     else if (tensors->nbytes > available)
         code = trouble("%s of tensors do not fit the memory (%s are available); --size sets less",
                        human_nbytes(tensors->nbytes, needed), human_nbytes(available, there));
     for (size_t i = 0; i < tensors->n && code == 0; i++) {
-        code = fill_on_host(tensors, &tensors->items[i], &random);
+        code = tensor_fill_on_host(tensors, &tensors->items[i], &random);
         if (code == 0 && device)
-            code = move_to_device(tensors, &tensors->items[i]);
+            code = tensor_move_to_device(tensors, &tensors->items[i]);
         if (code == 0 && signal_code(0))
             code = trouble("cancelled");
     }
@@ -223,7 +226,7 @@ int bench_tensors_save(bench_tensors *tensors, const char *path, const common *o
 {
     berth_stats unused;
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     int code = bench_tensors_fill(tensors, NULL);
@@ -233,8 +236,8 @@ int bench_tensors_save(bench_tensors *tensors, const char *path, const common *o
     if (!tree)
         return fail(&error);
     berth_value *value = bench_tensors_value(tensors, tree);
-    progress_begin(&bar, "making the file", options, &call, &unused);
-    code = berth_save(path, value, &call, &error);
+    progress_begin(&bar, "making the file", options, &params, &unused);
+    code = berth_save(path, value, &params, &error);
     progress_end(&bar);
     berth_tree_free(tree);
     return code < 0 ? fail(&error) : 0;

@@ -17,7 +17,7 @@ typedef struct cat_options {
 static const struct argp_option own_options[] = {
     {"force", 'f', NULL, 0, "write to a terminal too", 1}, {0}};
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t cat_parse(int key, char *word, struct argp_state *state)
 {
     cat_options *options = state->input;
 
@@ -33,9 +33,9 @@ static error_t parse(int key, char *word, struct argp_state *state)
     }
 }
 
-/* Reports progress and statistics to the call. */
-static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                          const berth_params *call)
+/* Reports progress and statistics through the params. */
+static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                 const berth_params *params)
 {
     enum { CHUNK_NBYTES = 4 << 20 };
     int64_t numel = berth_tensor_numel(tensor), chunk = elements_per(tensor, CHUNK_NBYTES);
@@ -55,16 +55,16 @@ static int write_elements(berth_checkpoint *checkpoint, const berth_tensor *tens
         else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
             code = trouble("standard output: %s", strerror(errno));
         done += nbytes;
-        call->progress(call->progress_context, done, total);
+        params->progress(params->progress_context, done, total);
     }
-    call->stats->asked_nbytes = done;
-    call->stats->method = NULL; /* that of opening says nothing here */
+    params->stats->requested_nbytes = done;
+    params->stats->method = NULL; /* that of opening says nothing here */
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;
 }
 
 /* A hint for values that are not tensors. */
-static const char *hint(berth_kind kind)
+static const char *kind_hint(berth_kind kind)
 {
     switch (kind) {
     case BERTH_KIND_SPARSE:
@@ -81,8 +81,8 @@ static const char *hint(berth_kind kind)
     }
 }
 
-static int cat(berth_checkpoint *checkpoint, const char *file, const char *name,
-               const berth_params *call)
+static int cat_tensor(berth_checkpoint *checkpoint, const char *file, const char *name,
+                      const berth_params *params)
 {
     berth_error error;
     const berth_value *value = berth_find(checkpoint, name, &error);
@@ -92,17 +92,18 @@ static int cat(berth_checkpoint *checkpoint, const char *file, const char *name,
     const berth_tensor *tensor = berth_as_tensor(value);
     if (!tensor)
         return trouble("%s: \"%s\" is not a strided tensor; its kind is %s%s", file, name,
-                       berth_kind_name(berth_value_kind(value)), hint(berth_value_kind(value)));
+                       berth_kind_name(berth_value_kind(value)),
+                       kind_hint(berth_value_kind(value)));
     if (tensor->flags & BERTH_META)
         return trouble("%s: \"%s\" is on the meta device: it has no elements", file, name);
-    return write_elements(checkpoint, tensor, call);
+    return tensor_write_elements(checkpoint, tensor, params);
 }
 
 int run_cat(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        cat_parse,
         "FILE NAME",
         "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
         "byte order. NAME as `berth ls` shows it, or a path like ['model'][0]['a.b'].",
@@ -113,7 +114,7 @@ int run_cat(int argc, char **argv)
     berth_checkpoint *checkpoint;
     berth_stats stats = {0};
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
@@ -122,10 +123,10 @@ int run_cat(int argc, char **argv)
                        "`berth ls --json`");
     if (isatty(STDOUT_FILENO) && !options.force)
         return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
-    progress_show(&bar, "cat", &options.common, &call, &stats);
-    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
+    progress_show(&bar, "cat", &options.common, &params, &stats);
+    if (berth_open(options.words.words[0], &params, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = cat(checkpoint, options.words.words[0], options.words.words[1], &call);
+    int code = cat_tensor(checkpoint, options.words.words[0], options.words.words[1], &params);
     progress_end(&bar);
     stats.total_seconds = progress_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;

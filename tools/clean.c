@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth clean: what killed saves left in a folder. */
+/* berth clean: temporary files of killed saves in a folder. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct clean_options {
 static const struct argp_option own_options[] = {
     {"remove", 'r', NULL, 0, "remove dead ones, and old ones whose state is unknown", 1},
     {"older-than", 'o', "AGE", 0,
-     "from which age on one is old, since its last write: 90s, 30m, 12h, 1d (1d)", 1},
+     "a file is old when its last write was AGE ago: 90s, 30m, 12h, 1d (1d)", 1},
     {0}};
 
 /* "90", "90s", "30m", "12h", "1d". */
@@ -41,7 +41,7 @@ static bool parse_age(const char *text, double *seconds)
     return false;
 }
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t clean_parse(int key, char *word, struct argp_state *state)
 {
     clean_options *options = state->input;
 
@@ -98,7 +98,7 @@ static const char *age_text(double seconds, char text[32])
     return text;
 }
 
-static void print_one(const berth_temporary *found)
+static void temporary_print(const berth_temporary *found)
 {
     char nbytes[32], age[32];
 
@@ -107,7 +107,7 @@ static void print_one(const berth_temporary *found)
            found->removed ? ", removed" : "");
 }
 
-static json_t *to_json(const berth_temporary *found)
+static json_t *temporary_json(const berth_temporary *found)
 {
     return json_pack("{s:s,s:I,s:f,s:s,s:o,s:b}", "name", found->name, "nbytes",
                      (json_int_t)found->nbytes, "age_seconds", found->age_seconds, "state",
@@ -115,7 +115,7 @@ static json_t *to_json(const berth_temporary *found)
                      found->removed);
 }
 
-static void add(void *context, const berth_temporary *found)
+static void findings_add(void *context, const berth_temporary *found)
 {
     findings *all = context;
 
@@ -126,14 +126,14 @@ static void add(void *context, const berth_temporary *found)
         all->removed_nbytes += found->nbytes;
     }
     if (all->list)
-        json_array_append_new(all->list, to_json(found));
+        json_array_append_new(all->list, temporary_json(found));
     else if (!all->options->common.quiet)
-        print_one(found);
+        temporary_print(found);
     if (found->error)
         all->code = trouble("%s: %s", all->options->words.words[0], found->error->message);
 }
 
-static int report(findings *all)
+static int findings_report(findings *all)
 {
     char nbytes[32], removed[32];
 
@@ -149,7 +149,7 @@ int run_clean(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        clean_parse,
         "FOLDER",
         "List the temporary files of saves in a folder: name, size, time since the last write, "
         "and whether the save is alive, dead or unknown (on another host or in another "
@@ -168,10 +168,10 @@ int run_clean(int argc, char **argv)
     if (options.common.json && !(all.list = json_array()))
         return trouble("out of memory");
     if (berth_clean(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,
-                    options.min_age_seconds, add, &all, &error) < 0) {
+                    options.min_age_seconds, findings_add, &all, &error) < 0) {
         json_decref(all.list);
         return fail(&error);
     }
-    int code = report(&all);
+    int code = findings_report(&all);
     return all.code ? all.code : code;
 }

@@ -134,14 +134,14 @@ typedef struct progress {
 } progress;
 
 /*
- * Prepares a call: progress bar, cancelling on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
+ * Sets the params: progress bar, cancelling on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
  * `stats` must outlive the call. progress_end clears the bar.
  */
-void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
+void progress_begin(progress *p, const char *what, const common *options, berth_params *params,
                     berth_stats *stats);
 void progress_end(progress *p);
 /* Like progress_begin, for work that writes no file: signals end the process as usual. */
-void progress_show(progress *p, const char *what, const common *options, berth_params *call,
+void progress_show(progress *p, const char *what, const common *options, berth_params *params,
                    berth_stats *stats);
 /* Reports progress of the command's own work. Not 0: cancelled. */
 int progress_report(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
@@ -155,9 +155,9 @@ double seconds_now(void);
 double progress_seconds(const progress *p);
 
 /*
- * Adds `nbytes` to *counted, and refuses when that is far more than any real file has (P3): deep
- * nesting and long keys make long names that cost a file almost nothing. Returns 0, or EXIT_TROUBLE
- * after printing why.
+ * Adds `nbytes` to *counted. Refuses a sum that is far larger than in any real file (P3): with deep
+ * nesting and long keys a small file can have very long names. Returns 0, or EXIT_TROUBLE after
+ * printing why.
  */
 int count_long_name(size_t *counted, size_t nbytes);
 
@@ -186,26 +186,26 @@ int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
 /* ---- leaves.c ---- */
 
 /*
- * Tells a value that is neither tensor nor a container with items; `path` as ['a'][0]. Not 0 stops
- * the walk.
+ * Called with each value that is neither a tensor nor a container with items; `path` is like
+ * ['a'][0]. A result other than 0 stops the walk.
  */
 typedef int (*leaf_function)(void *context, const char *path, const berth_value *value);
 /*
- * Walks all leaves under root, each container once, without recursion. Returns what the function
- * returned, or EXIT_TROUBLE after telling that memory is gone.
+ * Walks all leaves under root, each container once, without recursion. Returns the function's last
+ * result, or EXIT_TROUBLE after printing that memory is out.
  */
 int walk_leaves(const berth_value *root, leaf_function function, void *context);
 
-/* Tells a later path to a container with items: `path` leads to what `first` led to. */
+/* Called with a later path to a container with items; `first` is its first path. */
 typedef int (*alias_function)(void *context, const char *path, const char *first);
-/* Like walk_leaves, for those. */
+/* Like walk_leaves, for such paths. */
 int walk_aliases(const berth_value *root, alias_function function, void *context);
 /* A short text of a leaf, as Python would show it; allocated. */
 char *leaf_text(const berth_value *value);
 
 /* ---- safetensors_read.c, safetensors_write.c ---- */
 
-/* The format's own limit: no reader takes a longer header. */
+/* The format's own limit: readers refuse longer headers. */
 enum { SAFETENSORS_HEADER_LIMIT = 100000000 };
 
 /*

@@ -252,10 +252,10 @@ int print_json(json_t *value)
     return finish_output(EXIT_YES);
 }
 
-static double rate(const berth_stats *stats)
+static double stats_rate(const berth_stats *stats)
 {
     return stats->total_seconds > 0
-               ? (double)stats->asked_nbytes / stats->total_seconds / 1073741824.0
+               ? (double)stats->requested_nbytes / stats->total_seconds / 1073741824.0
                : 0;
 }
 
@@ -273,18 +273,18 @@ void print_stats(const berth_stats *stats)
                 "limited by: %s\n",
                 stats->device_seconds, stats->render_seconds, stats->crc32_seconds,
                 stats->disk_seconds, stats->limited_by);
-    fprintf(stderr, "bytes: %s asked for, ", human_nbytes(stats->asked_nbytes, asked));
+    fprintf(stderr, "bytes: %s requested, ", human_nbytes(stats->requested_nbytes, asked));
     if (stats->method)
         fprintf(stderr, "%s moved in %llu requests, ", human_nbytes(stats->moved_nbytes, moved),
                 (unsigned long long)stats->n_requests);
-    fprintf(stderr, "%.2f GiB/s\nrecords: %llu, storages: %llu", rate(stats),
+    fprintf(stderr, "%.2f GiB/s\nrecords: %llu, storages: %llu", stats_rate(stats),
             (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages);
     if (stats->method)
         fprintf(stderr, ", method: %s (%s)", stats->method, stats->reason);
     fputc('\n', stderr);
 }
 
-static void add_moved(json_t *report, const berth_stats *stats)
+static void stats_add_moved(json_t *report, const berth_stats *stats)
 {
     json_t *moved =
         json_pack("{s:I,s:I,s:I,s:I,s:s,s:s}", "device_nbytes", (json_int_t)stats->device_nbytes,
@@ -296,7 +296,7 @@ static void add_moved(json_t *report, const berth_stats *stats)
     json_decref(moved);
 }
 
-static void add_limits(json_t *report, const berth_stats *stats)
+static void stats_add_limits(json_t *report, const berth_stats *stats)
 {
     json_t *limits =
         json_pack("{s:f,s:f,s:f,s:f,s:s}", "device_seconds", stats->device_seconds,
@@ -313,13 +313,13 @@ json_t *stats_json(const berth_stats *stats)
         json_pack("{s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I}", "plan_seconds", stats->plan_seconds,
                   "copy_seconds", stats->copy_seconds, "transfer_seconds", stats->transfer_seconds,
                   "sync_seconds", stats->sync_seconds, "total_seconds", stats->total_seconds,
-                  "asked_nbytes", (json_int_t)stats->asked_nbytes, "n_records",
+                  "requested_nbytes", (json_int_t)stats->requested_nbytes, "n_records",
                   (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
 
     if (stats->limited_by)
-        add_limits(report, stats);
+        stats_add_limits(report, stats);
     if (stats->method)
-        add_moved(report, stats);
+        stats_add_moved(report, stats);
     return report;
 }
 

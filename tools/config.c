@@ -16,7 +16,7 @@ static const struct argp_option own_options[] = {
     {"changed", 'c', NULL, 0, "show only what differs from the defaults, as NAME=VALUE lines", 1},
     {0}};
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t config_parse(int key, char *word, struct argp_state *state)
 {
     config_options *options = state->input;
 
@@ -52,7 +52,7 @@ static void print_option(const berth_option *option)
     putchar('\n');
 }
 
-static int show_one(const char *name, bool json)
+static int option_show(const char *name, bool json)
 {
     berth_option option;
     berth_error error;
@@ -65,7 +65,7 @@ static int show_one(const char *name, bool json)
     return finish_output(EXIT_YES);
 }
 
-static int show_changed(void)
+static int options_show_changed(void)
 {
     berth_error error;
     int64_t n = berth_config_print(NULL, BERTH_CONFIG_CHANGED, NULL, 0, &error);
@@ -81,7 +81,7 @@ static int show_changed(void)
     return finish_output(EXIT_YES);
 }
 
-static int show_all(bool json)
+static int options_show_all(bool json)
 {
     json_t *array = json ? json_array() : NULL;
     berth_option option;
@@ -104,7 +104,7 @@ int run_config(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        config_parse,
         "[NAME]",
         "Show every option, its value, and where the value was set. With NAME, show all about one "
         "option.",
@@ -117,6 +117,6 @@ int run_config(int argc, char **argv)
     if (options.common.stats)
         return trouble("--stats does not apply: nothing is saved or loaded");
     if (options.words.n)
-        return show_one(options.words.words[0], options.common.json);
-    return options.changed ? show_changed() : show_all(options.common.json);
+        return option_show(options.words.words[0], options.common.json);
+    return options.changed ? options_show_changed() : options_show_all(options.common.json);
 }

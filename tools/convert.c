@@ -18,7 +18,7 @@ static const struct argp_option own_options[] = {
      "between checkpoints: leave out bytes of storages that no tensor uses", 1},
     {0}};
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t convert_parse(int key, char *word, struct argp_state *state)
 {
     convert_options *options = state->input;
 
@@ -45,13 +45,13 @@ static bool is_checkpoint_name(const char *name)
 
 /* `tree` NULL: the value as it is. */
 static int save_value(const char *out, const berth_value *value, berth_tree *tree,
-                      const berth_params *call, berth_error *error)
+                      const berth_params *params, berth_error *error)
 {
     if (tree)
         value = berth_value_copy(tree, value, BERTH_COPY_COMPACT);
     if (!value)
         return berth_tree_error(tree, error);
-    return berth_save(out, value, call, error);
+    return berth_save(out, value, params, error);
 }
 
 /* Writes any checkpoint that opens in today's format. */
@@ -61,7 +61,7 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
     berth_tree *tree = NULL;
     berth_stats stats = {0};
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     compare_sums_by_default();
@@ -72,8 +72,8 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
         return fail(&error);
     }
     show_remarks(options);
-    progress_begin(&bar, "convert", options, &call, &stats);
-    int code = save_value(out, berth_root(checkpoint), tree, &call, &error);
+    progress_begin(&bar, "convert", options, &params, &stats);
+    int code = save_value(out, berth_root(checkpoint), tree, &params, &error);
     progress_end(&bar);
     int exit_status = report_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
     berth_tree_free(tree);
@@ -85,7 +85,7 @@ int run_convert(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        convert_parse,
         "IN OUT",
         "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; the names "
         "decide. From checkpoint to checkpoint, write an older file in today's format. "
@@ -102,8 +102,8 @@ int run_convert(int argc, char **argv)
     const char *in = options.words.words[0], *out = options.words.words[1];
     bool from = has_extension(in, ".safetensors"), to = has_extension(out, ".safetensors");
     if (!to && !is_checkpoint_name(out))
-        return trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors, to say "
-                       "what to write",
+        return trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
+                       "sets the format",
                        out);
     if (refuse_in_place(in, out))
         return EXIT_TROUBLE;

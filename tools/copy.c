@@ -26,7 +26,7 @@ struct copy {
     char alignment[24];        /* text of a new `.storage_alignment` */
 };
 
-static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offset)
+static int copy_read_record(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     copied_record *source = context;
     berth_error error;
@@ -39,8 +39,8 @@ static int read_record(void *context, void *buffer, size_t nbytes, uint64_t offs
     return error.system_errno ? error.system_errno : EIO;
 }
 
-/* The save knows only that its source failed. This names the file, the record and the byte. */
-static void tell_unreadable(copy *c, const char *out, berth_error *error)
+/* The save reports only that its source failed. Adds the file, the record and the byte. */
+static void copy_fail_unreadable(copy *c, const char *out, berth_error *error)
 {
     if (error->code != BERTH_E_CALLBACK || !atomic_load(&c->is_unreadable))
         return;
@@ -52,7 +52,7 @@ static void tell_unreadable(copy *c, const char *out, berth_error *error)
 }
 
 /* Reads a small text record into a buffer; false if there is none. */
-static bool small_record(berth_archive *archive, const char *name, char *text, size_t nbytes)
+static bool archive_read_text(berth_archive *archive, const char *name, char *text, size_t nbytes)
 {
     berth_record record;
 
@@ -65,13 +65,13 @@ static bool small_record(berth_archive *archive, const char *name, char *text, s
 }
 
 /* The layout of the copy: that of the file, unless an option is set. */
-static int choose_alignment(copy *c, const char *in, berth_config *config, berth_error *error)
+static int copy_choose_alignment(copy *c, const char *in, berth_config *config, berth_error *error)
 {
     char text[24], assignment[64];
 
     if (!is_default("save.storage_alignment"))
         return berth_config_get("save.storage_alignment", c->alignment, sizeof c->alignment, error);
-    if (!small_record(c->archive, ".storage_alignment", text, sizeof text))
+    if (!archive_read_text(c->archive, ".storage_alignment", text, sizeof text))
         return 0;
     /* Digits only: the text is the file's, and assignments are separated by spaces. */
     if (!text[0] || text[strspn(text, "0123456789")] != '\0')
@@ -85,7 +85,7 @@ static int choose_alignment(copy *c, const char *in, berth_config *config, berth
     return error->code;
 }
 
-static int collect(copy *c, berth_error *error)
+static int copy_collect(copy *c, berth_error *error)
 {
     bool keep_crc = is_default("save.compute_crc32");
 
@@ -106,7 +106,7 @@ static int collect(copy *c, berth_error *error)
         berth_archive_at(c->archive, i, &source->record);
         c->records[i] = (berth_new_record){.name = source->record.name,
                                            .nbytes = source->record.nbytes,
-                                           .read = read_record,
+                                           .read = copy_read_record,
                                            .context = source,
                                            .no_crc32 = keep_crc && !source->record.crc32,
                                            .crc32 = source->record.crc32};
@@ -121,7 +121,7 @@ static int collect(copy *c, berth_error *error)
 }
 
 /* Whether save.byteorder asks for another order than the file's: then elements are swapped. */
-static bool changes_byteorder(copy *c)
+static bool copy_changes_byteorder(copy *c)
 {
     const uint16_t probe = 1;
     char wanted[16], recorded[16] = "little";
@@ -129,18 +129,18 @@ static bool changes_byteorder(copy *c)
     if (is_default("save.byteorder") ||
         berth_config_get("save.byteorder", wanted, sizeof wanted, NULL) < 0)
         return false;
-    small_record(c->archive, "byteorder", recorded, sizeof recorded);
+    archive_read_text(c->archive, "byteorder", recorded, sizeof recorded);
     if (!strcmp(wanted, "native"))
         return strcmp(*(const uint8_t *)&probe ? "little" : "big", recorded) != 0;
     return strcmp(wanted, recorded) != 0;
 }
 
 /* Values are laid out with the file's own alignment, as records are. */
-static berth_config *layout_of(copy *c, const char *in, berth_error *error)
+static berth_config *copy_layout(copy *c, const char *in, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
 
-    if (config && choose_alignment(c, in, config, error) < 0) {
+    if (config && copy_choose_alignment(c, in, config, error) < 0) {
         berth_config_free(config);
         config = NULL;
     }
@@ -148,7 +148,7 @@ static berth_config *layout_of(copy *c, const char *in, berth_error *error)
 }
 
 /* Reports records that are not part of the values. */
-static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quiet)
+static void copy_report_dropped(const char *in, berth_checkpoint *checkpoint, bool quiet)
 {
     berth_info info;
 
@@ -158,7 +158,7 @@ static void tell_dropped(const char *in, berth_checkpoint *checkpoint, bool quie
 }
 
 /* NULL, after the path, where PyTorch could not open a file of that name. */
-static const char *archive_name(const copy *c)
+static const char *copy_archive_name(const copy *c)
 {
     enum { MAX_NBYTES = 510 };
     berth_archive_info info;
@@ -167,21 +167,21 @@ static const char *archive_name(const copy *c)
     return strlen(info.name) > MAX_NBYTES ? NULL : info.name;
 }
 
-/* To swap bytes, the elements must be known: through the values. */
-static int copy_values(copy *c, const char *in, const char *out, berth_params *call, bool quiet,
+/* Copies through the values: swapping bytes needs the dtypes. */
+static int copy_values(copy *c, const char *in, const char *out, berth_params *params, bool quiet,
                        berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
-    berth_config *config = layout_of(c, in, error);
+    berth_config *config = copy_layout(c, in, error);
     compare_sums_by_default();
     int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
-        call->config = config;
-        call->archive_name = archive_name(c);
-        code = berth_save(out, berth_root(checkpoint), call, error);
+        params->config = config;
+        params->archive_name = copy_archive_name(c);
+        code = berth_save(out, berth_root(checkpoint), params, error);
     }
     if (code == 0)
-        tell_dropped(in, checkpoint, quiet);
+        copy_report_dropped(in, checkpoint, quiet);
     berth_close(checkpoint);
     berth_config_free(config);
     return code;
@@ -191,7 +191,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *c
  * Records keep their order. If the file says that its offsets can be calculated, but its storages
  * are not in the pickle's order, readers that calculate would misread the copy.
  */
-static int check_order(copy *c, const char *in, berth_error *error)
+static int copy_check_order(copy *c, const char *in, berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
     berth_record record;
@@ -206,12 +206,12 @@ static int check_order(copy *c, const char *in, berth_error *error)
         berth_config_free(config);
         return error->code;
     }
-    const berth_params call = {.config = config};
-    int code = berth_open(in, &call, &checkpoint, error);
+    const berth_params params = {.config = config};
+    int code = berth_open(in, &params, &checkpoint, error);
     berth_close(checkpoint);
     berth_config_free(config);
     if (code != BERTH_E_OFFSETS)
-        return 0; /* all else is copied as it is, also what is not a checkpoint */
+        return 0; /* other archives, too, are copied as they are */
     snprintf(
         error->message, sizeof error->message,
         "%.400s: its records are not where .format_version says; PyTorch could misread a copy: "
@@ -221,25 +221,25 @@ static int check_order(copy *c, const char *in, berth_error *error)
     return code;
 }
 
-static int copy_records(copy *c, const char *in, const char *out, berth_params *call,
+static int copy_records(copy *c, const char *in, const char *out, berth_params *params,
                         berth_error *error)
 {
-    berth_config *config = layout_of(c, in, error);
+    berth_config *config = copy_layout(c, in, error);
 
     if (!config)
         return error->code;
-    int code = check_order(c, in, error);
+    int code = copy_check_order(c, in, error);
     if (code == 0)
-        code = collect(c, error);
+        code = copy_collect(c, error);
     if (code == 0) {
         const berth_target target = berth_to_path(out);
         const berth_content content =
             berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
-        call->config = config;
-        call->archive_name = archive_name(c);
-        code = berth_save_to(&target, &content, call, error);
+        params->config = config;
+        params->archive_name = copy_archive_name(c);
+        code = berth_save_to(&target, &content, params, error);
         if (code < 0) {
-            tell_unreadable(c, out, error);
+            copy_fail_unreadable(c, out, error);
             code = error->code;
         }
     }
@@ -266,7 +266,7 @@ int run_copy(int argc, char **argv)
     copy c = {0};
     berth_stats stats = {0};
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
@@ -276,10 +276,11 @@ int run_copy(int argc, char **argv)
     if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
     show_remarks(&options.common);
-    progress_begin(&bar, "copy", &options.common, &call, &stats);
+    progress_begin(&bar, "copy", &options.common, &params, &stats);
     const char *in = options.words.words[0], *out = options.words.words[1];
-    int code = changes_byteorder(&c) ? copy_values(&c, in, out, &call, options.common.quiet, &error)
-                                     : copy_records(&c, in, out, &call, &error);
+    int code = copy_changes_byteorder(&c)
+                   ? copy_values(&c, in, out, &params, options.common.quiet, &error)
+                   : copy_records(&c, in, out, &params, &error);
     progress_end(&bar);
     int exit_status = code < 0 ? fail(&error) : EXIT_YES;
     exit_status = report_stats(&options.common, &stats, exit_status);

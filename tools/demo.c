@@ -11,7 +11,7 @@
 enum { LAYERS = 4, WIDTH = 256 };
 
 /* A small model's state_dict over `weights`: LAYERS matrices and vectors, the last one tied. */
-static berth_value *build(berth_tree *tree, const float *weights)
+static berth_value *demo_build(berth_tree *tree, const float *weights)
 {
     const int64_t matrix[] = {WIDTH, WIDTH}, vector[] = {WIDTH};
     berth_value *state = berth_make_ordered_dict(tree);
@@ -42,16 +42,16 @@ static berth_value *build(berth_tree *tree, const float *weights)
     return checkpoint;
 }
 
-/* ---- whose file it is ---- */
+/* ---- whether demo made the file ---- */
 
-static bool is_there(const char *path)
+static bool file_exists(const char *path)
 {
     struct stat status;
 
     return stat(path, &status) == 0;
 }
 
-static bool holds(berth_checkpoint *model, const char *name, size_t n, const float *elements)
+static bool model_holds(berth_checkpoint *model, const char *name, size_t n, const float *elements)
 {
     const berth_tensor *tensor = berth_find_tensor(model, name, NULL);
 
@@ -61,8 +61,8 @@ static bool holds(berth_checkpoint *model, const char *name, size_t n, const flo
     return data && !memcmp(data, elements, n * sizeof *elements);
 }
 
-/* Whether it contains exactly what build() makes, in any layout. */
-static bool is_same(berth_checkpoint *model, const float *weights)
+/* Whether it contains exactly what demo_build() makes, in any layout. */
+static bool model_is_same(berth_checkpoint *model, const float *weights)
 {
     enum { N_KEYS = 3, N_TENSORS = 2 * LAYERS + 1 };
     const berth_value *root = berth_root(model);
@@ -75,21 +75,21 @@ static bool is_same(berth_checkpoint *model, const float *weights)
     for (int i = 0; i < LAYERS && is_ours; i++) {
         const float *layer = weights + (size_t)i * (WIDTH * WIDTH + WIDTH);
         snprintf(name, sizeof name, "model.layers.%d.weight", i);
-        is_ours = holds(model, name, (size_t)WIDTH * WIDTH, layer);
+        is_ours = model_holds(model, name, (size_t)WIDTH * WIDTH, layer);
         snprintf(name, sizeof name, "model.layers.%d.bias", i);
-        is_ours = is_ours && holds(model, name, WIDTH, layer + (size_t)WIDTH * WIDTH);
+        is_ours = is_ours && model_holds(model, name, WIDTH, layer + (size_t)WIDTH * WIDTH);
     }
-    return is_ours && holds(model, "model.head.weight", (size_t)WIDTH * WIDTH, weights);
+    return is_ours && model_holds(model, "model.head.weight", (size_t)WIDTH * WIDTH, weights);
 }
 
 /* A file that demo did not make is never replaced. */
-static int check_target(const char *path, const float *weights)
+static int demo_check_target(const char *path, const float *weights)
 {
     berth_checkpoint *model = NULL;
 
-    if (!is_there(path))
+    if (!file_exists(path))
         return EXIT_YES;
-    bool is_ours = berth_open(path, NULL, &model, NULL) == 0 && is_same(model, weights);
+    bool is_ours = berth_open(path, NULL, &model, NULL) == 0 && model_is_same(model, weights);
     berth_close(model);
     if (is_ours)
         return EXIT_YES;
@@ -99,28 +99,28 @@ static int check_target(const char *path, const float *weights)
 
 /* ---- the steps ---- */
 
-static int save(const char *path, const float *weights, const berth_params *call)
+static int demo_save(const char *path, const float *weights, const berth_params *params)
 {
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
 
     if (!tree)
         return fail(&error);
-    int code = berth_save(path, build(tree, weights), call, &error);
+    int code = berth_save(path, demo_build(tree, weights), params, &error);
     berth_tree_free(tree);
     if (code < 0)
         return fail(&error);
     printf("saved     %s: %" PRIu64 " bytes, %" PRIu64
            " records, in %.1f ms (%.1f ms of it sync)\n",
-           path, call->stats->moved_nbytes, call->stats->n_records,
-           call->stats->total_seconds * 1e3, call->stats->sync_seconds * 1e3);
+           path, params->stats->moved_nbytes, params->stats->n_records,
+           params->stats->total_seconds * 1e3, params->stats->sync_seconds * 1e3);
     return EXIT_YES;
 }
 
-static int verify(const char *path, const berth_params *call)
+static int demo_verify(const char *path, const berth_params *params)
 {
-    const berth_params silent = {.progress = call->progress,
-                                 .progress_context = call->progress_context};
+    const berth_params silent = {.progress = params->progress,
+                                 .progress_context = params->progress_context};
     const berth_source source = berth_from_path(path);
     berth_verdict verdict;
     berth_error error;
@@ -132,7 +132,7 @@ static int verify(const char *path, const berth_params *call)
 }
 
 /* Compares every element with what was saved. */
-static int compare(berth_checkpoint *model, const float *weights)
+static int demo_compare(berth_checkpoint *model, const float *weights)
 {
     const int64_t numel = (int64_t)WIDTH * WIDTH;
     berth_error error;
@@ -149,7 +149,7 @@ static int compare(berth_checkpoint *model, const float *weights)
     return EXIT_YES;
 }
 
-static int show(const char *path, const float *weights)
+static int demo_show(const char *path, const float *weights)
 {
     berth_checkpoint *model;
     berth_named_tensor named;
@@ -168,7 +168,7 @@ static int show(const char *path, const float *weights)
                    named.offset);
     }
     if (code == EXIT_YES)
-        code = compare(model, weights);
+        code = demo_compare(model, weights);
     berth_close(model);
     return code;
 }
@@ -188,7 +188,7 @@ int run_demo(int argc, char **argv)
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
     plain_options options = {.words = {.words = {"berth-demo.pt"}, .max = 1}};
     berth_stats stats = {0};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
@@ -198,15 +198,15 @@ int run_demo(int argc, char **argv)
         return trouble("out of memory");
     for (size_t i = 0; i < n; i++)
         weights[i] = (float)(i % 1000) / 1000.0f - 0.5f;
-    progress_begin(&bar, "demo", &options.common, &call, &stats);
-    int code = check_target(path, weights);
+    progress_begin(&bar, "demo", &options.common, &params, &stats);
+    int code = demo_check_target(path, weights);
     if (code == EXIT_YES)
-        code = save(path, weights, &call);
+        code = demo_save(path, weights, &params);
     if (code == EXIT_YES)
-        code = verify(path, &call);
+        code = demo_verify(path, &params);
     progress_end(&bar);
     if (code == EXIT_YES)
-        code = show(path, weights);
+        code = demo_show(path, weights);
     if (code == EXIT_YES)
         code = report_stats(&options.common, &stats, code);
     free(weights);

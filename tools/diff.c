@@ -22,17 +22,17 @@ typedef struct comparison {
     bool json;
     json_t *differences;
     size_t n_differences;
-    const berth_params *call;
+    const berth_params *params;
     uint64_t total_nbytes; /* of the left side's storages */
 } comparison;
 
 /* Reports that so many bytes of each side were compared. */
-static void count(comparison *c, uint64_t nbytes)
+static void comparison_count(comparison *c, uint64_t nbytes)
 {
-    berth_stats *stats = c->call->stats;
+    berth_stats *stats = c->params->stats;
 
-    stats->asked_nbytes += 2 * nbytes;
-    c->call->progress(c->call->progress_context, stats->asked_nbytes / 2, c->total_nbytes);
+    stats->requested_nbytes += 2 * nbytes;
+    c->params->progress(c->params->progress_context, stats->requested_nbytes / 2, c->total_nbytes);
 }
 
 /* Whether the name of a file, or a text out of it: no control characters. */
@@ -47,8 +47,8 @@ static void print_difference(const char *path, const char *what, const char *a, 
 }
 
 /* Prints one difference. Returns 0, or EXIT_TROUBLE after printing why. */
-static int differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
-                  const char *b)
+static int comparison_differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
+                             const char *b)
 {
     char *path = pair_path(walk);
 
@@ -66,13 +66,13 @@ static int differ(comparison *c, const pair_walk *walk, const char *what, const 
     return code;
 }
 
-static bool same_shape(const berth_tensor *a, const berth_tensor *b)
+static bool tensors_same_shape(const berth_tensor *a, const berth_tensor *b)
 {
     return a->rank == b->rank && !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
 }
 
 /* Position of the first element that differs; -1: none. NaNs are compared by their bits. */
-static int64_t first_difference(const uint8_t *a, const uint8_t *b, int64_t n, size_t nbytes)
+static int64_t bytes_first_difference(const uint8_t *a, const uint8_t *b, int64_t n, size_t nbytes)
 {
     if (!memcmp(a, b, (size_t)n * nbytes))
         return -1;
@@ -84,8 +84,8 @@ static int64_t first_difference(const uint8_t *a, const uint8_t *b, int64_t n, s
 
 enum { CHUNK_NBYTES = 4 << 20 };
 
-/* A buffer for two chunks: that of the comparison, or a larger one, *own, for sub-byte kinds. */
-static uint8_t *buffer_for(comparison *c, size_t chunk_nbytes, uint8_t **own)
+/* A buffer for two chunks: the comparison's, or, for sub-byte dtypes, a larger one in *own. */
+static uint8_t *comparison_buffer(comparison *c, size_t chunk_nbytes, uint8_t **own)
 {
     *own = NULL;
     if (chunk_nbytes > CHUNK_NBYTES)
@@ -99,7 +99,8 @@ static uint8_t *buffer_for(comparison *c, size_t chunk_nbytes, uint8_t **own)
 }
 
 /* 0 and *at, the first element that differs, or -1; or an exit code. */
-static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tensor *b, int64_t *at)
+static int tensors_compare_bytes(comparison *c, const berth_tensor *a, const berth_tensor *b,
+                                 int64_t *at)
 {
     int64_t numel = berth_tensor_numel(a), chunk = elements_per(a, CHUNK_NBYTES);
     size_t item_nbytes = berth_dtype_nbytes(a->dtype);
@@ -107,7 +108,7 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
     uint8_t *own;
 
     *at = -1;
-    uint8_t *buffer = buffer_for(c, (size_t)chunk * item_nbytes, &own);
+    uint8_t *buffer = comparison_buffer(c, (size_t)chunk * item_nbytes, &own);
     if (!buffer)
         return trouble("out of memory");
     int code = 0;
@@ -120,10 +121,10 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
             read_elements(c->right.checkpoint, b, first, n, other, &error) < 0)
             code = fail(&error);
         else
-            *at = first_difference(buffer, other, n, item_nbytes);
+            *at = bytes_first_difference(buffer, other, n, item_nbytes);
         if (*at >= 0)
             *at += first;
-        count(c, n == numel ? berth_tensor_nbytes(a) : (uint64_t)n * item_nbytes);
+        comparison_count(c, n == numel ? berth_tensor_nbytes(a) : (uint64_t)n * item_nbytes);
     }
     free(own);
     return code;
@@ -134,8 +135,8 @@ static int compare_bytes(comparison *c, const berth_tensor *a, const berth_tenso
  * first is compared, because a file of a kilobyte can have 2^60 of them (P3). The first element
  * that differs then has index 0 on that axis.
  */
-static int compare_distinct(comparison *c, const berth_tensor *a, const berth_tensor *b,
-                            int64_t *at)
+static int tensors_compare_distinct(comparison *c, const berth_tensor *a, const berth_tensor *b,
+                                    int64_t *at)
 {
     int64_t shape[BERTH_MAX_RANK] = {0};
     berth_tensor ours = *a, theirs = *b;
@@ -144,7 +145,7 @@ static int compare_distinct(comparison *c, const berth_tensor *a, const berth_te
     for (int32_t i = 0; i < a->rank; i++)
         shape[i] = a->stride[i] == 0 && b->stride[i] == 0 && a->shape[i] > 1 ? 1 : a->shape[i];
     ours.shape = theirs.shape = shape;
-    int code = compare_bytes(c, &ours, &theirs, at);
+    int code = tensors_compare_bytes(c, &ours, &theirs, at);
     if (code || *at < 0)
         return code;
     for (int32_t i = a->rank; i-- > 0; step *= a->shape[i]) {
@@ -161,43 +162,44 @@ static void quantizer_text(const berth_tensor *tensor, char *text, size_t nbytes
              (int)tensor->qscheme, tensor->scale, tensor->zero_point, tensor->axis);
 }
 
-static int compare_elements(comparison *c, const pair_walk *walk, const berth_tensor *a,
-                            const berth_tensor *b)
+static int tensors_compare_elements(comparison *c, const pair_walk *walk, const berth_tensor *a,
+                                    const berth_tensor *b)
 {
     char place[64], total[64];
     int64_t at;
-    int code = compare_distinct(c, a, b, &at);
+    int code = tensors_compare_distinct(c, a, b, &at);
 
     if (code || at < 0)
         return code;
     snprintf(place, sizeof place, "first at element %" PRId64, at);
     snprintf(total, sizeof total, "of %" PRId64, berth_tensor_numel(a));
-    return differ(c, walk, "bytes", place, total);
+    return comparison_differ(c, walk, "bytes", place, total);
 }
 
-static int compare_tensors(comparison *c, const pair_walk *walk, const berth_tensor *a,
+static int tensors_compare(comparison *c, const pair_walk *walk, const berth_tensor *a,
                            const berth_tensor *b)
 {
     char a_text[256], b_text[256];
 
     if (a->dtype != b->dtype)
-        return differ(c, walk, "dtype", berth_dtype_name(a->dtype), berth_dtype_name(b->dtype));
-    if (!same_shape(a, b)) {
+        return comparison_differ(c, walk, "dtype", berth_dtype_name(a->dtype),
+                                 berth_dtype_name(b->dtype));
+    if (!tensors_same_shape(a, b)) {
         shape_text(a, a_text, sizeof a_text);
         shape_text(b, b_text, sizeof b_text);
-        return differ(c, walk, "shape", a_text, b_text);
+        return comparison_differ(c, walk, "shape", a_text, b_text);
     }
     if ((a->flags ^ b->flags) & BERTH_META)
-        return differ(c, walk, "device", a->flags & BERTH_META ? "meta" : "has elements",
-                      b->flags & BERTH_META ? "meta" : "has elements");
+        return comparison_differ(c, walk, "device", a->flags & BERTH_META ? "meta" : "has elements",
+                                 b->flags & BERTH_META ? "meta" : "has elements");
     quantizer_text(a, a_text, sizeof a_text);
     quantizer_text(b, b_text, sizeof b_text);
-    int code = strcmp(a_text, b_text) ? differ(c, walk, "quantizer", a_text, b_text) : 0;
-    return code || (a->flags & BERTH_META) ? code : compare_elements(c, walk, a, b);
+    int code = strcmp(a_text, b_text) ? comparison_differ(c, walk, "quantizer", a_text, b_text) : 0;
+    return code || (a->flags & BERTH_META) ? code : tensors_compare_elements(c, walk, a, b);
 }
 
 /* Compares values that have bytes without making texts, which may be long. 1: they have none. */
-static int compare_text(const berth_value *a, const berth_value *b)
+static int values_compare_text(const berth_value *a, const berth_value *b)
 {
     size_t n = 0, m = 0;
     berth_kind kind = berth_value_kind(a);
@@ -216,7 +218,7 @@ static int compare_text(const berth_value *a, const berth_value *b)
 }
 
 /* 1: equal, 0: different, -1: an error was printed. */
-static int same_storage(comparison *c, const berth_storage *a, const berth_storage *b)
+static int storages_are_equal(comparison *c, const berth_storage *a, const berth_storage *b)
 {
     berth_error error;
 
@@ -228,23 +230,23 @@ static int same_storage(comparison *c, const berth_storage *a, const berth_stora
         fail(&error);
         return -1;
     }
-    count(c, berth_storage_get_info(a)->nbytes);
+    comparison_count(c, berth_storage_get_info(a)->nbytes);
     return !memcmp(ours, theirs, berth_storage_get_info(a)->nbytes);
 }
 
-static int compare_values(comparison *c, const pair_walk *walk, const berth_value *a,
+static int values_compare(comparison *c, const pair_walk *walk, const berth_value *a,
                           const berth_value *b)
 {
     berth_storage *ours = berth_as_storage(a), *theirs = berth_as_storage(b);
 
-    if (!compare_text(a, b))
+    if (!values_compare_text(a, b))
         return 0;
     if (ours && theirs &&
         berth_storage_get_info(ours)->nbytes == berth_storage_get_info(theirs)->nbytes) {
-        int same = same_storage(c, ours, theirs);
+        int same = storages_are_equal(c, ours, theirs);
         if (same != 0)
             return same < 0 ? EXIT_TROUBLE : 0;
-        return differ(c, walk, "bytes", "of a storage", "of a storage");
+        return comparison_differ(c, walk, "bytes", "of a storage", "of a storage");
     }
     char *a_text = leaf_text(a), *b_text = leaf_text(b);
     int code = 0;
@@ -253,41 +255,42 @@ static int compare_values(comparison *c, const pair_walk *walk, const berth_valu
     } else if (strcmp(a_text, b_text) != 0) {
         shorten(a_text);
         shorten(b_text);
-        code = differ(c, walk, "value", a_text, b_text);
+        code = comparison_differ(c, walk, "value", a_text, b_text);
     }
     free(a_text);
     free(b_text);
     return code;
 }
 
-static int compare_pair(void *context, const pair_walk *walk, const berth_value *a,
+static int pair_compare(void *context, const pair_walk *walk, const berth_value *a,
                         const berth_value *b)
 {
     const berth_tensor *ours = berth_as_tensor(a), *theirs = berth_as_tensor(b);
 
     if (ours && theirs)
-        return compare_tensors(context, walk, ours, theirs);
+        return tensors_compare(context, walk, ours, theirs);
     if (ours || theirs)
-        return differ(context, walk, "kind", berth_kind_name(berth_value_kind(a)),
-                      berth_kind_name(berth_value_kind(b)));
-    return compare_values(context, walk, plain_value(a), plain_value(b));
+        return comparison_differ(context, walk, "kind", berth_kind_name(berth_value_kind(a)),
+                                 berth_kind_name(berth_value_kind(b)));
+    return values_compare(context, walk, plain_value(a), plain_value(b));
 }
 
-static int tell_only(void *context, const pair_walk *walk, bool in_left)
+static int pair_report_only(void *context, const pair_walk *walk, bool in_left)
 {
     comparison *c = context;
 
-    return differ(c, walk, "only in", in_left ? c->left.file : "", in_left ? "" : c->right.file);
+    return comparison_differ(c, walk, "only in", in_left ? c->left.file : "",
+                             in_left ? "" : c->right.file);
 }
 
 static int compare_sides(comparison *c)
 {
-    const pair_visitor visitor = {compare_pair, tell_only, c};
+    const pair_visitor visitor = {pair_compare, pair_report_only, c};
 
     return walk_pairs(berth_root(c->left.checkpoint), berth_root(c->right.checkpoint), &visitor);
 }
 
-static bool is_large(const char *file)
+static bool file_is_large(const char *file)
 {
     struct stat status;
 
@@ -298,9 +301,9 @@ static bool is_large(const char *file)
  * Large files are read once, in order: prefetch them, unless the option is set. With two cold files
  * of 1 GiB, beside other work: 1.0 GiB/s instead of 0.5.
  */
-static void read_ahead(const char *left, const char *right)
+static void files_read_ahead(const char *left, const char *right)
 {
-    if ((is_large(left) || is_large(right)) && is_default("load.prefetch"))
+    if ((file_is_large(left) || file_is_large(right)) && is_default("load.prefetch"))
         (void)berth_config_set("load.prefetch", "populate", NULL);
 }
 
@@ -317,7 +320,7 @@ static int open_side(side *s, const char *file)
 static int open_sides(comparison *c, const char *left, const char *right)
 {
     berth_info info = {0};
-    read_ahead(left, right);
+    files_read_ahead(left, right);
     int code = open_side(&c->left, left);
 
     if (!code)
@@ -328,10 +331,10 @@ static int open_sides(comparison *c, const char *left, const char *right)
 }
 
 /* Opens and compares both. The library does not report how it read what was compared. */
-static void finish_stats(const comparison *c, const progress *bar)
+static void comparison_finish_stats(const comparison *c, const progress *bar)
 {
     const berth_stats *left = &c->left.stats, *right = &c->right.stats;
-    berth_stats *stats = c->call->stats;
+    berth_stats *stats = c->params->stats;
 
     stats->total_seconds = progress_seconds(bar);
     stats->plan_seconds = left->plan_seconds + right->plan_seconds;
@@ -340,7 +343,7 @@ static void finish_stats(const comparison *c, const progress *bar)
     stats->n_storages = left->n_storages + right->n_storages;
 }
 
-static int print_report(comparison *c, const common *options)
+static int comparison_print(comparison *c, const common *options)
 {
     int code = c->n_differences ? EXIT_NO : EXIT_YES;
 
@@ -348,12 +351,12 @@ static int print_report(comparison *c, const common *options)
         json_t *report =
             json_pack("{s:b,s:O}", "equal", code == EXIT_YES, "differences", c->differences);
         if (options->stats)
-            json_object_set_new(report, "stats", stats_json(c->call->stats));
+            json_object_set_new(report, "stats", stats_json(c->params->stats));
         int printed = print_json(report);
         return printed ? printed : code;
     }
     if (options->stats)
-        print_stats(c->call->stats);
+        print_stats(c->params->stats);
     if (!options->quiet && code == EXIT_YES)
         puts("equal");
     return finish_output(code);
@@ -373,21 +376,21 @@ int run_diff(int argc, char **argv)
         NULL};
     plain_options options = {.words = {.min = 2, .max = 2}};
     berth_stats stats = {0};
-    berth_params call;
-    comparison c = {.call = &call};
+    berth_params params;
+    comparison c = {.params = &params};
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    progress_show(&bar, "diff", &options.common, &call, &stats);
+    progress_show(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
     c.differences = json_array();
     int code = open_sides(&c, options.words.words[0], options.words.words[1]);
     if (!code)
         code = compare_sides(&c);
     progress_end(&bar);
-    finish_stats(&c, &bar);
+    comparison_finish_stats(&c, &bar);
     if (!code)
-        code = print_report(&c, &options.common);
+        code = comparison_print(&c, &options.common);
     free(c.buffer);
     json_decref(c.differences);
     berth_close(c.left.checkpoint);

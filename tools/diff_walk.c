@@ -63,7 +63,7 @@ const berth_value *plain_value(const berth_value *value)
  * Values of one family are walked in step: a dict with an OrderedDict, a list with a tuple. NONE:
  * nothing is inside.
  */
-static berth_kind family_of(const berth_value *value)
+static berth_kind value_family(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
@@ -78,7 +78,7 @@ static berth_kind family_of(const berth_value *value)
 }
 
 /* The attributes of a value, or of the tensor inside it. */
-static const berth_value *state_of(const berth_value *value)
+static const berth_value *value_state(const berth_value *value)
 {
     while (value && !berth_value_part(value, BERTH_PART_STATE) &&
            berth_value_kind(value) != BERTH_KIND_CALL)
@@ -88,7 +88,7 @@ static const berth_value *state_of(const berth_value *value)
 
 /* ---- classes ---- */
 
-static size_t slot_of(const pair_walk *w, const berth_value *value)
+static size_t pair_walk_slot(const pair_walk *w, const berth_value *value)
 {
     uint64_t hash = (uint64_t)(uintptr_t)value * 0x9E3779B97F4A7C15u;
     size_t at = (size_t)(hash >> 20) & (w->n_slots - 1);
@@ -98,7 +98,7 @@ static size_t slot_of(const pair_walk *w, const berth_value *value)
     return at;
 }
 
-static bool grow_classes(pair_walk *w)
+static bool pair_walk_grow(pair_walk *w)
 {
     size_t capacity = w->node_capacity ? w->node_capacity * 2 : 64;
     const berth_value **nodes = realloc(w->nodes, capacity * sizeof *nodes);
@@ -116,16 +116,16 @@ static bool grow_classes(pair_walk *w)
     w->n_slots = capacity * 2;
     w->node_capacity = capacity;
     for (size_t i = 0; i < w->n_nodes; i++)
-        w->slots[slot_of(w, w->nodes[i])] = (uint32_t)i + 1;
+        w->slots[pair_walk_slot(w, w->nodes[i])] = (uint32_t)i + 1;
     return true;
 }
 
 /* The class of a value: its root node. False: no memory. */
-static bool class_of(pair_walk *w, const berth_value *value, uint32_t *root)
+static bool pair_walk_class(pair_walk *w, const berth_value *value, uint32_t *root)
 {
-    if (w->n_nodes == w->node_capacity && !grow_classes(w))
+    if (w->n_nodes == w->node_capacity && !pair_walk_grow(w))
         return false;
-    size_t at = slot_of(w, value);
+    size_t at = pair_walk_slot(w, value);
     if (!w->slots[at]) {
         w->nodes[w->n_nodes] = value;
         w->parents[w->n_nodes] = (uint32_t)w->n_nodes;
@@ -139,11 +139,11 @@ static bool class_of(pair_walk *w, const berth_value *value, uint32_t *root)
 }
 
 /* 1: compare the two values. 0: they are of one class already. -1: no memory. */
-static int unite(pair_walk *w, const berth_value *a, const berth_value *b)
+static int pair_walk_unite(pair_walk *w, const berth_value *a, const berth_value *b)
 {
     uint32_t left, right;
 
-    if (!class_of(w, a, &left) || !class_of(w, b, &right))
+    if (!pair_walk_class(w, a, &left) || !pair_walk_class(w, b, &right))
         return -1;
     if (left == right)
         return 0;
@@ -160,14 +160,14 @@ typedef struct named_item {
     size_t i;
 } named_item;
 
-static const berth_value *key_of(const berth_value *container, size_t i)
+static const berth_value *container_key(const berth_value *container, size_t i)
 {
     berth_value *key = NULL;
 
     return berth_dict_at(container, i, &key, NULL) ? key : berth_list_at(container, i);
 }
 
-static const berth_value *item_at(const berth_value *container, size_t i)
+static const berth_value *container_item(const berth_value *container, size_t i)
 {
     berth_value *item = NULL;
 
@@ -193,7 +193,7 @@ static int compare_items(const void *left, const void *right)
     return order ? order : (a->i > b->i) - (a->i < b->i); /* texts of long tuples are cut */
 }
 
-static void free_names(named_item *names, size_t n)
+static void named_items_free(named_item *names, size_t n)
 {
     for (size_t i = 0; names && i < n; i++)
         free(names[i].made);
@@ -201,14 +201,14 @@ static void free_names(named_item *names, size_t n)
 }
 
 /* The keys of a container in the order of their texts; NULL: an error was reported. */
-static named_item *sorted_names(pair_walk *w, const berth_value *container, size_t n)
+static named_item *container_sorted_names(pair_walk *w, const berth_value *container, size_t n)
 {
     named_item *names = calloc(n + 1, sizeof *names);
     bool too_long = false;
     size_t i;
 
     for (i = 0; names && i < n; i++) {
-        const berth_value *key = key_of(container, i);
+        const berth_value *key = container_key(container, i);
         named_item *name = &names[i];
         name->i = i;
         if (berth_value_kind(key) == BERTH_KIND_STR)
@@ -220,7 +220,7 @@ static named_item *sorted_names(pair_walk *w, const berth_value *container, size
             break;
     }
     if (!names || i < n) {
-        free_names(names, n);
+        named_items_free(names, n);
         if (!too_long) /* else it is reported */
             trouble("out of memory");
         return NULL;
@@ -230,10 +230,11 @@ static named_item *sorted_names(pair_walk *w, const berth_value *container, size
 }
 
 /* 0, or EXIT_TROUBLE: an error was reported. */
-static int match_keys(pair_walk *w, frame *f)
+static int frame_match_keys(pair_walk *w, frame *f)
 {
     size_t n = berth_value_count(f->a), m = berth_value_count(f->b), i = 0, j = 0;
-    named_item *left = sorted_names(w, f->a, n), *right = left ? sorted_names(w, f->b, m) : NULL;
+    named_item *left = container_sorted_names(w, f->a, n),
+               *right = left ? container_sorted_names(w, f->b, m) : NULL;
     int code = EXIT_TROUBLE;
 
     if (left && right) {
@@ -247,14 +248,15 @@ static int match_keys(pair_walk *w, frame *f)
         i += order <= 0;
         j += order >= 0;
     }
-    free_names(left, n);
-    free_names(right, m);
+    named_items_free(left, n);
+    named_items_free(right, m);
     return code;
 }
 
 /* ---- frames ---- */
 
-static int push(pair_walk *w, const berth_value *a, const berth_value *b, berth_kind family)
+static int pair_walk_push(pair_walk *w, const berth_value *a, const berth_value *b,
+                          berth_kind family)
 {
     if (w->n_frames == w->frame_capacity) {
         size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
@@ -267,13 +269,13 @@ static int push(pair_walk *w, const berth_value *a, const berth_value *b, berth_
     frame *f = &w->frames[w->n_frames++];
     *f = (frame){.a = a, .b = b, .family = family};
     if (family == BERTH_KIND_DICT || family == BERTH_KIND_SET)
-        return match_keys(w, f);
+        return frame_match_keys(w, f);
     size_t n = berth_value_count(plain_value(a)), m = berth_value_count(plain_value(b));
     f->n = n > m ? n : m;
     return 0;
 }
 
-static const berth_value *step_of(const berth_value *value, size_t step)
+static const berth_value *value_step(const berth_value *value, size_t step)
 {
     const berth_tensor *tensor = berth_as_tensor(value);
 
@@ -283,7 +285,7 @@ static const berth_value *step_of(const berth_value *value, size_t step)
     case STEP_DICT_ITEMS:
         return berth_value_part(value, BERTH_PART_DICT_ITEMS);
     case STEP_STATE:
-        return state_of(value);
+        return value_state(value);
     case STEP_CALLABLE:
         return berth_value_kind(value) == BERTH_KIND_CALL
                    ? berth_value_part(value, BERTH_PART_INNER)
@@ -296,7 +298,7 @@ static const berth_value *step_of(const berth_value *value, size_t step)
 }
 
 /* Items, steps, and the keys of a dict. */
-static size_t count_children(const frame *f)
+static size_t frame_count_children(const frame *f)
 {
     return f->n + N_STEPS + (f->family == BERTH_KIND_DICT ? f->n : 0);
 }
@@ -309,35 +311,35 @@ static bool is_matched_in_full(const berth_value *key)
 }
 
 /* Keys that must still be compared. */
-static void key_pair_of(const frame *f, size_t at, const berth_value **a, const berth_value **b)
+static void frame_key_pair(const frame *f, size_t at, const berth_value **a, const berth_value **b)
 {
     match m = f->matches[at];
 
     *a = *b = NULL;
-    if (m.i == ABSENT || m.j == ABSENT || is_matched_in_full(key_of(f->a, m.i)))
+    if (m.i == ABSENT || m.j == ABSENT || is_matched_in_full(container_key(f->a, m.i)))
         return;
-    *a = key_of(f->a, m.i);
-    *b = key_of(f->b, m.j);
+    *a = container_key(f->a, m.i);
+    *b = container_key(f->b, m.j);
 }
 
 /* Child `at` of a frame on both sides; NULL where a side has none. */
-static void child_of(const frame *f, size_t at, const berth_value **a, const berth_value **b)
+static void frame_child(const frame *f, size_t at, const berth_value **a, const berth_value **b)
 {
     match m = {at, at};
 
     if (at >= f->n + N_STEPS) {
-        key_pair_of(f, at - f->n - N_STEPS, a, b);
+        frame_key_pair(f, at - f->n - N_STEPS, a, b);
         return;
     }
     if (at >= f->n) {
-        *a = step_of(f->a, at - f->n);
-        *b = step_of(f->b, at - f->n);
+        *a = value_step(f->a, at - f->n);
+        *b = value_step(f->b, at - f->n);
         return;
     }
     if (f->matches)
         m = f->matches[at];
-    *a = m.i == ABSENT ? NULL : item_at(plain_value(f->a), m.i);
-    *b = m.j == ABSENT ? NULL : item_at(plain_value(f->b), m.j);
+    *a = m.i == ABSENT ? NULL : container_item(plain_value(f->a), m.i);
+    *b = m.j == ABSENT ? NULL : container_item(plain_value(f->b), m.j);
 }
 
 /* ---- paths ---- */
@@ -360,7 +362,7 @@ static const char *part_name(const berth_value *value, size_t i)
     return names[layout][i & 3];
 }
 
-static bool print_step(FILE *out, const frame *f, size_t at)
+static bool frame_print_step(FILE *out, const frame *f, size_t at)
 {
     bool is_key = at >= f->n + N_STEPS;
 
@@ -376,7 +378,7 @@ static bool print_step(FILE *out, const frame *f, size_t at)
         return true;
     }
     match m = f->matches[at];
-    char *text = leaf_text(m.i == ABSENT ? key_of(f->b, m.j) : key_of(f->a, m.i));
+    char *text = leaf_text(m.i == ABSENT ? container_key(f->b, m.j) : container_key(f->a, m.i));
     if (text)
         fprintf(out, "[%s]", text);
     free(text);
@@ -391,7 +393,7 @@ char *pair_path(const pair_walk *w)
     bool done = out != NULL;
 
     for (size_t i = 0; done && i < w->n_frames; i++)
-        done = print_step(out, &w->frames[i], w->frames[i].next - 1);
+        done = frame_print_step(out, &w->frames[i], w->frames[i].next - 1);
     if (out && fclose(out) != 0)
         done = false;
     if (!done) {
@@ -404,39 +406,39 @@ char *pair_path(const pair_walk *w)
 /* ---- the walk ---- */
 
 /* Reports two values, and enters them if they have values inside. */
-static int visit(pair_walk *w, const berth_value *a, const berth_value *b)
+static int pair_walk_visit(pair_walk *w, const berth_value *a, const berth_value *b)
 {
     const pair_visitor *visitor = w->visitor;
 
     if (!a || !b)
         return a || b ? visitor->only(visitor->context, w, a != NULL) : 0;
-    berth_kind family = family_of(plain_value(a));
-    if (family == BERTH_KIND_NONE || family != family_of(plain_value(b)))
+    berth_kind family = value_family(plain_value(a));
+    if (family == BERTH_KIND_NONE || family != value_family(plain_value(b)))
         return visitor->both(visitor->context, w, a, b);
-    int first = unite(w, a, b);
+    int first = pair_walk_unite(w, a, b);
     if (first <= 0)
         return first < 0 ? trouble("out of memory") : 0;
     int code = 0;
     if (family == BERTH_KIND_TENSOR || family == BERTH_KIND_SPARSE)
         code = visitor->both(visitor->context, w, a, b);
-    return code ? code : push(w, a, b, family);
+    return code ? code : pair_walk_push(w, a, b, family);
 }
 
 int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor)
 {
     pair_walk w = {.visitor = visitor};
-    int code = visit(&w, a, b);
+    int code = pair_walk_visit(&w, a, b);
 
     while (!code && w.n_frames) {
         frame *top = &w.frames[w.n_frames - 1];
-        if (top->next == count_children(top)) {
+        if (top->next == frame_count_children(top)) {
             free(top->matches);
             w.n_frames--;
             continue;
         }
-        child_of(top, top->next++, &a, &b);
+        frame_child(top, top->next++, &a, &b);
         if (top->family != BERTH_KIND_SET || !a || !b || !is_matched_in_full(a))
-            code = visit(&w, a, b);
+            code = pair_walk_visit(&w, a, b);
     }
     while (w.n_frames)
         free(w.frames[--w.n_frames].matches);

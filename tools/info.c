@@ -126,8 +126,8 @@ static void print_info(const berth_info *info)
            info->calculated_offsets ? "calculated" : "from the file's own tables");
 }
 
-static int tell_info(const berth_info *info, const place *places, size_t n,
-                     const berth_stats *stats, const common *options)
+static int info_report(const berth_info *info, const place *places, size_t n,
+                       const berth_stats *stats, const common *options)
 {
     if (options->json) {
         json_t *report = info_json(info);
@@ -169,7 +169,7 @@ int run_info(int argc, char **argv)
     if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
     else if ((code = list_places(checkpoint, info.n_storages, &places, &n)) == EXIT_YES)
-        code = tell_info(&info, places, n, &stats, &options.common);
+        code = info_report(&info, places, n, &stats, &options.common);
     free(places);
     berth_close(checkpoint);
     return code;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a checkpoint holds beside tensors. */
+/* The values of a checkpoint that are not tensors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,15 +7,15 @@
 
 #include "tools/command.h"
 
-static bool is_container(const berth_value *value)
+static bool value_is_container(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
     return kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET && berth_value_count(value) > 0;
 }
 
-/* A walk's own verdict, or what it says by itself. */
-static int finish_walk(int code)
+/* The function's result; negative: the walk had no memory. */
+static int walk_finish(int code)
 {
     return code < 0 ? trouble("out of memory") : code;
 }
@@ -34,7 +34,7 @@ static int enter_leaf(void *context, const berth_walk *walk, const berth_value *
 
     if (berth_as_tensor(value))
         return BERTH_WALK_SKIP;
-    if (is_container(value))
+    if (value_is_container(value))
         return 0;
     const char *path = berth_walk_path(walk);
     int code = count_long_name(&l->long_nbytes, strlen(path));
@@ -43,32 +43,32 @@ static int enter_leaf(void *context, const berth_walk *walk, const berth_value *
     return code ? code : BERTH_WALK_SKIP;
 }
 
-/* A text that is in two places is a leaf in both. */
-static int leaf_again(void *context, const berth_walk *walk, const berth_value *value)
+/* A text with two paths is a leaf on both. */
+static int enter_leaf_again(void *context, const berth_walk *walk, const berth_value *value)
 {
-    return is_container(value) ? 0 : enter_leaf(context, walk, value);
+    return value_is_container(value) ? 0 : enter_leaf(context, walk, value);
 }
 
 int walk_leaves(const berth_value *root, leaf_function function, void *context)
 {
     leaves l = {.leaf = function, .context = context};
     const berth_walker walker = {
-        .flags = BERTH_WALK_ITEMS, .enter = enter_leaf, .alias = leaf_again, .context = &l};
+        .flags = BERTH_WALK_ITEMS, .enter = enter_leaf, .alias = enter_leaf_again, .context = &l};
 
-    return finish_walk(berth_value_walk(root, &walker, NULL));
+    return walk_finish(berth_value_walk(root, &walker, NULL));
 }
 
-/* ---- aliases: one walk finds what is met again, another one its paths ---- */
+/* ---- aliases: the first walk finds repeated containers, the second one their paths ---- */
 
-typedef struct met_again {
+typedef struct repeated {
     const berth_value *value;
     char *path; /* the first one */
-} met_again;
+} repeated;
 
 typedef struct aliases {
     alias_function alias;
     void *context;
-    met_again *met; /* by address, in the second walk */
+    repeated *met; /* by address, in the second walk */
     size_t n, capacity;
     size_t long_nbytes;
 } aliases;
@@ -76,7 +76,7 @@ typedef struct aliases {
 /* Containers and objects, but no tensors. */
 static int enter_object(void *context, const berth_walk *walk, const berth_value *value)
 {
-    bool is_object = is_container(value) || berth_value_kind(value) == BERTH_KIND_CALL ||
+    bool is_object = value_is_container(value) || berth_value_kind(value) == BERTH_KIND_CALL ||
                      berth_value_part(value, BERTH_PART_STATE);
 
     (void)context, (void)walk;
@@ -91,35 +91,35 @@ static int note_alias(void *context, const berth_walk *walk, const berth_value *
         return 0;
     if (a->n == a->capacity) {
         size_t capacity = a->capacity ? a->capacity * 2 : 32;
-        met_again *met = realloc(a->met, capacity * sizeof *met);
+        repeated *met = realloc(a->met, capacity * sizeof *met);
         if (!met)
             return BERTH_E_MEMORY;
         a->met = met;
         a->capacity = capacity;
     }
-    a->met[a->n++] = (met_again){.value = value};
+    a->met[a->n++] = (repeated){.value = value};
     return 0;
 }
 
-static int compare_met(const void *left, const void *right)
+static int compare_repeated(const void *left, const void *right)
 {
-    uintptr_t a = (uintptr_t)((const met_again *)left)->value;
-    uintptr_t b = (uintptr_t)((const met_again *)right)->value;
+    uintptr_t a = (uintptr_t)((const repeated *)left)->value;
+    uintptr_t b = (uintptr_t)((const repeated *)right)->value;
 
     return (a > b) - (a < b);
 }
 
-static met_again *find_met(const aliases *a, const berth_value *value)
+static repeated *find_repeated(const aliases *a, const berth_value *value)
 {
-    const met_again wanted = {.value = value};
+    const repeated wanted = {.value = value};
 
-    return a->n ? bsearch(&wanted, a->met, a->n, sizeof wanted, compare_met) : NULL;
+    return a->n ? bsearch(&wanted, a->met, a->n, sizeof wanted, compare_repeated) : NULL;
 }
 
 static int keep_first_path(void *context, const berth_walk *walk, const berth_value *value)
 {
     enum { LONGEST = 1024 };
-    met_again *met = find_met(context, value);
+    repeated *met = find_repeated(context, value);
 
     if (met) {
         const char *path = berth_walk_path(walk);
@@ -133,7 +133,7 @@ static int keep_first_path(void *context, const berth_walk *walk, const berth_va
 static int show_alias(void *context, const berth_walk *walk, const berth_value *value)
 {
     aliases *a = context;
-    const met_again *met = find_met(a, value);
+    const repeated *met = find_repeated(a, value);
 
     if (!met)
         return 0;
@@ -150,7 +150,7 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
     size_t n = 0;
 
     if (a.n)
-        qsort(a.met, a.n, sizeof *a.met, compare_met);
+        qsort(a.met, a.n, sizeof *a.met, compare_repeated);
     for (size_t i = 0; i < a.n; i++) /* each once */
         if (i == 0 || a.met[i].value != a.met[n - 1].value)
             a.met[n++] = a.met[i];
@@ -162,7 +162,7 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
     for (size_t i = 0; i < n; i++)
         free(a.met[i].path);
     free(a.met);
-    return finish_walk(code);
+    return walk_finish(code);
 }
 
 /* ---- texts ---- */
@@ -226,7 +226,7 @@ static void print_ints(FILE *out, const char *before, const int64_t *ints, int32
     fputs("]", out);
 }
 
-/* What has a shape, or is named by a number of berth.h. False: nothing of that kind. */
+/* Prints values with a shape, or named by a number of berth.h. False: another kind. */
 static bool print_shaped(FILE *out, const berth_value *value)
 {
     int32_t rank = 0;

@@ -15,7 +15,7 @@ typedef struct ls_options {
 static const struct argp_option own_options[] = {
     {"records", 'r', NULL, 0, "list the records of the archive instead", 1}, {0}};
 
-static error_t parse(int key, char *word, struct argp_state *state)
+static error_t ls_parse(int key, char *word, struct argp_state *state)
 {
     ls_options *options = state->input;
 
@@ -160,7 +160,7 @@ int run_ls(int argc, char **argv)
 {
     static const struct argp argp = {
         own_options,
-        parse,
+        ls_parse,
         "FILE",
         "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in "
         "the file, device, and name (dict keys and list indices joined by dots).",

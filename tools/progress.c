@@ -40,26 +40,26 @@ double progress_seconds(const progress *p)
     return seconds_now() - p->begin;
 }
 
-void progress_show(progress *p, const char *what, const common *options, berth_params *call,
+void progress_show(progress *p, const char *what, const common *options, berth_params *params,
                    berth_stats *stats)
 {
     *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
     p->begin = p->last = seconds_now();
-    memset(call, 0, sizeof *call);
-    call->progress = progress_report;
-    call->progress_context = p;
-    call->stats = stats;
+    memset(params, 0, sizeof *params);
+    params->progress = progress_report;
+    params->progress_context = p;
+    params->stats = stats;
 }
 
 /* An ignored signal stays ignored: nohup, or a shell's &. */
-static bool is_ignored(int number)
+static bool signal_is_ignored(int number)
 {
     struct sigaction action;
 
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-void progress_begin(progress *p, const char *what, const common *options, berth_params *call,
+void progress_begin(progress *p, const char *what, const common *options, berth_params *params,
                     berth_stats *stats)
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
@@ -69,15 +69,15 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
     for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++) {
         /* But a closing terminal sends two SIGHUPs: from the kernel and from the shell. */
         action.sa_flags = cancelling[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
-        if (!is_ignored(cancelling[i]))
+        if (!signal_is_ignored(cancelling[i]))
             sigaction(cancelling[i], &action, NULL);
     }
     /* A closed standard error must not kill a save, which would leave its temporary file. */
     (void)signal(SIGPIPE, SIG_IGN);
-    progress_show(p, what, options, call, stats);
+    progress_show(p, what, options, params, stats);
 }
 
-static void draw(progress *p, double seconds, uint64_t done, uint64_t total)
+static void progress_draw(progress *p, double seconds, uint64_t done, uint64_t total)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1], done_text[32], total_text[32];
@@ -102,8 +102,8 @@ int progress_report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 
     if (p->visible && time - p->begin > 0.5 && time - p->last > 0.1) {
         p->last = time;
-        draw(p, time - p->begin, done_nbytes < total_nbytes ? done_nbytes : total_nbytes,
-             total_nbytes);
+        progress_draw(p, time - p->begin, done_nbytes < total_nbytes ? done_nbytes : total_nbytes,
+                      total_nbytes);
     }
     return caught;
 }

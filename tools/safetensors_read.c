@@ -31,7 +31,7 @@ typedef struct range {
     const char *name;
 } range;
 
-static int bad(const safetensors_file *file, const char *name, const char *why)
+static int safetensors_refuse(const safetensors_file *file, const char *name, const char *why)
 {
     trouble("%s: %.200s%s%s%s", file->path, name, strlen(name) > 200 ? "..." : "",
             name[0] ? ": " : "", why);
@@ -40,7 +40,7 @@ static int bad(const safetensors_file *file, const char *name, const char *why)
 
 static const char too_short[] = "too short for a safetensors file";
 
-static int map_file(safetensors_file *file)
+static int safetensors_map(safetensors_file *file)
 {
     struct stat status;
 
@@ -53,7 +53,7 @@ static int map_file(safetensors_file *file)
     if (!S_ISREG(status.st_mode))
         return trouble("%s: not a regular file", file->path);
     if (status.st_size == 0)
-        return bad(file, "", too_short);
+        return safetensors_refuse(file, "", too_short);
     file->nbytes = (size_t)status.st_size;
     /* Elements may be swapped where they lie, in pages that are ours. */
     bool swaps = __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__;
@@ -71,7 +71,7 @@ static int map_file(safetensors_file *file)
  * P3: an object costs the JSON parser some 200 bytes, but `{}` has only 2. One that describes a
  * tensor has at least 49.
  */
-static bool has_too_many_objects(const uint8_t *text, size_t nbytes)
+static bool header_has_too_many_objects(const uint8_t *text, size_t nbytes)
 {
     size_t n_objects = 0;
     bool in_string = false;
@@ -87,26 +87,27 @@ static bool has_too_many_objects(const uint8_t *text, size_t nbytes)
     return n_objects > nbytes / 32 + 2;
 }
 
-static int parse_header(safetensors_file *file)
+static int safetensors_parse_header(safetensors_file *file)
 {
     uint64_t n = 0;
     json_error_t error;
     char why[256];
 
     if (file->nbytes < 10)
-        return bad(file, "", too_short);
+        return safetensors_refuse(file, "", too_short);
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)file->bytes[i] << (8 * i);
     if (n > file->nbytes - 8 || n > SAFETENSORS_HEADER_LIMIT)
-        return bad(file, "",
-                   "not a safetensors file: its header is longer than the file, or than 100 MB");
-    if (has_too_many_objects(file->bytes + 8, (size_t)n))
-        return bad(file, "", "its header has more objects than its length allows tensors");
+        return safetensors_refuse(
+            file, "", "not a safetensors file: its header is longer than the file, or than 100 MB");
+    if (header_has_too_many_objects(file->bytes + 8, (size_t)n))
+        return safetensors_refuse(file, "",
+                                  "its header has more objects than its length allows tensors");
     file->header =
         json_loadb((const char *)file->bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(file->header)) {
         snprintf(why, sizeof why, "header at byte %d: %s", error.position + 8, error.text);
-        return bad(file, "", why);
+        return safetensors_refuse(file, "", why);
     }
     file->data = file->bytes + 8 + n;
     file->data_nbytes = file->nbytes - 8 - (size_t)n;
@@ -114,7 +115,7 @@ static int parse_header(safetensors_file *file)
 }
 
 /* Reads a shape into an array of BERTH_MAX_RANK; false: not a shape. */
-static bool read_shape(const json_t *array, int64_t *shape, int32_t *rank)
+static bool header_read_shape(const json_t *array, int64_t *shape, int32_t *rank)
 {
     size_t n = json_array_size(array);
 
@@ -131,7 +132,7 @@ static bool read_shape(const json_t *array, int64_t *shape, int32_t *rank)
 }
 
 /* F4's shape counts elements, PyTorch's the bytes of two. false: no such tensor in PyTorch. */
-static bool halve_f4(berth_tensor *tensor, int64_t *shape)
+static bool tensor_halve_f4(berth_tensor *tensor, int64_t *shape)
 {
     if (tensor->dtype != BERTH_FLOAT4_E2M1FN_X2)
         return true;
@@ -141,15 +142,16 @@ static bool halve_f4(berth_tensor *tensor, int64_t *shape)
     return true;
 }
 
-static int bad_dtype(const safetensors_file *file, const char *name, const char *dtype_name)
+static int safetensors_refuse_dtype(const safetensors_file *file, const char *name,
+                                    const char *dtype_name)
 {
     char why[80];
 
     snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
-    return bad(file, name, dtype_name[0] ? why : "it has no dtype");
+    return safetensors_refuse(file, name, dtype_name[0] ? why : "it has no dtype");
 }
 
-static bool fits(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
+static bool shape_fits_nbytes(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
 {
     uint64_t product = item;
 
@@ -159,8 +161,9 @@ static bool fits(const int64_t *shape, int32_t rank, size_t item, uint64_t nbyte
     return product == nbytes;
 }
 
-static int add_tensor(const safetensors_file *file, const char *name, const json_t *entry,
-                      berth_tree *tree, berth_value *dict, range *where)
+static int safetensors_add_tensor(const safetensors_file *file, const char *name,
+                                  const json_t *entry, berth_tree *tree, berth_value *dict,
+                                  range *where)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
@@ -169,20 +172,22 @@ static int add_tensor(const safetensors_file *file, const char *name, const json
 
     tensor.dtype = dtype_name ? safetensors_dtype(dtype_name) : BERTH_DTYPE_NONE;
     if (tensor.dtype == BERTH_DTYPE_NONE)
-        return bad_dtype(file, name, dtype_name ? dtype_name : "");
-    if (!read_shape(json_object_get(entry, "shape"), shape, &tensor.rank))
-        return bad(file, name, "its shape is not a list of sizes");
-    if (!halve_f4(&tensor, shape))
-        return bad(file, name, "PyTorch has F4 in pairs only: its last dimension must be even");
+        return safetensors_refuse_dtype(file, name, dtype_name ? dtype_name : "");
+    if (!header_read_shape(json_object_get(entry, "shape"), shape, &tensor.rank))
+        return safetensors_refuse(file, name, "its shape is not a list of sizes");
+    if (!tensor_halve_f4(&tensor, shape))
+        return safetensors_refuse(file, name,
+                                  "PyTorch has F4 in pairs only: its last dimension must be even");
     if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
         !json_is_integer(json_array_get(offsets, 1)))
-        return bad(file, name, "its data_offsets are not two integers");
+        return safetensors_refuse(file, name, "its data_offsets are not two integers");
     json_int_t begin = json_integer_value(json_array_get(offsets, 0));
     json_int_t end = json_integer_value(json_array_get(offsets, 1));
     if (begin < 0 || end < begin || (uint64_t)end > file->data_nbytes)
-        return bad(file, name, "its data_offsets are outside the file");
-    if (!fits(shape, tensor.rank, berth_dtype_nbytes(tensor.dtype), (uint64_t)(end - begin)))
-        return bad(file, name, "its shape and dtype do not fit its number of bytes");
+        return safetensors_refuse(file, name, "its data_offsets are outside the file");
+    if (!shape_fits_nbytes(shape, tensor.rank, berth_dtype_nbytes(tensor.dtype),
+                           (uint64_t)(end - begin)))
+        return safetensors_refuse(file, name, "its shape and dtype do not fit its number of bytes");
     tensor.data = file->data + begin;
     to_or_from_little(tensor.dtype, (uint8_t *)(uintptr_t)tensor.data, (size_t)(end - begin));
     *where = (range){(uint64_t)begin, (uint64_t)end, name};
@@ -200,36 +205,38 @@ static int compare_ranges(const void *left, const void *right)
 }
 
 /* One reading: every byte of the data belongs to exactly one tensor. */
-static int check_cover(const safetensors_file *file, range *ranges, size_t n)
+static int safetensors_check_ranges(const safetensors_file *file, range *ranges, size_t n)
 {
     uint64_t at = 0;
 
     qsort(ranges, n, sizeof *ranges, compare_ranges);
     for (size_t i = 0; i < n; i++) {
         if (ranges[i].begin != at)
-            return bad(file, ranges[i].name, "it overlaps another tensor, or leaves a gap");
+            return safetensors_refuse(file, ranges[i].name,
+                                      "it overlaps another tensor, or leaves a gap");
         at = ranges[i].end;
     }
-    return at == file->data_nbytes ? 0 : bad(file, "", "bytes after the last tensor");
+    return at == file->data_nbytes ? 0
+                                   : safetensors_refuse(file, "", "bytes after the last tensor");
 }
 
 /* __metadata__ must be a map of texts, as every reader of the format expects. */
-static int check_metadata(const safetensors_file *file, json_t *metadata)
+static int safetensors_check_metadata(const safetensors_file *file, json_t *metadata)
 {
     const char *name;
     json_t *text;
 
     if (!json_is_object(metadata))
-        return bad(file, "__metadata__", "not a map of texts");
+        return safetensors_refuse(file, "__metadata__", "not a map of texts");
     json_object_foreach(metadata, name, text)
     {
         if (!json_is_string(text))
-            return bad(file, "__metadata__", "not a map of texts");
+            return safetensors_refuse(file, "__metadata__", "not a map of texts");
     }
     return 0;
 }
 
-static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
+static int safetensors_build(safetensors_file *file, berth_tree *tree, berth_value *dict)
 {
     size_t n = 0, capacity = json_object_size(file->header);
     range *ranges = calloc(capacity + 1, sizeof *ranges);
@@ -244,42 +251,42 @@ static int build(safetensors_file *file, berth_tree *tree, berth_value *dict)
         if (code)
             break;
         if (strcmp(name, "__metadata__") == 0)
-            code = check_metadata(file, entry);
+            code = safetensors_check_metadata(file, entry);
         else
-            code = add_tensor(file, name, entry, tree, dict, &ranges[n++]);
+            code = safetensors_add_tensor(file, name, entry, tree, dict, &ranges[n++]);
     }
     if (!code)
-        code = check_cover(file, ranges, n);
+        code = safetensors_check_ranges(file, ranges, n);
     free(ranges);
     return code;
 }
 
 /* A checkpoint has no room for these texts, except for the usual "format". */
-static size_t count_metadata(const safetensors_file *file)
+static size_t safetensors_count_metadata(const safetensors_file *file)
 {
     const json_t *metadata = json_object_get(file->header, "__metadata__");
 
     return json_object_size(metadata) - (json_object_get(metadata, "format") ? 1 : 0);
 }
 
-static int read_values(safetensors_file *file, berth_tree *tree, berth_value *dict)
+static int safetensors_read_values(safetensors_file *file, berth_tree *tree, berth_value *dict)
 {
-    int code = parse_header(file);
+    int code = safetensors_parse_header(file);
 
-    return code ? code : build(file, tree, dict);
+    return code ? code : safetensors_build(file, tree, dict);
 }
 
 int safetensors_values(const char *name, const void *bytes, size_t nbytes, berth_tree *tree,
                        berth_value *dict)
 {
     safetensors_file file = {.path = name, .fd = -1, .bytes = bytes, .nbytes = nbytes};
-    int code = read_values(&file, tree, dict);
+    int code = safetensors_read_values(&file, tree, dict);
 
     json_decref(file.header);
     return code;
 }
 
-static int save(const char *out, berth_value *dict, const common *options)
+static int safetensors_save(const char *out, berth_value *dict, const common *options)
 {
     berth_stats stats = {0};
     berth_error error;
@@ -299,14 +306,15 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
     berth_value *dict = berth_make_dict(tree);
-    int code = tree ? map_file(&file) : fail(&error);
+    int code = tree ? safetensors_map(&file) : fail(&error);
 
     if (!code)
-        code = read_values(&file, tree, dict);
+        code = safetensors_read_values(&file, tree, dict);
     if (!code)
-        code = save(out, dict, options);
-    if (!code && count_metadata(&file) && !options->quiet)
-        (void)trouble("%s: left out %zu entries of __metadata__", in, count_metadata(&file));
+        code = safetensors_save(out, dict, options);
+    if (!code && safetensors_count_metadata(&file) && !options->quiet)
+        (void)trouble("%s: left out %zu entries of __metadata__", in,
+                      safetensors_count_metadata(&file));
     berth_tree_free(tree);
     json_decref(file.header);
     if (file.map)

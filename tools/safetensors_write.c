@@ -69,7 +69,7 @@ typedef struct conversion {
 } conversion;
 
 /* Refuses what safetensors cannot express, or leaves it out. */
-static int refuse(conversion *c, const char *name, const char *why)
+static int conversion_refuse(conversion *c, const char *name, const char *why)
 {
     c->n_left_out++;
     if (c->tensors_only)
@@ -79,7 +79,7 @@ static int refuse(conversion *c, const char *name, const char *why)
 }
 
 /* Containers are not written, whether they are empty or not. */
-static int refuse_leaf(void *context, const char *path, const berth_value *value)
+static int conversion_refuse_leaf(void *context, const char *path, const berth_value *value)
 {
     char why[160];
     berth_kind kind = berth_value_kind(value);
@@ -91,11 +91,11 @@ static int refuse_leaf(void *context, const char *path, const berth_value *value
     snprintf(why, sizeof why, "safetensors cannot hold %s (%s)",
              berth_kind_name(berth_value_kind(value)), text ? text : "");
     free(text);
-    return refuse(context, path[0] ? path : "the root", why);
+    return conversion_refuse(context, path[0] ? path : "the root", why);
 }
 
 /* NULL: no problem. F4 doubles the last dimension, which must exist and must not overflow. */
-static const char *why_no_f4(const berth_tensor *tensor)
+static const char *tensor_why_no_f4(const berth_tensor *tensor)
 {
     if (tensor->dtype != BERTH_FLOAT4_E2M1FN_X2)
         return NULL;
@@ -106,24 +106,24 @@ static const char *why_no_f4(const berth_tensor *tensor)
     return NULL;
 }
 
-static int add_tensor(conversion *c, const berth_named_tensor *named)
+static int conversion_add_tensor(conversion *c, const berth_named_tensor *named)
 {
     const berth_tensor *tensor = named->tensor;
 
     if (tensor->qscheme != BERTH_NOT_QUANTIZED)
-        return refuse(c, named->name, "safetensors cannot hold quantized tensors");
+        return conversion_refuse(c, named->name, "safetensors cannot hold quantized tensors");
     if (tensor->flags & BERTH_META)
-        return refuse(c, named->name, "a tensor on the meta device has no elements");
+        return conversion_refuse(c, named->name, "a tensor on the meta device has no elements");
     if (!safetensors_dtype_name(tensor->dtype)) {
         char why[96];
         snprintf(why, sizeof why, "safetensors has no dtype for %s",
                  berth_dtype_name(tensor->dtype));
-        return refuse(c, named->name, why);
+        return conversion_refuse(c, named->name, why);
     }
-    if (why_no_f4(tensor))
-        return refuse(c, named->name, why_no_f4(tensor));
+    if (tensor_why_no_f4(tensor))
+        return conversion_refuse(c, named->name, tensor_why_no_f4(tensor));
     if (!strcmp(named->name, "__metadata__"))
-        return refuse(c, named->name, "the name is reserved in safetensors");
+        return conversion_refuse(c, named->name, "the name is reserved in safetensors");
     entry *e = &c->entries[c->n_entries];
     e->name = strdup(named->name);
     e->tensor = tensor;
@@ -138,7 +138,7 @@ static int add_tensor(conversion *c, const berth_named_tensor *named)
  * itself. The path of a part ends in a word, "['a'].indices"; the path of a whole tensor ends in
  * "]".
  */
-static bool is_part(const berth_named_tensor *named)
+static bool tensor_is_part(const berth_named_tensor *named)
 {
     size_t n = strlen(named->path);
 
@@ -158,7 +158,7 @@ static int compare_entries(const void *left, const void *right)
 }
 
 /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
-static int place(conversion *c)
+static int conversion_set_offsets(conversion *c)
 {
     for (size_t i = 0; i < c->n_entries; i++) {
         uint64_t nbytes = berth_tensor_nbytes(c->entries[i].tensor);
@@ -171,12 +171,12 @@ static int place(conversion *c)
     return 0;
 }
 
-static int collect(conversion *c)
+static int conversion_collect(conversion *c)
 {
     size_t n = berth_tensor_count(c->checkpoint), long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
-    int code = walk_leaves(berth_root(c->checkpoint), refuse_leaf, c);
+    int code = walk_leaves(berth_root(c->checkpoint), conversion_refuse_leaf, c);
 
     if (code)
         return code;
@@ -186,16 +186,16 @@ static int collect(conversion *c)
     for (size_t i = 0; i < n && !code; i++) {
         if (berth_tensor_at(c->checkpoint, i, &named, &error) < 0)
             return fail(&error);
-        if (is_part(&named))
+        if (tensor_is_part(&named))
             continue;
         code = count_long_name(&long_nbytes, strlen(named.path));
         if (!code)
-            code = add_tensor(c, &named);
+            code = conversion_add_tensor(c, &named);
     }
     if (code)
         return code;
     qsort(c->entries, c->n_entries, sizeof *c->entries, compare_entries);
-    return place(c);
+    return conversion_set_offsets(c);
 }
 
 static json_t *entry_json(const entry *e)
@@ -212,7 +212,7 @@ static json_t *entry_json(const entry *e)
 }
 
 /* The header's text, padded with spaces to a multiple of 8; allocated. */
-static char *header_text(const conversion *c, size_t *nbytes)
+static char *conversion_header(const conversion *c, size_t *nbytes)
 {
     json_t *header = json_object();
     int failed = json_object_set_new(header, "__metadata__", json_pack("{s:s}", "format", "pt"));
@@ -241,7 +241,7 @@ typedef struct output {
     uint64_t at;
 } output;
 
-static int write_bytes(output *out, const void *bytes, size_t nbytes)
+static int output_write(output *out, const void *bytes, size_t nbytes)
 {
     berth_error error;
 
@@ -251,8 +251,8 @@ static int write_bytes(output *out, const void *bytes, size_t nbytes)
     return 0;
 }
 
-static int write_tensor(conversion *c, const entry *e, output *out, progress *bar, void *buffer,
-                        size_t buffer_nbytes)
+static int conversion_write_tensor(conversion *c, const entry *e, output *out, progress *bar,
+                                   void *buffer, size_t buffer_nbytes)
 {
     int64_t numel = berth_tensor_numel(e->tensor), chunk = elements_per(e->tensor, buffer_nbytes);
     size_t item = berth_dtype_nbytes(e->tensor->dtype);
@@ -263,7 +263,7 @@ static int write_tensor(conversion *c, const entry *e, output *out, progress *ba
         if (read_elements(c->checkpoint, e->tensor, first, n, buffer, &error) < 0)
             return fail(&error);
         to_or_from_little(e->tensor->dtype, buffer, (size_t)n * item);
-        if (write_bytes(out, buffer, (size_t)n * item))
+        if (output_write(out, buffer, (size_t)n * item))
             return EXIT_TROUBLE;
         if (progress_report(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
             return cancelled(out->path);
@@ -271,14 +271,15 @@ static int write_tensor(conversion *c, const entry *e, output *out, progress *ba
     return 0;
 }
 
-static int write_all(conversion *c, output *out, const berth_params *call, progress *bar)
+static int conversion_write_all(conversion *c, output *out, const berth_params *params,
+                                progress *bar)
 {
     enum { MAX_NBYTES = 4 << 20, ITEM_NBYTES = 16 };
     size_t buffer_nbytes = c->nbytes < MAX_NBYTES ? (size_t)c->nbytes + ITEM_NBYTES : MAX_NBYTES;
     uint8_t length[8];
     berth_error error;
     size_t n = 0;
-    char *header = header_text(c, &n);
+    char *header = conversion_header(c, &n);
     void *buffer = NULL;
     int code = 0;
 
@@ -294,40 +295,42 @@ static int write_all(conversion *c, output *out, const berth_params *call, progr
     }
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)n >> (8 * i));
-    if (berth_atomic_begin(out->path, c->nbytes + n + sizeof length, call, &out->file, &error) < 0)
+    if (berth_atomic_begin(out->path, c->nbytes + n + sizeof length, params, &out->file, &error) <
+        0)
         code = fail(&error);
     if (!code)
-        code = write_bytes(out, length, sizeof length);
+        code = output_write(out, length, sizeof length);
     if (!code)
-        code = write_bytes(out, header, n);
-    /* Only now: a small file can ask for more memory than there is (P3). */
+        code = output_write(out, header, n);
+    /* Allocated only now: a small file can require more memory than the machine has (P3). */
     if (!code && !(buffer = malloc(buffer_nbytes)))
         code = trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
     for (size_t i = 0; i < c->n_entries && !code; i++)
-        code = write_tensor(c, &c->entries[i], out, bar, buffer, buffer_nbytes);
+        code = conversion_write_tensor(c, &c->entries[i], out, bar, buffer, buffer_nbytes);
 cleanup:
     free(header);
     free(buffer);
     return code;
 }
 
-static int write_file(conversion *c, const char *path, const common *options)
+static int conversion_write_file(conversion *c, const char *path, const common *options)
 {
     berth_stats stats = {0};
     output out = {.path = path};
     berth_error error;
-    berth_params call;
+    berth_params params;
     progress bar;
 
     show_remarks(options);
-    progress_begin(&bar, "convert", options, &call, &stats); /* signals only cancel from here on */
-    int code = write_all(c, &out, &call, &bar);
+    progress_begin(&bar, "convert", options, &params,
+                   &stats); /* signals only cancel from here on */
+    int code = conversion_write_all(c, &out, &params, &bar);
     if (code)
         berth_atomic_abort(out.file);
     else if (berth_atomic_commit(out.file, &error) < 0)
         code = fail(&error);
     progress_end(&bar);
-    stats.asked_nbytes = c->nbytes; /* those of tensors, as of a save */
+    stats.requested_nbytes = c->nbytes; /* those of tensors, as of a save */
     code = report_stats(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
         (void)trouble("%s: left out %zu values that are not plain tensors", c->in, c->n_left_out);
@@ -343,9 +346,9 @@ int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
     compare_sums_by_default();
     if (berth_open(in, NULL, &c.checkpoint, &error) < 0)
         return fail(&error);
-    int code = collect(&c);
+    int code = conversion_collect(&c);
     if (!code)
-        code = write_file(&c, out, options);
+        code = conversion_write_file(&c, out, options);
     for (size_t i = 0; i < c.n_entries; i++)
         free(c.entries[i].name);
     free(c.entries);

@@ -28,7 +28,7 @@ typedef struct findings {
     berth_error error;
 } findings;
 
-static void free_findings(findings *found)
+static void findings_free(findings *found)
 {
     for (size_t i = 0; i < found->n; i++) {
         free(found->bad[i].record);
@@ -40,7 +40,7 @@ static void free_findings(findings *found)
 
 /* ---- bad records ---- */
 
-static bool make_room(findings *found)
+static bool findings_reserve(findings *found)
 {
     if (found->n < found->room)
         return true;
@@ -53,14 +53,14 @@ static bool make_room(findings *found)
     return true;
 }
 
-static void collect_bad(void *context, const berth_record_verdict *record)
+static void findings_add_bad(void *context, const berth_record_verdict *record)
 {
     findings *found = context;
     char *name = record->bad ? strdup(record->name) : NULL;
 
     if (!record->bad)
         return;
-    if (!name || !make_room(found)) {
+    if (!name || !findings_reserve(found)) {
         free(name);
         found->is_short = true;
         return;
@@ -89,7 +89,7 @@ static int compare_key(const void *key, const void *element)
 }
 
 /* Those of storages, by name; *n of them. The caller frees them. NULL: out of memory. */
-static bad_record **sort_storages(const findings *found, size_t *n)
+static bad_record **findings_sort_storages(const findings *found, size_t *n)
 {
     bad_record **storages = calloc(found->n + 1, sizeof *storages);
 
@@ -103,7 +103,7 @@ static bad_record **sort_storages(const findings *found, size_t *n)
 }
 
 /* Long names are cut: one can have millions of bytes (P3). */
-static void note_tensor(bad_record *bad, const char *name)
+static void bad_record_add_tensor(bad_record *bad, const char *name)
 {
     char text[512];
 
@@ -115,7 +115,7 @@ static void note_tensor(bad_record *bad, const char *name)
     bad->n_tensors++;
 }
 
-static void note_tensors(berth_checkpoint *checkpoint, bad_record **storages, size_t n)
+static void findings_add_tensors(berth_checkpoint *checkpoint, bad_record **storages, size_t n)
 {
     berth_named_tensor named;
 
@@ -127,22 +127,22 @@ static void note_tensors(berth_checkpoint *checkpoint, bad_record **storages, si
         bad_record **bad = bsearch(berth_storage_get_info(named.tensor->storage)->key, storages, n,
                                    sizeof *storages, compare_key);
         if (bad)
-            note_tensor(*bad, named.name);
+            bad_record_add_tensor(*bad, named.name);
     }
 }
 
-/* Only if the file can be opened; what is bad is known already. */
-static void name_tensors(findings *found)
+/* Does nothing if the file cannot be opened: the bad records are already known. */
+static void findings_name_tensors(findings *found)
 {
     berth_checkpoint *checkpoint = NULL;
     size_t n;
-    bad_record **storages = sort_storages(found, &n);
+    bad_record **storages = findings_sort_storages(found, &n);
     berth_config *config = n > 0 ? berth_config_new(NULL) : NULL;
 
     if (config &&
         berth_config_apply(config, "debug=off load.check=directory load.prefetch=off", NULL) == 0 &&
         berth_open(found->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
-        note_tensors(checkpoint, storages, n);
+        findings_add_tensors(checkpoint, storages, n);
     berth_close(checkpoint);
     berth_config_free(config);
     free(storages);
@@ -170,7 +170,7 @@ static json_t *bad_json(const bad_record *bad)
 }
 
 /* A problem that belongs to no record is reported beside them. */
-static json_t *report_json(const findings *found)
+static json_t *findings_json(const findings *found)
 {
     const berth_verdict *verdict = &found->verdict;
     json_t *bad = json_array();
@@ -202,7 +202,7 @@ static void print_bad_record(const bad_record *bad)
     putchar('\n');
 }
 
-static void print_bad(const findings *found)
+static void findings_print(const findings *found)
 {
     for (size_t i = 0; i < found->n; i++)
         print_bad_record(&found->bad[i]);
@@ -224,12 +224,12 @@ static void print_ok(const berth_verdict *verdict)
 }
 
 /* In words or as JSON; the exit code. */
-static int report(const findings *found, const common *options, const berth_stats *stats)
+static int findings_report(const findings *found, const common *options, const berth_stats *stats)
 {
     int code = found->error.code < 0 ? EXIT_NO : EXIT_YES;
 
     if (options->json) {
-        json_t *value = report_json(found);
+        json_t *value = findings_json(found);
         if (options->stats)
             json_object_set_new(value, "stats", stats_json(stats));
         int printed = print_json(value);
@@ -239,27 +239,28 @@ static int report(const findings *found, const common *options, const berth_stat
     if (code == EXIT_YES)
         print_ok(&found->verdict);
     else
-        print_bad(found);
+        findings_print(found);
     return finish_output(code);
 }
 
-/* Whether all was checked: then the error is that of the first bad record, else what ended it. */
-static bool is_of_first(const findings *found)
+/* Whether the error is that of the first bad record; if not, the error ended the verification. */
+static bool findings_error_is_first(const findings *found)
 {
     return found->n > 0 &&
            strncmp(found->bad[0].record, found->error.record, sizeof found->error.record - 1) == 0;
 }
 
-static int conclude(findings *found, int code, const common *options, const berth_stats *stats)
+static int findings_conclude(findings *found, int code, const common *options,
+                             const berth_stats *stats)
 {
     if (found->is_short)
         return trouble("out of memory");
-    if (code < 0 && exit_code(&found->error) != EXIT_NO && !is_of_first(found))
+    if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_first(found))
         return report_stats(options, stats, fail(&found->error));
     if (signal_code(0)) /* cancelled: nobody wants the verdict */
         return cancelled(found->path);
-    name_tensors(found);
-    return report(found, options, stats);
+    findings_name_tensors(found);
+    return findings_report(found, options, stats);
 }
 
 int run_verify(int argc, char **argv)
@@ -278,16 +279,17 @@ int run_verify(int argc, char **argv)
     plain_options options = {.words = {.min = 1, .max = 1}};
     berth_stats stats = {0};
     findings found = {0};
-    berth_params call;
+    berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     found.path = options.words.words[0];
-    progress_begin(&bar, "verify", &options.common, &call, &stats);
+    progress_begin(&bar, "verify", &options.common, &params, &stats);
     const berth_source source = berth_from_path(found.path);
-    int code = berth_verify(&source, &call, collect_bad, &found, &found.verdict, &found.error);
+    int code =
+        berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_end(&bar);
-    int exit = conclude(&found, code, &options.common, &stats);
-    free_findings(&found);
+    int exit = findings_conclude(&found, code, &options.common, &stats);
+    findings_free(&found);
     return exit;
 }

@@ -172,7 +172,7 @@ typedef int read_filler(bth_unpickler *unpickler, berth_value *container, berth_
 /* Puts the n items on top into what lies below them. */
 static int read_fill(bth_unpickler *unpickler, size_t n, read_filler *fill)
 {
-    berth_value *items[2];
+    berth_value *items[2] = {NULL};
     int code = read_pop(unpickler, items, n, 1);
     return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
@@ -209,7 +209,7 @@ RUNS(LONG_BINGET, run_BINGET(unpickler, argument))
 
 static int read_object(bth_unpickler *unpickler, bool new_object)
 {
-    berth_value *items[2]; /* what is called, and the arguments */
+    berth_value *items[2] = {NULL}; /* what is called, and the arguments */
     int code = read_pop(unpickler, items, 2, 0);
     return code < 0 ? code
                     : bth_unpickle_push(unpickler, bth_unpickle_reduce(unpickler, items[0],
@@ -221,7 +221,7 @@ RUNS(NEWOBJ, read_object(unpickler, true))
 
 HANDLER(BUILD)
 {
-    berth_value *state;
+    berth_value *state = NULL;
     int code = read_pop(unpickler, &state, 1, 1);
     return code < 0 ? code
                     : bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
@@ -229,7 +229,7 @@ HANDLER(BUILD)
 
 HANDLER(BINPERSID)
 {
-    berth_value *id;
+    berth_value *id = NULL;
     int code = read_pop(unpickler, &id, 1, 0);
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_persistent(unpickler, id));
 }

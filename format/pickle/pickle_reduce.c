@@ -164,7 +164,7 @@ static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_k
 static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_known *known,
                                         berth_value *arguments)
 {
-    if (reduce_check_arguments(unpickler, known, NULL, berth_value_count(arguments)) < 0)
+    if (reduce_check_arguments(unpickler, known, &arguments, berth_value_count(arguments)) < 0)
         return NULL;
     return reduce_new_pending(unpickler, (bth_pending){.dtype = (berth_dtype)known->number});
 }

@@ -159,7 +159,7 @@ berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
 berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank)
 {
     berth_value *items[BERTH_MAX_RANK];
-    if (!tree || rank < 0 || rank > BERTH_MAX_RANK || (!shape && rank))
+    if (rank < 0 || rank > BERTH_MAX_RANK || (!shape && rank))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "a torch.Size of %d items (0 to %d)", rank,
                                BERTH_MAX_RANK);
     for (int32_t i = 0; i < rank; i++)

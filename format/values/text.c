@@ -152,7 +152,7 @@ static bool device_is_type(const char *type)
 
 berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index)
 {
-    if (!tree || !type || !device_is_type(type))
+    if (!type || !device_is_type(type))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is not a device type",
                                type ? type : "");
     if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */

@@ -120,7 +120,7 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
 
 berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype)
 {
-    if (!tree || !storage || storage->tree != tree)
+    if (!storage || storage->tree != tree)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                storage ? "the storage is of another tree" : "the storage is NULL");
     struct storage_node *node = bth_node_raw(tree, BERTH_KIND_STORAGE, sizeof(*node));

@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
+
 static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
 {
     if (tensor->storage && tensor->storage->tree != tree)
@@ -79,6 +81,9 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
     if (!tree || !given)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the tensor is NULL");
+    if (given->flags & ~TENSOR_FLAGS)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a tensor",
+                               (unsigned)(given->flags & ~TENSOR_FLAGS));
     berth_tensor tensor = *given;
     if (!tensor_owns_parts(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;
@@ -111,7 +116,7 @@ static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value
 
 berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
 {
-    if (!tree || !bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
+    if (!bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
         !tensor_can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
         return NULL;
     berth_value *value = bth_wrap_new(tree, BERTH_KIND_PARAMETER, tensor);
@@ -122,7 +127,7 @@ berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool re
 
 berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_value *state)
 {
-    if (!tree || !bth_tree_owns(tree, tensor, "the tensor with attributes") ||
+    if (!bth_tree_owns(tree, tensor, "the tensor with attributes") ||
         !bth_tree_owns(tree, state, "the attributes of a tensor") ||
         !tensor_can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
         return NULL;
@@ -273,7 +278,7 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
 berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                                int32_t rank, berth_value *const *parts, bool is_coalesced)
 {
-    if (!tree || !parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+    if (!parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a sparse tensor of rank %d without parts or shape", rank);
     int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));
@@ -302,7 +307,7 @@ static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides
 berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 {
     const berth_tensor *tensors[4];
-    if (!tree || !parts || !parts_are_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
+    if (!parts || !parts_are_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
         return NULL;
     if (!nested_agrees(tensors[1], tensors[2], tensors[3]))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");

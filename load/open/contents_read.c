@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Opening: from a source to values whose storages have offsets. Where the file follows the layout,
- * that is one read of the head, and arithmetic. The directory is read where the file does not, or
- * where load.check asks for it.
+ * Opening: from a source to values whose storages have offsets. If the file follows the layout, one
+ * read of the head is enough, and arithmetic. The directory is read if the file does not, or if
+ * load.check requires it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,24 +14,24 @@
 #include "io/region.h"
 #include "load/open/open_steps.h"
 
-/* Room for entries that are not storages, in the guess of the directory's size. */
+/* Estimated bytes of the directory for entries that are not storages. */
 #define OTHER_ENTRIES_NBYTES 4096
-/* So much more than the guess is read with it: another request would cost more. */
+/* Read in addition to the estimate: another request would cost more. */
 #define REST_MAX_NBYTES (1 << 20)
 
-/* One read gets the counts of small storages that follow each other. */
+/* One read for the counts of small storages that follow each other. */
 #define LEGACY_AHEAD_NBYTES 4096
 #define LEGACY_COUNT_NBYTES 8
 
-/* ---- what kind of file it is ---- */
+/* ---- the kind of the file ---- */
 
-static bool is_tar(const uint8_t *head, uint64_t nbytes)
+static bool head_is_tar(const uint8_t *head, uint64_t nbytes)
 {
     return nbytes >= 262 && memcmp(head + 257, "ustar", 5) == 0;
 }
 
 /* A safetensors file: the length of a JSON object, and the object. */
-static bool is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes)
+static bool head_is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes)
 {
     uint64_t length = 0;
 
@@ -51,11 +51,11 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
         text = "the file is empty";
     else if (nbytes >= 4 && memcmp(head, "PK\5\6", 4) == 0)
         text = "a zip archive without any record";
-    else if (is_tar(head, nbytes))
+    else if (head_is_tar(head, nbytes))
         text = "a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
                "(weights_only=False) and save it again";
-    else if (is_safetensors(head, nbytes, cache->reader->nbytes))
-        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it";
+    else if (head_is_safetensors(head, nbytes, cache->reader->nbytes))
+        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` converts it";
     else if (nbytes >= 2 && head[0] == 0x1f && head[1] == 0x8b)
         text = "compressed by gzip: unpack it first";
     else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
@@ -69,7 +69,7 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
                            begin);
 }
 
-/* Refuses archives of PyTorch that are no checkpoints, which only their names show. */
+/* Refuses archives of PyTorch that are not checkpoints. Only record names show that. */
 static int archive_refuse(const bth_container *container, berth_error *error)
 {
     bool has_code = false;
@@ -93,8 +93,8 @@ static int archive_refuse(const bth_container *container, berth_error *error)
 /* ---- the steps ---- */
 
 /*
- * Values take about five times the bytes of their pickle, and each page of memory costs more than
- * what is written to it. Many values get large pages. Without this memory all works as well.
+ * Values need about five times the bytes of their pickle. A new page of memory costs more time than
+ * filling it, so many values get large pages. A failure here does no harm.
  */
 static void values_reserve(bth_contents *contents, size_t pickle_nbytes)
 {
@@ -120,8 +120,8 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
                            error);
 }
 
-/* Local headers and descriptors against the directory, as far as load.check goes (Z5 to Z7). */
-static int headers_check(bth_opening *opening, berth_error *error)
+/* Compares local headers and descriptors with the directory, if load.check says so (Z5 to Z7). */
+static int contents_check_headers(bth_opening *opening, berth_error *error)
 {
     bth_container *container = &opening->contents->container;
     bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
@@ -132,19 +132,19 @@ static int headers_check(bth_opening *opening, berth_error *error)
     return bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error);
 }
 
-static void fallback_log(const bth_opening *opening, const char *reason)
+static void opening_log_fallback(const bth_opening *opening, const char *reason)
 {
     bth_log("%s: storages are found through the directory, not by calculated offsets: %s",
             opening->cache.reader->name, reason);
 }
 
-/* ---- by arithmetic ---- */
+/* ---- offsets by the layout ---- */
 
 /*
- * So much of the file's end is read at once: directory and end records, if they list only what they
- * must. All that lies behind the storages where that is little more: those headers are checked too.
+ * The size of the read at the file's end: the end records, and the directory if it lists only the
+ * expected records. If little more lies after the storages, all of that: its headers are checked.
  */
-static uint64_t tail_nbytes(const bth_contents *contents, uint64_t file_nbytes)
+static uint64_t contents_tail_nbytes(const bth_contents *contents, uint64_t file_nbytes)
 {
     uint64_t guess = contents->central_nbytes + OTHER_ENTRIES_NBYTES + BTH_ZIP_END_NBYTES;
     uint64_t rest = file_nbytes - contents->layout_end;
@@ -152,8 +152,8 @@ static uint64_t tail_nbytes(const bth_contents *contents, uint64_t file_nbytes)
     return rest > guess && rest - guess <= REST_MAX_NBYTES ? rest : guess;
 }
 
-/* Checks what lies behind everything that the layout knows. */
-static int rest_check(bth_opening *opening, berth_error *error)
+/* Checks all records after those of the layout. */
+static int archive_check_rest(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     size_t n_known = bth_tree_n_storages(contents->tree);
@@ -163,23 +163,23 @@ static int rest_check(bth_opening *opening, berth_error *error)
     return bth_container_check_rest(&contents->container, &opening->cache, n_known, error);
 }
 
-/* FORMAT.md 6: PyTorch's own rare file, whose calculated offsets are wrong. */
-static int longer_record_read(bth_opening *opening, berth_error *error)
+/* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
+static int contents_read_longer(bth_opening *opening, berth_error *error)
 {
-    if (headers_check(opening, error) < 0 ||
+    if (contents_check_headers(opening, error) < 0 ||
         bth_layout_check_small_listed(opening->contents, error) < 0 ||
         bth_storages_set_offsets(opening->contents, error) < 0)
         return error->code;
     opening->contents->calculated_offsets = false;
-    fallback_log(opening, "a record is longer than its elements");
+    opening_log_fallback(opening, "a record is longer than its elements");
     return 0;
 }
 
 /*
- * Compares the layout with the directory alone, for the clearest message. If they differ and local
- * headers are to be checked, compares again with these: they may show an earlier difference.
+ * Compares the layout with the directory first: that message is the clearest. If they differ and
+ * load.check includes local headers, compares with these: they may show an earlier difference.
  */
-static int layout_compare(bth_opening *opening, berth_error *error)
+static int contents_compare_layout(bth_opening *opening, berth_error *error)
 {
     berth_error ignored;
 
@@ -193,15 +193,15 @@ static int layout_compare(bth_opening *opening, berth_error *error)
     return bth_layout_check(opening->contents, error);
 }
 
-/* load.check from directory upwards: compares what was computed with what the directory says. */
-static int computed_compare(bth_opening *opening, berth_error *error)
+/* load.check=directory or stricter: compares the computed offsets with the directory. */
+static int contents_compare_computed(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     bool checks_headers = opening->config->load_check >= BTH_CHECK_HEADERS;
     const uint8_t *directory;
 
     if (bth_container_get(&contents->container, &opening->cache,
-                          tail_nbytes(contents, opening->cache.reader->nbytes), &directory,
+                          contents_tail_nbytes(contents, opening->cache.reader->nbytes), &directory,
                           error) < 0 ||
         (!checks_headers && !contents->keeps_directory &&
          bth_directory_check_rendered(opening, directory, error) < 0) ||
@@ -212,17 +212,17 @@ static int computed_compare(bth_opening *opening, berth_error *error)
         bth_storages_check_entries(contents, error) < 0)
         return error->code;
     if (contents->has_longer_record)
-        return longer_record_read(opening, error);
-    if (layout_compare(opening, error) < 0)
+        return contents_read_longer(opening, error);
+    if (contents_compare_layout(opening, error) < 0)
         return error->code;
     if (!checks_headers)
-        return rest_check(opening, error);
-    if (headers_check(opening, error) < 0)
+        return archive_check_rest(opening, error);
+    if (contents_check_headers(opening, error) < 0)
         return error->code;
     return bth_layout_check(contents, error);
 }
 
-static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *error)
+static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
@@ -233,17 +233,17 @@ static int computed_read(bth_opening *opening, uint64_t cursor, berth_error *err
         bth_layout_compute(opening, cursor, error) < 0)
         return error->code;
     contents->calculated_offsets = true;
-    /* The directory first: it can name both offsets. */
+    /* The directory first: then the message has both offsets. */
     if ((opening->config->load_check >= BTH_CHECK_DIRECTORY &&
-         computed_compare(opening, error) < 0) ||
+         contents_compare_computed(opening, error) < 0) ||
         !contents->calculated_offsets)
         return error->code;
     return bth_layout_check_first(opening, cursor, error);
 }
 
-/* ---- through the directory ---- */
+/* ---- offsets from the directory ---- */
 
-static int small_read(bth_opening *opening, int which, berth_error *error)
+static int small_record_read(bth_opening *opening, int which, berth_error *error)
 {
     const bth_zip_entry *entry =
         bth_container_find(&opening->contents->container, bth_small_names[which]);
@@ -266,10 +266,10 @@ static int small_read(bth_opening *opening, int which, berth_error *error)
 
 /*
  * PyTorch reads a file with .format_version by calculated offsets, so it must follow the layout,
- * unless load.calculate_storage_offsets=off: then only the directory counts. Debug mode logs the
- * difference even so.
+ * unless load.calculate_storage_offsets=off: then only the directory counts, but debug mode logs
+ * the difference.
  */
-static int listed_compare(const bth_opening *opening, berth_error *error)
+static int contents_compare_listed(const bth_opening *opening, berth_error *error)
 {
     const bth_contents *contents = opening->contents;
     bool is_off = !opening->config->load_calculate_storage_offsets;
@@ -284,13 +284,13 @@ static int listed_compare(const bth_opening *opening, berth_error *error)
     return 0;
 }
 
-static int listed_read(bth_opening *opening, const char *reason, berth_error *error)
+static int contents_read_listed(bth_opening *opening, const char *reason, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     bth_container *container = &contents->container;
 
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
-        archive_refuse(container, error) < 0 || headers_check(opening, error) < 0)
+        archive_refuse(container, error) < 0 || contents_check_headers(opening, error) < 0)
         return error->code;
     char *archive =
         bth_duplicate(container->directory.archive, container->directory.archive_nbytes);
@@ -299,15 +299,16 @@ static int listed_read(bth_opening *opening, const char *reason, berth_error *er
     bth_release(contents->archive);
     contents->archive = archive;
     for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
-        if (small_read(opening, which, error) < 0)
+        if (small_record_read(opening, which, error) < 0)
             return error->code;
-    if (bth_storages_check_entries(contents, error) < 0 || listed_compare(opening, error) < 0)
+    if (bth_storages_check_entries(contents, error) < 0 ||
+        contents_compare_listed(opening, error) < 0)
         return error->code;
-    fallback_log(opening, reason);
+    opening_log_fallback(opening, reason);
     return bth_storages_set_offsets(contents, error);
 }
 
-static int zip_read(bth_opening *opening, berth_error *error)
+static int contents_read_zip(bth_opening *opening, berth_error *error)
 {
     const char *reason = "load.calculate_storage_offsets=off";
     uint64_t cursor = 0;
@@ -316,16 +317,16 @@ static int zip_read(bth_opening *opening, berth_error *error)
         bth_head_read(opening, &cursor, &reason, error) < 0)
         return error->code;
     if (!reason)
-        return computed_read(opening, cursor, error);
-    /* Nothing that was found on the way counts. */
+        return contents_read_computed(opening, cursor, error);
+    /* Discards what bth_head_read has found. */
     memset(opening->contents->small, 0, sizeof opening->contents->small);
     opening->contents->format_version = opening->contents->storage_alignment = 0;
-    return listed_read(opening, reason, error);
+    return contents_read_listed(opening, reason, error);
 }
 
 /* ---- the legacy format ---- */
 
-/* The five pickles, with as much of the head as they take. */
+/* Reads the five pickles. Extends the head until it holds them. */
 static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
 {
     bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
@@ -352,7 +353,7 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
             bth_legacy_extent(legacy, opening->contents->tree, i, count, at, file_nbytes, &at,
                               error) < 0)
             return error->code;
-    /* One reading: some readers would read a second object behind the first, and others not. */
+    /* One reading: some readers would read a second object after the first, others would not. */
     if (at != file_nbytes)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
                         (unsigned long long)(file_nbytes - at));
@@ -371,8 +372,8 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     if (legacy_read_pickles(opening, &legacy, error) < 0)
         return error->code;
     contents->root = legacy.root;
-    /* PyTorch wrote the elements little-endian on every machine, and reads them so, whatever
-       little_endian in the head says of the machine (FORMAT.md 7). */
+    /* PyTorch writes and reads the elements little-endian on every machine, even if little_endian
+       in the head is false (FORMAT.md 7). */
     contents->is_big = false;
     contents->byteorder_recorded = true;
     return legacy_set_offsets(opening, &legacy, error);
@@ -380,7 +381,7 @@ static int legacy_read(bth_opening *opening, berth_error *error)
 
 /* ---- all of it ---- */
 
-/* What is assumed until a byteorder record says it (FORMAT.md 7). */
+/* The byte order of a file without a byteorder record (FORMAT.md 7). */
 static bool assumes_big(const struct berth_config *config)
 {
     if (config->load_endianness == BTH_BYTEORDER_NATIVE)
@@ -388,7 +389,7 @@ static bool assumes_big(const struct berth_config *config)
     return config->load_endianness == BTH_BYTEORDER_BIG;
 }
 
-static int any_read(bth_opening *opening, berth_error *error)
+static int contents_read_any(bth_opening *opening, berth_error *error)
 {
     bth_head_cache *cache = &opening->cache;
     uint64_t head_nbytes = (uint64_t)opening->config->load_head_nbytes;
@@ -398,7 +399,7 @@ static int any_read(bth_opening *opening, berth_error *error)
     if (bth_head_cache_grow(cache, head_nbytes, error) < 0)
         return error->code;
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
-        return zip_read(opening, error);
+        return contents_read_zip(opening, error);
     if (bth_is_legacy(cache->head, cache->head_nbytes))
         return legacy_read(opening, error);
     return bth_refuse_kind(cache, error);
@@ -414,7 +415,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
     if (!contents->tree)
         return error->code;
     bth_head_cache_begin(&opening.cache, reader);
-    (void)any_read(&opening, error);
+    (void)contents_read_any(&opening, error);
     bth_head_cache_free(&opening.cache);
     return error->code;
 }
@@ -428,8 +429,8 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
     if (contents->is_legacy || contents->container.known)
         return 0;
     bth_head_cache_begin(&cache, reader);
-    (void)bth_container_read(&contents->container, &cache, tail_nbytes(contents, reader->nbytes),
-                             error);
+    (void)bth_container_read(&contents->container, &cache,
+                             contents_tail_nbytes(contents, reader->nbytes), error);
     bth_head_cache_free(&cache);
     return error->code;
 }

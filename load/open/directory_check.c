@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The directory as a whole. The layout renders a directory for the records that were found without
- * it. Where the file's own is the same, byte for byte, nothing in it is left to be read: it is not
- * parsed, and only its counts are kept. A difference is no verdict: the same entries can be written
- * in other ways.
+ * it. If the file's directory has the same bytes, it is not parsed, and only its counts are kept. A
+ * difference is no error: the same entries can be written in other ways.
  */
 #include <assert.h>
 #include <string.h>
@@ -16,15 +15,15 @@
 
 /* A directory with longer full names, which PyTorch does not write, is parsed. */
 #define NAME_MAX_NBYTES 240
-/* The same for a storage's key: digits. */
+/* The same for longer storage keys (digits). */
 #define KEY_MAX_NBYTES 20
-/* Name and zip64 field: FORMAT.md 3. */
+/* Longest name and zip64 field (FORMAT.md 3). */
 #define ENTRY_MAX_NBYTES (BTH_ZIP_CENTRAL_NBYTES + NAME_MAX_NBYTES + 28)
 #define CRC32_AT 16
 
-/* ---- records that are known by name ---- */
+/* ---- known record names ---- */
 
-/* What PyTorch writes behind the storages. */
+/* Records that PyTorch writes after the storages. */
 static bool record_is_last(const char *record)
 {
     return strcmp(record, "version") == 0 || strcmp(record, ".data/serialization_id") == 0;
@@ -67,9 +66,9 @@ typedef struct render_check {
     char name[NAME_MAX_NBYTES];
 } render_check;
 
-/* Compares the next entry, of a record of this name without the top folder. crc32 NULL: any. */
-static bool entry_is_rendered(render_check *check, const char *record, size_t record_nbytes,
-                              uint64_t nbytes, const uint32_t *crc32)
+/* Compares the next entry. `record`: the name without the top folder. crc32 NULL: any. */
+static bool render_check_entry(render_check *check, const char *record, size_t record_nbytes,
+                               uint64_t nbytes, const uint32_t *crc32)
 {
     const bth_zip_end *end = &check->contents->container.end;
     size_t name_nbytes = check->prefix_nbytes + record_nbytes;
@@ -82,7 +81,7 @@ static bool entry_is_rendered(render_check *check, const char *record, size_t re
         return false;
     int result = bth_layout_entry_compute(layout->next_offset, name_nbytes, nbytes,
                                           check->alignment, layout);
-    assert(result == 0); /* it has been placed there before */
+    assert(result == 0); /* the layout was computed before */
     (void)result;
     if (bth_layout_central_nbytes(layout) > left)
         return false;
@@ -99,8 +98,8 @@ static bool entry_is_rendered(render_check *check, const char *record, size_t re
     return true;
 }
 
-/* Z8: the top folder's name is good; then "<archive>/" begins all names. */
-static bool prefix_begin(render_check *check)
+/* Z8: checks the top folder's name; all names begin with "<archive>/". */
+static bool render_check_begin_prefix(render_check *check)
 {
     const char *archive = check->contents->archive;
     size_t nbytes = strlen(archive);
@@ -116,23 +115,23 @@ static bool prefix_begin(render_check *check)
     return true;
 }
 
-/* Z5, Z11: data.pkl and its neighbours, as their own headers and descriptors have them. */
-static bool small_are_rendered(render_check *check)
+/* Z5, Z11: compares data.pkl and the small records with their own headers and descriptors. */
+static bool render_check_small(render_check *check)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const bth_zip_entry *small = bth_small_entry(check->contents, which);
         const char *record = bth_small_names[which];
         if (small &&
             (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
-             !entry_is_rendered(check, record, strlen(record), small->nbytes, &small->crc32)))
+             !render_check_entry(check, record, strlen(record), small->nbytes, &small->crc32)))
             return false;
     }
     return true;
 }
 
-/* T1, Z8: one entry for each storage, of its size. Keys that are no numbers are not compared: their
- * names must be checked. */
-static bool storages_are_rendered(render_check *check)
+/* T1, Z8: one entry for each storage, with its size. False if a key is not a number: such names
+ * must be checked. */
+static bool render_check_storages(render_check *check)
 {
     const berth_tree *tree = check->contents->tree;
     char record[sizeof "data/" + KEY_MAX_NBYTES] = "data/";
@@ -142,14 +141,14 @@ static bool storages_are_rendered(render_check *check)
         size_t n = 0;
         for (; storage->key[n] >= '0' && storage->key[n] <= '9' && n < KEY_MAX_NBYTES; n++)
             record[5 + n] = storage->key[n];
-        if (storage->key[n] || !entry_is_rendered(check, record, 5 + n, storage->nbytes, NULL))
+        if (storage->key[n] || !render_check_entry(check, record, 5 + n, storage->nbytes, NULL))
             return false;
     }
     return true;
 }
 
-/* Whether these are known records in the same folder, the first one right behind the storages. */
-static bool are_last(const render_check *check, const bth_zip_directory *rest)
+/* Whether these are known records in the same folder, and directly follow the storages. */
+static bool render_check_are_last(const render_check *check, const bth_zip_directory *rest)
 {
     /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
     bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
@@ -159,8 +158,9 @@ static bool are_last(const render_check *check, const bth_zip_directory *rest)
     return good && rest->entries[rest->by_offset[0]].header_offset == check->layout.next_offset;
 }
 
-/* Entries that the layout does not know are parsed strictly. False without an error: no verdict. */
-static bool rest_is_good(render_check *check, berth_error *error)
+/* Parses entries that the layout does not have. False without an error: the check decides nothing.
+ */
+static bool render_check_rest(render_check *check, berth_error *error)
 {
     bth_container rest = {.end = check->contents->container.end};
 
@@ -175,7 +175,7 @@ static bool rest_is_good(render_check *check, berth_error *error)
             bth_error_clear(error);
         return false;
     }
-    bool good = are_last(check, &rest.directory) &&
+    bool good = render_check_are_last(check, &rest.directory) &&
                 bth_container_check_rest(&rest, check->cache, 0, error) == 0;
     for (size_t i = 0; i < rest.directory.n_entries; i++)
         check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
@@ -192,8 +192,8 @@ int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory,
                           .alignment = bth_layout_alignment(opening->contents),
                           .counts.known = true};
 
-    if (prefix_begin(&check) && small_are_rendered(&check) && storages_are_rendered(&check) &&
-        rest_is_good(&check, error))
+    if (render_check_begin_prefix(&check) && render_check_small(&check) &&
+        render_check_storages(&check) && render_check_rest(&check, error))
         opening->contents->counts = check.counts;
     return error->code;
 }

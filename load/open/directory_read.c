@@ -11,7 +11,7 @@
 
 /* Headers that are this close to each other are read together. */
 #define RUN_NBYTES (UINT64_C(256) << 10)
-/* Mostly enough for a header's extra fields: alignment 64, zip64. If not, more is read. */
+/* Usually enough for a header's extra fields: alignment 64, zip64. If not, more is read. */
 #define EXTRA_NBYTES 128
 
 typedef unsigned long long ull;
@@ -23,10 +23,10 @@ void bth_container_free(bth_container *container)
 }
 
 /*
- * Z7: what is read here begins with a local header. One that the directory does not list is the
- * first record for a reader that begins at the front.
+ * Z7: if the directory does not list the local header at byte 0, readers that begin at the front
+ * would still read that record.
  */
-static int begin_check(const bth_zip_directory *directory, berth_error *error)
+static int directory_check_begin(const bth_zip_directory *directory, berth_error *error)
 {
     const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
 
@@ -61,7 +61,7 @@ int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t 
 int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error)
 {
     if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
-        begin_check(&container->directory, error) < 0)
+        directory_check_begin(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
@@ -118,24 +118,24 @@ static bth_zip_entry *entry_by_offset(const bth_container *container, size_t i)
     return &container->directory.entries[container->directory.by_offset[i]];
 }
 
-/* Mostly enough for a local header. */
+/* Usually enough for a local header. */
 static uint64_t header_nbytes(const bth_zip_entry *entry)
 {
     return BTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
 }
 
-/* Whether one read gets the headers of both, and of all between them. */
-static bool is_same_run(const bth_zip_entry *first, const bth_zip_entry *last)
+/* Whether one read covers the headers from `first` to `last`. */
+static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry *last)
 {
     return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
 }
 
 /*
- * The end of the headers that one read gets, from entry i on; behind the last entry, the end of
- * what lies before the directory. *last is the last of these entries; the search for the next i,
- * which must not be smaller, goes on there.
+ * The end of the headers that one read covers, from entry i on. After the last entry: the end of
+ * the bytes before the directory. *last: the last of these entries. A later call must not have a
+ * smaller i: it continues at *last.
  */
-static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
+static uint64_t headers_run_end(const bth_container *container, size_t i, size_t *last)
 {
     size_t n = entries_count(container);
 
@@ -143,21 +143,21 @@ static uint64_t run_end(const bth_container *container, size_t i, size_t *last)
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    while (*last + 1 < n &&
-           is_same_run(entry_by_offset(container, i), entry_by_offset(container, *last + 1)))
+    while (*last + 1 < n && headers_are_one_run(entry_by_offset(container, i),
+                                                entry_by_offset(container, *last + 1)))
         ++*last;
     return entry_by_offset(container, *last)->header_offset +
            header_nbytes(entry_by_offset(container, *last));
 }
 
-/* Z5, Z7 of one record. Reads as far as `end`. */
+/* Z5, Z7 for one record. A read goes up to `end`. */
 static int header_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
                         berth_error *error)
 {
     return bth_zip_check_record_header(input, end - entry->header_offset, entry, error);
 }
 
-/* Z6, after its header. Reads as far as `end`. */
+/* Z6, after its header. A read goes up to `end`. */
 static int descriptor_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
                             berth_error *error)
 {
@@ -174,14 +174,14 @@ int bth_container_check_headers(bth_container *container, bth_head_cache *cache,
 
     for (size_t i = first; i < entries_count(container); i++) {
         bth_zip_entry *entry = entry_by_offset(container, i);
-        if (header_check(&input, entry, run_end(container, i, &last), error) < 0)
+        if (header_check(&input, entry, headers_run_end(container, i, &last), error) < 0)
             return error->code;
-        /* One without a signature, which is rare, may be what a wrong header leaves of one. */
+        /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
             !bth_zip_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
-        if (descriptor_check(&input, entry, run_end(container, i + 1, &last), error) < 0)
+        if (descriptor_check(&input, entry, headers_run_end(container, i + 1, &last), error) < 0)
             return error->code;
     }
     return 0;
@@ -212,7 +212,7 @@ static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint
 {
     const uint8_t *in;
 
-    /* Z9: memory of the size that the entry claims is allocated only after that. */
+    /* Z9: checked before memory of the entry's size is allocated. */
     if (bth_inflate_check(entry, error) < 0 ||
         bth_head_cache_get(cache, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
         return error->code;

@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 
-/* Memory for so many times the head, so that it need not move while it grows twice. */
+/* Reserves this many times the head, so that it can grow twice without moving. */
 #define HEADROOM 16
 #define ALIGNMENT 64
 
@@ -26,8 +26,8 @@ void bth_head_cache_free(bth_head_cache *cache)
     memset(cache, 0, sizeof *cache);
 }
 
-/* Makes memory for a head of nbytes, and keeps what is there. */
-static int head_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
+/* Makes memory for a head of nbytes, and keeps the present bytes. */
+static int head_cache_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
     uint64_t file_nbytes = cache->reader->nbytes;
     uint64_t capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
@@ -54,7 +54,7 @@ int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *err
         nbytes = cache->reader->nbytes;
     if (nbytes <= cache->head_nbytes)
         return 0;
-    if (head_reserve(cache, nbytes, error) < 0 ||
+    if (head_cache_reserve(cache, nbytes, error) < 0 ||
         bth_reader_read(cache->reader, cache->head_region.bytes + cache->head_nbytes,
                         nbytes - cache->head_nbytes, cache->head_nbytes, error) < 0)
         return error->code;
@@ -63,15 +63,16 @@ int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *err
 }
 
 /* The range, if [at, at + have) holds it. */
-static const uint8_t *range_in(const uint8_t *bytes, uint64_t at, uint64_t have, uint64_t offset,
-                               uint64_t nbytes)
+static const uint8_t *head_cache_range_in(const uint8_t *bytes, uint64_t at, uint64_t have,
+                                          uint64_t offset, uint64_t nbytes)
 {
     if (!bytes || offset < at || offset - at > have || nbytes > have - (offset - at))
         return NULL;
     return bytes + (offset - at);
 }
 
-static int range_read(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, berth_error *error)
+static int head_cache_read_range(bth_head_cache *cache, uint64_t offset, uint64_t nbytes,
+                                 berth_error *error)
 {
     cache->nbytes = 0;
     if (nbytes > cache->capacity) {
@@ -93,12 +94,12 @@ int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, 
 {
     uint64_t left = offset <= cache->reader->nbytes ? cache->reader->nbytes - offset : 0;
 
-    *bytes = range_in(cache->head, 0, cache->head_nbytes, offset, nbytes);
+    *bytes = head_cache_range_in(cache->head, 0, cache->head_nbytes, offset, nbytes);
     if (!*bytes)
-        *bytes = range_in(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
+        *bytes = head_cache_range_in(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
     if (*bytes)
         return 0;
-    /* Before anything is allocated: the range is really there. */
+    /* Checked before anything is allocated: the source has the range. */
     if (nbytes > left)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%llu bytes needed, but there are only %llu bytes in all",
@@ -107,7 +108,7 @@ int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, 
         ahead = nbytes;
     if (ahead > left)
         ahead = left;
-    if (range_read(cache, offset, ahead, error) < 0)
+    if (head_cache_read_range(cache, offset, ahead, error) < 0)
         return error->code;
     *bytes = cache->buffer.bytes;
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * data.pkl comes first and shows its own end; the small records follow it. So the head of the file
- * is enough to find them (FORMAT.md 5). They are read here without the directory, each against its
- * own local header and descriptor. If anything is not as expected, that is no verdict yet: the
+ * is enough to find them (FORMAT.md 5). They are read here without the directory, and compared with
+ * their own local headers and descriptors. If anything is unexpected, that is no error yet: the
  * caller then reads the directory, which is checked strictly and gives the exact message.
  */
 #include <string.h>
@@ -15,18 +15,17 @@
 #include "format/zip/zip.h"
 #include "load/open/open_steps.h"
 
-/* Enough for the small records and the first storage's header, where the head ends among them. */
+/* Enough for the small records and the first storage's header, if the head ends before them. */
 #define AHEAD_NBYTES 4096
 #define TEXT_MAX_NBYTES 24
-/* In a descriptor with a signature. */
+/* Bytes of a descriptor with a signature. */
 #define CRC32_AT 4
 
 /* A record in the head, as its own local header describes it. */
 typedef struct head_record {
     bth_zip_local local;
     uint64_t header_offset;
-    bool
-        is_good; /* there is a local header, and all that was read so far is as PyTorch writes it */
+    bool is_good; /* its local header and all bytes so far are as PyTorch writes them */
 } head_record;
 
 static int head_get(bth_opening *opening, uint64_t offset, uint64_t nbytes, const uint8_t **bytes,
@@ -39,7 +38,7 @@ static int head_record_begin(bth_opening *opening, uint64_t at, head_record *rec
                              berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(&opening->cache);
-    uint64_t left = opening->cache.reader->nbytes - at; /* what ends there lies in the file */
+    uint64_t left = opening->cache.reader->nbytes - at; /* the record ends within the file */
     bth_zip_local *local = &record->local;
     const uint8_t *bytes;
 
@@ -54,11 +53,11 @@ static int head_record_begin(bth_opening *opening, uint64_t at, head_record *rec
         record->is_good = local->method == BTH_ZIP_STORED &&
                           !(local->flags & ~(BTH_ZIP_FLAG_DESCRIPTOR | BTH_ZIP_FLAG_UTF8));
     else if (error->code == BERTH_E_ARCHIVE)
-        bth_error_clear(error); /* the directory gives the message */
+        bth_error_clear(error); /* reading the directory gives the message */
     return error->code;
 }
 
-/* The bytes of its descriptor, as PyTorch writes it. */
+/* The size of its descriptor, as PyTorch writes it. */
 static uint64_t descriptor_nbytes(const bth_zip_local *local)
 {
     if (!(local->flags & BTH_ZIP_FLAG_DESCRIPTOR))
@@ -67,9 +66,9 @@ static uint64_t descriptor_nbytes(const bth_zip_local *local)
 }
 
 /*
- * Compares header and descriptor with the record's data, nbytes of them (Z5, Z6). If they agree,
- * the record is kept, and *next is the offset behind it; else it is not good. The recorded CRC is
- * that of the data, or 0: not computed (Z10).
+ * Compares header and descriptor with the record's nbytes of data (Z5, Z6). If they agree, keeps
+ * the record, and *next is the offset after it. Else clears is_good. The recorded CRC must be that
+ * of the data, or 0: not computed (Z10).
  */
 static int head_record_finish(bth_opening *opening, head_record *record, int which, uint64_t nbytes,
                               uint32_t crc32, uint64_t *next, berth_error *error)
@@ -109,7 +108,7 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
 
 /* ---- the small texts ---- */
 
-/* The bytes of a small text by its own grammar: digits, or little, or big. */
+/* The length of a small text by its grammar: digits, or little, or big. */
 static size_t text_nbytes(int which, const uint8_t *bytes, size_t nbytes)
 {
     size_t n = 0;
@@ -125,7 +124,7 @@ static size_t text_nbytes(int which, const uint8_t *bytes, size_t nbytes)
 
 /*
  * Reads one of the small texts if it is the next record; else changes nothing. If it is next but
- * not as PyTorch writes it, it must not count as absent: then there is a reason.
+ * not as PyTorch writes it, sets *reason: the record must not count as absent.
  */
 static int head_text_read(bth_opening *opening, int which, uint64_t *cursor, const char **reason,
                           berth_error *error)
@@ -175,7 +174,7 @@ int bth_small_record_read(bth_contents *contents, int which, const uint8_t *byte
 
 /* ---- data.pkl ---- */
 
-/* The first record names the archive, which stays NULL if it is not "<archive>/data.pkl". */
+/* Sets the archive's name if the first record is "<archive>/data.pkl"; else it stays NULL. */
 static int head_set_archive(bth_contents *contents, const bth_zip_local *local, berth_error *error)
 {
     static const char suffix[] = "/data.pkl";
@@ -191,7 +190,7 @@ static int head_set_archive(bth_contents *contents, const bth_zip_local *local, 
     return 0;
 }
 
-/* The pickle's own end, with as much of the head as that takes. 0 bytes: it has none here. */
+/* Finds the pickle's end; extends the head until it holds it. *extent 0: no end found. */
 static int head_find_extent(bth_opening *opening, uint64_t at, size_t *extent, berth_error *error)
 {
     bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
@@ -257,7 +256,7 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
             return 0;
         }
-        /* It may be behind the storages (FORMAT.md 1), or nowhere: the directory knows. */
+        /* It may be after the storages (FORMAT.md 1), or missing: the directory decides. */
         if (which == BTH_BYTEORDER && !found)
             *reason = "no byteorder precedes the storages";
     }

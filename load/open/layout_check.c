@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The file against the layout: offsets are computed once (FORMAT.md 2, 5), and compared with what
- * the headers and the directory say.
+ * Computes offsets by the layout once (FORMAT.md 2, 5), and compares them with the headers and the
+ * directory.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 typedef unsigned long long ull;
 
-/* ---- the records that the layout knows, one after the other ---- */
+/* ---- a walk over the records of the layout ---- */
 
 typedef struct layout_walk {
     bth_contents *contents;
@@ -30,7 +30,7 @@ typedef struct layout_walk {
     size_t capacity; /* of record */
 } layout_walk;
 
-static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
+static layout_walk layout_walk_begin(const bth_contents *contents, uint64_t cursor)
 {
     return (layout_walk){.contents = (bth_contents *)contents,
                          .alignment = bth_layout_alignment(contents),
@@ -40,7 +40,7 @@ static layout_walk walk_begin(const bth_contents *contents, uint64_t cursor)
 }
 
 /* Storage i is the next one. False after an error. */
-static bool walk_to_storage(layout_walk *walk, size_t i, berth_error *error)
+static bool layout_walk_to_storage(layout_walk *walk, size_t i, berth_error *error)
 {
     walk->storage = bth_tree_storage(walk->contents->tree, i);
     walk->record_nbytes = sizeof "data/" - 1 + strlen(walk->storage->key);
@@ -59,27 +59,27 @@ static bool walk_to_storage(layout_walk *walk, size_t i, berth_error *error)
     return true;
 }
 
-static void walk_end(layout_walk *walk)
+static void layout_walk_end(layout_walk *walk)
 {
     bth_release(walk->record);
     walk->record = NULL;
 }
 
-/* False: there are no more storages, or there is an error; then the walk has ended. */
-static bool walk_next(layout_walk *walk, berth_error *error)
+/* False: no more storages, or an error. Then the walk has ended. */
+static bool layout_walk_next(layout_walk *walk, berth_error *error)
 {
     size_t i = walk->storage ? walk->storage->index + 1 : 0;
 
     if (error->code == 0 && i < bth_tree_n_storages(walk->contents->tree) &&
-        walk_to_storage(walk, i, error))
+        layout_walk_to_storage(walk, i, error))
         return true;
-    walk_end(walk);
+    layout_walk_end(walk);
     return false;
 }
 
 /* Calculates the layout entry of the next record. */
-static int walk_compute(layout_walk *walk, const char *record, size_t record_nbytes,
-                        uint64_t nbytes, berth_error *error)
+static int layout_walk_compute(layout_walk *walk, const char *record, size_t record_nbytes,
+                               uint64_t nbytes, berth_error *error)
 {
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->layout.next_offset;
@@ -90,21 +90,25 @@ static int walk_compute(layout_walk *walk, const char *record, size_t record_nby
     return 0;
 }
 
-static int walk_compute_storage(layout_walk *walk, berth_error *error)
+static int layout_walk_compute_storage(layout_walk *walk, berth_error *error)
 {
-    return walk_compute(walk, walk->record, walk->record_nbytes, walk->storage->nbytes, error);
+    return layout_walk_compute(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
+                               error);
 }
 
-static const bth_zip_entry *walk_find_entry(layout_walk *walk, const char *record,
-                                            size_t record_nbytes)
+static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char *record,
+                                                   size_t record_nbytes)
 {
     return bth_container_find_next(&walk->contents->container, record, record_nbytes, &walk->next);
 }
 
-/* The entry of the storage. NULL: there is none; an error at `offset`. */
-static const bth_zip_entry *walk_need_entry(layout_walk *walk, uint64_t offset, berth_error *error)
+/* The entry of the storage. NULL: none, and an error at `offset`. */
+static const bth_zip_entry *layout_walk_need_entry(layout_walk *walk, uint64_t offset,
+                                                   berth_error *error)
 {
-    const bth_zip_entry *entry = walk_find_entry(walk, walk->record, walk->record_nbytes);
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): layout_walk_next frees the record when the walk
+    // ends
+    const bth_zip_entry *entry = layout_walk_find_entry(walk, walk->record, walk->record_nbytes);
 
     if (!entry)
         (void)bth_fail(error, BERTH_E_ARCHIVE, walk->record, offset,
@@ -114,8 +118,8 @@ static const bth_zip_entry *walk_need_entry(layout_walk *walk, uint64_t offset, 
 
 /* ---- messages ---- */
 
-static int fail_header(const layout_walk *walk, const char *record, const char *who, uint64_t at,
-                       berth_error *error)
+static int layout_fail_header(const layout_walk *walk, const char *record, const char *who,
+                              uint64_t at, berth_error *error)
 {
     char before[64] = "first in the file";
 
@@ -130,7 +134,8 @@ static int fail_header(const layout_walk *walk, const char *record, const char *
                     before, who, (ull)at);
 }
 
-static int fail_data(const layout_walk *walk, const char *record, uint64_t at, berth_error *error)
+static int layout_fail_data(const layout_walk *walk, const char *record, uint64_t at,
+                            berth_error *error)
 {
     return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.data_offset,
                     "the layout puts its data here, at the first multiple of %lu after the "
@@ -149,22 +154,22 @@ uint32_t bth_layout_alignment(const bth_contents *contents)
 
 int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const bth_zip_entry *small = bth_small_entry(contents, which);
         const char *record = bth_small_names[which];
         if (!small)
             continue;
-        if (walk_compute(&walk, record, strlen(record), small->nbytes, error) < 0)
+        if (layout_walk_compute(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
         if (small->header_offset != walk.layout.header_offset)
-            return fail_header(&walk, record, "it is", small->header_offset, error);
+            return layout_fail_header(&walk, record, "it is", small->header_offset, error);
         if (small->data_offset != walk.layout.data_offset)
-            return fail_data(&walk, record, small->data_offset, error);
+            return layout_fail_data(&walk, record, small->data_offset, error);
         walk.before = record;
     }
-    /* The next record's header shows the end of each but the last: it may have no descriptor. */
+    /* Each end was compared as the next header, except the last: it may have no descriptor. */
     if (walk.layout.next_offset != cursor)
         return bth_fail(error, BERTH_E_OFFSETS, walk.before, cursor,
                         "it ends here; the layout puts its end at byte %llu; "
@@ -177,11 +182,11 @@ int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error
 {
     bth_contents *contents = opening->contents;
     uint64_t file_nbytes = opening->cache.reader->nbytes;
-    layout_walk walk = walk_begin(contents, cursor);
+    layout_walk walk = layout_walk_begin(contents, cursor);
     const bth_layout_entry *layout = &walk.layout;
 
-    while (walk_next(&walk, error)) {
-        if (walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
+    while (layout_walk_next(&walk, error)) {
+        if (layout_walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
             (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, layout->data_offset,
                            "its %llu bytes do not fit into the file's %llu",
                            (ull)walk.storage->nbytes, (ull)file_nbytes);
@@ -198,23 +203,26 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
 {
     uint64_t at = walk->layout.header_offset;
     const char *record = walk->record;
-    bool is_header = memcmp(cache->head + at, "PK\3\4", 4) == 0;
     bth_zip_local local;
 
-    if (is_header &&
-        bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
-        return error->code;
-    if (!is_header || !bth_local_has_name(&local, walk->contents->archive, record))
+    if (memcmp(cache->head + at, "PK\3\4", 4) != 0)
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
-                        "the layout puts its header here, but it is not here; "
+                        "the layout puts its header here, but there is none; "
                         "load.calculate_storage_offsets=off uses the directory");
+    if (bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
+        return error->code;
+    if (!bth_local_has_name(&local, walk->contents->archive, record))
+        return bth_fail(error, BERTH_E_OFFSETS, record, at,
+                        "the layout puts its header here, but here is %.*s; "
+                        "load.calculate_storage_offsets=off uses the directory",
+                        local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
     if (local.method != 0)
         return bth_fail(
             error, BERTH_E_UNSUPPORTED, record, at,
             "a deflated storage cannot be mapped or read in parts; unpack the archive and zip "
             "it again with `zip -0 -r`");
     if (local.data_offset != walk->layout.data_offset)
-        return fail_data(walk, record, local.data_offset, error);
+        return layout_fail_data(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != walk->storage->nbytes)
         return bth_fail(error, BERTH_E_TENSOR, record, local.data_offset,
                         "data.pkl says %llu bytes, its local header %llu",
@@ -225,24 +233,24 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
 int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_error *error)
 {
     const bth_head_cache *cache = &opening->cache;
-    layout_walk walk = walk_begin(opening->contents, cursor);
+    layout_walk walk = layout_walk_begin(opening->contents, cursor);
 
-    if (walk_next(&walk, error) && walk_compute_storage(&walk, error) == 0 &&
+    if (layout_walk_next(&walk, error) && layout_walk_compute_storage(&walk, error) == 0 &&
         walk.layout.data_offset <= cache->head_nbytes)
         (void)storage_compare_header(&walk, cache, error);
-    walk_end(&walk);
+    layout_walk_end(&walk);
     return error->code;
 }
 
 /* ---- comparing with the directory ---- */
 
 /*
- * One reading: the entry that was compared last ends where the layout has its end. So nothing that
- * the directory lists begins inside it, and the last storage's data are where they were computed,
- * as the next header shows for all others. Where its local header was read, its descriptor comes
- * first: that message is clearer.
+ * One reading: the entry that was compared last must end where the layout has its end. Then no
+ * listed record begins inside it, and the last storage's data are at the computed offset. For all
+ * other storages the next header proves that. If the local header was read, its descriptor is
+ * checked first: that message is clearer.
  */
-static int end_compare(const layout_walk *walk, uint64_t end, berth_error *error)
+static int layout_compare_end(const layout_walk *walk, uint64_t end, berth_error *error)
 {
     const bth_zip_entry *entry = walk->entry;
 
@@ -254,30 +262,31 @@ static int end_compare(const layout_walk *walk, uint64_t end, berth_error *error
                     (ull)entry->next_offset);
 }
 
-static int entry_compare(layout_walk *walk, const char *record, size_t record_nbytes,
-                         uint64_t nbytes, berth_error *error)
+static int layout_compare_entry(layout_walk *walk, const char *record, size_t record_nbytes,
+                                uint64_t nbytes, berth_error *error)
 {
-    const bth_zip_entry *entry = walk_find_entry(walk, record, record_nbytes);
+    const bth_zip_entry *entry = layout_walk_find_entry(walk, record, record_nbytes);
 
-    if (walk_compute(walk, record, record_nbytes, nbytes, error) < 0)
+    if (layout_walk_compute(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
         return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
                         "the layout puts its header here, but the directory does not list it");
     if (entry->header_offset != walk->layout.header_offset)
-        return fail_header(walk, record, "the directory has it", entry->header_offset, error);
+        return layout_fail_header(walk, record, "the directory has it", entry->header_offset,
+                                  error);
     if (entry->data_offset != 0 && entry->data_offset != walk->layout.data_offset)
-        return fail_data(walk, record, entry->data_offset, error);
-    if (end_compare(walk, entry->header_offset, error) < 0)
+        return layout_fail_data(walk, record, entry->data_offset, error);
+    if (layout_compare_end(walk, entry->header_offset, error) < 0)
         return error->code;
     walk->entry = entry;
     return 0;
 }
 
-static int small_compare(layout_walk *walk, const bth_zip_entry *small, const char *record,
-                         berth_error *error)
+static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, const char *record,
+                                berth_error *error)
 {
-    if (entry_compare(walk, record, strlen(record), small->nbytes, error) < 0)
+    if (layout_compare_entry(walk, record, strlen(record), small->nbytes, error) < 0)
         return error->code;
     const bth_zip_entry *entry = walk->entry;
     if (entry->method != 0)
@@ -296,8 +305,8 @@ static int small_compare(layout_walk *walk, const bth_zip_entry *small, const ch
     return 0;
 }
 
-/* Z11, one reading: a small record that is not in the head is nowhere else either. */
-static int small_check_absent(const layout_walk *walk, const char *record, berth_error *error)
+/* Z11, one reading: a small record that is not in the head must not be anywhere else. */
+static int layout_check_absent(const layout_walk *walk, const char *record, berth_error *error)
 {
     const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
 
@@ -309,56 +318,58 @@ static int small_check_absent(const layout_walk *walk, const char *record, berth
 }
 
 /*
- * Behind the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last but
- * one, for torch.save(_disable_byteorder_record=True). Anywhere else it would move the storages.
+ * After the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last
+ * record but one, for torch.save(_disable_byteorder_record=True). Before them it would move them.
  */
-static bool small_is_behind(const layout_walk *walk, int which)
+static bool layout_small_is_behind(const layout_walk *walk, int which)
 {
     return which == BTH_BYTEORDER &&
            walk->contents->small[which].header_offset > walk->layout.next_offset;
 }
 
-static int small_compare_all(layout_walk *walk, berth_error *error)
+static int layout_compare_all_small(layout_walk *walk, berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++) {
         const bth_zip_entry *small = bth_small_entry(walk->contents, which);
         if (!small)
-            (void)small_check_absent(walk, bth_small_names[which], error);
-        else if (!small_is_behind(walk, which))
-            (void)small_compare(walk, small, bth_small_names[which], error);
+            (void)layout_check_absent(walk, bth_small_names[which], error);
+        else if (!layout_small_is_behind(walk, which))
+            (void)layout_compare_small(walk, small, bth_small_names[which], error);
     }
     return error->code;
 }
 
 int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
-    return small_compare_all(&walk, error);
+    return layout_compare_all_small(&walk, error);
 }
 
 int bth_layout_check(const bth_contents *contents, berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
-    (void)small_compare_all(&walk, error);
-    while (walk_next(&walk, error))
-        (void)entry_compare(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes, error);
-    return error->code < 0 ? error->code : end_compare(&walk, walk.layout.next_offset, error);
+    (void)layout_compare_all_small(&walk, error);
+    while (layout_walk_next(&walk, error))
+        (void)layout_compare_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
+                                   error);
+    return error->code < 0 ? error->code
+                           : layout_compare_end(&walk, walk.layout.next_offset, error);
 }
 
 /* ---- storages and their entries ---- */
 
 int bth_storages_check_entries(bth_contents *contents, berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
-    while (walk_next(&walk, error)) {
+    while (layout_walk_next(&walk, error)) {
         const berth_storage *storage = walk.storage;
-        const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+        const bth_zip_entry *entry = layout_walk_need_entry(&walk, BERTH_NO_OFFSET, error);
         if (!entry || entry->nbytes == storage->nbytes)
             continue;
-        /* T1. The directory's reader has made sure that it is stored, with two equal sizes (Z9). */
+        /* T1. The directory's reader has checked that it is stored, with two equal sizes (Z9). */
         if (entry->nbytes > storage->nbytes &&
             entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype))
             contents->has_longer_record = true;
@@ -372,10 +383,10 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
 
 int bth_storages_set_offsets(bth_contents *contents, berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
-    while (walk_next(&walk, error)) {
-        const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+    while (layout_walk_next(&walk, error)) {
+        const bth_zip_entry *entry = layout_walk_need_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry)
             walk.storage->offset = entry->data_offset;
     }
@@ -385,22 +396,22 @@ int bth_storages_set_offsets(bth_contents *contents, berth_error *error)
 int bth_storage_entry(const bth_contents *contents, const berth_storage *storage,
                       const bth_zip_entry **entry, berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
     *entry = NULL;
-    if (walk_to_storage(&walk, storage->index, error))
-        *entry = walk_need_entry(&walk, storage->offset, error);
-    walk_end(&walk);
+    if (layout_walk_to_storage(&walk, storage->index, error))
+        *entry = layout_walk_need_entry(&walk, storage->offset, error);
+    layout_walk_end(&walk);
     return error->code;
 }
 
 int bth_storages_of_entries(const bth_contents *contents, const berth_storage **storages,
                             berth_error *error)
 {
-    layout_walk walk = walk_begin(contents, 0);
+    layout_walk walk = layout_walk_begin(contents, 0);
 
-    while (walk_next(&walk, error)) {
-        const bth_zip_entry *entry = walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+    while (layout_walk_next(&walk, error)) {
+        const bth_zip_entry *entry = layout_walk_need_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry)
             storages[entry - contents->container.directory.entries] = walk.storage;
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The public side of prefetches, and load.prefetch. */
+/* Public functions of prefetches, and load.prefetch. */
 #include <unistd.h>
 
 #include "config/error.h"
 #include "io/clock.h"
 #include "load/prefetch/prefetch_state.h"
 
-/* X11: a child has no threads of its parent's prefetches. */
+/* X11: a child has no threads for its parent's prefetches. */
 static bool prefetch_is_ours(const berth_prefetch *prefetch)
 {
     return prefetch->process == bth_process();
@@ -15,7 +15,7 @@ static bool prefetch_is_ours(const berth_prefetch *prefetch)
 /* ---- begin and end ---- */
 
 int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *what, uint32_t flags,
-                         const berth_params *call, berth_prefetch **prefetch, berth_error *error)
+                         const berth_params *params, berth_prefetch **prefetch, berth_error *error)
 {
     const uint32_t known = BERTH_PREFETCH_LOCK | BERTH_PREFETCH_SEQUENTIAL;
     struct berth_config config;
@@ -28,7 +28,7 @@ int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *wh
             error, "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
     if (flags & ~known)
         return bth_fail_argument(error, "unknown flags 0x%x", flags & ~known);
-    if (bth_config_resolve(call, &config, error) < 0)
+    if (bth_config_resolve(params, &config, error) < 0)
         return error->code;
     *prefetch = bth_prefetch_new(checkpoint, what, flags, &config, error);
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
@@ -39,7 +39,7 @@ void berth_prefetch_free(berth_prefetch *prefetch)
     BTH_HOLD_CANCEL(true);
     if (prefetch && prefetch_is_ours(prefetch))
         bth_prefetch_end(prefetch);
-    else /* X11: pages that the parent has locked are not locked here */
+    else /* X11: a child does not inherit the locks of pages */
         bth_prefetch_release(prefetch);
 }
 
@@ -52,7 +52,7 @@ void berth_prefetch_cancel(berth_prefetch *prefetch)
 
 /* ---- the consumer's progress ---- */
 
-/* The position behind the page that holds the last byte before `end`. */
+/* The position after the page that holds the last byte before `end`. */
 static uint64_t prefetch_position(const berth_prefetch *prefetch, uint64_t end)
 {
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -61,7 +61,7 @@ static uint64_t prefetch_position(const berth_prefetch *prefetch, uint64_t end)
     return bth_prefetch_position(&prefetch->plan, more > UINT64_MAX - end ? end : end + more);
 }
 
-/* Under the lock: the consumer is done with, or waits for, all before this position. */
+/* Under the lock: the consumer has used all bytes before this position, or waits for them. */
 static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
 {
     if (position <= prefetch->consumed)
@@ -70,7 +70,7 @@ static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
     (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
 }
 
-/* Waits until the bytes of the file before `end`, which the consumer wants, are loaded. */
+/* Waits until the bytes before `end` in the file are loaded. */
 static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
@@ -168,7 +168,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     stats->n_passes = plan->n_passes;
     stats->pass_nbytes = plan->pass_nbytes;
     stats->window_nbytes = plan->window_nbytes;
-    stats->asked_nbytes = plan->nbytes;
+    stats->requested_nbytes = plan->nbytes;
     stats->n_threads = prefetch->n_helpers;
     if (plan->pass_nbytes == 0)
         return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The door of load/prefetch/: bytes are loaded ahead of the consumer, who uses them. */
+/* The interface of load/prefetch/, which loads bytes before their consumer uses them. */
 #ifndef BTH_LOAD_PREFETCH_PREFETCH_H
 #define BTH_LOAD_PREFETCH_PREFETCH_H
 
@@ -9,8 +9,8 @@
 
 /* All prefetches of one checkpoint. */
 typedef struct bth_prefetches {
-    bth_lock lock;          /* of all their states */
-    pthread_cond_t changed; /* any of them */
+    bth_lock lock;          /* protects all prefetches */
+    pthread_cond_t changed; /* the state of any of them */
     berth_prefetch *first;
     berth_prefetch *own; /* load.prefetch: opening begins it, closing ends it */
 } bth_prefetches;
@@ -19,11 +19,11 @@ void bth_prefetches_begin(bth_prefetches *prefetches);
 /* Ends the checkpoint's own prefetch. The caller has freed all others. */
 void bth_prefetches_end(bth_prefetches *prefetches);
 
-/* load.prefetch: begins to load all storages. */
+/* load.prefetch: starts the checkpoint's own prefetch, of all storages. */
 int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
 /*
- * Elements [first, first + n) of a tensor, or all of a storage, are used now: the checkpoint's own
- * prefetch may go on behind them. Waits for nothing. Thread-safe.
+ * Elements [first, first + n) of a tensor, or a whole storage, are used now: the checkpoint's own
+ * prefetch may load more bytes after them. Does not wait. Thread-safe.
  */
 void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                               int64_t first, int64_t n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a prefetch begins and ends: which bytes, by which method, in which passes. */
+/* Begins and ends prefetches: chooses the bytes, the method and the passes. */
 #include <assert.h>
 #include <errno.h>
 
@@ -10,15 +10,15 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
-#include "load/prefetch/prefetch_state.h"
 #include "load/checkpoint.h"
+#include "load/prefetch/prefetch_state.h"
 
-/* A pass of fewer read-aheads is too short for the system's own reading ahead. */
+/* A pass shorter than this many times the readahead has no room for the system's readahead. */
 #define PASS_MIN_READAHEADS 4
 
 typedef unsigned long long ull;
 
-/* ---- which bytes ---- */
+/* ---- ranges ---- */
 
 uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
 {
@@ -50,7 +50,7 @@ typedef struct prefetch_ranges {
     size_t n, capacity;
     const berth_storage *first; /* in the file's order */
     bool any_mapped;
-    const char *reason; /* why the last storage that is not mapped is not */
+    const char *reason; /* why the last unmapped storage is not mapped */
 } prefetch_ranges;
 
 static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root, uint64_t offset,
@@ -74,7 +74,7 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
 
 /*
  * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
- * will not be read directly. What was done with it counts before what would be done.
+ * will not be read directly. If it is loaded, the method that was used counts, not the choice.
  */
 static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage *root)
 {
@@ -100,7 +100,7 @@ static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage 
     return conditions.is_file && !memory && !is_on_device && choice.method != BERTH_LOAD_DIRECT;
 }
 
-/* Of a view of a few rows, only those. */
+/* Adds only the rows that the tensor views. */
 static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_error *error)
 {
     const berth_storage *storage = tensor->storage;
@@ -133,7 +133,7 @@ static int prefetch_collect(prefetch_ranges *ranges, const berth_selection *sele
 
 /* ---- method and plan ---- */
 
-/* The method that the options name, if the storages allow it. */
+/* Sets the method of the options, if the storages allow it. */
 static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *ranges,
                            const struct berth_config *config, berth_error *error)
 {
@@ -142,7 +142,7 @@ static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *rang
     const uint8_t *address = NULL;
 
     prefetch->kind = is_off ? BTH_PREFETCH_POPULATE : (int)config->load_prefetch;
-    prefetch->reason = is_off ? "load.prefetch sets none" : "load.prefetch sets it";
+    prefetch->reason = is_off ? "populate is the default" : "load.prefetch sets it";
     if (ranges->n == 0) {
         prefetch->kind = BTH_PREFETCH_OFF;
         prefetch->reason = ranges->reason ? ranges->reason : "there are no bytes";
@@ -175,9 +175,9 @@ static int prefetch_fail_budget(const prefetch_ranges *ranges, const struct bert
 }
 
 /*
- * A page that is waited for comes with as much around it as the device reads ahead. If that is a
- * window or more, it is the fastest method: in large pages. But it goes beyond the window, and
- * short passes have no room for that. If it is less, a window would need many waits.
+ * When a page is touched, the system reads it with the device's readahead around it, in large
+ * pages. If that is a window or more, it is the fastest method. But it reads beyond the window, and
+ * short passes have no room for that. If it is less than a window, there would be many waits.
  */
 static void prefetch_choose_requests(berth_prefetch *prefetch)
 {
@@ -199,7 +199,7 @@ static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *rang
         is_advice ? prefetch->readahead_nbytes : bth_workers_chunk_nbytes(config);
     uint64_t missing_nbytes;
 
-    /* The device reads no more ahead than that for one advice. */
+    /* For one advice the device reads ahead no more than this. */
     if (is_advice && window_nbytes > prefetch->readahead_nbytes)
         window_nbytes = prefetch->readahead_nbytes;
     const bth_prefetch_limits limits = {.page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE),
@@ -227,7 +227,7 @@ static unsigned prefetch_count_helpers(const bth_prefetch_plan *plan,
                              (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
 }
 
-/* ---- what holds for all pages ---- */
+/* ---- all pages ---- */
 
 static void prefetch_advise_pages(const berth_prefetch *prefetch, int advice)
 {
@@ -246,7 +246,7 @@ static void prefetch_unlock_pages(const berth_prefetch *prefetch, size_t n_range
                                  prefetch->plan.ranges[i].nbytes);
 }
 
-/* Pages are locked when they come. What cannot be locked fails before anything is loaded. */
+/* Pages are locked when they are loaded. Fails before that if they cannot be locked. */
 static int prefetch_lock_pages(berth_prefetch *prefetch, berth_error *error)
 {
     struct rlimit limit = {0};
@@ -287,7 +287,7 @@ void bth_prefetch_end(berth_prefetch *prefetch)
         prefetch_advise_pages(prefetch, MADV_NORMAL);
     if (prefetch->flags & BERTH_PREFETCH_LOCK)
         prefetch_unlock_pages(prefetch, prefetch->plan.n_ranges);
-    /* A failure that no caller has got. */
+    /* The error was not returned to any caller: logs it. */
     if (!prefetch->is_reported && prefetch->error.code != BERTH_OK)
         bth_log("%s", prefetch->error.message);
     bth_prefetch_release(prefetch);

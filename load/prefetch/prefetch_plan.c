@@ -5,7 +5,7 @@
 
 #include "config/memory.h"
 
-/* Windows whose size is not set are parts of a pass, but not shorter than this. */
+/* If no window size is set, windows are parts of a pass, but not shorter than this. */
 #define WINDOW_MIN_NBYTES (UINT64_C(128) << 10)
 #define WINDOWS_PER_PASS 4
 /* Used even if the machine reports less free memory. */
@@ -43,7 +43,7 @@ static uint64_t range_end(const bth_prefetch_range *range)
     return range->offset + range->nbytes;
 }
 
-/* The whole pages of a range, as far as the file has them. */
+/* Extends a range to whole pages, within the file. */
 static bth_prefetch_range range_widen(const bth_prefetch_range *range, uint64_t page_nbytes,
                                       uint64_t file_nbytes)
 {
@@ -84,7 +84,7 @@ void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, s
 
 /* ---- passes and windows ---- */
 
-/* What may lie ahead at most, in whole pages. */
+/* The maximum of bytes ahead of the consumer, in whole pages. */
 static uint64_t pass_budget(const bth_prefetch_limits *limits)
 {
     uint64_t measured = bth_max(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
@@ -94,8 +94,8 @@ static uint64_t pass_budget(const bth_prefetch_limits *limits)
 }
 
 /*
- * As many passes as are set, or as few as fit, but none shorter than min_pass_nbytes: each pass has
- * a cost to begin, and many short ones gain nothing. The bound of memory comes first.
+ * The set number of passes, or as few as fit. No pass is shorter than min_pass_nbytes, because many
+ * short passes cost time. The memory limit has priority.
  */
 static uint64_t pass_choose(uint64_t nbytes, const bth_prefetch_limits *limits)
 {
@@ -138,7 +138,7 @@ bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *lim
 
 /* ---- positions ---- */
 
-/* The first range that ends behind a byte of the file, or of the line; n_ranges: none. */
+/* The first range that ends after a byte of the file, or of the line; n_ranges: none. */
 static size_t range_find(const bth_prefetch_plan *plan, uint64_t at, bool on_line)
 {
     size_t low = 0, high = plan->n_ranges;

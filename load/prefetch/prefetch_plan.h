@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a prefetch loads, and in which steps. Pure arithmetic. The bytes of all ranges, one after
- * the other, form a line. A position on that line says how far a prefetch, or its consumer, is.
+ * The ranges and steps of a prefetch. Pure arithmetic. The bytes of all ranges, one after the
+ * other, form a line. Positions on that line measure the progress of a prefetch and its consumer.
  */
 #ifndef BTH_LOAD_PREFETCH_PREFETCH_PLAN_H
 #define BTH_LOAD_PREFETCH_PREFETCH_PLAN_H
@@ -17,15 +17,15 @@ typedef struct bth_prefetch_range {
 } bth_prefetch_range;
 
 typedef struct bth_prefetch_plan {
-    bth_prefetch_range *ranges; /* in the file's order, apart from each other */
+    bth_prefetch_range *ranges; /* in the file's order, with gaps */
     size_t n_ranges;
     uint64_t nbytes;        /* the line's length */
-    uint64_t pass_nbytes;   /* so much at most lies ahead of the consumer */
+    uint64_t pass_nbytes;   /* at most this many lie ahead of the consumer */
     uint64_t n_passes;      /* the last one may be shorter */
     uint64_t window_nbytes; /* of one request */
 } bth_prefetch_plan;
 
-/* What bounds the steps. */
+/* Limits of the steps. */
 typedef struct bth_prefetch_limits {
     uint64_t page_nbytes;
     uint64_t n_passes;        /* 0: as few as fit */
@@ -37,8 +37,8 @@ typedef struct bth_prefetch_limits {
 } bth_prefetch_limits;
 
 /*
- * Takes ownership of ranges in any order; they may overlap and be empty. Widens them to whole pages
- * of the file, joins those that touch, and sets their positions.
+ * The plan owns the ranges from now on. They may overlap, be empty, and have any order. Extends
+ * them to whole pages of the file, joins ranges that touch, and sets their positions.
  */
 void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
                           uint64_t page_nbytes, uint64_t file_nbytes);
@@ -47,7 +47,7 @@ void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, s
 bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
                          uint64_t *missing_nbytes);
 
-/* How many bytes of the plan lie before this byte of the file. */
+/* The number of bytes of the plan that lie before this byte of the file. */
 uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset);
 
 /* The next request from a position on: within one range and a window, before the limit. */

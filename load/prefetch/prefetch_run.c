@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The threads of a prefetch. They claim window after window in the file's order, as far as the
- * consumer lets them, and load each by the prefetch's method.
+ * The threads of a prefetch. They claim windows in the file's order, up to the limit that the
+ * consumer's progress sets, and load each by the prefetch's method.
  */
 #include "config/error.h"
 #include "config/memory.h"
@@ -24,8 +24,8 @@ void bth_prefetches_lock(bth_prefetches *prefetches)
 /* ---- positions ---- */
 
 /*
- * What the system may read by itself beyond a window whose pages are waited for: the rest of one
- * read-ahead, and the next. A pass that is too short for that does without.
+ * When pages of a window are touched, the system may read beyond the window: the rest of one
+ * readahead, and the next. In short passes it reads only the window.
  */
 static uint64_t prefetch_readahead_nbytes(const berth_prefetch *prefetch)
 {
@@ -39,7 +39,7 @@ static uint64_t prefetch_beyond(const berth_prefetch *prefetch)
     return is_exact ? 0 : prefetch_readahead_nbytes(prefetch);
 }
 
-/* Under the lock: what may be claimed ends here. */
+/* Under the lock: windows before this position may be claimed. */
 static uint64_t prefetch_claim_limit(const berth_prefetch *prefetch)
 {
     uint64_t left = prefetch->plan.nbytes - prefetch->consumed;
@@ -62,7 +62,7 @@ uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
 
 /* ---- one window ---- */
 
-/* 0 where the system does not say: loading again what is there costs little. */
+/* 0 if the system does not report it: loading cached bytes again costs little. */
 static uint64_t prefetch_window_count_cached(const berth_prefetch *prefetch,
                                              const bth_prefetch_range *window)
 {
@@ -73,7 +73,7 @@ static uint64_t prefetch_window_count_cached(const berth_prefetch *prefetch,
     return nbytes;
 }
 
-/* Makes the device begin with all of the window, before its pages are touched. */
+/* Starts reading the whole window, before its pages are touched. */
 static void prefetch_window_announce(bth_prefetch_helper *helper)
 {
     const bth_prefetch_range *window = &helper->window;
@@ -85,11 +85,11 @@ static void prefetch_window_announce(bth_prefetch_helper *helper)
         helper->n_requests++;
         if (bth_system.posix_fadvise(fd, (off_t)(window->offset + at), (off_t)nbytes,
                                      POSIX_FADV_WILLNEED) != 0)
-            return; /* it only gets slower */
+            return; /* without it, loading is only slower */
     }
 }
 
-/* Reads into memory of our own, which fills the page cache. */
+/* Reads into a buffer, which fills the page cache. */
 static int prefetch_window_read(bth_prefetch_helper *helper, berth_error *error)
 {
     const bth_prefetch_range *window = &helper->window;
@@ -122,7 +122,7 @@ static int prefetch_window_advise(bth_prefetch_helper *helper, int advice, berth
     return prefetch_window_read(helper, error);
 }
 
-/* Leaves alone what is in memory already, but populate still makes it present in the map. */
+/* Skips a window that is already in the page cache; but populate still maps its pages. */
 static int prefetch_window_load(bth_prefetch_helper *helper, berth_error *error)
 {
     const berth_prefetch *prefetch = helper->prefetch;
@@ -149,8 +149,8 @@ static int prefetch_window_load(bth_prefetch_helper *helper, berth_error *error)
 /* ---- claims, under the lock ---- */
 
 /*
- * Whether there is a window to claim. One that is short only because of the limit is left until the
- * limit has moved, unless the consumer waits for it: small steps would make small requests.
+ * Finds a window to claim. False also while the limit makes the window short, unless the consumer
+ * waits for it: short windows would make small requests.
  */
 static bool prefetch_window_find(const berth_prefetch *prefetch, bth_prefetch_range *window)
 {
@@ -164,7 +164,7 @@ static bool prefetch_window_find(const berth_prefetch *prefetch, bth_prefetch_ra
            limit == plan->nbytes || prefetch->begun < prefetch->consumed;
 }
 
-/* What both ranges have; no bytes: nothing. */
+/* The bytes that both ranges have; 0 bytes: none. */
 static bth_prefetch_range prefetch_window_overlap(const bth_prefetch_range *a,
                                                   const bth_prefetch_range *b)
 {
@@ -174,7 +174,7 @@ static bth_prefetch_range prefetch_window_overlap(const bth_prefetch_range *a,
     return (bth_prefetch_range){.offset = begin, .nbytes = end > begin ? end - begin : 0};
 }
 
-/* What another prefetch of this checkpoint is loading of these bytes; no bytes: nothing. */
+/* The part of these bytes that another prefetch of this checkpoint loads now; 0 bytes: none. */
 static bth_prefetch_range prefetch_window_overlap_others(const berth_prefetch *prefetch,
                                                          const bth_prefetch_range *window)
 {
@@ -216,9 +216,9 @@ static uint64_t prefetch_window_wait_for_others(berth_prefetch *prefetch,
 }
 
 /*
- * Counts what is in memory before this prefetch can have loaded it: of the window, and beyond it as
- * far as the system may read by itself. While there are other prefetches, which load bytes at the
- * same time, only of the window, and when they are done with it.
+ * Counts cached bytes before this prefetch can have loaded them: of the window, and beyond it as
+ * far as the system may read ahead. If other prefetches load bytes at the same time, counts only
+ * the window, after they have loaded their part of it.
  */
 static void prefetch_window_count_before(berth_prefetch *prefetch, const bth_prefetch_range *window)
 {
@@ -239,7 +239,7 @@ static void prefetch_window_count_before(berth_prefetch *prefetch, const bth_pre
         prefetch->stats.resident_nbytes += resident_nbytes - shared_nbytes;
 }
 
-/* Claims the next window, once the consumer lets it and no other prefetch loads it. False: none. */
+/* Waits until the next window may be claimed and no other prefetch loads it. False: none left. */
 static bool prefetch_helper_claim(bth_prefetch_helper *helper)
 {
     berth_prefetch *prefetch = helper->prefetch;
@@ -259,14 +259,14 @@ static bool prefetch_helper_claim(bth_prefetch_helper *helper)
     return helper->is_loading;
 }
 
-/* Records what became of a window. */
+/* Records the result of a window. */
 static void prefetch_helper_finish(bth_prefetch_helper *helper, const berth_error *error)
 {
     berth_prefetch *prefetch = helper->prefetch;
 
     prefetch->stats.n_requests += helper->n_requests;
     helper->n_requests = 0;
-    if (error->code < 0) { /* and the frontier stays before this window */
+    if (error->code < 0) { /* the frontier stays before this window */
         if (prefetch->error.code == BERTH_OK) {
             prefetch->error = *error;
             (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->source.reader.name);
@@ -336,7 +336,7 @@ int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error
     prefetch->helpers = bth_allocate_zeroed(n_helpers * sizeof *prefetch->helpers);
     if (n_helpers > 0 && !prefetch->helpers)
         return bth_fail_memory(error, n_helpers * sizeof *prefetch->helpers);
-    bth_prefetches_lock(all); /* they begin once all have started */
+    bth_prefetches_lock(all); /* they wait for the lock until all have started */
     prefetch->next = all->first;
     all->first = prefetch;
     for (unsigned i = 0; i < n_helpers && error->code == 0; i++) {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the files of load/prefetch/ share. Private to them. */
+/* The state of a prefetch. Private to load/prefetch/. */
 #ifndef BTH_LOAD_PREFETCH_PREFETCH_STATE_H
 #define BTH_LOAD_PREFETCH_PREFETCH_STATE_H
 
 #include "load/checkpoint.h"
 #include "load/prefetch/prefetch_plan.h"
 
-/* A thread that loads bytes. */
+/* A thread of a prefetch. */
 typedef struct bth_prefetch_helper {
     berth_prefetch *prefetch;
     pthread_t thread;
-    bth_prefetch_range window; /* under the lock: claimed by it; no bytes: none */
-    bool is_loading;           /* the window is being loaded; else the helper waits for others */
-    uint64_t n_requests;       /* the helper's own: made for the window so far */
+    bth_prefetch_range window; /* under the lock: claimed by it; 0 bytes: none */
+    bool is_loading;           /* it loads the window; else it waits for others */
+    uint64_t n_requests;       /* that it made for the window so far */
 } bth_prefetch_helper;
 
 struct berth_prefetch {
@@ -24,8 +24,8 @@ struct berth_prefetch {
     uint32_t flags;
     const bth_map *map; /* NULL: none */
     uint64_t readahead_nbytes;
-    bool is_short;     /* a pass has no room for the system's own reading ahead */
-    bool is_announced; /* the device is asked for whole windows before their pages are touched */
+    bool is_short;     /* passes are too short for the system's readahead */
+    bool is_announced; /* whole windows are requested before their pages are touched */
     const char *reason;
     bth_prefetch_helper *helpers;
     unsigned n_helpers;
@@ -34,9 +34,9 @@ struct berth_prefetch {
     uint64_t begun;   /* position: windows before it have been claimed */
     uint64_t counted; /* position: cached bytes before it have been counted */
     uint64_t done_nbytes;
-    uint64_t consumed; /* position: the consumer has used, or waits for, all before it */
-    bool is_cancelled; /* nothing new is begun */
-    bool is_reported;  /* a caller has got the error */
+    uint64_t consumed; /* position: the consumer used all bytes before it, or waits for them */
+    bool is_cancelled; /* no new window is begun */
+    bool is_reported;  /* the error was returned to a caller */
     atomic_bool has_fallen_back;
     berth_error error;
     berth_prefetch_stats stats;
@@ -44,15 +44,15 @@ struct berth_prefetch {
 
 /* ---- prefetch_run.c ---- */
 
-/* Takes the lock. A child begins without prefetches: its parent's have no threads there (X11). */
+/* Locks. A child begins with an empty list: it has no threads for its parent's prefetches (X11). */
 void bth_prefetches_lock(bth_prefetches *prefetches);
-/* Registers it, and starts its threads. After a failure, too, bth_prefetch_stop is called. */
+/* Registers it and starts its threads. The caller calls bth_prefetch_stop, after a failure, too. */
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
-/* Nothing more is begun. */
+/* No new window is begun. */
 void bth_prefetch_cancel(berth_prefetch *prefetch);
 /* Cancels, waits until the threads have ended, and removes it from the list. */
 void bth_prefetch_stop(berth_prefetch *prefetch);
-/* Under the lock: all before this position has been loaded. */
+/* Under the lock: all bytes before this position are loaded. */
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 
 /* ---- prefetch_begin.c ---- */
@@ -60,8 +60,8 @@ uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 /* Where a storage's bytes begin in the file. */
 uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
 /*
- * The bytes in the file of elements [first, first + n) of a contiguous tensor; of any other tensor,
- * or if n < 0, of all. False: there are none.
+ * The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
+ * tensor: of all elements. False: it has no bytes.
  */
 bool bth_prefetch_extent(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
                          uint64_t *end);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The row cache as a whole: its memory, how that is divided, its tables. */
+/* The row cache as a whole: its memory, the parts of it, its tables. */
 #include "load/rows/rows.h"
 
 #include <stdio.h>
@@ -13,14 +13,14 @@
 /* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */
 #define DEFAULT_WAYS 16
 #define SCRATCH_PART 8
-/* One read of neighbours, at most. */
+/* The longest read of several rows. */
 #define BUFFER_MAX_NBYTES (UINT64_C(128) << 10)
 #define LINE_ALIGNMENT 64
 #define LINE_MIN_NBYTES 8
 
 typedef unsigned long long ull;
 
-/* ---- how the memory is divided ---- */
+/* ---- the parts of the memory ---- */
 
 /* Lines of `row_nbytes`: whole cache lines of the processor, or a power of two below. */
 static uint64_t rows_line_nbytes(uint64_t row_nbytes)
@@ -41,7 +41,7 @@ static uint32_t rows_count_slots(uint64_t nbytes, uint64_t slot_nbytes)
     return n < BTH_ROWS_SLOTS_MAX / 2 ? (uint32_t)n : BTH_ROWS_SLOTS_MAX / 2;
 }
 
-/* Divides scratch_nbytes: at most half for reading neighbours, the rest for rows without a line. */
+/* Divides scratch_nbytes: up to half for read buffers, the rest for rows without a line. */
 static void rows_lay_out_scratch(const berth_rows *rows, bth_row_layout *layout)
 {
     uint64_t nbytes = rows->limits.scratch_nbytes / 2 / rows->n_readers;
@@ -94,7 +94,7 @@ static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_
     return 0;
 }
 
-/* Under the lock, without live tickets: makes an empty cache. */
+/* Makes an empty cache. Under the lock, without live tickets. */
 static void rows_begin_cache(berth_rows *rows, const bth_row_layout *layout)
 {
     uint64_t n_all = (uint64_t)layout->n_sets * layout->ways + layout->n_scratch;
@@ -124,13 +124,13 @@ static int row_table_check(const berth_checkpoint *checkpoint, const berth_tenso
         return bth_fail_argument(error, "a table of rows has 2 dimensions, this tensor has %d",
                                  tensor->rank);
     if (bth_dtype_elements(tensor->dtype) > 1)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "rows of %s elements",
-                        berth_dtype_name(tensor->dtype));
+        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
+                        "rows of %s elements are not supported", berth_dtype_name(tensor->dtype));
     if (!berth_tensor_is_contiguous(tensor))
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "the tensor is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
-        return bth_fail_argument(error, "rows of no elements");
+        return bth_fail_argument(error, "the rows have no elements");
     return 0;
 }
 
@@ -148,11 +148,12 @@ static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tens
         table->offset = (uint64_t)tensor->storage_offset * item_nbytes;
     if (table->n_rows >> BTH_ROWS_ROW_BITS || table->row_nbytes > PTRDIFF_MAX / 2)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "%llu rows of %llu bytes", (ull)table->n_rows, (ull)table->row_nbytes);
+                        "too large: %llu rows of %llu bytes", (ull)table->n_rows,
+                        (ull)table->row_nbytes);
     return 0;
 }
 
-/* Under the lock. A longer row than those before makes all lines longer, and empties them. */
+/* Under the lock. If the row is longer than the lines, makes them longer, which empties them. */
 static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *number,
                           berth_error *error)
 {
@@ -219,7 +220,7 @@ static int rows_check_limits(const berth_rows_limits *given, const struct berth_
     if (limits->scratch_nbytes == 0)
         limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
     if (limits->cache_nbytes == 0)
-        return bth_fail_argument(error, "there are no limits, or a cache of 0 bytes");
+        return bth_fail_argument(error, "the limits are NULL, or cache_nbytes is 0");
     if (limits->ways > BTH_ROWS_WAYS_MAX)
         return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
                                  BTH_ROWS_WAYS_MAX, (ull)limits->ways);
@@ -234,7 +235,7 @@ static int rows_check_limits(const berth_rows_limits *given, const struct berth_
     return 0;
 }
 
-/* Takes all memory at once, so that adding tables later cannot fail for lack of it. */
+/* Allocates all memory now, so that adding tables later needs none. */
 static int rows_allocate(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
 {
     size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
@@ -258,7 +259,7 @@ static void rows_prepare(berth_rows *rows, const berth_rows_limits *limits,
     if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
     rows->n_readers = bth_workers_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
-    rows->is_waiting = true; /* until a task shows that it is not so */
+    rows->is_waiting = true; /* until a task did not wait */
     rows->n_processors = bth_processors_count();
     if (rows->n_processors > rows->n_readers)
         rows->n_processors = rows->n_readers;
@@ -267,7 +268,7 @@ static void rows_prepare(berth_rows *rows, const berth_rows_limits *limits,
     (void)pthread_cond_init(&rows->done, NULL);
 }
 
-int berth_rows_new(const berth_rows_limits *given, const berth_params *call, berth_rows **made,
+int berth_rows_new(const berth_rows_limits *given, const berth_params *params, berth_rows **made,
                    berth_error *error)
 {
     struct berth_config config;
@@ -278,7 +279,7 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *call, ber
     if (!made)
         return bth_fail_argument(error, "the pointer for the cache is NULL");
     *made = NULL;
-    if (bth_config_resolve(call, &config, error) < 0 ||
+    if (bth_config_resolve(params, &config, error) < 0 ||
         rows_check_limits(given, &config, &limits, &nbytes, error) < 0)
         return error->code;
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
@@ -300,7 +301,7 @@ void berth_rows_free(berth_rows *rows)
     if (!rows)
         return;
     bool is_ours = bth_lock_is_ours(&rows->lock);
-    /* X11: in a child whose parent was changing the lists, they are left alone. */
+    /* X11: a child does not touch the lists if its parent was changing them. */
     bool are_lists_good = is_ours || bth_lock_was_free(&rows->lock);
     if (is_ours) {
         bth_rows_stop(rows);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the files of load/rows/ share. rows_cache.c knows which row is where, and rows_plan.c what a
- * request reads; both are pure. The others have the bytes, the tickets and the threads.
+ * Private to load/rows/. rows_cache.c knows the slot of each row, rows_plan.c the reads of a
+ * request; both are pure. The other files have the bytes, the tickets and the threads.
  */
 #ifndef BTH_LOAD_ROWS_ROWS_H
 #define BTH_LOAD_ROWS_ROWS_H
@@ -23,11 +23,11 @@ typedef struct bth_row_table {
     uint64_t n_rows;
 } bth_row_table;
 
-/* How the memory is divided. */
+/* The parts of the memory. */
 typedef struct bth_row_layout {
-    uint64_t line_nbytes; /* of a line or a scratch slot: the longest row, rounded up */
+    uint64_t line_nbytes; /* of a line or scratch slot: the longest row, rounded up */
     uint32_t ways, n_sets, n_scratch;
-    uint64_t buffer_nbytes; /* of each task, to read neighbours into */
+    uint64_t buffer_nbytes; /* of each task, for reads of several rows */
 } bth_row_layout;
 
 /* A live request. The lists follow it in one block of memory. */
@@ -38,9 +38,9 @@ typedef struct bth_row_ticket {
     bth_row_table table;
     size_t n_ids, n_rows, n_missing;
     uint64_t *rows;    /* the distinct ones, ascending */
-    uint32_t *index;   /* for each id: which of these rows it is */
-    uint32_t *slots;   /* for each row: where it is */
-    uint32_t *missing; /* which rows are read for this ticket */
+    uint32_t *index;   /* for each id: the index of its row */
+    uint32_t *slots;   /* for each row: its slot */
+    uint32_t *missing; /* indices of the rows that this ticket reads */
 
     /* Under the lock: */
     size_t n_begun;    /* missing rows before this one were claimed by tasks */
@@ -53,14 +53,14 @@ typedef struct bth_row_ticket {
 
 struct berth_rows {
     berth_rows_limits limits;
-    uint64_t chunk_nbytes; /* one read of neighbours, at most */
-    unsigned n_readers;    /* the most tasks that run at a time, each with its buffer */
+    uint64_t chunk_nbytes; /* the longest read of several rows */
+    unsigned n_readers;    /* the maximum of running tasks, each with its buffer */
     unsigned n_processors; /* the same while no read waits for a device */
     pthread_t *threads;
     unsigned n_threads;
     bth_region memory; /* lines, slots, buffers, notes */
 
-    bth_lock lock;       /* of all that follows; only in the process that has the threads (X11) */
+    bth_lock lock;       /* of all fields below; only in the process that has the threads (X11) */
     pthread_cond_t work; /* wakes threads: there is work, or a free buffer */
     pthread_cond_t done; /* wakes waiting calls: a task has ended */
     bool stop;
@@ -72,7 +72,7 @@ struct berth_rows {
     bth_row_ticket **tickets;     /* live ones, by the low bits of their numbers; or NULL */
     size_t n_tickets;             /* length of that list */
     uint64_t n_numbers;           /* tickets so far */
-    bth_row_ticket *first, *last; /* the queue: tickets with rows that no task claimed */
+    bth_row_ticket *first, *last; /* the queue: tickets with unclaimed rows */
     unsigned *free_buffers;       /* a stack */
     unsigned n_free_buffers;
     berth_rows_stats stats;
@@ -92,16 +92,16 @@ int bth_rows_check(const berth_rows *rows, berth_error *error);
 
 /* ---- rows_read.c ---- */
 
-/* Starts n_readers threads; none if that is 1: then waiting calls read. */
+/* Starts n_readers threads. With 1 it starts none: then waiting calls read. */
 int bth_rows_start(berth_rows *rows, berth_error *error);
 /* Ends them. Rows that no task has claimed are not read. */
 void bth_rows_stop(berth_rows *rows);
 
-/* Under the lock, which is released while they read or wait. */
+/* Call these under the lock. They release it while they read or wait. */
 
 /* Queues the missing rows of a ticket for reading. */
 void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket);
-/* Helps to read, and waits until all rows of the ticket are there or failed. */
+/* Helps to read. Returns when all rows of the ticket are read or failed. */
 void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket);
 
 #endif

@@ -5,7 +5,7 @@
 
 #define NO_LINE UINT32_MAX
 #define FILLING (UINT32_C(1) << 31)
-/* The tags of sets are prefetched so many rows ahead: several cache misses at a time. */
+/* Prefetches tags this many rows ahead, so that several cache misses overlap. */
 #define AHEAD_ROWS 8
 
 void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
@@ -32,7 +32,7 @@ static uint64_t row_tag(uint32_t table, uint64_t row)
     return (uint64_t)table << BTH_ROWS_ROW_BITS | row;
 }
 
-/* The first line of a row's set. Neighbours, and rows at any distance, spread over all sets. */
+/* The first line of a row's set. Rows at any distance spread over all sets. */
 static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
 {
     uint64_t hash = (tag ^ tag >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -51,7 +51,7 @@ static uint32_t row_cache_find(const bth_row_cache *cache, uint64_t tag)
     return NO_LINE;
 }
 
-/* The line of a set that is not held and was used longest ago; an empty one first. */
+/* The least recently used line of a set that is not held; empty lines first. */
 static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first)
 {
     uint64_t oldest = UINT64_MAX;
@@ -65,7 +65,7 @@ static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first
     return victim;
 }
 
-/* Holds the rows that are there, and lists the others. */
+/* Holds the present rows, and lists the others. */
 static void row_cache_hold_present(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
                                    size_t n, uint32_t *slots, uint32_t *missing,
                                    bth_row_result *result)
@@ -85,8 +85,8 @@ static void row_cache_hold_present(bth_row_cache *cache, uint32_t table, const u
 }
 
 /*
- * Holds a slot for each missing row. Lines keep their old rows for now, because all may be released
- * again; none of these rows is one that is requested.
+ * Holds a slot for each missing row. Lines keep their old rows for now, because a failure releases
+ * all slots again. None of these old rows is requested.
  */
 static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
                                    uint32_t *slots, const uint32_t *missing, bth_row_result *result)
@@ -107,7 +107,7 @@ static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const u
     }
 }
 
-/* From here on the rows are found. */
+/* From now on other requests find the rows. */
 static void row_cache_tag_missing(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
                                   size_t n, const uint32_t *slots, const uint32_t *missing,
                                   bth_row_result *result)
@@ -141,7 +141,7 @@ void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *ro
 
 void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n)
 {
-    for (size_t i = n; i-- > 0;) { /* so that the scratch keeps its order */
+    for (size_t i = n; i-- > 0;) { /* keeps the order of the scratch */
         if (slots[i] == NO_LINE)
             continue;
         if (slots[i] < cache->n_lines)

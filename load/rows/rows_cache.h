@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Which row is where. Pure: the caller has the bytes, and the lock around all this.
+ * The slot of each row. Pure: the caller has the bytes, and locks around each call.
  *
- * The hash of a row decides its set of lines. The row is in one line of that set or, if live
- * requests hold all of them, in the scratch. A slot is the number of a line or, from n_lines on, of
- * a part of the scratch. A live request holds the slots of its rows; held rows are not evicted.
+ * The hash of a row selects its set of lines. The row is in one line of that set. If live requests
+ * hold all lines of the set, it is in the scratch. A slot is the number of a line or, from n_lines
+ * on, of a part of the scratch. A live request holds the slots of its rows; they are not evicted.
  */
 #ifndef BTH_LOAD_ROWS_ROWS_CACHE_H
 #define BTH_LOAD_ROWS_ROWS_CACHE_H
@@ -29,7 +29,7 @@ typedef struct bth_row_cache {
     uint64_t stamp;
 } bth_row_cache;
 
-/* Bytes of bookkeeping for a line, and for a part of the scratch. */
+/* Bytes of notes for a line, and for a part of the scratch. */
 #define BTH_ROWS_LINE_NOTES (2 * sizeof(uint64_t) + sizeof(uint32_t))
 #define BTH_ROWS_SCRATCH_NOTES sizeof(uint32_t)
 
@@ -41,19 +41,19 @@ typedef struct bth_row_cache {
 void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
                          void *notes);
 
-/* What a request got. */
+/* The result of bth_row_cache_hold. */
 typedef struct bth_row_result {
     size_t n_missing;   /* to be read */
-    size_t n_conflicts; /* of these, into the scratch */
+    size_t n_conflicts; /* of these: in the scratch */
     size_t n_awaited;   /* being read for others */
     size_t n_evicted;
-    size_t n_short; /* found no slot: then none is held, and nothing changed */
+    size_t n_short; /* without a slot: if not 0, nothing changed */
 } bth_row_result;
 
 /*
  * Holds slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
- * missing[0 … n_missing), ascending, are the rows to be read. Their lines have the tag at once:
- * other requests await them until bth_row_cache_finish.
+ * missing[0 … n_missing), ascending, are the rows to be read. Other requests find these rows now,
+ * and await them until bth_row_cache_finish.
  */
 void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
                         uint32_t *slots, uint32_t *missing, bth_row_result *result);
@@ -61,11 +61,11 @@ void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *ro
 void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n);
 
 /*
- * A missing row was read into its slot (is_good), or could not be read: then nobody finds it there
- * any more, and it is lost for those that await it.
+ * Reports that a missing row was read into its slot (is_good), or could not be read. Then no
+ * request finds it there any more, and it is lost for requests that await it.
  */
 void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good);
-/* Of a slot that is held. */
+/* For slots that are held. */
 bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot);
 bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot);
 

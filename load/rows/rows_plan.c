@@ -10,12 +10,12 @@
 size_t bth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows)
 {
     for (size_t i = 0; i < n; i++)
-        if ((uint64_t)ids[i] >= n_rows) /* also what is negative */
+        if ((uint64_t)ids[i] >= n_rows) /* also negative ids */
             return i;
     return n;
 }
 
-/* Bits that hold 0 … n - 1. */
+/* The number of bits that 0 … n - 1 need. */
 static unsigned row_key_bits(uint64_t n)
 {
     return n > 1 ? 64 - (unsigned)__builtin_clzll(n - 1) : 0;
@@ -77,7 +77,7 @@ size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *
     assert(bth_rows_are_sortable(n, n_rows) && bth_rows_first_bad(ids, n, n_rows) == n);
     if (n == 0)
         return 0;
-    /* The low bits are the position, which is in order already. */
+    /* The low bits are the position, which is already sorted. */
     for (size_t i = 0; i < n; i++)
         rows[i] = ((uint64_t)ids[i] << shift) | i;
     row_keys_sort(rows, spare, n, shift, row_key_bits(n_rows));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Reads missing rows: tasks of one queue, done by the threads and by calls that wait. */
+/* Reads missing rows: threads and waiting calls run tasks of one queue. */
 #include <string.h>
 
 #include "config/error.h"
@@ -7,24 +7,24 @@
 #include "io/pool.h"
 #include "load/rows/rows.h"
 
-/* Rows of one task: enough to be worth the lock, few enough to be shared among threads. Fewer while
- * reads wait for a device. */
+/* Rows of one task. More would leave threads idle, fewer would lock too often. While reads wait for
+ * a device, tasks are smaller. */
 #define TASK_ROWS_MAX 64
 #define WAITING_ROWS_MAX 8
-/* Reading a gap of so many bytes costs less than another request. */
+/* Reading a gap of this many bytes costs less than another request. */
 #define GAP_NBYTES 4096
-/* A read that takes longer waited for a device; others can wait at the same time. */
+/* If a read takes longer, it waited for a device; others can wait at the same time. */
 #define SLOW_SECONDS 20e-6
 
-/* Missing rows [from, to) of a ticket, and what became of them. */
+/* Missing rows [from, to) of a ticket, and the result of reading them. */
 typedef struct row_task {
     bth_row_ticket *ticket;
     size_t from, to;
     size_t filled; /* those before it are read */
     unsigned buffer;
     uint64_t n_requests, n_merged, read_nbytes;
-    uint64_t n_slow; /* of the requests: waited for a device */
-    double seconds;  /* of the clock, at the last request's end */
+    uint64_t n_slow; /* requests that waited for a device */
+    double seconds;  /* clock time at the last request's end */
     berth_error error;
 } row_task;
 
@@ -88,8 +88,8 @@ static void rows_pop_queue(berth_rows *rows)
 }
 
 /*
- * If the bytes are in memory already, more threads than processors would only get in each other's
- * way. If reads wait for a device, the processors are free.
+ * If the bytes are already in memory, more threads than processors would only disturb each other.
+ * If reads wait for a device, the processors are free.
  */
 static unsigned rows_max_tasks(const berth_rows *rows)
 {
@@ -101,7 +101,7 @@ static bool rows_may_begin_task(const berth_rows *rows)
     return rows->first && rows->n_readers - rows->n_free_buffers < rows_max_tasks(rows);
 }
 
-/* Wakes one thread, which wakes the next if there is more to do. */
+/* Wakes one thread. It wakes the next one if more tasks are left. */
 static void rows_wake_reader(berth_rows *rows)
 {
     if (rows_may_begin_task(rows))
@@ -120,7 +120,7 @@ static size_t row_task_size(const berth_rows *rows, const bth_row_ticket *ticket
     return left < max ? left : max;
 }
 
-/* False: there is nothing to read, or enough tasks are running. */
+/* False: nothing to read, or enough tasks are running. */
 static bool row_task_claim(berth_rows *rows, row_task *task)
 {
     bth_row_ticket *ticket = rows->first;
@@ -142,7 +142,7 @@ static bool row_task_claim(berth_rows *rows, row_task *task)
     return true;
 }
 
-/* Whether a row that the ticket awaits was lost. */
+/* Whether the ticket awaits a row that was lost. */
 static bool row_ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     for (size_t i = ticket->awaited_at; i < ticket->n_rows; i++)
@@ -157,12 +157,12 @@ static void row_ticket_set_error(bth_row_ticket *ticket, const berth_error *erro
         ticket->error = *error;
 }
 
-/* W8: the ticket fails. Rows that no task has are not read; tickets that await them fail too. */
+/* W8: the ticket fails. Its unclaimed rows are not read; tickets that await them fail, too. */
 static void row_task_fail(berth_rows *rows, row_task *task)
 {
     bth_row_ticket *ticket = task->ticket;
 
-    if (rows->first == ticket) /* tasks are taken from the first only */
+    if (rows->first == ticket) /* tasks come only from the first ticket */
         rows_pop_queue(rows);
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
         bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]], false);
@@ -231,7 +231,7 @@ void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket)
     while (!row_ticket_is_complete(rows, ticket))
         if (!rows_do_task(rows))
             (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
-    rows_wake_reader(rows); /* this thread does no more tasks */
+    rows_wake_reader(rows); /* this thread runs no more tasks */
 }
 
 /* ---- threads ---- */

@@ -6,16 +6,16 @@
 #include "config/memory.h"
 #include "load/rows/rows.h"
 
-/* The low bits of a ticket's number are its index; the others count, so that none comes twice. */
+/* The low bits of a ticket's number are its index; the others count, so each number is unique. */
 #define INDEX_BITS 20
 #define TICKETS_MAX ((size_t)1 << INDEX_BITS)
 #define FIRST_TICKETS 16
 
 typedef unsigned long long ull;
 
-/* ---- without the lock: a ticket is made ---- */
+/* ---- making a ticket, without the lock ---- */
 
-/* With lists for n ids behind the ticket: 20 bytes an id. */
+/* The lists for n ids follow the ticket in memory: 20 bytes an id. */
 static bth_row_ticket *row_ticket_new(size_t n, berth_error *error)
 {
     const size_t id_nbytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
@@ -28,13 +28,13 @@ static bth_row_ticket *row_ticket_new(size_t n, berth_error *error)
         return NULL;
     }
     *ticket = (bth_row_ticket){.n_ids = n, .rows = (uint64_t *)(void *)(ticket + 1)};
-    ticket->index = (uint32_t *)(void *)(ticket->rows + n); /* while sorting: spare keys, too */
+    ticket->index = (uint32_t *)(void *)(ticket->rows + n); /* sorting uses it for spare keys */
     ticket->slots = ticket->index + n;
     ticket->missing = ticket->slots + n;
     return ticket;
 }
 
-/* Copies the table, because the list may grow meanwhile. */
+/* Copies the table, because the list of tables can move. */
 static int row_ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t number,
                                 berth_error *error)
 {
@@ -50,7 +50,7 @@ static int row_ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t
     return error->code;
 }
 
-/* Checks the ids, and finds the distinct ones. */
+/* Checks the ids and finds the distinct rows. */
 static int row_ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_error *error)
 {
     size_t n = ticket->n_ids;
@@ -84,7 +84,7 @@ static bth_row_ticket *rows_find_ticket(const berth_rows *rows, berth_ticket num
     return NULL;
 }
 
-/* Makes the list of tickets twice as long. */
+/* Doubles the list of tickets. */
 static int rows_grow_tickets(berth_rows *rows, berth_error *error)
 {
     size_t n = rows->n_tickets ? 2 * rows->n_tickets : FIRST_TICKETS;
@@ -113,10 +113,10 @@ static void rows_count_request(berth_rows_stats *stats, const bth_row_ticket *ti
     stats->n_misses += result->n_missing;
     stats->n_conflicts += result->n_conflicts;
     stats->n_evictions += result->n_evicted;
-    stats->asked_nbytes += result->n_missing * ticket->table.row_nbytes;
+    stats->requested_nbytes += result->n_missing * ticket->table.row_nbytes;
 }
 
-/* Takes slots for all rows, or changes nothing; *n_short rows find none. */
+/* Holds slots for all rows, or changes nothing. *n_short: rows without a slot. */
 static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
                              berth_error *error)
 {
@@ -144,12 +144,12 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
     return 0;
 }
 
-/* It can no longer be found, and ends when its reads have ended and no call waits for it. */
+/* Removes its number. The ticket ends when its reads have ended and no call waits for it. */
 static void rows_withdraw_ticket(berth_rows *rows, bth_row_ticket *ticket)
 {
     rows->tickets[ticket->number & (TICKETS_MAX - 1)] = NULL;
     ticket->is_released = true;
-    ticket->awaited_at = ticket->n_rows; /* rows that others read do not matter any more */
+    ticket->awaited_at = ticket->n_rows; /* it awaits no rows of others any more */
     (void)pthread_cond_broadcast(&rows->done);
     bth_rows_complete(rows, ticket);
     while (ticket->n_users > 0)
@@ -160,7 +160,7 @@ static void rows_withdraw_ticket(berth_rows *rows, bth_row_ticket *ticket)
 
 /* ---- public ---- */
 
-/* Not all rows find a slot: other tickets hold them, or there are not that many. */
+/* Some rows have no slot: other tickets hold them, or the cache is too small. */
 static int row_ticket_fail_slots(const bth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
                                  bool is_busy, berth_error *error)
 {

@@ -10,7 +10,7 @@
 #include "io/free_memory.h"
 #include "io/syscalls.h"
 
-/* For less, free memory is not measured. */
+/* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
 
 typedef unsigned long long ull;
@@ -53,13 +53,13 @@ void bth_access_describe(bth_access *access, bth_conditions *conditions)
 }
 
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
-                        uint64_t end, uint64_t asked_nbytes)
+                        uint64_t end, uint64_t requested_nbytes)
 {
     conditions->at_once = true;
-    conditions->asked_nbytes = asked_nbytes;
+    conditions->requested_nbytes = requested_nbytes;
     conditions->page_cache = BTH_PAGE_CACHE_UNKNOWN;
     conditions->free_nbytes = UINT64_MAX;
-    if (asked_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
+    if (requested_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
         conditions->free_nbytes = bth_free_memory("");
     if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
         conditions->file_system != BTH_IN_MEMORY && begin < end)
@@ -73,7 +73,7 @@ static const char *access_no_direct(bth_access *access)
         BTH_HOLD_CANCEL(true);
         access->direct_is_tried = true;
         access->direct.fd = -1;
-        if (access->file_system == BTH_IN_MEMORY) /* some accept it, and copy as ever */
+        if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
             access->no_direct = "the file system is in memory";
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
@@ -111,7 +111,7 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
                     (ull)reader->nbytes, (ull)file_nbytes);
 }
 
-/* Some file systems cannot map, and address space has limits: then bytes are read from now on. */
+/* If mapping fails (some file systems, limits of address space), bytes are read from now on. */
 static void access_make_map(bth_access *access, int flags)
 {
     const bth_reader *reader = access->reader;
@@ -143,7 +143,7 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
 
 /* ---- advice ---- */
 
-/* Whether the bytes themselves cannot be had. Else this kernel does not know the advice, or has no
+/* Whether the bytes cannot be loaded at all. Else the kernel does not know the advice, or lacks
  * resources for it. */
 static bool advice_lost_bytes(int failure)
 {

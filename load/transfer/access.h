@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How the bytes of a source can be reached: by a map, direct reads, or plain reads. Each is tried
- * when it is first needed. The caller has the lock, except where a function is thread-safe.
+ * Access to the bytes of a source: by a map, direct reads, or plain reads. Each is tried when it is
+ * first needed. The caller locks, except around functions that are thread-safe.
  */
 #ifndef BTH_LOAD_TRANSFER_ACCESS_H
 #define BTH_LOAD_TRANSFER_ACCESS_H
@@ -16,7 +16,7 @@ typedef struct bth_access {
     atomic_bool direct_is_refused; /* the kernel refused a direct read */
     bth_map map;                   /* of the whole file, made when first needed */
     bool map_is_refused;           /* the system refused to map it */
-    uint64_t sized_at;             /* the tick in which the file's size was last read; 0: never */
+    uint64_t sized_at;             /* the tick of the last read of the file's size; 0: never */
     bool file_system_is_known;
     bth_file_system file_system;
     bool direct_is_tried;
@@ -26,33 +26,33 @@ typedef struct bth_access {
 
 void bth_access_begin(bth_access *access, bth_reader *reader);
 void bth_access_end(bth_access *access);
-/* In a child that was forked while a thread of the parent changed it: all is made anew. */
+/* For a child that was forked while a thread of the parent changed it: resets all of it. */
 void bth_access_forget(bth_access *access);
 
-/* Fills what is known of the source at any time. */
+/* Sets the conditions that are known without measuring. */
 void bth_access_describe(bth_access *access, bth_conditions *conditions);
-/* Fills the rest, for a transfer of `asked_nbytes` bytes that lie within [begin, end). */
+/* Measures the others, for a transfer of `requested_nbytes` bytes within [begin, end). */
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
-                        uint64_t end, uint64_t asked_nbytes);
-/* bth_choose; direct reads are tried where they are chosen. */
+                        uint64_t end, uint64_t requested_nbytes);
+/* bth_choose. If that chooses direct reads, tries them. */
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
                              bth_conditions *conditions, berth_load_method requested,
                              const char *requested_by);
 /*
  * *map: the address of the source's first byte; NULL: it cannot be mapped. Reads the file's size
- * again unless that was done in this tick of the clock (F1): many storages, one after the other,
- * do not pay for each. `flags`: load.mmap_flags. `offset` is the byte that an error names.
+ * again, but only once in a tick of the clock (F1), so that many storages in a row cost little.
+ * `flags`: load.mmap_flags. `offset`: the byte that an error names.
  */
 int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t **map,
                    berth_error *error);
 
-/* F1, F2: BERTH_E_TRUNCATED where the file has less than `nbytes` bytes now. Thread-safe. */
+/* F1, F2: BERTH_E_TRUNCATED if the file has fewer than `nbytes` bytes now. Thread-safe. */
 int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t offset,
                           berth_error *error);
 /*
- * Loads mapped bytes, those of the file from `offset` on, by an advice (MADV_POPULATE_READ ...).
- * *done: false where the kernel refuses the advice: the bytes come when they are touched. A page
- * behind the file's end is an error, not a signal (F2). Thread-safe.
+ * Loads mapped bytes of the file from `offset` on, by an advice (MADV_POPULATE_READ ...). *done:
+ * false if the kernel refuses the advice; then the bytes are read when they are touched. A page
+ * after the file's end is an error, not a signal (F2). Thread-safe.
  */
 int bth_access_advise(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
                       uint64_t offset, int advice, bool *done, berth_error *error);

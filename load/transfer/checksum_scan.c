@@ -11,7 +11,7 @@
 /* The longest descriptor (Z6). */
 #define DESCRIPTOR_NBYTES 24
 
-/* One scan. Ranges are records that have bytes, with headers and descriptors that are wanted. */
+/* One scan. A range is a record with bytes, and its header and descriptor if these are wanted. */
 struct scan {
     bth_scan *options;
     atomic_bool has_unread;
@@ -41,8 +41,8 @@ static bth_range record_range(const bth_scan_record *record)
 
 /* ---- headers and descriptors ---- */
 
-/* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is not whole
- * there is not seen. */
+/* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is cut there
+ * is not checked. */
 static void scan_look(void *context, const bth_range *range, const uint8_t *bytes, uint64_t begin,
                       uint64_t end)
 {
@@ -85,7 +85,7 @@ static int scan_name(void *context, const bth_range *range, berth_error *error)
     return bth_error_add_record(error, record->entry ? record->entry->record : "storages");
 }
 
-/* 0: the records of the request are read again, one by one, when all others are summed. */
+/* 0: after the scan, the records of the request are read again, one by one. */
 static int scan_failed(void *context, const bth_range *range, berth_error *error)
 {
     struct scan *scan = context;
@@ -113,7 +113,7 @@ static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records
     return n;
 }
 
-/* What the ranges have got. */
+/* Copies the results of the ranges. */
 static void scan_report(const struct scan *scan, const bth_reader *reader)
 {
     const bth_requests *requests = &scan->transfer.requests;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A checksum scan reads every byte of a source once, in parallel: it sums records, and looks at the
+ * A checksum scan reads every byte of a source once, in parallel: it sums records, and checks the
  * local headers and descriptors between them.
  */
 #ifndef BTH_LOAD_TRANSFER_CHECKSUM_SCAN_H
@@ -19,20 +19,20 @@ typedef struct bth_scan_record {
     bool wants_descriptor; /* the same */
     bool is_left_out;      /* not scanned; nbytes is 0 */
     /* Results: */
-    bool header_is_good;     /* it was seen, and agrees with entry and offset (Z5). False proves
-                                nothing: two requests may share it */
+    bool header_is_good;     /* it agrees with entry and offset (Z5). False proves nothing: two
+                                requests may share it */
     bool descriptor_is_good; /* the same (Z6) */
     uint32_t crc32;
     bool is_unread; /* a request for bytes of it failed: the other results are not valid */
 } bth_scan_record;
 
-/* How to scan, and how it was done. */
+/* Options and results of a scan. */
 typedef struct bth_scan {
     const berth_params *params; /* for its progress; or NULL */
-    bool through_cache; /* the bytes are read again soon: they should be in the page cache */
-    bool goes_on;       /* after a request for bytes that the disk cannot read */
-    berth_error unread; /* result: the first of those */
-    const char *method; /* results, static; unchanged if nothing is read */
+    bool through_cache;         /* leaves the bytes in the page cache: they are read again soon */
+    bool goes_on;               /* goes on after a request that the disk cannot read */
+    berth_error unread;         /* result: the first such error */
+    const char *method;         /* results, static; unchanged if nothing is read */
     const char *reason;
 } bth_scan;
 

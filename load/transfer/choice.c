@@ -1,21 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/transfer/choice.h"
 
-/* Below this, the page cache is as fast, and keeps the file for the next load. */
+#include <assert.h>
+#include <string.h>
+
+/* For fewer bytes the page cache is as fast, and keeps the file for the next load. */
 #define DIRECT_MIN_NBYTES ((uint64_t)64 * 1024 * 1024)
+
+/* What statistics say of a method that load.method requests, by number; its name is after "=". */
+static const char *const by_option[] = {"load.method=auto", "load.method=map", "load.method=read",
+                                        "load.method=direct"};
+
+bool bth_choice_is_method(berth_load_method method)
+{
+    return (unsigned)method < sizeof by_option / sizeof *by_option;
+}
 
 static bth_choice choice_of(berth_load_method method, const char *reason)
 {
     return (bth_choice){.method = method, .reason = reason};
 }
 
-/* A map would be one more copy, or the device cannot use it. */
+/* With a map the bytes would be copied once more, or the device could not use them. */
 static bool choice_excludes_map(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_DEVICE;
 }
 
-/* Why nothing is mapped; NULL: it may be. */
+/* Why the file is not mapped; NULL: it may be mapped. */
 static const char *choice_no_map(const struct berth_config *config,
                                  const bth_conditions *conditions)
 {
@@ -24,14 +36,14 @@ static const char *choice_no_map(const struct berth_config *config,
     return conditions->cannot_map ? "the file cannot be mapped" : NULL;
 }
 
-/* An eighth of the free memory is left for everybody else. */
+/* Leaves an eighth of the free memory to other programs. */
 static bool choice_memory_is_short(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_MEMORY &&
-           conditions->asked_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
+           conditions->requested_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
 }
 
-static bth_choice choose_at_once(const bth_conditions *conditions, const char *no_map)
+static bth_choice choice_at_once(const bth_conditions *conditions, const char *no_map)
 {
     berth_load_method in_place =
         no_map || choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
@@ -41,9 +53,9 @@ static bth_choice choose_at_once(const bth_conditions *conditions, const char *n
     if (choice_memory_is_short(conditions))
         return choice_of(in_place, no_map ? no_map : "memory is short");
     if (conditions->through_cache)
-        return choice_of(BERTH_LOAD_READ, "the bytes should be in the page cache");
-    if (conditions->asked_nbytes < DIRECT_MIN_NBYTES)
-        return choice_of(BERTH_LOAD_READ, "it is not much");
+        return choice_of(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
+    if (conditions->requested_nbytes < DIRECT_MIN_NBYTES)
+        return choice_of(BERTH_LOAD_READ, "few bytes are requested");
     if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
         return choice_of(BERTH_LOAD_READ, "it is not known whether the file is in memory");
     if (conditions->file_system != BTH_ON_DISK)
@@ -53,15 +65,15 @@ static bth_choice choose_at_once(const bth_conditions *conditions, const char *n
     return choice_of(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
 }
 
-static bth_choice choose_auto(const struct berth_config *config, const bth_conditions *conditions)
+static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
 {
     const char *no_map = choice_excludes_map(conditions) ? NULL : choice_no_map(config, conditions);
 
-    /* Truncating a mapped file kills the process that touches it (F2): here strangers may. */
+    /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
     if (conditions->file_system == BTH_REMOTE)
         return choice_of(BERTH_LOAD_READ, "the file system belongs to a network or a process");
     if (conditions->at_once)
-        return choose_at_once(conditions, no_map);
+        return choice_at_once(conditions, no_map);
     if (no_map)
         return choice_of(BERTH_LOAD_READ, no_map);
     return choice_of(BERTH_LOAD_MAP, "the source is a file");
@@ -70,8 +82,6 @@ static bth_choice choose_auto(const struct berth_config *config, const bth_condi
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method requested, const char *requested_by)
 {
-    static const char *const by_option[] = {"load.method=auto", "load.method=map",
-                                            "load.method=read", "load.method=direct"};
     bool measures_map = conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_CHECKSUMS;
 
     if (conditions->is_memory)
@@ -80,7 +90,7 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
     if (!conditions->is_file)
         return choice_of(BERTH_LOAD_READ, "the source is a function");
     if (requested == BERTH_LOAD_AUTO || (requested == BERTH_LOAD_MAP && measures_map))
-        return choose_auto(config, conditions);
+        return choice_auto(config, conditions);
     if (requested == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
         return choice_of(BERTH_LOAD_READ, "it goes to a device");
     if (requested == BERTH_LOAD_MAP && choice_no_map(config, conditions))
@@ -92,9 +102,11 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
 
 const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back)
 {
-    static const char *const names[] = {"none", "map", "read", "direct"};
-
+    assert(bth_choice_is_method(choice.method));
     if (fell_back)
         return "direct, then read";
-    return is_memory && choice.method == BERTH_LOAD_MAP ? "memory" : names[choice.method];
+    if (choice.method == BERTH_LOAD_AUTO)
+        return "none";
+    return is_memory && choice.method == BERTH_LOAD_MAP ? "memory"
+                                                        : strchr(by_option[choice.method], '=') + 1;
 }

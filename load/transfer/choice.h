@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The I/O method of a range of bytes, and why: conditions and options give a choice. */
+/* The choice of an I/O method for a range of bytes, from conditions and options. */
 #ifndef BTH_LOAD_TRANSFER_CHOICE_H
 #define BTH_LOAD_TRANSFER_CHOICE_H
 
@@ -7,7 +7,7 @@
 #include "io/file_system.h"
 #include "io/page_cache.h"
 
-/* What becomes of the bytes. */
+/* The use of the bytes. */
 typedef enum bth_use {
     BTH_USE_MEMORY,    /* they stay, in the map or in memory of the library */
     BTH_USE_CALLER,    /* they go to an address of the caller's */
@@ -15,35 +15,37 @@ typedef enum bth_use {
     BTH_USE_CHECKSUMS, /* each is looked at once */
 } bth_use;
 
-/* What is known of the source and, if bytes are moved now, of this transfer. */
+/* The conditions: of the source and, if bytes are moved now, of this transfer. */
 typedef struct bth_conditions {
     bool is_memory;        /* the source is memory, */
     bool is_file;          /* or a file; else a function */
     bool cannot_map;       /* mapping the file failed */
-    const char *no_direct; /* why direct reads are impossible; NULL: they are possible, as far as is
-                              known */
+    const char *no_direct; /* why direct reads are impossible; NULL: they may be possible */
     bth_file_system file_system;
     bth_use use;
-    bool at_once;       /* bytes are there when the transfer ends, not when they are touched */
-    bool through_cache; /* the bytes are read again soon: they should be in the page cache */
+    bool at_once;       /* all bytes are loaded when the transfer ends, not when they are touched */
+    bool through_cache; /* leaves the bytes in the page cache: they are read again soon */
     /* If at_once, of the bytes requested for: */
     bth_page_cache page_cache;
-    uint64_t asked_nbytes; /* that are not memory yet */
-    uint64_t free_nbytes;  /* so much memory is free */
+    uint64_t requested_nbytes; /* that are not in memory yet */
+    uint64_t free_nbytes;      /* so much memory is free */
 } bth_conditions;
 
-/* Never AUTO. MAP also where the source is memory: bytes are used in place. */
+/* Never AUTO. MAP also if the source is memory: bytes are used in place. */
 typedef struct bth_choice {
     berth_load_method method;
     const char *reason; /* static */
 } bth_choice;
 
 /*
- * Pure. `requested`: the method that a rule, a function or load.method asks for; `requested_by`
- * says which of them, NULL: load.method.
+ * Pure. `requested`: the method that a rule, a function or load.method sets. `requested_by`: the
+ * reason if a rule or a function set it; NULL: load.method.
  */
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method requested, const char *requested_by);
+
+/* Whether a number of the caller's is a method, AUTO included. */
+bool bth_choice_is_method(berth_load_method method);
 
 /* The method's name in statistics; static. fell_back: a direct read was refused. */
 const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back);

@@ -3,7 +3,7 @@
 #include "io/workers.h"
 #include "load/transfer/transfer.h"
 
-/* Chunks of io.chunk_nbytes from which on a range is long. */
+/* A range is long from this many times io.chunk_nbytes on. */
 #define LONG_MIN_CHUNKS 2
 
 bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes)

@@ -13,13 +13,13 @@ struct coalesced {
     uint64_t at;             /* in the region; without one: in the source */
 };
 
-/* T5: requests of it begin where its elements do. */
+/* T5: its requests begin at whole elements. */
 static bool range_is_apart(const bth_range *range)
 {
     return range->target.device && range->shift > 0;
 }
 
-/* Whether a range is read with the one before it. One that is moved down needs room for that. */
+/* Whether a range is read together with the one before it. Moving it down needs room. */
 static bool range_follows(const bth_range *before, const bth_range *range)
 {
     uint64_t end = bth_range_end(before), begin = bth_range_begin(range);
@@ -52,7 +52,7 @@ static struct coalesced coalesce_from(const bth_requests *requests, size_t first
     return all;
 }
 
-/* Its position behind what the region holds so far, which grows by it. */
+/* Appends it to the region, and sets its position. */
 static bool coalesced_place(const bth_requests *requests, struct coalesced *all,
                             uint64_t *region_nbytes)
 {
@@ -71,7 +71,7 @@ static bool coalesced_place(const bth_requests *requests, struct coalesced *all,
     return *region_nbytes <= PTRDIFF_MAX;
 }
 
-/* Requests end where the region has a multiple of their size: no large page is shared by two. */
+/* Requests end at multiples of their size in the region, so no two share a large page. */
 static uint64_t coalesced_request_nbytes(const bth_requests *requests, const struct coalesced *all,
                                          uint64_t done)
 {
@@ -104,7 +104,7 @@ bool bth_requests_measure(bth_requests *requests)
     return true;
 }
 
-/* The requests of one; returns where the next ones go. */
+/* Cuts one into requests; returns the address for the next ones. */
 static bth_request *coalesced_cut(const bth_requests *requests, const struct coalesced *all,
                                   uint8_t *memory, bth_request *request)
 {

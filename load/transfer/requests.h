@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Ranges of a source become requests: neighbours are coalesced, and cut for workers. What is read
- * to memory of the library goes to one region that mirrors the file: the address of a byte is its
- * offset plus a constant, a multiple of the block. So every request lands in place, direct reads
- * too, however the ranges lie in the file. Other uses have no region. Pure arithmetic.
+ * Ranges of a source become requests: neighbours are coalesced, and cut for workers. Bytes for
+ * memory of the library go to one region that mirrors the file: the address of a byte is its offset
+ * plus a constant, a multiple of the block. So every request, also a direct read, writes to the
+ * final address, wherever the ranges are in the file. Other uses have no region. Pure arithmetic.
  */
 #ifndef BTH_LOAD_TRANSFER_REQUESTS_H
 #define BTH_LOAD_TRANSFER_REQUESTS_H
@@ -13,36 +13,35 @@
 #include "io/device.h"
 #include "load/transfer/choice.h"
 
-/* Gaps up to this size are read: a further request costs a disk 10 microseconds or more, and in
- * that time it moves as many bytes. */
+/* Gaps up to this size are read: another request costs a disk 10 microseconds or more, the time in
+ * which it moves this many bytes. */
 #define BTH_GAP_NBYTES 32768
 
-/* Ranges in memory are aligned to it: a line of the processor's cache. */
+/* The alignment of ranges in memory: a line of the processor's cache. */
 #define BTH_MEMORY_ALIGNMENT 64
 
-/* Where a range goes on a device. */
+/* The device target of a range. */
 typedef struct bth_range_target {
     bth_device_handle *device; /* NULL: it goes to the host */
     uintptr_t address;         /* 0: memory is made for it */
     unsigned life;             /* of the device, in which the address is valid */
-    void *ready;               /* an event that is waited for before a copy (X17); NULL: none */
+    void *ready;               /* an event: copies wait for it (X17); NULL: none */
     bool is_ours;              /* memory was made for it */
 } bth_range_target;
 
-/* Bytes that are moved or summed. Not empty, but a checksum scan has empty ones with surroundings.
- */
+/* Bytes that are moved or summed. Only a checksum scan has empty ranges, with surroundings. */
 typedef struct bth_range {
     const void *owner; /* for the functions of the transfer's caller */
     uint64_t offset;   /* in the source */
     uint64_t nbytes;
-    uint64_t before_nbytes; /* surroundings that are looked at, too: before */
-    uint32_t after_nbytes;  /* and behind */
+    uint64_t before_nbytes; /* surroundings that a scan checks, too: before */
+    uint32_t after_nbytes;  /* and after */
     bth_choice choice;
-    uint8_t unit;    /* bytes that are reversed together; 0, 1: none */
-    uint8_t shift;   /* T5: once read, it is moved down by so many bytes. To a device: so far is its
-                        offset from a whole element; no request may cut one */
-    uint8_t *memory; /* where it lies, or will; BTH_USE_CALLER: the caller's address */
-    uint64_t region_at; /* of its first byte in the region; then, in memory made on its device */
+    uint8_t unit;       /* bytes that are reversed together; 0, 1: none */
+    uint8_t shift;      /* T5: after the read it is moved down by this many bytes. To a device: the
+                           distance of its offset from a whole element; no request cuts one */
+    uint8_t *memory;    /* its address, now or later; BTH_USE_CALLER: the caller's */
+    uint64_t region_at; /* of its first byte in the region; later: in memory made on its device */
     bth_range_target target;
     /* Results: */
     bool fell_back;        /* a direct read of it was refused */
@@ -60,14 +59,14 @@ static inline uint64_t bth_range_end(const bth_range *range)
     return range->offset + range->nbytes + range->after_nbytes;
 }
 
-/* What one worker moves at a time. */
+/* The bytes that one worker moves at a time. */
 typedef struct bth_request {
     uint64_t offset; /* in the source */
     uint32_t nbytes;
     berth_load_method method;
     bool fell_back;
     uint8_t *memory;    /* NULL: the run chooses a buffer */
-    uint32_t phase;     /* how far into a buffer of chunk_nbytes it belongs */
+    uint32_t phase;     /* its offset in a buffer of chunk_nbytes */
     size_t first_range; /* ranges with bytes here: [first_range, end_range) */
     size_t end_range;
     uint32_t head_crc32; /* of the bytes here of a range that began before */

@@ -12,14 +12,14 @@
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
 /*
- * Ranges up to this size, with gaps no longer than those between storages that are aligned to
- * pages, lie on a device as in the file: a copy costs some microseconds, however little it copies.
- * They are aligned as PyTorch aligns them in files.
+ * Ranges up to this size have the same distances on a device as in the file, if the gaps are those
+ * between page-aligned storages or smaller. So one copy moves several: each copy costs some
+ * microseconds, even of few bytes. They are aligned as PyTorch aligns them in files.
  */
 #define SMALL_NBYTES 65536
 #define SMALL_GAP_NBYTES 8192
 #define SMALL_ALIGNMENT 64
-/* All that can be open at a time. */
+/* The number of devices that can be open at a time. */
 #define DEVICES_MAX 128
 
 /* A stream, and the last event that it was set to wait for. */
@@ -70,7 +70,7 @@ static unsigned staging_device_number(struct staging_run *run, const bth_device_
     return i;
 }
 
-/* Whether it lies behind the one before it as in the file. */
+/* Whether its distance from the range before it is the same as in the file. */
 static bool range_is_beside(const bth_range *before, const bth_range *range)
 {
     uint64_t offset = range->offset;
@@ -82,7 +82,7 @@ static bool range_is_beside(const bth_range *before, const bth_range *range)
            (offset - before->offset) % SMALL_ALIGNMENT == 0;
 }
 
-/* Where each range begins in the memory that is made, and how much that is. */
+/* Sets the offset of each range in the memory to be made, and the size of that memory. */
 static bool staging_measure(struct staging_run *run)
 {
     const bth_requests *requests = &run->to->transfer.requests;
@@ -125,7 +125,7 @@ static int staging_make_memory(struct staging_run *run, unsigned number, berth_e
     return bth_device_allocate(made->device, run->nbytes[number], &made->address, error);
 }
 
-/* The caller's memory was checked when it was given; it may have been freed since. */
+/* The caller's memory was checked when it was set; since then it may have been freed. */
 static int staging_set_addresses(struct staging_run *run, berth_error *error)
 {
     const bth_requests *requests = &run->to->transfer.requests;
@@ -177,7 +177,7 @@ uint64_t bth_staged_nbytes(const struct berth_config *config)
     if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
         chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
     if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
-        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the least that a buffer has */
+        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
     if (chunk_nbytes < BTH_MAX_DIRECT_BLOCK_NBYTES)
         return BTH_MAX_DIRECT_BLOCK_NBYTES;
     return chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
@@ -251,7 +251,7 @@ static int staging_wait_for_slot(struct staging_run *run, struct staging_worker 
     return error->code;
 }
 
-/* What a request has of a range, or of some that lie on the device as in the file. */
+/* The bytes of a request that one copy moves: of a range, or of ranges with equal distances. */
 struct range_part {
     uint64_t from, to; /* in the file */
     uintptr_t address;
@@ -267,8 +267,8 @@ static struct range_part range_part_of(const bth_range *range, const bth_request
 }
 
 /*
- * X17: kernels may still use the caller's memory. The device waits for them, no thread does. The
- * requests of a worker are in order, so that each stream waits once for a range.
+ * X17: kernels may still use the caller's memory. The device waits for them, not a thread. The
+ * requests of a worker are in order, so each stream waits once for a range.
  */
 static int range_wait_until_ready(const bth_range *range, struct staging_stream *stream,
                                   berth_error *error)
@@ -282,8 +282,8 @@ static int range_wait_until_ready(const bth_range *range, struct staging_stream 
 }
 
 /*
- * Copies all that the request has of its ranges. Bytes between two ranges are copied, too, where
- * both are in memory made for them: there the same bytes lie between them, and nobody uses them.
+ * Copies the request's bytes of its ranges. Copies gaps between ranges, too, if both ranges are in
+ * memory made for them: the gap there has the same size, and nobody uses it.
  */
 static int request_copy(const struct staging_run *run, const bth_request *request,
                         struct staging_stream *stream, berth_error *error)
@@ -343,7 +343,7 @@ static int staging_watch(void *context)
     return bth_transfer_watch(&((struct staging_run *)context)->to->transfer);
 }
 
-/* Errors of copies may come only here. */
+/* Errors of copies can appear only here. */
 static int staging_wait(struct staging_run *run, berth_error *error)
 {
     double begin_seconds = bth_seconds();

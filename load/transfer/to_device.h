@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Ranges go to devices: requests are read into pinned buffers, summed and swapped there, and copied
- * by the device while the next ones are read. Each worker has some staging slots, and a stream on
- * each device; the device copies from one slot while the worker fills another.
+ * Loads ranges to devices. Requests are read into pinned buffers, and summed and swapped there. The
+ * device copies them while the next ones are read. Each worker has some staging slots, and a stream
+ * on each device; the device copies from one slot while the worker fills another.
  */
 #ifndef BTH_LOAD_TRANSFER_TO_DEVICE_H
 #define BTH_LOAD_TRANSFER_TO_DEVICE_H
 
 #include "load/transfer/transfer.h"
 
-/* The alignment of ranges in memory that is made on a device: that of allocators there. But small
- * ranges lie there as in the file. */
+/* The alignment of ranges in memory that is made on a device, as device allocators have it. But
+ * small ranges have the same distances as in the file. */
 #define BTH_DEVICE_ALIGNMENT 512
 
 /* Memory of the library on devices. */
@@ -34,8 +34,8 @@ typedef struct bth_to_device {
 uint64_t bth_staged_nbytes(const struct berth_config *config);
 
 /*
- * When it returns all copies have been made, or nothing is copied any more. An error of reading
- * names the record and the byte, one of a device the device.
+ * When it returns, all copies are complete; after a failure none is running. An error of a read
+ * names the record and the byte, an error of a device the device.
  */
 int bth_to_device_run(bth_to_device *to, berth_error *error);
 void bth_device_memory_list_free(bth_device_memory_list *list); /* NULL: nothing */

@@ -17,14 +17,14 @@
 #define PIECE_NBYTES (UINT64_C(512) << 10)
 #define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
 
-static void add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
+static void transfer_add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 {
     double seconds = bth_seconds() - begin_seconds;
 
     atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
 }
 
-/* ---- what is done with the pieces of one request, in their order ---- */
+/* ---- the pieces of one request, in their order: sums, swaps, delivery ---- */
 
 struct walk {
     bth_transfer *transfer;
@@ -33,8 +33,9 @@ struct walk {
     uint32_t crc32; /* of its bytes in this request so far */
 };
 
-/* Z10: what began here is the range's, until bth_transfer_join adds the requests behind. */
-static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, size_t nbytes)
+/* Z10: if the range begins in this request, sets its CRC; bth_transfer_join adds later requests. */
+static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes,
+                             size_t nbytes)
 {
     bool is_timed = walk->transfer->is_swapped; /* else walk_piece counts the time */
     double begin_seconds = is_timed ? bth_seconds() : 0;
@@ -47,10 +48,10 @@ static void walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes, 
     else
         walk->request->head_crc32 = walk->crc32;
     if (is_timed)
-        add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+        transfer_add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
 }
 
-/* What is moved down, or goes to the caller, is swapped when all of it is there. */
+/* Ranges that are moved down, or go to the caller, are swapped after all of them is read. */
 static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range *range)
 {
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
@@ -58,13 +59,13 @@ static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range 
 
 /* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
  * range. */
-static void walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
-                       uint64_t to)
+static void request_walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
+                               uint64_t to)
 {
     const bth_transfer *transfer = walk->transfer;
     size_t nbytes = (size_t)(to - from);
 
-    walk_sum(walk, range, bytes, nbytes);
+    request_walk_sum(walk, range, bytes, nbytes);
     if (range->unit > 1 && !range_is_swapped_late(transfer, range))
         bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
     if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
@@ -72,7 +73,7 @@ static void walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint
 }
 
 /* Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. */
-static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
 {
     const bth_transfer_calls *calls = &walk->transfer->calls;
 
@@ -87,24 +88,24 @@ static void walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint6
         else if (calls->look)
             calls->look(calls->context, range, bytes, begin, end);
         if (bytes && from < to)
-            walk_bytes(walk, range, bytes + (from - begin), from, to);
+            request_walk_bytes(walk, range, bytes + (from - begin), from, to);
         if (bth_range_end(range) > end)
             return;
         walk->crc32 = 0;
     }
 }
 
-static void walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+static void request_walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
 {
     double begin_seconds = bth_seconds();
 
-    walk_ranges(walk, bytes, begin, end);
+    request_walk_ranges(walk, bytes, begin, end);
     if (walk->transfer->with_crc32 && !walk->transfer->is_swapped)
-        add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
-    add_time(&walk->transfer->render_nanoseconds, begin_seconds);
+        transfer_add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+    transfer_add_time(&walk->transfer->render_nanoseconds, begin_seconds);
 }
 
-/* ---- where the bytes of one request go ---- */
+/* ---- the memory for one request ---- */
 
 /* The memory that the whole request can be read to. NULL: the worker's buffer is used, piece by
  * piece. */
@@ -135,7 +136,7 @@ static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_e
                           error);
 }
 
-/* Where the last range of a request ends in it: the file may end before the block does. */
+/* The end of the last range in a request: the file may end before the block does. */
 static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
 {
     return bth_min(bth_range_end(&transfer->requests.ranges[request->end_range - 1]),
@@ -143,8 +144,8 @@ static uint64_t request_needed_end(const bth_transfer *transfer, const bth_reque
 }
 
 /*
- * Where the piece ends that begins here. A direct read is one piece. So is what goes to its memory
- * and is not looked at; else the piece ends at an address that is aligned as elements are.
+ * The end of the piece that begins here. A direct read is one piece. So is a read to final memory
+ * without sums or swaps. Else the piece ends at an address that is aligned for elements.
  */
 static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
                                   const uint8_t *memory, uint64_t begin)
@@ -166,12 +167,13 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 static void transfer_count(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
 {
-    add_time(&transfer->disk_nanoseconds, begin_seconds);
+    transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
     atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
 }
 
-/* *done_nbytes were read directly. After one refusal all else of the source is read otherwise. */
+/* *done_nbytes: read directly. After one refusal the rest of the source is read without O_DIRECT.
+ */
 static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
                               size_t *done_nbytes, berth_error *error)
 {
@@ -224,7 +226,8 @@ static const bth_range *request_range_at(const bth_transfer *transfer, const bth
 }
 
 /* Whether the transfer goes on after a failed request: its bytes are marked as unread. */
-static bool walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end, berth_error *error)
+static bool request_walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end,
+                                 berth_error *error)
 {
     bth_transfer *transfer = walk->transfer;
     const bth_range *range = request_range_at(transfer, walk->request, walk->range, error->offset);
@@ -232,7 +235,7 @@ static bool walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end, berth_
     if (!transfer->calls.failed ||
         transfer->calls.failed(transfer->calls.context, range, error) < 0)
         return false;
-    walk_ranges(walk, NULL, begin, end);
+    request_walk_ranges(walk, NULL, begin, end);
     return true;
 }
 
@@ -251,16 +254,16 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
         next = request_piece_end(transfer, request, memory, at);
         uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
-            walk_piece(&walk, bytes, at, next);
-        else if (!walk_goes_on(&walk, at, next, error))
+            request_walk_piece(&walk, bytes, at, next);
+        else if (!request_walk_goes_on(&walk, at, next, error))
             return error->code;
     }
     return 0;
 }
 
 /*
- * F2: bytes of a map are touched only when the kernel has said that they are there. A scan has a
- * buffer: it reads them otherwise, which is an error and no signal if the file was cut short.
+ * F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
+ * has a buffer and reads into it: if the file was truncated, that is an error, not a signal.
  */
 static int request_use_map(bth_transfer *transfer, bth_request *request, unsigned worker,
                            berth_error *error)
@@ -282,8 +285,8 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
         return error->code;
     if (is_file && is_scan)
         bth_reader_count(transfer->access->reader, request->nbytes);
-    add_time(&transfer->disk_nanoseconds, begin_seconds);
-    walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
+    transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
+    request_walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
     return 0;
 }
 
@@ -328,7 +331,7 @@ void bth_transfer_join(bth_transfer *transfer)
     }
 }
 
-/* T5: to an address that is aligned for its elements; the bytes before it are not used. */
+/* T5: moves it to an address that is aligned for its elements. The bytes before it are unused. */
 static int range_finish(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     const bth_transfer *transfer = context;
@@ -378,8 +381,8 @@ static bool transfer_lacks_buffers(const bth_transfer *transfer)
 }
 
 /*
- * Workers read to buffers what has no memory of its own. A request past the page cache, or of the
- * caller's function, may take long however short it is: there a buffer holds a whole one.
+ * Ranges without memory of their own are read to buffers of workers. Direct requests, and those to
+ * the caller's function, are slow even if short: then a buffer holds a whole request.
  */
 static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
 {
@@ -478,7 +481,7 @@ void bth_transfer_end(bth_transfer *transfer)
 
 /* ---- a transfer with an access of its own ---- */
 
-static uint64_t transfer_asked_nbytes(const bth_transfer *transfer)
+static uint64_t transfer_requested_nbytes(const bth_transfer *transfer)
 {
     const bth_range *range = transfer->requests.ranges;
     uint64_t nbytes = 0;
@@ -504,7 +507,7 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
         requested = BERTH_LOAD_READ;
     bth_access_describe(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, transfer_asked_nbytes(transfer));
+        bth_access_measure(access, &conditions, begin, end, transfer_requested_nbytes(transfer));
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)

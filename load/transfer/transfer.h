@@ -39,7 +39,7 @@ typedef struct bth_transfer {
     bth_requests requests;   /* the caller sets ranges, n_ranges and use; and chunk_nbytes, or 0:
                                 io.chunk_nbytes */
     bool with_crc32;         /* ranges get their CRCs */
-    bool is_in_memory;       /* what is mapped is memory of the library: always present */
+    bool is_in_memory;       /* mapped bytes are memory of the library: always present */
     const uint8_t *memory;   /* bth_transfer_once: the source's first byte, if the ranges are
                                 mapped or in memory already; NULL: the engine chooses a method */
     uint64_t earlier_nbytes; /* of progress: done before this transfer, */
@@ -47,7 +47,7 @@ typedef struct bth_transfer {
     /* The engine's: */
     bth_request *list;
     bool is_swapped; /* some range has a unit */
-    bool any_late;   /* some range is swapped or moved when all of it is there */
+    bool any_late;   /* some range is swapped or moved after all of it is read */
     uint64_t buffer_nbytes;
     unsigned n_workers;
     bth_region *buffers; /* one for each worker, made when it needs one */
@@ -69,22 +69,22 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
 int bth_transfer_run(bth_transfer *transfer, berth_error *error);
 void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
 /*
- * All of it, with one choice for all ranges, for BTH_USE_CALLER and BTH_USE_CHECKSUMS. Locks
- * nothing. through_cache: load.method=auto leaves the bytes in the page cache, for those who load
- * them next. Ranges have their choice then.
+ * All steps, with one choice for all ranges, for BTH_USE_CALLER and BTH_USE_CHECKSUMS. Locks
+ * nothing. through_cache: load.method=auto leaves the bytes in the page cache for the next load.
+ * Sets the choice of the ranges.
  */
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error);
 
 /* ---- read_into.c: a long range of a source to the caller's memory, by bth_transfer_once ---- */
 
-/* Whether workers are worth their start. */
+/* Whether the range is long enough for workers. */
 bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes);
 int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
                    uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
 /*
- * The same for bytes that are at `memory` already. is_mapped: F2: a file that was cut short since
- * it was mapped is an error, as far as that can be seen in time.
+ * The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
+ * it was mapped, that is an error, if it is detected in time.
  */
 int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
                    bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,

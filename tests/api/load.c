@@ -378,7 +378,7 @@ Test(load, statistics_of_records_say_what_opening_them_took)
     cr_expect_eq(stats.n_requests, 1);
     cr_expect_gt(stats.moved_nbytes, 0);
     cr_expect_str_eq(stats.method, "none");
-    cr_expect_str_eq(stats.reason, "records are read when they are asked for");
+    cr_expect_str_eq(stats.reason, "records are read on request");
     cr_expect_gt(stats.total_seconds, 0);
     berth_archive_close(archive);
     cr_assert_eq(berth_config_apply(config, "load.check=data load.method=read", NULL), 0);

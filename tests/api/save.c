@@ -361,8 +361,8 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
     assert_ok(berth_save(path, state, &call, &error));
     cr_assert_eq(stat(path, &status), 0);
     cr_assert_eq(stats.moved_nbytes, (uint64_t)status.st_size);
-    cr_assert_geq(stats.asked_nbytes, N_WEIGHTS * sizeof *weights);
-    cr_assert_lt(stats.asked_nbytes, stats.moved_nbytes);
+    cr_assert_geq(stats.requested_nbytes, N_WEIGHTS * sizeof *weights);
+    cr_assert_lt(stats.requested_nbytes, stats.moved_nbytes);
     cr_assert_eq(stats.n_records, 9);
     cr_assert_eq(stats.n_storages, 3);
     cr_assert_geq(stats.n_requests, 1);
@@ -496,6 +496,15 @@ Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
     cr_assert_eq(berth_save(path, state, NULL, &error), (int)first.code);
     cr_assert(strstr(error.message, first.message), "%s", error.message);
     cr_assert_eq(test_folder_count(folder), 0);
+}
+
+Test(save, flags_of_a_value_are_refused)
+{
+    berth_content content = berth_of_value(state);
+
+    content.flags = 0xff;
+    cr_assert_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "unknown flags 0xff"), "%s", error.message);
 }
 
 /* W6 */

@@ -231,7 +231,7 @@ class BenchLoad(Benchmark):
         self.addCleanup(shutil.rmtree, path, ignore_errors=True)
         path = shutil.copy(self.demo, path)
         done = self.bench("--cold", path, "--json")
-        self.assertEqual(done.err, f"berth: {path}: it could not be evicted: 100 % stayed in the "
+        self.assertEqual(done.err, f"berth: {path}: cannot be evicted: 100 % stayed in the "
                                    "page cache\n")
         self.assertEqual([json.loads(done.out)[key] for key in ("cold", "resident_before")],
                          [False, 1])
@@ -321,10 +321,10 @@ class BenchRows(Benchmark):
     def test_text(self):
         done = self.bench(*self.usual)
         self.assertIn("4 batches of 256 rows of 512 bytes, of 8.0 MiB; memory: 4.0 MiB", done.out)
-        self.assertRegex(done.out, r"of \d+ distinct rows \d+ were there; \d+ reads")
+        self.assertRegex(done.out, r"of \d+ distinct rows \d+ were in the cache; \d+ reads")
         self.assertEqual(done.err, "")
         done = self.bench(*self.usual, "--stats")
-        self.assertRegex(done.err, r"^rows: 1024 asked for, \d+ distinct, .*\nbytes: .*; lines: \d+ "
+        self.assertRegex(done.err, r"^rows: 1024 requested, \d+ distinct, .*\nbytes: .*; lines: \d+ "
                                    r"of 512 bytes\n$")
 
     def test_what_it_does_not_take(self):

@@ -94,7 +94,7 @@ class Info(Case):
         self.assertIsNone(info["format_version"])
         self.assertFalse(info["calculated_offsets"])
         info = json.loads(self.berth("info", old("many-1.13-stream.pth"), "--json").out)
-        self.assertEqual((info["container"], info["storages"]), ("stream", 13))
+        self.assertEqual((info["container"], info["storages"]), ("legacy", 13))
 
 
 class OldFiles(Case):

@@ -31,7 +31,7 @@ class Stats(Case):
             target = os.path.getsize(self.path(words[2]))
             self.assertEqual(stats["moved_nbytes"], target if moved is None else moved)
             self.assertGreater(stats["total_seconds"], 0)
-            self.assertLess(stats["asked_nbytes"], stats["moved_nbytes"])
+            self.assertLess(stats["requested_nbytes"], stats["moved_nbytes"])
             self.assertGreater(stats["n_requests"], 0)
             self.assertEqual(self.berth(*words, "--json").out, "")
         report = json.loads(self.berth("verify", self.demo, "--json", "--stats").out)
@@ -42,11 +42,11 @@ class Stats(Case):
         report = json.loads(self.berth("diff", self.demo, self.demo, "--json", "--stats").out)
         self.assertTrue(report["equal"])
         # A storage of two names is compared once.
-        self.assertEqual((report["stats"]["asked_nbytes"], report["stats"]["n_storages"]),
+        self.assertEqual((report["stats"]["requested_nbytes"], report["stats"]["n_storages"]),
                          (2 * storages, 16))
         done = self.berth("diff", self.demo, self.demo, "--stats")
         self.assertEqual(done.out, "equal\n")
-        self.assertRegex(done.err, r"^seconds: .*\nbytes: 2.0 MiB asked for, [0-9.]+ GiB/s\n"
+        self.assertRegex(done.err, r"^seconds: .*\nbytes: 2.0 MiB requested, [0-9.]+ GiB/s\n"
                                    r"records: 28, storages: 16\n$")
         for words in (["diff", self.demo, self.demo], ["verify", self.demo]):
             stats = json.loads(self.berth(*words, "--json", "--stats").out)["stats"]
@@ -56,7 +56,7 @@ class Stats(Case):
             self.assertEqual("moved_nbytes" in stats, words[0] == "verify")
         done = self.berth("cat", self.demo, "model.layers.0.bias", "--stats")
         self.assertEqual(len(done.stdout), 1024)
-        self.assertRegex(done.err, r"\nbytes: 1.0 KiB asked for, [0-9.]+ GiB/s\nrecords: 14, ")
+        self.assertRegex(done.err, r"\nbytes: 1.0 KiB requested, [0-9.]+ GiB/s\nrecords: 14, ")
         for words in (["info"], ["ls"], ["ls", "--records"]):
             done = self.berth(*words, self.demo, "--stats", "--set", "debug=off")
             self.assertRegex(done.err, r"(?s)^seconds: .* moved in [12] requests, .*records: 14, ")
@@ -75,7 +75,7 @@ class Stats(Case):
                         ["load.method=direct"], ["load.method=map"]):
             words = ["verify", "big.pt", "--json", "--stats", *(w for o in options for w in ("--set", o))]
             stats = json.loads(self.berth(*words).out)["stats"]
-            self.assertEqual(stats["asked_nbytes"], os.path.getsize(self.path("big.pt")))
+            self.assertEqual(stats["requested_nbytes"], os.path.getsize(self.path("big.pt")))
             self.assertGreater(stats["moved_nbytes"], size)
             self.assertLess(stats["moved_nbytes"], size + (2 << 20))
             if shutil.which("strace") is None or options == ["load.method=map"]:

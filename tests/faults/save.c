@@ -293,7 +293,7 @@ Test(save_faults, messages_name_file_record_byte_and_what_is_missing)
     check_message(FAULT_fallocate, 1, ENOSPC, BERTH_E_NO_SPACE,
                   "No space left on device (31 KiB missing)");
     check_message(FAULT_fallocate, 1, EIO, BERTH_E_SYSTEM,
-                  "no room can be taken: Input/output error");
+                  "its disk space cannot be reserved: Input/output error");
     check_message(FAULT_pwrite, 3, ENOSPC, BERTH_E_NO_SPACE,
                   "data/0 at byte 8192: No space left on device (23 KiB missing)");
     check_message(FAULT_pwrite, 3, EIO, BERTH_E_SYSTEM,

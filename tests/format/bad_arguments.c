@@ -148,6 +148,8 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
     REFUSED(berth_make_storage(tree, storage), BERTH_E_ARGUMENT, "the storage is of another tree");
     REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}),
             BERTH_E_ARGUMENT, "the storage is of another tree");
+    REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .flags = 16 | 64}),
+            BERTH_E_ARGUMENT, "unknown flags 0x50 of a tensor");
     REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .scales = tensor}),
             BERTH_E_ARGUMENT, "scales is of another tree");
     REFUSED(berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .zero_points = tensor}),

@@ -325,6 +325,7 @@ Test(names, of_quantized_tensors_are_joined_by_scales_and_zero_points)
     expect_list(" \nscales .scales\nzero_points .zero_points\n");
     expect_found("zero_points", zero_points);
     expect_found(".scales", scales);
+    expect_not_found("scale", BERTH_E_NOT_FOUND, "no value named \"scale\"; near: \"scales\"");
 }
 
 Test(names, of_nested_tensors_are_those_of_their_parts)

@@ -4,6 +4,7 @@
  * is in tests/hostile/ambiguity/: local.txt, names.txt, sizes.txt. In the small archive the header
  * of data/0 is at byte 214, its 5 bytes at 256, its descriptor at 261.
  */
+#include "format/zip/zip_inner.h"
 #include "tests/support/format/zip_builder.h"
 #include <criterion/criterion.h>
 
@@ -289,6 +290,22 @@ Test(zip_local, data_that_the_local_extra_pushes_into_the_next_entry_is_refused)
     test_zip_put(&zip, zip.extra_at[2] + 2, 64, 2);
     expect_refused(zip, BERTH_E_ARCHIVE,
                    "data/0 at byte 320: its 5 bytes overlap what begins at byte 277");
+}
+
+Test(zip_record, an_end_behind_the_next_entry_is_refused)
+{
+    const bth_zip_entry entry = {.record = "data/0",
+                                 .flags = 1 << 3,
+                                 .data_offset = 100,
+                                 .compressed_nbytes = 300,
+                                 .next_offset = 277};
+    berth_error error;
+    uint64_t end;
+
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_find_entry_end(&entry, &end, &error), BERTH_E_ARCHIVE);
+    cr_expect_str_eq(error.message,
+                     "data/0 at byte 100: its 300 bytes reach into what begins at byte 277");
 }
 
 /* ---- Z10: CRCs ---- */

@@ -317,7 +317,7 @@ static void save(void)
 
 static int give(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {
-    placement->place = "cuda:1";
+    placement->device = "cuda:1";
     placement->address = is_given ? 0xD000 : 0;
     placement->nbytes = berth_storage_get_info(storage)->nbytes;
     placement->ready = context;

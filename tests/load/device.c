@@ -68,10 +68,10 @@ Test(device, of_any_number_of_workers_and_buffers_each_byte_comes)
 Test(device, the_first_rule_that_fits_says_where)
 {
     static const berth_storage_rule rules[] = {
-        {.pattern = "part[13]", .place = "simulated:1"},
-        {.location = "simulated:*", .max_nbytes = 4, .place = "cpu"},
-        {.location = "cpu", .min_nbytes = 5000, .place = "simulated:0"},
-        {.location = "simulated:1", .place = BERTH_PLACE_SAVED}};
+        {.pattern = "part[13]", .device = "simulated:1"},
+        {.location = "simulated:*", .max_nbytes = 4, .device = "cpu"},
+        {.location = "cpu", .min_nbytes = 5000, .device = "simulated:0"},
+        {.location = "simulated:1", .device = BERTH_DEVICE_SAVED}};
     static const char *const expected[N_PARTS] = {"cpu",         "simulated:1", "cpu",
                                                   "simulated:1", "simulated:1", "cpu",
                                                   "simulated:0", "simulated:1", "cpu"};
@@ -129,7 +129,7 @@ Test(device, what_is_there_is_not_prefetched)
     load_as_they_were("");
     assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
     cr_assert_eq(berth_prefetch_get_stats(prefetch, &stats, &error), 0);
-    cr_expect_leq(stats.asked_nbytes, 4 * 60300 + 4 * 4096, "the host's, in whole pages");
+    cr_expect_leq(stats.requested_nbytes, 4 * 60300 + 4 * 4096, "the host's, in whole pages");
     berth_prefetch_free(prefetch);
 }
 
@@ -143,7 +143,7 @@ Test(device, what_is_memory_of_the_host_stays_there)
     expect_part(0, "simulated:0");
 
     /* And what is on a device stays there, too. */
-    static const berth_storage_rule another = {.place = "simulated:1"};
+    static const berth_storage_rule another = {.device = "simulated:1"};
     place_all(&another);
     expect_part(0, "simulated:0");
 }
@@ -246,7 +246,7 @@ Test(device, direct_reads_come_straight_into_pinned_memory)
 }
 
 /* No host's among them. */
-static const berth_storage_rule elsewhere = {.place = "simulated:1"};
+static const berth_storage_rule elsewhere = {.device = "simulated:1"};
 
 static const char *way_to_device(const char *options)
 {
@@ -392,7 +392,7 @@ static int give_small(void *context, const berth_storage *storage, berth_storage
 
     if (storage->offset > small_at(9)->storage->offset)
         return 0;
-    placement->place = "simulated:0";
+    placement->device = "simulated:0";
     placement->address = *address + (uintptr_t)(storage->offset - small_at(0)->storage->offset);
     placement->nbytes = 100;
     return 0;
@@ -436,14 +436,14 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
 {
     struct giver *giver = context;
 
-    cr_expect_str_eq(placement->place, "cpu");
+    cr_expect_str_eq(placement->device, "cpu");
     cr_expect_eq(placement->address, 0);
     giver->n_asked++;
     if (berth_storage_get_info(storage)->nbytes == 4 * 500000)
         *placement = (berth_storage_choice){
-            .place = "simulated:1", .address = giver->address + 64, .nbytes = 4 * 500000};
+            .device = "simulated:1", .address = giver->address + 64, .nbytes = 4 * 500000};
     else if (berth_storage_get_info(storage)->nbytes == 4 * 700)
-        placement->place = "simulated:0";
+        placement->device = "simulated:0";
     return 0;
 }
 

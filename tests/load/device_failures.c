@@ -37,8 +37,8 @@ static void expect_nothing(void)
 
 static int place_at(const char *place)
 {
-    const berth_storage_rule rules[] = {{.pattern = "part0", .place = "simulated:0"},
-                                        {.pattern = "part1", .place = place}};
+    const berth_storage_rule rules[] = {{.pattern = "part0", .device = "simulated:0"},
+                                        {.pattern = "part1", .device = place}};
 
     return berth_choose(checkpoint, rules, 2, &error);
 }
@@ -53,7 +53,7 @@ Test(device_failures, places_that_there_are_not_change_none)
         told(place_at("mps:0")),
         "\"part1\": data/1: mps:0: not the name of a device; devices are cuda:0, cuda:1 and so on");
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
-    cr_expect_str_eq(stats_at(0).place, "cpu");
+    cr_expect_str_eq(stats_at(0).device, "cpu");
     cr_expect_str_eq(told(berth_choose(NULL, NULL, 0, &error)),
                      "berth_choose needs a checkpoint and rules");
     cr_expect_str_eq(told(berth_choose(checkpoint, NULL, 1, &error)),
@@ -98,7 +98,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
 {
     bth_device_handle *device = device_named("simulated:1");
     berth_storage_choice said = {
-        .place = "simulated:1", .address = (uintptr_t)&said, .nbytes = 2800};
+        .device = "simulated:1", .address = (uintptr_t)&said, .nbytes = 2800};
     char text[200];
 
     open_as("");
@@ -109,23 +109,22 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
         (size_t)said.address);
     cr_expect_str_eq(told(choose_said(&said)), text);
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
-    said.place = "cpu";
+    said.device = "cpu";
     cr_expect_str_eq(told(choose_said(&said)), "\"part3\": data/3: an address must be on a device, "
                                                "not on \"cpu\": berth_load_into fills memory of "
                                                "the host");
-    said.place = NULL;
+    said.device = NULL;
     cr_expect_str_eq(told(choose_said(&said)),
-                     "\"part3\": data/3: the caller's function set no place");
-    cr_expect_str_eq(
-        told(choose_said(NULL)),
-        "\"part3\": data/3: the caller's function chooses nothing: Input/output error");
+                     "\"part3\": data/3: the caller's function set device to NULL");
+    cr_expect_str_eq(told(choose_said(NULL)),
+                     "\"part3\": data/3: the caller's function failed: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
-    said = (berth_storage_choice){.place = "simulated:1", .address = said.address, .nbytes = 2799};
+    said = (berth_storage_choice){.device = "simulated:1", .address = said.address, .nbytes = 2799};
     cr_expect_str_eq(told(choose_said(&said)), "\"part3\": data/3: simulated:1: the memory at the "
                                                "address has 2799 bytes, but 2800 are needed");
-    said = (berth_storage_choice){.place = "simulated:0", .address = said.address, .nbytes = 2800};
+    said = (berth_storage_choice){.device = "simulated:0", .address = said.address, .nbytes = 2800};
     (void)snprintf(text, sizeof text,
                    "\"part3\": data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
                    "simulated:1",
@@ -133,7 +132,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(told(choose_said(&said)), text);
 
     /* Freed before the bytes come, and after. */
-    said.place = "simulated:1";
+    said.device = "simulated:1";
     assert_ok(choose_said(&said));
     bth_device_release(device, said.address);
     (void)snprintf(
@@ -174,9 +173,9 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
                      "it is in the host's memory: berth_tensor_data returns its address");
     cr_expect_eq(address, 0);
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), NULL, &error)),
-                     "there is no pointer for the address");
+                     "the pointer for the address is NULL");
     cr_expect_str_eq(told(berth_tensor_device_address(NULL, tensor_at(1), &address, &error)),
-                     "there is no checkpoint, or no storage");
+                     "the checkpoint or the storage is NULL");
 }
 
 /* ---- bytes that are bad ---- */
@@ -231,7 +230,7 @@ Test(device_failures, bytes_that_changed_since_open_are_found_in_the_ring)
 
 Test(device_failures, a_file_that_became_shorter_is_an_error)
 {
-    static const berth_storage_rule all = {.place = "simulated:1"};
+    static const berth_storage_rule all = {.device = "simulated:1"};
 
     open_as("io.chunk_nbytes=65536 io.threads=1");
     place_all(&all);

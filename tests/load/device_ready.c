@@ -90,7 +90,7 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
         const struct kernel *kernel = &kernels[i];
         if (berth_storage_get_info(storage)->nbytes == 4 * parts[kernel->part].n_words)
             *placement =
-                (berth_storage_choice){.place = kernel->device,
+                (berth_storage_choice){.device = kernel->device,
                                        .address = kernel->address,
                                        .nbytes = MOST_NBYTES,
                                        .ready = kernel->is_told ? kernel->event.native : NULL};

@@ -39,7 +39,7 @@ Test(fetch, by_every_method_with_any_number_of_workers)
                                                     ? BERTH_CRC_GOOD
                                                     : BERTH_CRC_UNCHECKED);
             }
-            cr_expect_eq(stats.asked_nbytes, asked);
+            cr_expect_eq(stats.requested_nbytes, asked);
             cr_expect_eq(stats.n_storages, N_TENSORS);
             expect_elements();
         }
@@ -92,8 +92,8 @@ Test(fetch, reads_of_a_part_only_what_is_needed)
     open_as("load.method=read io.threads=1");
     berth_stats stats = fetched(&some);
     cr_expect_eq(stats.n_requests, 4);
-    cr_expect_eq(stats.asked_nbytes, 4 * (1 + 7 + 5 + 3));
-    cr_expect_eq(stats.moved_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.requested_nbytes, 4 * (1 + 7 + 5 + 3));
+    cr_expect_eq(stats.moved_nbytes, stats.requested_nbytes);
     cr_expect_not(is_memory(3));
     open_as("load.method=read io.threads=1");
     stats = fetched(&small);
@@ -199,7 +199,7 @@ Test(fetch, mixes_methods_in_one_checkpoint)
     berth_stats stats = fetched(NULL);
     cr_expect_str_eq(stats.method, "mixed");
     cr_expect_str_eq(stats_at(0).method, "read");
-    cr_expect_str_eq(stats_at(0).reason, "a rule asks for it");
+    cr_expect_str_eq(stats_at(0).reason, "a rule chose it");
     cr_expect_str_eq(stats_at(3).method, "map");
     if (direct_reads_work())
         cr_expect_str_eq(stats_at(7).method, "direct");

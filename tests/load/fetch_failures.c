@@ -308,7 +308,7 @@ Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missin
     uint64_t needed = second->offset + second->nbytes - first->offset + first->offset % 64;
     cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_MEMORY);
     (void)snprintf(expected, sizeof expected,
-                   "%s: \"second\": data/1 at byte %llu: there is no memory: of %llu bytes "
+                   "%s: \"second\": data/1 at byte %llu: not enough memory: of %llu bytes "
                    "needed, %llu are missing",
                    path, (unsigned long long)second->offset, (unsigned long long)needed,
                    (unsigned long long)(needed - 12000 * 1024));

@@ -101,7 +101,7 @@ Test(legacy, tells_what_it_is)
     cr_assert_eq(berth_open("tests/data/old/many-1.13-stream.pth", NULL, &checkpoint, NULL), 0);
     assert_ok(berth_get_info(checkpoint, &info, &error));
     cr_expect_str_eq(info.archive, "");
-    cr_expect_str_eq(info.container, "stream");
+    cr_expect_str_eq(info.container, "legacy");
     cr_expect_eq(info.format_version, 0);
     cr_expect_str_eq(info.byteorder, "little");
     cr_expect_eq(info.n_storages, 13);

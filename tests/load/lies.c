@@ -71,8 +71,8 @@ Test(lies, one_in_the_sample)
         {{.record = "data/0", .gap = 64},
          {{NONE},
           BERTH_E_OFFSETS,
-          "data/0 at byte 854: the layout puts its header here, but it is not "
-          "here; load.calculate_storage_offsets=off uses the directory"}},
+          "data/0 at byte 854: the layout puts its header here, but there is none; "
+          "load.calculate_storage_offsets=off uses the directory"}},
         /* Padding of another length. */
         {{.record = "data/1", .more_padding = 64},
          {{DIRECTORY},
@@ -306,8 +306,8 @@ Test(lies, another_storage_first_is_seen_in_the_head)
     swap_records("data/0", "data/2");
     build(NULL);
     expect_failure(NONE, BERTH_E_OFFSETS,
-                   "memory: data/0 at byte 854: the layout puts its header here, but it is not "
-                   "here; load.calculate_storage_offsets=off uses the directory");
+                   "memory: data/0 at byte 854: the layout puts its header here, but here is "
+                   "sample/data/2; load.calculate_storage_offsets=off uses the directory");
     expect_sample(OFF);
 }
 
@@ -316,8 +316,8 @@ Test(lies, a_record_before_the_storages)
     insert_text("notes.txt", "mine");
     build(NULL);
     expect_failure(NONE, BERTH_E_OFFSETS,
-                   "memory: data/0 at byte 854: the layout puts its header here, but it is not "
-                   "here; load.calculate_storage_offsets=off uses the directory");
+                   "memory: data/0 at byte 854: the layout puts its header here, but here is "
+                   "sample/notes.txt; load.calculate_storage_offsets=off uses the directory");
     expect_sample(OFF);
 }
 

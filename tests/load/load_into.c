@@ -136,10 +136,10 @@ Test(load_into, tells_what_it_did)
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.method=read");
     cr_expect_gt(stats.n_requests, 0);
-    cr_expect_gt(stats.moved_nbytes, stats.asked_nbytes / 2 - 1);
+    cr_expect_gt(stats.moved_nbytes, stats.requested_nbytes / 2 - 1);
     free_destinations(0);
     cr_expect_eq(berth_load_into(checkpoint, NULL, 0, &params, &error), 0);
-    cr_expect_eq(stats.asked_nbytes, 0);
+    cr_expect_eq(stats.requested_nbytes, 0);
 }
 
 /* ---- what is refused ---- */
@@ -185,6 +185,22 @@ Test(load_into, compares_sums)
     make_destinations(0);
     cr_expect_eq(load_all(NULL), BERTH_E_CHECKSUM, "%s", error.message);
     cr_expect_str_eq(error.record, "data/5");
+
+    /* A part of a storage, where only this call compares CRCs. */
+    open_as("load.method=read load.check=none");
+    berth_tensor part = *tensor_at(5);
+    const int64_t shape[] = {10};
+    uint8_t few[10 * sizeof(double)];
+    part.rank = 1;
+    part.shape = shape;
+    const berth_destination to = {.tensor = &part, .address = few, .nbytes = sizeof few};
+    berth_config *config = berth_config_new(NULL);
+    const berth_params params = {.config = config};
+    cr_expect_eq(berth_load_into(checkpoint, &to, 1, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_apply(config, "load.check=data", &error), 0);
+    cr_expect_eq(berth_load_into(checkpoint, &to, 1, &params, &error), BERTH_E_CHECKSUM);
+    cr_expect_str_eq(error.record, "data/5");
+    berth_config_free(config);
     free_destinations(0);
     free(bytes);
 }

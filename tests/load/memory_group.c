@@ -218,7 +218,7 @@ static const struct filling {
 
 static void expect_load(const struct filling *filling)
 {
-    static const char sentence[] = "there is no memory: of 100663296 bytes needed, ";
+    static const char sentence[] = "not enough memory: of 100663296 bytes needed, ";
 
     memset(findings, 0, sizeof *findings);
     cr_assert(make_group(version));

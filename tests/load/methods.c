@@ -30,7 +30,7 @@ static void expect_way(const char *about, bth_conditions conditions, bool mmap,
     struct berth_config config = {.load_mmap = mmap, .load_method = asked};
     char text[200];
 
-    conditions.asked_nbytes = conditions.asked_nbytes ? conditions.asked_nbytes : GIB;
+    conditions.requested_nbytes = conditions.requested_nbytes ? conditions.requested_nbytes : GIB;
     conditions.free_nbytes = conditions.free_nbytes ? conditions.free_nbytes : 2 * GIB;
     bth_choice choice = bth_choose(&config, &conditions, asked, NULL);
     (void)snprintf(text, sizeof text, "%s: %s", names[choice.method], choice.reason);
@@ -59,8 +59,8 @@ Test(methods, of_auto_go_by_what_is_measured)
         {{COLD, .page_cache = BTH_PAGE_CACHE_WARM, .cannot_map = true},
          "read: the file cannot be mapped",
          OFF},
-        {{COLD, .asked_nbytes = GIB / 16 - 1}, "read: it is not much", NULL},
-        {{COLD, .asked_nbytes = GIB / 16}, DIRECT, NULL},
+        {{COLD, .requested_nbytes = GIB / 16 - 1}, "read: few bytes are requested", NULL},
+        {{COLD, .requested_nbytes = GIB / 16}, DIRECT, NULL},
         {{COLD, .free_nbytes = GIB + GIB / 8}, "map: memory is short", OFF},
         {{COLD, .free_nbytes = GIB + GIB / 4}, DIRECT, NULL},
         {{COLD, .file_system = BTH_ELSEWHERE},
@@ -87,7 +87,7 @@ Test(methods, to_devices_read_or_read_directly)
         const char *expected;
     } cases[] = {{{COLD, .free_nbytes = 1}, DIRECT},
                  {{COLD, .page_cache = BTH_PAGE_CACHE_WARM}, "read: the file is in memory"},
-                 {{COLD, .asked_nbytes = 1000}, "read: it is not much"},
+                 {{COLD, .requested_nbytes = 1000}, "read: few bytes are requested"},
                  {{COLD, .no_direct = "the reason"}, "read: the reason"},
                  {{.is_memory = true}, "read: the source is memory"},
                  {{.at_once = true}, "read: the source is a function"}};
@@ -157,12 +157,12 @@ Test(chosen, by_rules_the_first_that_fits_counts)
 
     open_as("load.method=map");
     assert_ok(berth_choose(checkpoint, rules, 4, &error));
-    cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
+    cr_expect_str_eq(way_of("bias"), "read: a rule chose it");
     cr_expect_str_eq(way_of("weight"), "map: load.method=map");
     cr_expect_str_eq(way_of("words"), "map: load.method=map");
     /* A later choice does not count for what is memory already. */
     cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0);
-    cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
+    cr_expect_str_eq(way_of("bias"), "read: a rule chose it");
 }
 
 /* Rules with a pattern are looked at by the tensor, the others by the storage: the order counts. */
@@ -173,7 +173,7 @@ Test(chosen, by_rules_one_without_a_pattern_goes_before_those_behind_it)
 
     open_as("");
     assert_ok(berth_choose(checkpoint, rules, 2, &error));
-    cr_expect_str_eq(way_of("bias"), "read: a rule asks for it");
+    cr_expect_str_eq(way_of("bias"), "read: a rule chose it");
 }
 
 Test(chosen, by_no_rules_load_method_counts_again)
@@ -238,13 +238,13 @@ Test(chosen, by_a_function_asked_once_a_storage)
                               1, &error),
                  0);
     cr_expect_eq(n, 3);
-    cr_expect_str_eq(way_of("words"), "read: the caller's function asks for it");
-    cr_expect_str_eq(way_of("bias"), "map: the caller's function asks for it");
+    cr_expect_str_eq(way_of("words"), "read: the caller's function chose it");
+    cr_expect_str_eq(way_of("bias"), "map: the caller's function chose it");
     cr_expect_eq(berth_choose(checkpoint,
                               &(berth_storage_rule){.choose = nonsense, .context = NULL}, 1,
                               &error),
                  BERTH_E_ARGUMENT);
-    cr_expect_str_eq(way_of("weight"), "map: the caller's function asks for it");
+    cr_expect_str_eq(way_of("weight"), "map: the caller's function chose it");
 }
 
 static unsigned long told_type;

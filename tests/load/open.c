@@ -371,7 +371,7 @@ Test(open, other_files_are_told)
                       "memory: a bare pickle, not a PyTorch checkpoint");
     expect_failure_of(
         "\x02\0\0\0\0\0\0\0{}", 10, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: a safetensors file, not a PyTorch checkpoint: `berth convert` makes one of it");
+        "memory: a safetensors file, not a PyTorch checkpoint: `berth convert` converts it");
     /* Shorter than the head of one, no object behind the length, and too short or long. */
     static const char *const others[] = {"\x02\0\0\0\0\0\0\0{", "\x02\0\0\0\0\0\0\0[]",
                                          "\x01\0\0\0\0\0\0\0{}", "\x03\0\0\0\0\0\0\0{}"};

@@ -25,7 +25,7 @@ Test(prefetch, brings_every_storage_by_each_method)
         wait_for_all();
         cr_expect_str_eq(stats.method, methods[i]);
         cr_expect_str_eq(stats.reason, "load.prefetch sets it");
-        uint64_t all = stats.asked_nbytes;
+        uint64_t all = stats.requested_nbytes;
         cr_expect_geq(all, (uint64_t)N_TENSORS * TENSOR_NBYTES);
         cr_expect_leq(all, (uint64_t)N_TENSORS * TENSOR_NBYTES + 65536);
         /* The head was read by the open. */
@@ -46,7 +46,7 @@ Test(prefetch, populates_where_load_prefetch_says_nothing)
     begin_prefetch("");
     wait_for_all();
     cr_expect_str_eq(stats.method, "populate");
-    cr_expect_str_eq(stats.reason, "load.prefetch sets none");
+    cr_expect_str_eq(stats.reason, "populate is the default");
 }
 
 Test(prefetch, of_what_is_there_brings_nothing)
@@ -57,7 +57,7 @@ Test(prefetch, of_what_is_there_brings_nothing)
     begin_prefetch("load.prefetch=read");
     wait_for_all();
     cr_expect_eq(stats.loaded_nbytes, 0);
-    cr_expect_eq(stats.resident_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.resident_nbytes, stats.requested_nbytes);
     cr_expect_eq(stats.n_requests, 0);
 }
 
@@ -70,17 +70,17 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     const berth_tensor *listed[] = {tensor_at(3), tensor_at(3)};
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
-    cr_expect_geq(stats.asked_nbytes, 10 * TENSOR_NBYTES);
-    cr_expect_leq(stats.asked_nbytes, 10 * TENSOR_NBYTES + 8192);
+    cr_expect_geq(stats.requested_nbytes, 10 * TENSOR_NBYTES);
+    cr_expect_leq(stats.requested_nbytes, 10 * TENSOR_NBYTES + 8192);
     free_prefetch();
     what = (berth_selection){.tensors = listed, .n_tensors = 2};
     evict_file();
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
     wait_for_all();
-    cr_expect_eq(stats.asked_nbytes, TENSOR_NBYTES + 4096);
-    for (int k = 0; k < 2000 && cached_nbytes(0, 8 * TENSOR_NBYTES) < stats.asked_nbytes; k++)
+    cr_expect_eq(stats.requested_nbytes, TENSOR_NBYTES + 4096);
+    for (int k = 0; k < 2000 && cached_nbytes(0, 8 * TENSOR_NBYTES) < stats.requested_nbytes; k++)
         (void)usleep(10000);
-    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), stats.asked_nbytes);
+    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), stats.requested_nbytes);
     /* Tensors that are not in it are passed by. */
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(20), 0, -1, &error), 0);
 }
@@ -98,7 +98,7 @@ Test(prefetch, brings_only_the_bytes_that_a_view_uses)
     berth_selection what = {.tensors = listed, .n_tensors = 1};
     assert_ok(try_to_begin(&what, 0, "", &prefetch));
     wait_for_all();
-    cr_expect_leq(stats.asked_nbytes, 8192);
+    cr_expect_leq(stats.requested_nbytes, 8192);
 }
 
 Test(prefetch, of_a_pattern_that_fits_nothing_is_an_error)
@@ -157,8 +157,8 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     berth_prefetch_free(second);
     cr_expect_gt(stats.shared_nbytes + others.shared_nbytes, 0);
     cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.loaded_nbytes,
-                 others.asked_nbytes);
-    cr_expect_leq(device_nbytes() - before_nbytes, stats.asked_nbytes);
+                 others.requested_nbytes);
+    cr_expect_leq(device_nbytes() - before_nbytes, stats.requested_nbytes);
 }
 
 /* ---- ends ---- */
@@ -181,7 +181,7 @@ Test(prefetch, can_be_cancelled_in_the_middle)
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(2), 0, -1, &error), 0);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_lt(stats.n_passes_done, 6);
-    cr_expect_lt(stats.loaded_nbytes, stats.asked_nbytes);
+    cr_expect_lt(stats.loaded_nbytes, stats.requested_nbytes);
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(23), &error));
 }
 
@@ -216,7 +216,7 @@ Test(prefetch, locks_pages_on_request_until_it_is_freed)
     if (try_to_begin(&what, BERTH_PREFETCH_LOCK, "", &prefetch) < 0)
         cr_skip_test("this user may not lock so much");
     wait_for_all();
-    cr_expect_eq(locked_nbytes(), (stats.asked_nbytes + 4095) / 4096 * 4096);
+    cr_expect_eq(locked_nbytes(), (stats.requested_nbytes + 4095) / 4096 * 4096);
     free_prefetch();
 #ifndef __SANITIZE_ADDRESS__ /* whose munlock does nothing */
     cr_expect_eq(locked_nbytes(), 0);
@@ -300,7 +300,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
     begin_prefetch("");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     free_prefetch();
-    uint64_t nbytes = stats.asked_nbytes;
+    uint64_t nbytes = stats.requested_nbytes;
     berth_storage_stats direct;
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(12), &error));
     cr_assert_eq(berth_storage_get_stats(checkpoint, tensor_at(12)->storage, &direct, &error), 0);
@@ -310,7 +310,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(20), &error));
     begin_prefetch("");
     wait_for_all();
-    cr_expect_leq(stats.asked_nbytes, nbytes - TENSOR_NBYTES + 8192);
+    cr_expect_leq(stats.requested_nbytes, nbytes - TENSOR_NBYTES + 8192);
     cr_expect_str_eq(stats.method, "populate");
 }
 
@@ -321,7 +321,7 @@ static void expect_none(const char *reason)
     wait_for_all();
     cr_expect_str_eq(stats.method, "none");
     cr_expect_str_eq(stats.reason, reason);
-    cr_expect_eq(stats.asked_nbytes + stats.n_passes + stats.n_requests + stats.n_threads, 0);
+    cr_expect_eq(stats.requested_nbytes + stats.n_passes + stats.n_requests + stats.n_threads, 0);
     free_prefetch();
     close_opened();
 }
@@ -345,7 +345,7 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
     assert_ok(berth_choose(checkpoint, &direct, 1, &error));
     begin_prefetch("");
     wait_for_all();
-    cr_expect_geq(stats.asked_nbytes, N_TENSORS * TENSOR_NBYTES);
+    cr_expect_geq(stats.requested_nbytes, N_TENSORS * TENSOR_NBYTES);
 }
 
 static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
@@ -376,7 +376,7 @@ Test(prefetch, of_nothing_is_done_at_once)
     open_path("load.prefetch=populate");
     begin_prefetch("io.memory_nbytes=1");
     wait_for_all();
-    cr_expect_eq(stats.asked_nbytes + stats.n_passes, 0);
+    cr_expect_eq(stats.requested_nbytes + stats.n_passes, 0);
 }
 
 /* ---- arguments ---- */

@@ -42,7 +42,7 @@ static void expect_way_back(const char *options, int advice, int with, const cha
     cr_expect_str_eq(stats.reason, "the system refused an advice");
     cr_expect_gt(n_refused, 0);
     cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
-    cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.requested_nbytes);
 }
 
 Test(prefetch_faults, populate_that_the_kernel_does_not_know_is_read)
@@ -233,7 +233,7 @@ Test(prefetch_faults, what_is_in_memory_need_not_be_known)
     advance_through_all();
     wait_for_all();
     cr_expect_eq(stats.resident_nbytes, 0);
-    cr_expect_eq(stats.loaded_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.loaded_nbytes, stats.requested_nbytes);
 }
 
 /* ---- begin ---- */

@@ -18,7 +18,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
                        i % 2 ? "populate" : "read");
         begin_prefetch(options);
         wait_until_idle();
-        uint64_t pass = (stats.asked_nbytes + n - 1) / n;
+        uint64_t pass = (stats.requested_nbytes + n - 1) / n;
         cr_expect_eq(stats.n_passes, n);
         cr_expect_geq(stats.pass_nbytes, pass);
         cr_expect_lt(stats.pass_nbytes, pass + 4096);
@@ -36,7 +36,7 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
         wait_for_all();
         cr_expect_eq(stats.n_passes_begun, n);
         cr_expect_eq(stats.n_passes_done, n);
-        cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
+        cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.requested_nbytes);
     }
 }
 
@@ -168,7 +168,7 @@ static void bring_on_device(const char *readahead_kib, const char *options)
     free(readahead_path);
     cr_expect_leq(stats.peak_ahead_nbytes, stats.pass_nbytes);
     cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes / 2);
-    cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.asked_nbytes);
+    cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, stats.requested_nbytes);
 }
 
 Test(prefetch_passes, announces_windows_to_a_device_that_reads_little_ahead)

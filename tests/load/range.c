@@ -156,12 +156,12 @@ Test(range, in_the_other_byte_order_is_swapped)
 
 /* A source is asked from several threads, for what is wanted and nothing else. */
 
-static atomic_uint_fast64_t asked_nbytes;
+static atomic_uint_fast64_t requested_nbytes;
 
 static int counting_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     (void)context;
-    asked_nbytes += nbytes;
+    requested_nbytes += nbytes;
     memcpy(buffer, file + offset, nbytes);
     return 0;
 }
@@ -172,9 +172,9 @@ Test(range, of_a_source_is_asked_for_in_chunks)
     const berth_params *call = only("io.threads=4 io.chunk_nbytes=65536", NULL);
 
     assert_ok(berth_open_source(&source, call, &checkpoint, &error));
-    asked_nbytes = 0;
+    requested_nbytes = 0;
     expect_long("source");
-    cr_expect_eq(asked_nbytes, LONG_NBYTES);
+    cr_expect_eq(requested_nbytes, LONG_NBYTES);
 }
 
 Test(range, of_a_record_is_read_in_the_same_way)

@@ -19,7 +19,7 @@ Test(rows, come_in_the_order_of_the_ids_repeated_or_not)
     cr_expect_eq(stats.n_hits, 1);
     cr_expect_eq(stats.n_misses, 4);
     cr_expect_eq(stats.n_requests, 2);
-    cr_expect_eq(stats.asked_nbytes, 4 * 64);
+    cr_expect_eq(stats.requested_nbytes, 4 * 64);
 }
 
 Test(rows, any_number_of_threads_and_sets_gives_the_same)
@@ -158,7 +158,7 @@ Test(rows, neighbours_come_in_one_read_and_hits_in_none)
     berth_rows_stats stats = rows_stats_of(scene);
     cr_expect_eq(stats.n_reads, 2);
     cr_expect_eq(stats.n_merged, 1);
-    cr_expect_eq(stats.asked_nbytes, 6 * 64);
+    cr_expect_eq(stats.requested_nbytes, 6 * 64);
     cr_expect_eq(stats.read_nbytes, 7 * 64);
     use_rows(scene, ids, 6);
     cr_expect_eq(scene->source.n_reads, 2);

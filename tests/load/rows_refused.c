@@ -187,7 +187,7 @@ Test(rows_refused, limits_that_cannot_be_are_refused_at_once)
     cr_expect_eq(new_rows(4096, 0, 0, "io.memory_nbytes=4096"), BERTH_E_MEMORY,
                  "scratch is not for nothing");
     cr_expect_eq(new_rows(0, 1000, 0, ""), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "there are no limits, or a cache of 0 bytes");
+    cr_expect_str_eq(error.message, "the limits are NULL, or cache_nbytes is 0");
     cr_expect_eq(new_rows(1000, 1000, 65, ""), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "a row can be in at most 64 lines, not 65");
     cr_expect_eq(new_rows(UINT64_MAX, 5, 0, ""), BERTH_E_MEMORY);
@@ -271,8 +271,8 @@ Test(rows_refused, of_what_has_none_are_refused)
         {BERTH_E_ARGUMENT, "counted: a table of rows has 2 dimensions, this tensor has 1"},
         {BERTH_E_UNSUPPORTED, "counted: the tensor is not contiguous: its rows do not follow "
                               "each other"},
-        {BERTH_E_ARGUMENT, "counted: rows of no elements"},
-        {BERTH_E_UNSUPPORTED, "counted: rows of quint4x2 elements"},
+        {BERTH_E_ARGUMENT, "counted: the rows have no elements"},
+        {BERTH_E_UNSUPPORTED, "counted: rows of quint4x2 elements are not supported"},
         {BERTH_E_ARGUMENT, "counted: a meta tensor has no data"},
         {BERTH_E_ARGUMENT, "counted: the storage is of another checkpoint or tree"},
     };

@@ -179,7 +179,7 @@ Test(storages, questions_that_do_not_fit_are_refused)
     const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
     cr_expect_eq(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message,
-                     "tests/data/torch/small.pt: 2 elements from 3 on are asked for, "
+                     "tests/data/torch/small.pt: 2 elements from 3 on are requested, "
                      "the tensor has 4");
     cr_expect_eq(berth_tensor_read(checkpoint, row, -1, 1, got, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_read(checkpoint, row, INT64_MAX, INT64_MAX, got, &error),

@@ -93,7 +93,7 @@ class ToDevice(FromBerth):
     def __init__(self, path, place):
         super().__init__(path)
         self.place = place.encode()
-        rule = Rule(place=self.place)
+        rule = Rule(device=self.place)
         b.check(b.berth_choose, self.checkpoint, c.byref(rule), 1)
         b.check(b.berth_load, self.checkpoint, None, None)
 

@@ -37,8 +37,8 @@ TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/hostile/*.c",
          "tests/api/*.c", "tests/save/plan.c", "tests/faults/load.c"]
 CODE = [f"{top}/**/*.[ch]" for top in
         ("config", "format", "io", "save", "load", "tools", "tests")]
-SOURCES = CODE + ["SConstruct", "berth.h", "berth.pc.in", "config/*.def", "format/**/*.def",
-                  "tests/data/**", "tests/hostile/**"]
+SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
+                  "tests/hostile/**"]
 SAMPLE = 60
 MOST_OF_QUICK = 120
 LEAST_SCORE = 90.0

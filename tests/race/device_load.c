@@ -37,9 +37,9 @@ static void save(void)
 /* Even ones go to one device, odd ones to the other, t5 stays. */
 static int place(berth_checkpoint *checkpoint, berth_error *error)
 {
-    const berth_storage_rule rules[] = {{.pattern = "t5", .place = "cpu"},
-                                        {.pattern = "t*[02468]", .place = names[0]},
-                                        {.place = names[1]}};
+    const berth_storage_rule rules[] = {{.pattern = "t5", .device = "cpu"},
+                                        {.pattern = "t*[02468]", .device = names[0]},
+                                        {.device = names[1]}};
 
     return berth_choose(checkpoint, rules, 3, error);
 }

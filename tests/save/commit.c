@@ -154,7 +154,7 @@ Test(commit, a_link_that_takes_the_files_place_meanwhile_gives_no_rights)
     cr_assert_eq(save(path, 1000, &error), BERTH_E_SYSTEM, "%s", error.message);
     bth_system_restore();
     snprintf(expected, sizeof expected,
-             "%.500s: cannot be replaced: it is no regular file any more: Device or resource busy",
+             "%.500s: cannot be replaced: it is no longer a regular file: Device or resource busy",
              path);
     cr_assert_str_eq(error.message, expected);
     cr_assert_eq(test_folder_count(folder), 1);

@@ -269,7 +269,7 @@ DEVICE_TEST(what_is_not_the_devices_is_refused_when_it_is_told)
                   "simulated:7: there is no such device, the driver has 2");
     check_refused(0, 4, "cpu", BERTH_E_ARGUMENT,
                   "cpu: not the name of a device; devices are cuda:0, cuda:1 and so on");
-    check_refused(0, 4, NULL, BERTH_E_ARGUMENT, "a storage on a device without the device's name");
+    check_refused(0, 4, NULL, BERTH_E_ARGUMENT, "a storage on a device: the device's name is NULL");
     snprintf(message, sizeof message,
              "simulated:0: 4 bytes at 0x%zx are not this device's memory, "
              "or not any more",

@@ -82,11 +82,11 @@ Test(method, auto_goes_by_file_system_size_memory_and_durability)
         bool is_direct;
         const char *reason;
     } cases[] = {
-        {"", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file is to be on a disk"},
-        {"", 0x58465342, 4096 * MIB, true, "the file is to be on a disk"},
-        {"save.durability=file", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file is to be on a disk"},
+        {"", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file goes to a disk"},
+        {"", 0x58465342, 4096 * MIB, true, "the file goes to a disk"},
+        {"save.durability=file", EXT4_SUPER_MAGIC, 4096 * MIB, true, "the file goes to a disk"},
         {"save.durability=none", EXT4_SUPER_MAGIC, 5120 * MIB, false,
-         "save.durability=none asks for no disk"},
+         "save.durability=none does not wait for a disk"},
         {"save.durability=none", EXT4_SUPER_MAGIC, 5120 * MIB + 1, true, larger},
         {"save.durability=none", TMPFS_MAGIC, 5120 * MIB + 1, false,
          "the file system is in memory"},
@@ -94,7 +94,7 @@ Test(method, auto_goes_by_file_system_size_memory_and_durability)
         {"", NFS_SUPER_MAGIC, 5120 * MIB + 1, true, larger},
         {"io.memory_nbytes=100KiB", EXT4_SUPER_MAGIC, 5120 * MIB + 1, false,
          "io.memory_nbytes is too little for direct writes"},
-        {"", EXT4_SUPER_MAGIC, 64 * MIB, true, "the file is to be on a disk"},
+        {"", EXT4_SUPER_MAGIC, 64 * MIB, true, "the file goes to a disk"},
         {"", EXT4_SUPER_MAGIC, 64 * MIB - 1, false, "the file is small"},
         {"", TMPFS_MAGIC, 4096 * MIB, false, "the file system is in memory"},
         {"", NFS_SUPER_MAGIC, 4096 * MIB, false,

@@ -158,9 +158,13 @@ Test(plan, two_records_of_one_name_are_refused)
     const berth_new_record twice[] = {
         {.name = "data.pkl"}, {.name = "data/0"}, {.name = "data/1"}, {.name = "data/0"}};
     const berth_new_record added[] = {{.name = "data.pkl"}, {.name = "version"}};
+    const berth_new_record cases[] = {{.name = "data.pkl"}, {.name = "data/a"}, {.name = "data/A"}};
 
     check_refused("x", twice, 4, 0, "", "data/0: two records have this name");
     check_refused("x", added, 2, 0, "", "version: two records have this name");
+    check_refused("x", cases, 3, 0, "",
+                  "data/A: its name differs from 'data/a' only in capital letters, which PyTorch "
+                  "ignores");
 }
 
 /* Z8 */
@@ -177,14 +181,14 @@ Test(plan, names_that_a_strict_reader_refuses_are_not_written)
         {"c:/x", "the record name: a name with a drive letter: 'c:/x'"},
         {"a\nb", "the record name: a name with a control character: 0x0a at its byte 1"},
         {"a\xff", "the record name: a name that is not UTF-8: 0xff at its byte 1"},
-        {"code/", "the record name: a folder's name: 'code/'"},
+        {"code/", "the record name: it ends with a slash: 'code/'"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const berth_new_record records[] = {{.name = "data.pkl"}, {.name = cases[i].name}};
         check_refused("x", records, 2, 0, "", cases[i].message);
     }
-    check_refused("a/b", few, 4, 0, "", "the archive name: a name with a slash: 'a/b'");
+    check_refused("a/b", few, 4, 0, "", "the archive name: it contains a slash: 'a/b'");
     check_refused("..", few, 4, 0, "", "the archive name: a name with a part '..': '..'");
     check_refused("", few, 4, 0, "", "the archive name: an empty name");
 }
@@ -218,7 +222,7 @@ Test(plan, names_that_are_too_long_for_pytorch_are_refused)
         {510, 1, 0, NULL},
         {511, 1, 0,
          "the archive name: it has 511 bytes, and PyTorch opens no file whose archive name has "
-         "more than 510: give a shorter one"},
+         "more than 510: choose a shorter one"},
         {1, 1000, 0, NULL}, /* cut anywhere, it is text */
         {1, 0, 254, NULL},  /* 510 bytes */
         {1, 1, 254, NULL},  /* 511 */
@@ -252,11 +256,11 @@ Test(plan, arguments_that_make_no_archive_are_refused)
     const berth_new_record aligned[] = {{.name = "data.pkl"},
                                         {.name = ".storage_alignment", .nbytes = 2, .data = "64"}};
 
-    check_refused("x", NULL, 0, 0, "", "no records");
-    check_refused("x", few, 0, BERTH_RECORDS_COMPLETE, "", "no records");
+    check_refused("x", NULL, 0, 0, "", "the content has no records");
+    check_refused("x", few, 0, BERTH_RECORDS_COMPLETE, "", "the content has no records");
     check_refused("x", few, 4, 6, "", "unknown flags 0x6");
     check_refused("x", other, 2, 0, "", "data/0: the first record must be data.pkl");
-    check_refused("x", nothing, 2, 0, "", "data/0: neither data nor read is given");
+    check_refused("x", nothing, 2, 0, "", "data/0: neither data nor read is set");
     check_refused("x", few, 4, 0, "save.byteorder=big",
                   "records are written as they are, their byte order cannot be changed to "
                   "save.byteorder=big");

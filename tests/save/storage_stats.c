@@ -264,7 +264,7 @@ Test(tally, of_values_jobs_and_sinks)
     cr_expect_str_eq(told.method, "buffered");
     told = of_a_value(BUFFERED "save.byteorder=big", false, NULL);
     cr_expect_str_eq(told.method, "buffered, copied");
-    cr_expect_str_eq(told.reason, "save.byteorder is another one: swapped in a buffer");
+    cr_expect_str_eq(told.reason, "save.byteorder differs: swapped in a buffer");
     told = of_a_value(BUFFERED "save.byteorder=big", true, NULL);
     cr_expect_str_eq(told.method, "buffered", "the snapshot has been swapped");
     told = of_a_value("", false, &sink);

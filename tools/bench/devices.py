@@ -78,7 +78,7 @@ class Placed(loaders.Checkpoint):
     def __init__(self, path, place):
         super().__init__(path)
         self.place = place.encode()
-        rule = Rule(place=self.place)
+        rule = Rule(device=self.place)
         b.check(b.berth_choose, self.pointer, c.byref(rule), 1)
 
     def tensors(self):

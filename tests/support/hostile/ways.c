@@ -6,7 +6,7 @@ bool is_read(const char *text)
     return strncmp(text, "read", 4) == 0;
 }
 
-/* The error's sentence without the name of what was opened. */
+/* The error's sentence without the names of what was opened and of a tensor. */
 static void say(said text, const char *name, const berth_error *error)
 {
     size_t n = strlen(name);
@@ -14,7 +14,9 @@ static void say(said text, const char *name, const berth_error *error)
         strncmp(error->message, name, n) == 0 && strncmp(error->message + n, ": ", 2) == 0;
 
     cr_expect(is_named, "%s is not named: %s", name, error->message);
-    (void)snprintf(text, sizeof(said), "%s", error->message + (is_named ? n + 2 : 0));
+    const char *sentence = error->message + (is_named ? n + 2 : 0);
+    const char *record = *sentence == '"' ? strstr(sentence, "\": ") : NULL;
+    (void)snprintf(text, sizeof(said), "%s", record ? record + 3 : sentence);
 }
 
 static berth_config *configured(const char *options, const char *more, bool debug)

@@ -118,7 +118,7 @@ void expect_bytes(const char *name, uintptr_t address, size_t i)
 
 void expect_part(size_t i, const char *place)
 {
-    cr_expect_str_eq(stats_at(i).place, place, "part%zu", i);
+    cr_expect_str_eq(stats_at(i).device, place, "part%zu", i);
     if (strcmp(place, "cpu") == 0) {
         const void *data = berth_tensor_data(checkpoint, tensor_at(i), &error);
         cr_assert_not_null(data, "%s", error.message);

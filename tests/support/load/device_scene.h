@@ -30,7 +30,7 @@ extern const struct part *parts; /* these; or a test's own, fewer ones, before b
 extern size_t n_parts;
 extern uint32_t *words[N_PARTS];
 
-static const berth_storage_rule as_they_were = {.place = BERTH_PLACE_SAVED};
+static const berth_storage_rule as_they_were = {.device = BERTH_DEVICE_SAVED};
 
 int64_t numel_of(size_t i);
 void save_parts(const char *options);
