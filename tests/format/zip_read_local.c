@@ -305,7 +305,7 @@ Test(zip_record, an_end_behind_the_next_entry_is_refused)
     bth_error_clear(&error);
     cr_expect_eq(bth_zip_find_entry_end(&entry, &end, &error), BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message,
-                     "data/0 at byte 100: its 300 bytes reach into what begins at byte 277");
+                     "data/0 at byte 100: its 300 bytes overlap what begins at byte 277");
 }
 
 /* ---- Z10: CRCs ---- */
