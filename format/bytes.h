@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Little-endian integers in bytes. A cursor remembers a failure: after a read beyond the end, every
- * read gives 0 and `good` stays false. So a structure is read field by field and checked once, at
+ * read returns 0 and `good` stays false. So a structure is read field by field and checked once, at
  * its end.
  */
 #ifndef BTH_FORMAT_BYTES_H
@@ -50,7 +50,7 @@ static inline uint64_t bth_cursor_integer(bth_cursor *cursor, size_t n)
     return value;
 }
 
-/* Written out, so that the compiler makes one load of it. */
+/* Written out, so that the compiler emits one load instruction. */
 static inline uint16_t bth_cursor_u16(bth_cursor *cursor)
 {
     const uint8_t *taken = bth_cursor_bytes(cursor, 2);

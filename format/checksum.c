@@ -6,13 +6,13 @@
 
 uint32_t bth_crc32(uint32_t crc, const void *bytes, size_t nbytes)
 {
-    /* libdeflate gives the starting value, whatever the CRC, when the pointer is NULL. */
+    /* For a NULL pointer libdeflate returns the initial value, not `crc`. */
     if (nbytes == 0)
         return crc;
     return libdeflate_crc32(crc, bytes, nbytes);
 }
 
-/* Lengths below 2^63, as the layout guarantees: zlib never ends on a negative one. */
+/* zlib never returns if the length is negative; the layout keeps lengths below 2^63. */
 uint32_t bth_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t b_nbytes)
 {
     z_off64_t length = (z_off64_t)(b_nbytes & INT64_MAX);

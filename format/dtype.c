@@ -25,7 +25,7 @@ static const struct dtype_row rows[] = {
 _Static_assert(sizeof rows / sizeof *rows == BERTH_DTYPE_COUNT,
                "dtypes.def has other dtypes than berth.h");
 
-/* Any value of the enum's type, also one from a foreign cast. */
+/* The caller may have cast any number to the enum. */
 static unsigned dtype_index(berth_dtype dtype)
 {
     return (unsigned)dtype < BERTH_DTYPE_COUNT ? (unsigned)dtype : 0;

@@ -5,7 +5,7 @@
 
 #include "config/memory.h"
 
-/* A size or an offset from the saturated value on stands in the zip64 extra field. */
+/* Sizes and offsets that are not below the saturated value go into the zip64 extra field. */
 static uint32_t layout_zip64_nbytes(uint64_t cursor, uint64_t nbytes)
 {
     bool wide_size = nbytes >= BTH_ZIP_SATURATED32;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The walk that lists tensors: linear time, no recursion (P3). Only edges that lead to a tensor get
- * an entry. The hash of a short name is computed from its parent's hash, without the text.
+ * The walk that lists tensors: linear time, no recursion (P3). Only edges that lead to a tensor
+ * have an entry. The hash of a short name is computed from its parent's hash, without the text.
  */
 #include "format/hash.h"
 #include "format/names/names_inner.h"

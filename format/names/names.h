@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Names of tensors in a tree. A walk enters each container once (P3) and keeps no text, but for
- * each edge its parent and key. Names are found by hash.
+ * Names of tensors in a tree. A walk enters each container once (P3). Of each edge it keeps the
+ * parent and the key, no text. Names are found by hash.
  */
 #ifndef BTH_FORMAT_NAMES_NAMES_H
 #define BTH_FORMAT_NAMES_NAMES_H
@@ -18,7 +18,7 @@ void bth_names_free(bth_names *names);
 size_t bth_names_count(const bth_names *names);
 const berth_value *bth_names_value(const bth_names *names, size_t i);
 /*
- * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; without memory,
+ * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; if memory is short,
  * `failed`.
  */
 typedef struct bth_name_text {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* From a name to a value. */
+/* Finds values by name. */
 #include "format/names/names_inner.h"
 
 #include "config/error.h"
@@ -276,7 +276,7 @@ struct search {
     size_t nbytes;
     struct reading *readings;
     uint32_t n;
-    uint32_t found[2]; /* readings that take the whole name */
+    uint32_t found[2]; /* readings of the whole name */
     int n_found;
 };
 

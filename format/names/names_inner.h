@@ -65,7 +65,7 @@ void bth_out_repr(bth_name_text *out, const berth_value *key);
 void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t index);
 /* One step in a path: "['a']", "[0]", ".indices". */
 void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index);
-/* The short name, or the path, of an entry, in place of what the text held. */
+/* Replaces the text by the short name, or the path, of an entry. */
 void bth_out_entry(bth_name_text *out, const bth_names *names, uint32_t entry, bool path);
 
 /* The name of a step that is no item: "indices", "__dict__", …; NULL for items. */

@@ -130,8 +130,8 @@ void bth_out_entry(bth_name_text *out, const bth_names *names, uint32_t entry, b
 }
 
 /*
- * Whether a short name can be used: without a NUL, which would end it, and surrogates, which are no
- * UTF-8; not empty, which is the root's name; and not beginning like a path.
+ * Whether a short name can be used. It must not contain NULs, which would end it, or surrogates,
+ * which are not UTF-8; be empty, like the root's name; or begin like a path.
  */
 static bool name_is_usable(const bth_name_text *out, const struct names_entry *entry)
 {

@@ -15,7 +15,7 @@ struct value_walk {
     bth_name_text path;
 };
 
-/* Adds the steps that are missing, so that each is written once, for any number of calls. */
+/* Adds the steps that `path` does not have yet, so that each is written once. */
 static const char *value_walk_path(const berth_walk *public)
 {
     struct value_walk *state = (struct value_walk *)(uintptr_t) public;

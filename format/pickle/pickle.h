@@ -88,9 +88,9 @@ int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
                     bth_legacy *legacy, berth_error *error);
 
 /*
- * Places storage i, whose 8-byte element count was read at `count_offset`. Checks the count against
- * the storage's bytes, sets its offset (with the last one also those of views) and *next_offset,
- * where the next count is; after the last one that is the file's end.
+ * Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.
+ * Sets the storage's offset (after the last storage also those of views) and *next_offset: the
+ * offset of the next count, or of the file's end.
  */
 int bth_legacy_extent(const bth_legacy *legacy, berth_tree *tree, size_t i, const uint8_t count[8],
                       uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,

@@ -9,7 +9,7 @@
 
 #include "format/pickle/pickle_opcodes.h"
 
-/* A memo slot holds 0 (not met), BTH_MEMO_OPEN (met, not yet built), or memo number + 1. */
+/* A memo slot holds 0 (not begun), BTH_MEMO_OPEN (begun, not complete), or memo number + 1. */
 #define BTH_MEMO_OPEN UINT32_MAX
 
 /* Index of '' among the texts of one character. */
@@ -59,7 +59,7 @@ typedef struct bth_emitter {
     size_t globals_capacity;
 
     uint32_t *keys;    /* memo slots of the keys of out.storages */
-    size_t *positions; /* by storage->index: position in out.storages + 1; 0: not met yet */
+    size_t *positions; /* by storage->index: position in out.storages + 1; 0: none yet */
 } bth_emitter;
 
 /* A value that pickle protocol 2, or PyTorch, cannot hold. */
@@ -85,7 +85,7 @@ void bth_emit_constant(bth_emitter *emitter, int constant);
 /* The position of a text in BTH_TEXT_…, or -1. */
 int bth_emit_find_constant(const char *text, size_t nbytes);
 
-/* Stores the object just made. NULL: an object that does not occur again. */
+/* Stores the last object in the memo. NULL: an object that does not occur again. */
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
 /* Emits a memo fetch and returns true, if the slot holds a number. */
 bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot);
@@ -113,7 +113,7 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
 void bth_emit_value(bth_emitter *emitter, const berth_value *value);
 /* Puts a value on top of the walk: its step function is called next. NULL: does nothing. */
 void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t notes);
-/* The memo slot of a node, or NULL for what is never stored. */
+/* The memo slot of a node, or NULL if the node is never stored. */
 uint32_t *bth_emit_slot(bth_emitter *emitter, const berth_value *value);
 /* torch.layout. */
 void bth_emit_layout(bth_emitter *emitter, berth_layout_kind layout);

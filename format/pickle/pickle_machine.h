@@ -169,7 +169,7 @@ struct bth_unpickler {
 /* Sets the error with record and byte of the opcode at hand; returns its code. */
 int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same in functions that return a value. */
+/* The same, for functions that return a value. */
 #define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */
 int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
@@ -196,7 +196,7 @@ static inline int bth_unpickle_push_slot(bth_unpickler *unpickler, berth_value *
     return 0;
 }
 
-/* NULL: what made the value has failed. */
+/* A value of NULL: the function that made it has failed. */
 static inline int bth_unpickle_push(bth_unpickler *unpickler, berth_value *value)
 {
     if (!value)
@@ -220,9 +220,9 @@ static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t be
 int bth_unpickle_push_mark(bth_unpickler *unpickler);
 /* Removes the last MARK and returns the items above it, which are valid until the next push. */
 int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
-/* Room in the memo for what is fetched. */
+/* Allocates the memo, for indices that are fetched. */
 int bth_unpickle_begin_memo(bth_unpickler *unpickler);
-/* P2, P3: an index that is not fetched. */
+/* PUT at an index that is not fetched (P2, P3). */
 int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index);
 
 /* Whether a memo index may be fetched. */
@@ -267,7 +267,7 @@ static inline bool bth_unpickle_storage_class(const berth_value *value, berth_dt
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
                                  berth_value *arguments, bool new_object);
-/* BUILD on what lies at the top, pending or not. */
+/* BUILD on the item on top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
 /* Hooks are never saved: None or an empty OrderedDict stands for them. */
 bool bth_is_no_hooks(const berth_value *value);

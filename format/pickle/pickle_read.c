@@ -169,7 +169,7 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
 typedef int read_filler(bth_unpickler *unpickler, berth_value *container, berth_value *const *items,
                         size_t n);
 
-/* Puts the n items on top into what lies below them. */
+/* Adds the n items on top to the container below them. */
 static int read_fill(bth_unpickler *unpickler, size_t n, read_filler *fill)
 {
     berth_value *items[2] = {NULL};
@@ -177,7 +177,7 @@ static int read_fill(bth_unpickler *unpickler, size_t n, read_filler *fill)
     return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
-/* Puts the items above the last MARK into what lies below it. */
+/* Adds the items above the last MARK to the container below it. */
 static int read_fill_from_mark(bth_unpickler *unpickler, read_filler *fill)
 {
     berth_value *const *items;

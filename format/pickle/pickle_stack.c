@@ -33,7 +33,7 @@ int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject)
     /* The first error stays. */
     if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
         return bth_fail_memory(unpickler->error, 0);
-    /* A bad argument of a maker is a bad pickle here. */
+    /* An invalid argument of a berth_make function means an invalid pickle. */
     int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
     return bth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
 }

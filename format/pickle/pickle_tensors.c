@@ -10,7 +10,7 @@
 /* Order of the arguments that all strided tensors share. */
 enum { STORAGE, OFFSET, SIZE, STRIDE };
 
-/* Of an int of 64 bits. */
+/* The value of an int of 64 bits. */
 static int64_t argument_int(const berth_value *value)
 {
     return ((const struct int_node *)value)->value;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What REDUCE builds that is no tensor. */
+/* REDUCE: builders of all values but tensors. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -16,9 +16,9 @@
 /* ---- memo slots ---- */
 
 /*
- * Objects of which there is one: '', b'', and the constants of torch's pickler, which Python makes
- * one with equal literals of a program. Strings of one character are not among them: a literal
- * 'a', an 'a' cut out of other text and str(0) are three kinds of objects to CPython 3.11.
+ * Objects that exist only once: '', b'', and the constants of torch's pickler, which Python shares
+ * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
+ * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
  */
 static uint32_t *memo_shared_slot(bth_emitter *emitter, const berth_value *value)
 {
@@ -59,7 +59,7 @@ void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t not
         BTH_EMIT_REFUSE(emitter, "%zu items in one container", berth_value_count(value));
 }
 
-/* Emits the state, if there is one: BUILD follows it. Otherwise the value is complete. */
+/* Emits the state, which BUILD follows. Without a state the value is complete. */
 static void emit_state(bth_emitter *emitter, bth_walk_frame *frame, const berth_value *state)
 {
     if (!state) {
@@ -83,7 +83,7 @@ static bool batch_is_alone(const bth_walk_frame *frame, size_t i, size_t n)
 }
 
 /*
- * Emits what stands before the next item, or after the last one. Returns how many items have been
+ * Emits the opcodes before the next item, or after the last one. Returns how many items have been
  * written.
  */
 static size_t emit_batch(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
@@ -425,7 +425,7 @@ static void emit_step(bth_emitter *emitter)
     bth_walk_pop(&emitter->walk);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole pickle ---- */
 
 static void *emit_allocate(bth_emitter *emitter, size_t n, size_t item_nbytes)
 {

@@ -28,7 +28,7 @@ static void storage_check_foreign(bth_emitter *emitter, const berth_storage *sto
             (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
 }
 
-/* The number of a storage in the file, which it gets when it is first met. */
+/* The number of a storage in the file. Storages are numbered in the order of their first use. */
 static size_t storage_number(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     size_t *position = &emitter->positions[storage->index];
@@ -128,9 +128,9 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
     bth_emit_global(emitter, "torch", names[scheme]);
 }
 
-/* ---- what a value is made of ---- */
+/* ---- parts of a value ---- */
 
-/* What is rebuilt: the value without its attributes. */
+/* The value to rebuild, without its attributes. */
 static const berth_value *tensor_inner(const berth_value *value)
 {
     bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
@@ -143,7 +143,7 @@ static const berth_value *tensor_state(const berth_value *value)
     return is_around ? berth_value_part(value, BERTH_PART_STATE) : NULL;
 }
 
-/* NULL for anything but a TENSOR, also if it is around one. */
+/* NULL for anything but a TENSOR, also for values around one. */
 static const berth_tensor *tensor_itself(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;

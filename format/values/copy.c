@@ -3,18 +3,18 @@
  * Copies a value to another tree. No byte is copied: the new storages are views of the old ones,
  * with BERTH_COPY_COMPACT only of the range that the tensors use.
  *
- * What a value was made of is older than it, so these edges have no cycles: copy_make makes nodes
- * along them, depth first, without recursion (P3). What was put into a value later can hold the
- * value again: copy_fill adds it afterwards.
+ * The values that a value was made of are older, so the edges to them have no cycles: copy_make
+ * follows these, depth first, without recursion (P3). Items that were added later can contain the
+ * value again: copy_fill adds them afterwards.
  */
 #include <string.h>
 
 #include "config/memory.h"
 #include "format/values/node.h"
 
-/* What is used of one of the old storages. */
+/* The part of one old storage that is used. */
 struct use {
-    berth_storage *made; /* the whole storage, until all uses are known */
+    berth_storage *made; /* views the whole storage until all uses are known */
     uint64_t begin, end; /* bytes; begin == end: none */
     uint64_t unit;       /* size of the widest element that tensors view it as: a power of two */
     bool is_whole;       /* a storage as such is a value, too */
@@ -106,7 +106,7 @@ static void copy_trim_storage(const berth_storage *old, struct use *use)
         made->data = (const uint8_t *)made->data + begin;
 }
 
-/* ---- making: along what the old node was made of ---- */
+/* ---- making: along the values that the old node was made of ---- */
 
 /* Nodes without an id have no identity: each copy is a new one. */
 static berth_value *copy_make_plain(berth_tree *tree, const berth_value *source)
@@ -316,7 +316,7 @@ static berth_value *copy_get(copying *copy, const berth_value *source)
     return code == BERTH_OK ? copy_made(copy, source) : NULL;
 }
 
-/* ---- filling: what was put into the old node later ---- */
+/* ---- filling: items that were added to the old node later ---- */
 
 static void copy_fill_container(copying *copy, const berth_value *source, berth_value *made)
 {
@@ -406,7 +406,7 @@ static void copy_trim(copying *copy)
             copy_trim_tensor(copy, copy->sources[i]);
 }
 
-/* Sizes are read now, because the new tree can be the old one, which grows. */
+/* Reads sizes now: the new tree can be the old one, which then grows. */
 static bool copy_begin(copying *copy)
 {
     size_t n = bth_tree_n_ids(copy->from) + 1;

@@ -7,8 +7,8 @@
 #include "format/values/node.h"
 
 enum {
-    MAX_SCANNED = 8, /* up to this many entries there are no slots; entries are scanned */
-    N_PREPARED = 16, /* so many keys are prepared before the first of them is entered */
+    MAX_SCANNED = 8, /* up to this many entries are scanned, without slots */
+    N_PREPARED = 16, /* number of keys that are prepared before the first one is entered */
     MAX_ENTRIES = UINT32_MAX / 4
 };
 
@@ -51,7 +51,7 @@ void bth_slots_add(struct slots *slots, uint32_t hash, uint32_t position)
     slots->slots[at] = (uint64_t)hash << 32 | (position + 1);
 }
 
-/* They are at most two thirds full. */
+/* Slots are at most two thirds full. */
 bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity)
 {
     uint64_t *old = slots->slots;
@@ -252,7 +252,7 @@ int berth_set_add(berth_value *set, berth_value *item)
 
 /* ---- what REDUCE builds ---- */
 
-/* An empty dict or set to be filled from a list or dict, if not NULL, which is used once (P3). */
+/* An empty dict or set, to be filled from `source` (NULL: none), which is used only once (P3). */
 static berth_value *dict_new_from(berth_tree *tree, berth_kind kind, berth_value *source)
 {
     if (source && source->flags & BTH_NODE_USED)

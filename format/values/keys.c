@@ -25,7 +25,7 @@ struct number {
 
 static struct number key_real_number(double real)
 {
-    /* Hexadecimal constants are beyond cppcheck. */
+    /* cppcheck does not understand hexadecimal constants. */
     const double limit = 9223372036854775808.0; /* 2^63 */
     if (isnan(real))                            /* equal to itself alone, by identity */
         return (struct number){.sort = BY_IDENTITY};
@@ -268,7 +268,7 @@ static bool key_is_hashable(const berth_value *value)
 }
 
 /*
- * Uses the canonical nodes of the items where there are some: hashes of 32-bit hashes would collide
+ * Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide
  * after about 65,536 levels.
  */
 static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)

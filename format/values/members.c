@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What containers and objects hold: items, attributes, and what inert objects were made of. */
+/* Items of containers; attributes; callable and arguments of inert objects. */
 #include <assert.h>
 
 #include "format/values/node.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a value is in memory. Private to format/values/ and to the pickle reader, which reads
+ * Values in memory. Private to format/values/ and to the pickle reader, which reads
  * millions of nodes without a call.
  *
  * Everything here is small because of P3, 64 bytes of memory for each byte of pickle: `]`, `}` and
@@ -58,7 +58,7 @@ struct float_node {
     double imaginary; /* only COMPLEX has the room */
 };
 
-/* How many bytes a FLOAT takes. */
+/* The size of a FLOAT. */
 #define BTH_FLOAT_NBYTES offsetof(struct float_node, imaginary)
 
 /*
@@ -94,7 +94,7 @@ struct wrap_node {
 
 #define BTH_WRAP_NBYTES offsetof(struct wrap_node, state)
 
-/* Begins what bth_tree_reserve makes. */
+/* The beginning of each array of bth_tree_reserve. */
 struct size {
     uint32_t count;
     uint32_t capacity;
@@ -122,10 +122,10 @@ struct slots {
     uint32_t mask;   /* slots - 1 */
 };
 
-/* What a dict or set points at once it has an item (or a state). */
+/* The contents of a dict or set. Made with the first item or the state. */
 struct table {
     struct size size;
-    struct slots slots; /* of entries; none while they are so few that they are scanned */
+    struct slots slots; /* of entries; few entries are scanned and have no slots */
     berth_value *state; /* attributes of an OrderedDict */
     struct table_entry entries[];
 };
@@ -174,7 +174,7 @@ struct parts_node { /* SPARSE, NESTED */
 
 struct call_node {
     berth_value head;
-    berth_value *made_of[2]; /* what is called, and the TUPLE of arguments */
+    berth_value *made_of[2]; /* the callable, and the TUPLE of arguments */
     berth_value *state;
     berth_value *list_items; /* LIST, NULL until there is an item (P3) */
     berth_value *dict_items; /* DICT, the same */
@@ -320,7 +320,7 @@ static inline void *bth_tree_allocate_inline(berth_tree *tree, size_t nbytes)
  */
 void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
                        size_t item_nbytes, size_t max);
-/* Releases memory of bth_tree_allocate; small pieces stay until the tree is freed. */
+/* Frees memory of bth_tree_allocate; small pieces stay until the tree is freed. */
 void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
 /* Returns true if the value is not NULL and of this tree; else the tree fails. */
 bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);

@@ -168,7 +168,7 @@ static bool storage_add_slot(berth_tree *tree, const berth_storage *storage)
     return true;
 }
 
-/* Whether class and size are those that the storage was first named with (T3). */
+/* Whether class and size are the same as where the storage was first named (T3). */
 static bool storage_agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
                            uint64_t nbytes)
 {

@@ -82,7 +82,7 @@ const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_
 
 /* ---- checks ---- */
 
-/* "[2, 3]" for messages; long ones are cut. */
+/* "[2, 3]" for messages; long shapes are cut. */
 static const char *shape_text(const int64_t *items, int32_t n, char text[128])
 {
     const size_t nbytes = 128;

@@ -55,7 +55,7 @@ static size_t tree_next_chunk_nbytes(const berth_tree *tree)
     return nbytes < MAX_CHUNK_NBYTES ? nbytes : MAX_CHUNK_NBYTES;
 }
 
-/* Adds a chunk, from the spare memory as long as that lasts. */
+/* Adds a chunk, from the spare memory while enough is left. */
 static bool tree_add_chunk(berth_tree *tree)
 {
     size_t nbytes = MAX_CHUNK_NBYTES;

@@ -125,7 +125,7 @@ int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
 /* Item i of any container (of a dict, the value), and key i of a dict; NULL: there is none. */
 berth_value *bth_value_item(const berth_value *value, size_t i);
 berth_value *bth_value_key(const berth_value *value, size_t i);
-/* What the value holds; false or 0 for other kinds. */
+/* The content of the value; false or 0 for other kinds. */
 bool bth_value_bool(const berth_value *value);
 double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
 double bth_value_imaginary(const berth_value *value);

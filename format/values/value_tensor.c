@@ -202,7 +202,7 @@ static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_
            compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
 }
 
-/* Stands for a part that a layout does not have; agrees with no shape. */
+/* In place of a part that a layout does not have; no shape agrees with it. */
 static const berth_tensor no_part;
 
 static size_t sparse_n_parts(berth_layout_kind layout)

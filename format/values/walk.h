@@ -25,7 +25,7 @@ typedef enum bth_walk_edges {
     BTH_WALK_ITEMS,   /* items of containers */
     BTH_WALK_MEMBERS, /* items, then BTH_STEP_LIST_ITEMS to BTH_STEP_STATE; no parts of tensors */
     BTH_WALK_ALL,     /* the same, and the parts of tensors as items */
-    BTH_WALK_MADE_OF  /* what a value was made of, which is older: no cycles */
+    BTH_WALK_MADE_OF  /* the values that a value was made of; these are older: no cycles */
 } bth_walk_edges;
 
 /* Small, because a value may be nested as deep as its pickle has bytes (P3). */
@@ -54,7 +54,7 @@ void bth_walk_free(bth_walk *walk);
 
 /* The value of a step; NULL if there is none. */
 const berth_value *bth_step(const berth_value *parent, uint32_t step);
-/* Part i of a sparse, nested or quantized tensor, or of what is around one. */
+/* Part i of a sparse, nested or quantized tensor, or of a value around one. */
 const berth_value *bth_part(const berth_value *value, uint32_t i);
 
 /* Memory for bth_walk_is_new. */

@@ -82,23 +82,23 @@ typedef struct bth_zip_directory {
 } bth_zip_directory;
 
 /*
- * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes, at
- * least min(file_nbytes, BTH_ZIP_TAIL_NBYTES); else BERTH_E_TRUNCATED, because whether there is
- * just one end record must not depend on how much was read.
+ * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes.
+ * BERTH_E_TRUNCATED if they are fewer than min(file_nbytes, BTH_ZIP_TAIL_NBYTES): the result must
+ * not depend on how much was read.
  */
 int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
                      bth_zip_end *end, berth_error *error);
 
 /*
- * Parses the directory (Z3, Z4, Z8, Z9; of Z7, that the data of entries do not overlap). `bytes`:
- * end->directory_nbytes of them. Memory is in proportion to them.
+ * Parses the directory, which has end->directory_nbytes bytes (Z3, Z4, Z8, Z9, and the part of Z7
+ * that data of entries do not overlap). Memory is in proportion to these bytes.
  */
 int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error);
 void bth_zip_free_directory(bth_zip_directory *directory);
 
-/* Compares a computed CRC with the entry's (Z10): BERTH_E_CHECKSUM. *present is false, and the CRC
- * accepted, if the entry has 0 and is not empty: it was not computed. */
+/* Compares a computed CRC with the entry's (Z10): BERTH_E_CHECKSUM. A CRC of 0 of an entry that is
+ * not empty was never computed: it is accepted, and *present is false. */
 int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                       berth_error *error);
 
@@ -170,12 +170,12 @@ bth_zip_input bth_zip_input_over(bth_zip_part *part);
 int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
                         bth_zip_local *local, berth_error *error);
 
-/* The local header (Z5), and that the data end before next_offset (Z7). Sets entry->data_offset. */
+/* Checks the local header (Z5), and the end of the data (Z7). Sets entry->data_offset. */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                                 berth_error *error);
 
 /*
- * The descriptor (Z6): it fills all bytes between the data and entry->next_offset, so it is never
+ * Checks the descriptor (Z6). It fills all bytes up to entry->next_offset, so it is never
  * searched for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 it reads nothing.
  * If there is no signature it also reads the 4 bytes before the descriptor.
  */
@@ -184,7 +184,7 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
 /* Whether the entry has a descriptor without a signature (Z6). Needs entry->data_offset. */
 bool bth_zip_is_unsigned(const bth_zip_entry *entry);
 
-/* Both. */
+/* Checks local header and descriptor. */
 int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                          berth_error *error);
 

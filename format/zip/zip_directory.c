@@ -9,7 +9,7 @@
 #include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
 
-/* One entry as it stands there. */
+/* One entry as the file has it. */
 typedef struct zip_central {
     bth_zip_entry kept; /* its sizes and offset: of the zip64 field if their own are saturated */
     uint64_t at;        /* byte of the file */
@@ -30,7 +30,7 @@ typedef struct zip_central {
 typedef struct zip_filling {
     bth_zip_directory *directory;
     char *names_at;
-    size_t n_left; /* entries still to come: folders are put behind them, from the end */
+    size_t n_left; /* entries not read yet; folders fill the array from its end */
 } zip_filling;
 
 static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
@@ -128,7 +128,7 @@ static unsigned entry_zip64_needs(const zip_central *entry)
            8u * (entry->kept.header_offset == BTH_ZIP_SATURATED32);
 }
 
-/* Z4: well-formed, at most one zip64 field, of exactly the size that the saturated fields need. */
+/* Z4: at most one zip64 field, of exactly the size that the saturated fields need. */
 static int entry_read_extra(zip_central *entry, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(entry->extra, entry->extra_nbytes);

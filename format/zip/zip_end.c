@@ -115,7 +115,7 @@ static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields,
     return end_check_fields(fields, "the end record", tail->file_at + at, error);
 }
 
-/* Z2: it points to the ZIP64 end record, which was found directly before it. */
+/* Z2: the locator points to the ZIP64 end record directly before it. */
 static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_LOCATOR_NBYTES - 4);
@@ -136,7 +136,7 @@ static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
     return BERTH_OK;
 }
 
-/* Z2: without a locator between them, or with other bytes there. */
+/* Z2: a ZIP64 end record before the end record, but no locator between them. */
 static int end_refuse_end64_alone(const zip_tail *tail, size_t end_at, berth_error *error)
 {
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the files of the zip reader share among themselves. */
+/* Private to the files of the zip reader. */
 #ifndef BTH_FORMAT_ZIP_ZIP_INNER_H
 #define BTH_FORMAT_ZIP_ZIP_INNER_H
 
@@ -37,7 +37,7 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 
 /* ---- zip_names.c ---- */
 
-/* Whether a name, which is not empty, is that of a folder: it ends with '/'. */
+/* Whether a name, which is not empty, ends with '/': it is that of a folder. */
 bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
 
 /* Builds directory->index over the records; two of one name are refused (Z8). */

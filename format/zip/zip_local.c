@@ -30,7 +30,7 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *rec
     return 1;
 }
 
-/* Up to three values of 8 bytes. PyTorch's has only the header offset where only that is large. */
+/* Up to three values of 8 bytes. PyTorch writes only the header offset if only that is large. */
 static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
                             bth_zip_local *local, berth_error *error)
 {
@@ -51,7 +51,7 @@ static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
 }
 
 /*
- * The size in the header: its own field, or that of the zip64 field if the own is saturated or
+ * A size of the header: its own field, or the value of the zip64 field if that is saturated or
  * absent.
  */
 static uint64_t local_size(const bth_zip_local *local, uint32_t field, size_t i)

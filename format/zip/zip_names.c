@@ -10,9 +10,9 @@
 #include "format/hash.h"
 #include "format/zip/zip.h"
 
-/* ---- which names are refused ---- */
+/* ---- refused names ---- */
 
-/* The number of bytes of printable ASCII but backslash, counted eight at a time. */
+/* The length of the run of printable ASCII without backslash, counted eight at a time. */
 static size_t name_plain_run(const uint8_t *name, size_t nbytes)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
@@ -108,7 +108,7 @@ bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes)
     return name[name_nbytes - 1] == '/';
 }
 
-/* ---- how one is found ---- */
+/* ---- finding a name ---- */
 
 /* Open addressing: slot 0 is free, else entry number + 1. */
 typedef struct name_index {

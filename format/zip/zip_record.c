@@ -99,7 +99,7 @@ static int record_check_local(const bth_zip_local *local, bth_zip_entry *entry, 
     return BERTH_OK;
 }
 
-/* Z7: whatever else is believed, no record reaches into the next. */
+/* Z7: no record overlaps the next. */
 static int record_check_reach(const bth_zip_entry *entry, berth_error *error)
 {
     if (entry->data_offset <= entry->next_offset &&
