@@ -126,7 +126,7 @@ static void text_append(char *text, size_t text_nbytes, const char *more, size_t
 }
 
 /* Choice i, without a NUL at its end; "" after the last. */
-static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t *n)
+static const char *row_choice_at(const bth_option_row *row, int64_t i, size_t *n)
 {
     const char *at = row->choices, *word;
 
@@ -138,8 +138,8 @@ static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t
 
 static const char *const units[] = {"", "KiB", "MiB", "GiB"}; /* powers of 1024 */
 
-static void option_print_number(const bth_option_row *row, int64_t value, char *text,
-                                size_t text_nbytes)
+static void row_print_number(const bth_option_row *row, int64_t value, char *text,
+                             size_t text_nbytes)
 {
     int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 3 : 0;
 
@@ -148,16 +148,16 @@ static void option_print_number(const bth_option_row *row, int64_t value, char *
     (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
 }
 
-static void option_print_flags(const bth_option_row *row, int64_t value, char *text,
-                               size_t text_nbytes)
+static void row_print_flags(const bth_option_row *row, int64_t value, char *text,
+                            size_t text_nbytes)
 {
     size_t n;
     /* The first two exclude each other; the others are added. */
-    const char *word = option_choice_at(row, value & 1, &n);
+    const char *word = row_choice_at(row, value & 1, &n);
 
     text[0] = '\0';
     text_append(text, text_nbytes, word, n);
-    for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
+    for (int64_t i = 2; *(word = row_choice_at(row, i, &n)); i++)
         if (value & BIT(i - 1)) {
             text_append(text, text_nbytes, ",", 1);
             text_append(text, text_nbytes, word, n);
@@ -172,15 +172,15 @@ void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OP
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
         text[0] = '\0';
-        const char *word = option_choice_at(row, value, &n);
+        const char *word = row_choice_at(row, value, &n);
         text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
         break;
     case BTH_OPTION_INT:
     case BTH_OPTION_BYTES:
-        option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        row_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     case BTH_OPTION_FLAGS:
-        option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        row_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     }
 }
@@ -193,8 +193,8 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
         (void)snprintf(text, text_nbytes, "%s", row->choices);
         return;
     }
-    option_print_number(row, row->minimum, min, sizeof min);
-    option_print_number(row, row->maximum, max, sizeof max);
+    row_print_number(row, row->minimum, min, sizeof min);
+    row_print_number(row, row->maximum, max, sizeof max);
     (void)snprintf(text, text_nbytes, "%s to %s%s%s", min, max,
                    row->is_power_of_two ? ", a power of two" : "",
                    row->is_measured ? ", 0: measured" : "");
@@ -202,8 +202,8 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
 
 /* ---- text to values ---- */
 
-static int option_fail_bounds(const bth_option_row *row, const char *text, size_t n,
-                              const char *source, berth_error *error)
+static int row_fail_bounds(const bth_option_row *row, const char *text, size_t n,
+                           const char *source, berth_error *error)
 {
     char bounds[128];
 
@@ -212,23 +212,23 @@ static int option_fail_bounds(const bth_option_row *row, const char *text, size_
                            (int)(n < 100 ? n : 100), text, bounds, source);
 }
 
-static int64_t option_count_choices(const bth_option_row *row)
+static int64_t row_count_choices(const bth_option_row *row)
 {
     int64_t count = 0;
 
-    for (size_t n; *option_choice_at(row, count, &n);)
+    for (size_t n; *row_choice_at(row, count, &n);)
         count++;
     return count;
 }
 
-static bool option_is_in_bounds(const bth_option_row *row, int64_t value)
+static bool row_is_in_bounds(const bth_option_row *row, int64_t value)
 {
     switch (row->kind) {
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
-        return value >= 0 && value < option_count_choices(row);
+        return value >= 0 && value < row_count_choices(row);
     case BTH_OPTION_FLAGS:
-        return value >= 0 && value < BIT(option_count_choices(row) - 1);
+        return value >= 0 && value < BIT(row_count_choices(row) - 1);
     default:
         if (row->is_power_of_two && (value & (value - 1)) != 0)
             return false;
@@ -241,9 +241,9 @@ int bth_option_check(const bth_option_row *row, int64_t value, const char *sourc
 {
     char text[24];
 
-    if (!option_is_in_bounds(row, value)) {
+    if (!row_is_in_bounds(row, value)) {
         int n = snprintf(text, sizeof text, "%lld", (long long)value);
-        return option_fail_bounds(row, text, (size_t)n, source, error);
+        return row_fail_bounds(row, text, (size_t)n, source, error);
     }
     return 0;
 }
@@ -254,7 +254,7 @@ static bool word_equals(const char *text, size_t n, const char *word)
 }
 
 /* Accepts Python's spellings, too: scripts set these variables beside PyTorch's. */
-static bool option_parse_bool(const char *text, size_t n, int64_t *value)
+static bool row_parse_bool(const char *text, size_t n, int64_t *value)
 {
     static const char *const words[2][5] = {{"off", "0", "false", "no"},
                                             {"on", "1", "true", "yes"}};
@@ -268,13 +268,12 @@ static bool option_parse_bool(const char *text, size_t n, int64_t *value)
     return false;
 }
 
-static bool option_parse_choice(const bth_option_row *row, const char *text, size_t n,
-                                int64_t *value)
+static bool row_parse_choice(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     size_t word_n;
     const char *word;
 
-    for (int64_t i = 0; *(word = option_choice_at(row, i, &word_n)); i++)
+    for (int64_t i = 0; *(word = row_choice_at(row, i, &word_n)); i++)
         if (word_n == n && memcmp(text, word, n) == 0) {
             *value = i;
             return true;
@@ -283,8 +282,7 @@ static bool option_parse_choice(const bth_option_row *row, const char *text, siz
 }
 
 /* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
-static bool option_parse_flags(const bth_option_row *row, const char *text, size_t n,
-                               int64_t *value)
+static bool row_parse_flags(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     int64_t choice;
     bool is_private = false;
@@ -293,7 +291,7 @@ static bool option_parse_flags(const bth_option_row *row, const char *text, size
     for (size_t at = 0, length; at <= n; at += length + 1) {
         for (length = 0; at + length < n && !strchr(",|+", text[at + length]);)
             length++;
-        if (!option_parse_choice(row, text + at, length, &choice))
+        if (!row_parse_choice(row, text + at, length, &choice))
             return false;
         is_private |= choice == 0;
         if (choice > 0)
@@ -314,8 +312,7 @@ static int suffix_shift(const char *suffix, size_t n)
 }
 
 /* False also if it does not fit. */
-static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
-                                int64_t *value)
+static bool row_parse_number(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     uint64_t number = 0;
     size_t at = 0;
@@ -333,18 +330,17 @@ static bool option_parse_number(const bth_option_row *row, const char *text, siz
     return true;
 }
 
-static bool option_parse_value(const bth_option_row *row, const char *text, size_t n,
-                               int64_t *value)
+static bool row_parse_value(const bth_option_row *row, const char *text, size_t n, int64_t *value)
 {
     switch (row->kind) {
     case BTH_OPTION_BOOL:
-        return option_parse_bool(text, n, value);
+        return row_parse_bool(text, n, value);
     case BTH_OPTION_CHOICE:
-        return option_parse_choice(row, text, n, value);
+        return row_parse_choice(row, text, n, value);
     case BTH_OPTION_FLAGS:
-        return option_parse_flags(row, text, n, value);
+        return row_parse_flags(row, text, n, value);
     default:
-        return option_parse_number(row, text, n, value);
+        return row_parse_number(row, text, n, value);
     }
 }
 
@@ -353,8 +349,8 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 {
     int64_t parsed;
 
-    if (!option_parse_value(row, text, n, &parsed) || !option_is_in_bounds(row, parsed))
-        return option_fail_bounds(row, text, n, source, error);
+    if (!row_parse_value(row, text, n, &parsed) || !row_is_in_bounds(row, parsed))
+        return row_fail_bounds(row, text, n, source, error);
     *value = parsed;
     return 0;
 }

@@ -41,7 +41,6 @@ const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variab
 /* Whether a variable's name ("SAVE_METHD") begins with a section: then it must be an option. */
 bool bth_option_is_in_section(const char *name, size_t n);
 
-/* The field of a row. */
 int64_t *bth_option_field(struct berth_config *config, const bth_option_row *row);
 int64_t bth_option_value(const struct berth_config *config, const bth_option_row *row);
 

@@ -49,7 +49,7 @@ struct totals {
 };
 
 /* Reads a short file. A newline is added before it, so that each line begins with one. */
-static bool memory_read_text(const char *folder, const char *name, char *text, size_t text_nbytes)
+static bool proc_read_text(const char *folder, const char *name, char *text, size_t text_nbytes)
 {
     char path[PATH_NBYTES + 64];
 
@@ -59,7 +59,7 @@ static bool memory_read_text(const char *folder, const char *name, char *text, s
 }
 
 /* The number after a label. False: the label is missing, or its value is "max". */
-static bool memory_find_number(const char *text, const char *label, uint64_t *number)
+static bool proc_find_number(const char *text, const char *label, uint64_t *number)
 {
     const char *at = strstr(text, label);
     char *end;
@@ -71,28 +71,27 @@ static bool memory_find_number(const char *text, const char *label, uint64_t *nu
     return end != at;
 }
 
-static bool memory_read_number(const char *folder, const char *name, uint64_t *number)
+static bool proc_read_number(const char *folder, const char *name, uint64_t *number)
 {
     char text[64];
 
-    return memory_read_text(folder, name, text, sizeof text) &&
-           memory_find_number(text, "\n", number);
+    return proc_read_text(folder, name, text, sizeof text) && proc_find_number(text, "\n", number);
 }
 
-static struct totals memory_read_totals(const char *root)
+static struct totals totals_read(const char *root)
 {
     struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
     char text[TEXT_NBYTES];
     uint64_t number;
 
-    if (!memory_read_text(root, "proc/meminfo", text, sizeof text))
+    if (!proc_read_text(root, "proc/meminfo", text, sizeof text))
         return totals;
-    if (memory_find_number(text, "\nSwapFree:", &number))
+    if (proc_find_number(text, "\nSwapFree:", &number))
         totals.swap = number * 1024;
-    if (memory_find_number(text, "\nMemAvailable:", &number))
+    if (proc_find_number(text, "\nMemAvailable:", &number))
         totals.available = number * 1024 + totals.swap;
     /* In containers, lxcfs shows 0 for unknown. */
-    if (memory_find_number(text, "\nSReclaimable:", &number) && number > 0)
+    if (proc_find_number(text, "\nSReclaimable:", &number) && number > 0)
         totals.slab = number * 1024;
     return totals;
 }
@@ -108,13 +107,13 @@ static uint64_t group_reclaimable(const char *folder, const struct version *vers
     uint64_t inactive = 0, active = 0, slab = 0;
     char text[TEXT_NBYTES];
 
-    if (memory_read_text(folder, "memory.stat", text, sizeof text)) {
-        (void)memory_find_number(text, version->file[0], &inactive);
-        (void)memory_find_number(text, version->file[1], &active);
+    if (proc_read_text(folder, "memory.stat", text, sizeof text)) {
+        (void)proc_find_number(text, version->file[0], &inactive);
+        (void)proc_find_number(text, version->file[1], &active);
         if (version->slab)
-            (void)memory_find_number(text, version->slab, &slab);
+            (void)proc_find_number(text, version->slab, &slab);
     }
-    if (version->kernel && memory_read_number(folder, version->kernel, &slab))
+    if (version->kernel && proc_read_number(folder, version->kernel, &slab))
         slab = bth_min(slab, totals->slab);
     return inactive + active + slab;
 }
@@ -125,8 +124,8 @@ static uint64_t group_left(const char *folder, const char *limit_name, const cha
 {
     uint64_t limit, used;
 
-    if (!memory_read_number(folder, limit_name, &limit) ||
-        !memory_read_number(folder, used_name, &used))
+    if (!proc_read_number(folder, limit_name, &limit) ||
+        !proc_read_number(folder, used_name, &used))
         return UINT64_MAX;
     used = used > reclaimable ? used - reclaimable : 0;
     return limit > used ? limit - used : 0;
@@ -196,11 +195,11 @@ uint64_t bth_free_memory(const char *root)
 {
     static const char *const controllers[] = {"", "memory"};
     char text[TEXT_NBYTES], group[PATH_NBYTES];
-    const struct totals totals = memory_read_totals(root);
+    const struct totals totals = totals_read(root);
     uint64_t min = totals.available;
 
     for (size_t i = 0; i < 2; i++) {
-        if (!memory_read_text(root, "proc/self/cgroup", text, sizeof text) ||
+        if (!proc_read_text(root, "proc/self/cgroup", text, sizeof text) ||
             !group_find(text, controllers[i], group))
             continue;
         min = bth_min(min, group_min_free(root, group, &versions[i], &totals));

@@ -19,7 +19,6 @@ typedef struct bth_reader {
 
 /* A descriptor is duplicated. A failure leaves a closed reader. */
 int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error);
-/* The name of a source in messages. */
 const char *bth_source_name(const berth_source *source);
 void bth_reader_close(bth_reader *reader); /* does nothing to a reader of zeros, or with fd -1 */
 

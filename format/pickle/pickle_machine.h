@@ -173,10 +173,8 @@ int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ..
 #define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */
 int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
-/* Name of the opcode at hand. */
 const char *bth_unpickle_opcode(const bth_unpickler *unpickler);
 
-/* Room for one more slot. */
 int bth_unpickle_grow_stack(bth_unpickler *unpickler);
 /* P2: fewer than n items lie above the last MARK. */
 int bth_unpickle_fail_want(bth_unpickler *unpickler, size_t n);

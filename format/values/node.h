@@ -351,7 +351,6 @@ berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_
 
 /* Hashes a value and its parts once (P4). False: "a tensor cannot be `what`", "a dict key". */
 bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what);
-/* The hash of a prepared key. */
 uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key);
 /* Whether two prepared keys are equal, as Python's == is (or one object). Takes constant time. */
 bool bth_key_equal(const berth_value *a, const berth_value *b);
