@@ -98,7 +98,8 @@ extern "C" {
 /*
  * The version of the library that is linked, for example "0.2.0". The macros above are the version
  * of this header.
- * Lifetime: static.  Threads: any.
+ * Lifetime: static.
+ * Threads: any.
  */
 BERTH_API const char *berth_version(void);
 
@@ -154,15 +155,17 @@ typedef struct berth_error {
 
 /*
  * The general meaning of a status, for example "out of memory".
+ * Lifetime: static.
  * Returns: a text; "unknown status" for a number that is no status.
- * Lifetime: static.  Threads: any.
+ * Threads: any.
  */
 BERTH_API const char *berth_status_text(int status);
 
 /*
  * The name of a status, for example "BERTH_E_MEMORY".
+ * Lifetime: static.
  * Returns: as berth_status_text.
- * Lifetime: static.  Threads: any.
+ * Threads: any.
  */
 BERTH_API const char *berth_status_name(int status);
 
@@ -267,8 +270,9 @@ typedef enum berth_dtype {
 
 /*
  * PyTorch's name of a dtype without "torch.", for example "float32".
+ * Lifetime: static.
  * Returns: the name; "untyped" for BERTH_DTYPE_NONE and for unknown numbers.
- * Lifetime: static.  Threads: any.
+ * Threads: any.
  */
 BERTH_API const char *berth_dtype_name(berth_dtype dtype);
 
@@ -368,7 +372,9 @@ BERTH_API uint64_t berth_tensor_nbytes(const berth_tensor *tensor);
 
 /*
  * Whether the elements lie in row-major order without gaps. A tensor without elements is
- * contiguous. Returns: false for NULL. Threads: any.
+ * contiguous.
+ * Returns: false for NULL.
+ * Threads: any.
  */
 static inline bool berth_tensor_is_contiguous(const berth_tensor *tensor)
 {
@@ -717,8 +723,8 @@ BERTH_API berth_kind berth_value_kind(const berth_value *value);
 
 /*
  * The name of a kind, for example "OrderedDict".
- * Returns: a text; "unknown" for a number that is no kind.
  * Lifetime: static.
+ * Returns: a text; "unknown" for a number that is no kind.
  */
 BERTH_API const char *berth_kind_name(berth_kind kind);
 
@@ -986,8 +992,8 @@ typedef struct berth_option {
 
 /*
  * The name of option i, for a loop over all options.
- * Returns: "save.compute_crc32", ...; NULL: there is no option i.
  * Lifetime: static.
+ * Returns: "save.compute_crc32", ...; NULL: there is no option i.
  * Threads: any.
  */
 BERTH_API const char *berth_config_name(size_t i);
@@ -1449,7 +1455,10 @@ BERTH_API void berth_job_free(berth_job *job);
 
 /* ---- plans ---- */
 
-/* What a save would write, before a byte is written. Immutable. Threads: any. */
+/*
+ * What a save would write, before a byte is written. Immutable.
+ * Threads: any.
+ */
 typedef struct berth_plan berth_plan;
 
 /* What a plan is, in numbers. */
@@ -1813,8 +1822,10 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read(berth_checkpoint *checkpoint,
  * of each dimension d. Rows of the slice are separate requests if they have 512 bytes or more and
  * more than 32 KiB lie between them; else what lies between is read too.
  * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
- * 0. Shapes: starts, lengths: one number for each dimension of the tensor. Errors: as for
- * berth_tensor_read. After an error the content of the buffer is undefined. Threads: any.
+ * 0.
+ * Shapes: starts, lengths: one number for each dimension of the tensor.
+ * Errors: as for berth_tensor_read. After an error the content of the buffer is undefined.
+ * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
                                                        const berth_tensor *tensor,
@@ -1867,7 +1878,8 @@ typedef struct berth_storage_choice {
  * `choose`, if it is not NULL, is called once for each storage to which the rule applies. It gets
  * the method and the device of the rule in *choice, and may change everything in it. It returns 0,
  * or an errno value, which makes berth_choose fail. Texts in *choice must be valid until the next
- * call. Threads: `choose` is called on the thread that calls berth_choose, without a lock.
+ * call.
+ * Threads: `choose` is called on the thread that calls berth_choose, without a lock.
  */
 typedef struct berth_storage_rule {
     const char *pattern;      /* glob: a name of one of the tensors that view the storage */
@@ -1929,10 +1941,11 @@ BERTH_API int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rul
  * Parameters: selection: NULL: everything. params->config: NULL: the configuration with which the
  * checkpoint was opened. params->progress must not ask for data of the same checkpoint.
  * params->stats: requested_nbytes are those of the selected storages; moved_nbytes those that were
- * read now, with gaps of up to 32 KiB between neighbours. Errors: BERTH_E_MEMORY: before anything
- * is read; the message names the first tensor that does not fit, and the missing bytes.
- * BERTH_E_CHECKSUM. BERTH_E_CANCELLED. Otherwise as for berth_tensor_data. Threads: any. A storage
- * that another thread is loading is waited for.
+ * read now, with gaps of up to 32 KiB between neighbours.
+ * Errors: BERTH_E_MEMORY: before anything is read; the message names the first tensor that does not
+ * fit, and the missing bytes. BERTH_E_CHECKSUM. BERTH_E_CANCELLED. Otherwise as for
+ * berth_tensor_data.
+ * Threads: any. A storage that another thread is loading is waited for.
  */
 BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                          const berth_params *params, berth_error *error);
@@ -1954,9 +1967,10 @@ typedef struct berth_destination {
  * buffers of at most io.memory_nbytes. Rules of berth_choose do not apply. The bytes are in
  * this machine's order.
  * Parameters: destinations: n of them. Two may have the same source; their memory must not overlap.
- * params: as for berth_load. Lifetime: the memory is the caller's. It is written until the function
- * returns. Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of
- * another checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
+ * params: as for berth_load.
+ * Lifetime: the memory is the caller's. It is written until the function returns.
+ * Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of another
+ * checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
  * load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress cancelled. After an
  * error the content of the memory is undefined.
  * Threads: any.
@@ -2197,14 +2211,16 @@ BERTH_API int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error);
 
 /*
  * Stops a prefetch: no request begins any more, and calls that wait return BERTH_E_CANCELLED. It
- * does not wait for requests that have begun. Parameters: prefetch: NULL: does nothing. Threads:
- * any.
+ * does not wait for requests that have begun.
+ * Parameters: prefetch: NULL: does nothing.
+ * Threads: any.
  */
 BERTH_API void berth_prefetch_cancel(berth_prefetch *prefetch);
 
 /*
  * Cancels a prefetch, waits for what is being loaded (one request per thread at most), and frees
- * it. An error that no call has returned goes to the log. Parameters: prefetch: NULL: does nothing.
+ * it. An error that no call has returned goes to the log.
+ * Parameters: prefetch: NULL: does nothing.
  * Threads: the last call on a prefetch.
  */
 BERTH_API void berth_prefetch_free(berth_prefetch *prefetch);
@@ -2512,7 +2528,8 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uint
  *
  * Saves of the checkpoint's values and berth_tensor_read see what a program writes there. Such
  * saves copy through ordinary memory; a storage that is made by berth_device_storage_new over the
- * address is saved faster. Parameters: address: receives the address; 0 if the tensor is empty.
+ * address is saved faster.
+ * Parameters: address: receives the address; 0 if the tensor is empty.
  * Lifetime: the memory is there until berth_close, or it is the caller's.
  * Errors: BERTH_E_ARGUMENT: the tensor's device is the host. Otherwise as for berth_load.
  * Threads: any.

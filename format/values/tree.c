@@ -4,6 +4,7 @@
 #include "config/memory.h"
 #include "format/values/node.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -121,6 +122,7 @@ void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head
     struct size size = old ? *old : none;
     size_t max_in_memory = (SIZE_MAX / 2 - head_nbytes) / item_nbytes; /* 32 bits */
     max = max < max_in_memory ? max : max_in_memory;
+    assert(size.count <= max);
     if (n > max - size.count)
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
                                "one list or table has more than %zu items", max);

@@ -71,12 +71,13 @@ static const char *access_no_direct(bth_access *access)
 {
     if (!access->direct_is_tried) {
         BTH_HOLD_CANCEL(true);
-        access->direct_is_tried = true;
         access->direct.fd = -1;
         if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
             access->no_direct = "the file system is in memory";
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
+        /* Last: a fork copies page by page, and its child may see this without the lock (X11). */
+        atomic_store(&access->direct_is_tried, true);
     }
     if (atomic_load(&access->direct_is_refused))
         access->no_direct = "a direct read was refused";

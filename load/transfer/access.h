@@ -19,7 +19,7 @@ typedef struct bth_access {
     uint64_t sized_at;             /* the tick of the last read of the file's size; 0: never */
     bool file_system_is_known;
     bth_file_system file_system;
-    bool direct_is_tried;
+    _Atomic bool direct_is_tried;
     const char *no_direct; /* why direct reads are impossible; NULL: `direct` makes them */
     bth_direct direct;
 } bth_access;

@@ -25,8 +25,10 @@ COMMANDS = [
     ["verify", "SOURCE"],
     ["verify", "--set", "debug=on", "SOURCE"],
 ]
-# A read of the records, of what lies before and behind them, or of the file's kind.
-TOLD = (r"{}: (?:(?:[\w./]+ )?at byte \d+: )?\d+ bytes not read: Input/output error"
+# A read of the records (a storage's names a tensor), of what lies before and behind them, or of the
+# file's kind.
+TOLD = (r"{}: (?:(?:(?:\"[^\"]+\": )?[\w./]+ )?at byte \d+: )?"
+        r"\d+ bytes not read: Input/output error"
         r"(?:; .* is unchanged: try again, or use another copy of the file)?\n")
 
 

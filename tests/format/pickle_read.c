@@ -439,6 +439,6 @@ Test(pickle_read, memory_that_runs_out_is_an_error_and_nothing_leaks)
         cr_expect_eq(test_memory_seen().live_nbytes, 0, "W6: point %lu", (unsigned long)n_points);
         test_memory_unwatch();
     }
-    cr_expect_gt(n_points, 10, "fault points tried: %lu", (unsigned long)n_points);
+    cr_expect_geq(n_points, 10, "fault points tried: %lu", (unsigned long)n_points);
     free(pickle.bytes);
 }

@@ -273,6 +273,7 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
         /* More than half of the table: then all of it, once. */
         cr_assert_eq(berth_tensor_read(checkpoint, tensor, 0, N_ROWS * N_SEEN, got, &error), 0);
         cr_expect_eq(got[N_ROWS * N_SEEN - 1], (N_ROWS - 1) * N_COLUMNS + 11);
+        close_opened();
     }
 }
 

@@ -65,6 +65,7 @@ static void save_many(size_t n, size_t first, size_t step, const char *options)
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     berth_tree_free(tree);
     free(data);
+    free(file);
     file = test_read_file(path, &file_nbytes);
 }
 

@@ -124,31 +124,21 @@ END
     rm -rf "$there"
 }
 
-# The README's program is what it says: it compiles without warnings and runs.
-house_readme() {
-    local there
-    there=$(mktemp -d) || return 1
-    # shellcheck disable=SC2016
-    sed -n '/^```c$/,/^```$/{/^```/d;p}' README.md >"$there/example.c"
-    gcc -std=c11 -Wall -Wextra -Werror -I"$BUILD/release/staged" "$there/example.c" \
-        "$BUILD/release/libberth.a" -ldeflate -lz -pthread -o "$there/example" || return 1
-    (cd "$there" && ./example && "$BUILD/release/berth" verify model.pt) || return 1
-    rm -rf "$there"
-}
-
-# Each program of examples/, in the languages that it promises, against the installed headers. Each
-# run ends with 0 only if it got what it should.
+# The README's program and those of examples/, in the languages that they promise, against the
+# installed headers. Each run ends with 0 only if it got what it should.
 house_examples() {
     local there root=$PWD strict="-g -Wall -Wextra -Wpedantic -Werror" library sanitize standard each
     there=$(mktemp -d) || return 1
     build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
     build asan "$BUILD" lib || return 1
+    # shellcheck disable=SC2016
+    sed -n '/^```c$/,/^```$/{/^```/d;p}' README.md >"$there/readme.c"
     for library in release/libberth.a asan/tests/libinside.a; do
         sanitize=
         [ $library = release/libberth.a ] ||
             sanitize="-fsanitize=address,undefined -fno-sanitize-recover=all"
         for standard in c99 c11 c17; do
-            for each in examples/*.c; do
+            for each in examples/*.c "$there/readme.c"; do
                 # shellcheck disable=SC2086
                 gcc -std=$standard $strict $sanitize "-I$there/opt/berth/include" "$each" \
                     "$BUILD/$library" -ldeflate -lz -ldl -pthread \
@@ -158,7 +148,8 @@ house_examples() {
         # shellcheck disable=SC2086
         g++ -std=c++17 $strict $sanitize "-I$there/opt/berth/include" examples/cpp.cpp \
             "$BUILD/$library" -ldeflate -lz -ldl -pthread -o "$there/cpp" || return 1
-        (cd "$there" && rm -f t.pt && ./infer "$root/examples/mlp.pt" && ./train t.pt 95 &&
+        (cd "$there" && rm -f t.pt && ./readme && "$BUILD/release/berth" verify model.pt &&
+            ./infer "$root/examples/mlp.pt" && ./train t.pt 95 &&
             ./train t.pt 300 && ./edit t.pt e.pt && "$BUILD/release/berth" verify e.pt &&
             ! "$BUILD/release/berth" ls e.pt | grep optimizer && ./stream && ./rows rows.pt &&
             ./config --help && ./config --checkpoint-save.durability=file && ./cpp cpp.pt) || return 1
