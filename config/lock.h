@@ -29,9 +29,10 @@ static inline uint64_t bth_process(void)
 }
 
 /*
- * How many forks have begun, here and in the parents. A note that has the number of its own fork
- * was written during that fork. If it is about data that a device wrote, the child may have older
- * data: the kernel copies pinned pages at once, and other pages when they change.
+ * How many forks have begun, here and in the parents. A child that finds a note with the number of
+ * its own fork knows that it was written during that fork. If it is about data that a device wrote,
+ * the child may have older data: the kernel copies pinned pages at once, and other pages when they
+ * change.
  */
 uint64_t bth_forks(void);
 
