@@ -29,9 +29,9 @@ static inline uint64_t bth_process(void)
 }
 
 /*
- * How many forks have begun, here and in the parents. Data stored with this number were written
- * during the process's own fork. If a device wrote them, the child may have older bytes: the kernel
- * copies pinned pages at once, and other pages when they change.
+ * How many forks have begun, here and in the parents. A note with the number of the process's own
+ * fork was written during that fork. If it is about data that a device wrote, the child may have
+ * older data: the kernel copies pinned pages at once, and other pages when they change.
  */
 uint64_t bth_forks(void);
 

@@ -15,10 +15,10 @@ static inline double bth_seconds(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* The time `seconds` from now, at most 30 years, for a condition of bth_condition_begin. */
+/* The time `seconds` from now, which are 0 to 30 years, for a condition of bth_condition_begin. */
 static inline struct timespec bth_time_after(double seconds)
 {
-    double end = bth_seconds() + (seconds < 1e9 ? seconds : 1e9);
+    double end = bth_seconds() + (seconds < 0 ? 0 : seconds < 1e9 ? seconds : 1e9);
     time_t whole = (time_t)end;
 
     return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((end - (double)whole) * 1e9)};

@@ -51,6 +51,7 @@ void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state)
 {
     storages_forget_threads(checkpoint);
     storages_forget_latest(checkpoint);
+    bth_access_restart(&checkpoint->source.access);
     if (state == BTH_LOCK_TORN)
         checkpoint_drop_unfinished(checkpoint);
     atomic_store(&checkpoint->process, bth_process());

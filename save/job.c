@@ -120,11 +120,9 @@ static bool job_has(const berth_job *job, berth_job_event event)
 /* Under the lock. Returns whether the event is there. seconds < 0: waits without a limit. */
 static bool job_await(berth_job *job, berth_job_event event, double seconds)
 {
-    struct timespec end;
+    struct timespec end = bth_time_after(seconds);
     int result = 0;
 
-    if (seconds >= 0)
-        end = bth_time_after(seconds);
     while (!job_has(job, event) && result == 0)
         result = seconds < 0 ? pthread_cond_wait(&job->changed, &job->lock.mutex)
                              : pthread_cond_timedwait(&job->changed, &job->lock.mutex, &end);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/lock.h"
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/free_memory.h"
@@ -28,6 +29,12 @@ void bth_access_end(bth_access *access)
         bth_direct_close(&access->direct);
     access->direct_is_tried = false;
     bth_map_free(&access->map);
+}
+
+void bth_access_restart(bth_access *access)
+{
+    if (access->direct_n_forks == bth_forks())
+        access->direct_is_tried = false;
 }
 
 void bth_access_forget(bth_access *access)
@@ -76,7 +83,7 @@ static const char *access_no_direct(bth_access *access)
             access->no_direct = "the file system is in memory";
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
-        /* Last: a fork copies page by page, and its child may see this without the lock (X11). */
+        access->direct_n_forks = bth_forks(); /* after the open; see bth_access_restart */
         atomic_store(&access->direct_is_tried, true);
     }
     if (atomic_load(&access->direct_is_refused))

@@ -22,10 +22,16 @@ typedef struct bth_access {
     _Atomic bool direct_is_tried;
     const char *no_direct; /* why direct reads are impossible; NULL: `direct` makes them */
     bth_direct direct;
+    uint64_t direct_n_forks; /* bth_forks() when `direct` had been opened */
 } bth_access;
 
 void bth_access_begin(bth_access *access, bth_reader *reader);
 void bth_access_end(bth_access *access);
+/*
+ * For a child. A fork copies the table of descriptors before memory: of a descriptor that the
+ * parent opened in between, the child has the number only. So it opens its own.
+ */
+void bth_access_restart(bth_access *access);
 /* For a child that was forked while a thread of the parent changed it: resets all of it. */
 void bth_access_forget(bth_access *access);
 

@@ -161,6 +161,7 @@ static bool must_work(enum fault_row row, int system_errno)
     return row == FAULT_close || row == FAULT_munmap || row == FAULT_poll || row == FAULT_statx ||
            row == FAULT_sched_getaffinity || row == FAULT_preadv2 ||
            (row == FAULT_madvise && (system_errno == EAGAIN || system_errno == EINVAL)) ||
+           /* others say of POPULATE that bytes are lost, and nothing of huge pages */
            row == FAULT_posix_fadvise || row == FAULT_fstatfs ||
            ((row == FAULT_pread || row == FAULT_open) && goes_on(system_errno));
 }

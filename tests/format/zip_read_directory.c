@@ -35,6 +35,28 @@ Test(zip_directory, entries_are_read_with_all_their_facts)
     test_zip_free(&zip);
 }
 
+/* 65,537 entries, and a 16 bit count of 1 that some readers take modulo 65,536. */
+Test(zip_directory, a_count_that_is_right_modulo_65536_is_refused)
+{
+    const size_t n = 65537, entry_nbytes = 46 + 7;
+    uint8_t *bytes = calloc(n, entry_nbytes);
+    bth_zip_directory directory;
+    berth_error error;
+    for (size_t i = 0; i < n; i++) {
+        bth_put_u32(bytes + i * entry_nbytes, BTH_ZIP_CENTRAL_SIGNATURE);
+        bth_put_u16(bytes + i * entry_nbytes + CENTRAL_NAME_NBYTES, 7);
+        char name[24];
+        snprintf(name, sizeof name, "m/%05zx", i);
+        memcpy(bytes + i * entry_nbytes + CENTRAL_NAME, name, 7);
+    }
+    const bth_zip_end end = {1000, n * entry_nbytes, 1};
+    bth_error_clear(&error);
+    cr_expect_eq(bth_zip_read_directory(bytes, &end, &directory, &error), BERTH_E_ARCHIVE);
+    cr_expect_str_eq(error.message,
+                     "at byte 1053: 3473408 bytes of the directory follow its 1 entries");
+    free(bytes);
+}
+
 /* Z3: a central entry as of PyTorch past 4 GiB; the header itself is not looked at here. */
 Test(zip_directory, zip64_fields_give_what_32_bits_cannot_hold)
 {

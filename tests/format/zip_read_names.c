@@ -42,6 +42,14 @@ Test(zip_names, a_drive_letter_is_refused)
     expect_read(with_name("m/:"), 2);
 }
 
+/* They only look like "..", byteorder and version. */
+Test(zip_names, near_names_are_read)
+{
+    expect_read(with_name("m/..x"), 2);
+    expect_read(with_name("m/Version"), 2);
+    expect_read(with_name("m/Byteorders"), 2);
+}
+
 Test(zip_names, names_in_utf8_are_read_when_they_are_marked_so)
 {
     expect_read(with_utf8_name("m/\xc3\xa9"), 2);

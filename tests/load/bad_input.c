@@ -161,6 +161,7 @@ static int open_shelf(struct shelf *shelf, uint64_t nbytes)
     const berth_source source = {
         .nbytes = nbytes, .name = "shelf", .read = read_shelf, .context = shelf};
 
+    checkpoint = (berth_checkpoint *)&error;
     return berth_open_source(&source, NULL, &checkpoint, &error);
 }
 

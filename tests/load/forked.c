@@ -160,3 +160,17 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
     test_in_child(finds_the_latest_anew);
     close_opened();
 }
+
+/* The kernel copies the table of descriptors before memory: the child has only the number. */
+Test(forked, a_descriptor_that_was_opened_meanwhile_is_not_used)
+{
+    open_as("load.method=direct load.check=none");
+    bth_access *access = &checkpoint->source.access, were = *access;
+    access->direct_is_tried = true;
+    access->no_direct = NULL;
+    access->direct = (bth_direct){.fd = 999, .block_nbytes = 4096, .memory_alignment = 4096};
+    access->direct_n_forks = bth_forks() + 1;
+    test_in_child(read_all);
+    *access = were;
+    cr_assert_eq(read_all(), 0);
+}

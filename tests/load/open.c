@@ -425,6 +425,7 @@ Test(open, a_source_that_fails_is_told)
     int result = 5;
     berth_source source = {.nbytes = 4096, .read = failing_read, .context = &result};
 
+    checkpoint = (berth_checkpoint *)&error;
     cr_expect_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_CALLBACK);
     cr_expect_null(checkpoint);
     cr_expect_str_eq(error.message,

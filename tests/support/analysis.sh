@@ -47,7 +47,7 @@ load/open/contents_read.c legacy_read 1 malloc-leak: the same
 load/choose.c choosing_need_targets 1 malloc-leak: kept in the checkpoint, which berth_close frees
 load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
 tools/leaves.c keep_first_path 1 malloc-leak: kept in met->path until the aliases are freed
-tools/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which free_findings frees with its names
+tools/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names
 tools/safetensors_read.c safetensors_parse_header 1 null-dereference: a file of 10 bytes has bytes
 END
 }

@@ -190,6 +190,7 @@ void read_file(const char *name)
 int open_bytes(const void *bytes, size_t nbytes, const char *options)
 {
     close_opened();
+    checkpoint = (berth_checkpoint *)&error; /* a failed open sets it to NULL */
     return berth_open_source(FROM_MEMORY(bytes, nbytes), only(options, NULL), &checkpoint, &error);
 }
 
