@@ -266,7 +266,7 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                        "there is no such record");
     else if (offset > entry->nbytes || nbytes > entry->nbytes - offset)
         (void)bth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
-                       "%zu bytes at %llu are requested, it has %llu", nbytes,
+                       "%zu bytes from byte %llu on were requested, but it has %llu", nbytes,
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
     else if (entry->method != 0)
         (void)entry_read_deflated(archive, entry, buffer, nbytes, offset, error);

@@ -137,6 +137,13 @@ int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, bert
  */
 int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
                          berth_error *error);
+/*
+ * Adds the storage's record and the tensor's name to an error that names no record yet. Nothing if
+ * there is no error, or if the tensor is NULL or of another checkpoint. Returns the code. Not under
+ * the lock.
+ */
+int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                        berth_error *error);
 /* Public functions end with it: adds the file's name to an error, if one is set. Returns the code.
  * The checkpoint may be NULL. */
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);

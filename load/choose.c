@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_choose: rules of the caller choose the I/O method and device of each storage. */
+#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -198,8 +199,11 @@ static int choosing_check_rules(const struct choosing *choosing, berth_error *er
 {
     for (size_t r = 0; r < choosing->n_rules; r++)
         if (BTH_CHECK_RESERVED(berth_storage_rule, &choosing->rules[r], error) < 0 ||
-            choice_check_method(choosing->rules[r].method, error) < 0)
-            return error->code;
+            choice_check_method(choosing->rules[r].method, error) < 0) {
+            char which[32];
+            (void)snprintf(which, sizeof which, "rule %zu", r);
+            return bth_error_prefix(error, which);
+        }
     return 0;
 }
 

@@ -39,22 +39,37 @@ static bool tensor_views(const berth_tensor *tensor, const berth_storage *storag
            (bth_tensor_begins_at_byte(tensor, &begin) && begin == offset);
 }
 
-bool bth_storage_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                      uint64_t offset, char *name, size_t name_nbytes)
+/* The name of `tensor`; if it is NULL or has none, of the first that views the storage there. */
+static bool tensor_find_name(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                             const berth_storage *storage, uint64_t offset, char *name,
+                             size_t name_nbytes)
 {
     berth_error ignored = {0};
     const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
-    size_t i = 0, n = names ? bth_names_count(names) : 0;
+    size_t n = names ? bth_names_count(names) : 0, found = n;
     char *text, *path;
 
-    while (i < n && !tensor_views(berth_as_tensor(bth_names_value(names, i)), storage, offset))
-        i++;
-    if (i == n || bth_names_text(names, i, &text, &path, &ignored) < 0)
+    for (size_t i = n; i-- > 0;) {
+        const berth_tensor *named = berth_as_tensor(bth_names_value(names, i));
+        if (named && named == tensor) {
+            found = i;
+            break;
+        }
+        if (tensor_views(named, storage, offset))
+            found = i;
+    }
+    if (found == n || bth_names_text(names, found, &text, &path, &ignored) < 0)
         return false;
     (void)snprintf(name, name_nbytes, "%s", text);
     bth_release(text);
     bth_release(path);
     return name[0] != '\0'; /* "": the root is a tensor */
+}
+
+bool bth_storage_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                      uint64_t offset, char *name, size_t name_nbytes)
+{
+    return tensor_find_name(checkpoint, NULL, storage, offset, name, name_nbytes);
 }
 
 /* ---- tensors and storages ---- */
@@ -92,19 +107,42 @@ bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset)
     return (uint64_t)tensor->storage_offset % elements == 0;
 }
 
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error)
+/* The storage may be NULL (a meta tensor); the tensor, too. */
+static int error_add_names(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                           const berth_tensor *tensor, uint64_t offset, berth_error *error)
 {
     char record[sizeof error->record], name[100], quoted[sizeof name + 2];
 
-    assert(error->code < 0);
-    (void)snprintf(record, sizeof record, checkpoint->contents.is_legacy ? "storage %s" : "data/%s",
-                   storage->key);
-    (void)bth_error_add_record(error, record);
-    if (!bth_storage_name(checkpoint, storage, BERTH_NO_OFFSET, name, sizeof name))
+    if (storage) {
+        const char *format = checkpoint->contents.is_legacy ? "storage %s" : "data/%s";
+        (void)snprintf(record, sizeof record, format, bth_storage_root(storage)->key);
+        (void)bth_error_add_record(error, record);
+    }
+    if (!tensor_find_name(checkpoint, tensor, storage, offset, name, sizeof name))
         return error->code;
     (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);
     return bth_error_prefix(error, quoted);
+}
+
+int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                         berth_error *error)
+{
+    assert(error->code < 0);
+    return error_add_names(checkpoint, storage, NULL, BERTH_NO_OFFSET, error);
+}
+
+int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                        berth_error *error)
+{
+    uint64_t offset = BERTH_NO_OFFSET;
+
+    if (error->code == BERTH_OK || error->record[0] || !checkpoint || !tensor)
+        return error->code;
+    if (tensor->storage && tensor->storage->tree != checkpoint->contents.tree)
+        return error->code; /* of another checkpoint */
+    if (tensor->storage && !bth_tensor_begins_at_byte(tensor, &offset))
+        offset = BERTH_NO_OFFSET;
+    return error_add_names(checkpoint, tensor->storage, tensor, offset, error);
 }
 
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error)

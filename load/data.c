@@ -21,23 +21,21 @@ static int tensor_check_alignment(const berth_tensor *tensor, const uint8_t *fir
         return 0;
     return bth_fail_status(
         error, BERTH_E_UNSUPPORTED,
-        "the tensor's elements are not aligned to %zu bytes: berth_tensor_read copies "
-        "them",
-        unit);
+        "the elements are not aligned to %zu bytes: copy them with berth_tensor_read", unit);
 }
 
-/* `what`: the operation that is impossible for elements smaller than a byte. */
-static int tensor_fail_subbyte(const berth_tensor *tensor, const char *what, berth_error *error)
+/* `why`: what is impossible for elements smaller than a byte. */
+static int tensor_fail_subbyte(const berth_tensor *tensor, const char *why, berth_error *error)
 {
-    return bth_fail_status(error, BERTH_E_UNSUPPORTED, "%s of %s elements", what,
-                           berth_dtype_name(tensor->dtype));
+    return bth_fail_status(error, BERTH_E_UNSUPPORTED, "elements of %s are smaller than a byte: %s",
+                           berth_dtype_name(tensor->dtype), why);
 }
 
 static int tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
 {
     if (bth_tensor_begins_at_byte(tensor, offset))
         return 0;
-    return tensor_fail_subbyte(tensor, "no address has an element within a byte", error);
+    return tensor_fail_subbyte(tensor, "this tensor begins within a byte", error);
 }
 
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
@@ -53,7 +51,11 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
             bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)tensor_check_alignment(tensor, memory + offset, error);
     }
-    return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory + offset;
+    if (error->code == BERTH_OK)
+        return memory + offset;
+    (void)bth_error_in_tensor(checkpoint, tensor, error);
+    (void)bth_error_in_checkpoint(checkpoint, error);
+    return NULL;
 }
 
 const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,
@@ -97,8 +99,7 @@ static int storage_find_device_address(berth_checkpoint *checkpoint, const berth
         return error->code;
     target = bth_storage_get_target(checkpoint, root);
     if (!target.is_there)
-        return bth_fail_argument(
-            error, "it is in the host's memory: berth_tensor_data returns its address");
+        return bth_fail_argument(error, "it is in the memory of the host: call berth_tensor_data");
     if (target.range.address == 0)
         return 0;
     /* X18: if the context died, the address may be invalid, or belong to other memory now. */
@@ -124,6 +125,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
             storage_find_device_address(checkpoint, tensor->storage, address, error) == 0 &&
             *address != 0)
             *address += (uintptr_t)offset;
+        (void)bth_error_in_tensor(checkpoint, tensor, error);
     }
     return bth_error_in_checkpoint(checkpoint, error);
 }
@@ -260,13 +262,16 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
-        if (first < 0 || n < 0 || first > numel || n > numel - first || (!buffer && n > 0))
-            (void)bth_fail_argument(error,
-                                    "%lld elements from %lld on are requested, the tensor has %lld",
-                                    (long long)n, (long long)first, (long long)numel);
+        if (first < 0 || n < 0 || first > numel || n > numel - first)
+            (void)bth_fail_argument(
+                error, "%lld elements from element %lld on were requested, but the tensor has %lld",
+                (long long)n, (long long)first, (long long)numel);
+        else if (!buffer && n > 0)
+            (void)bth_fail_argument(error, "the buffer is NULL");
         else
             (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
     }
+    (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
@@ -401,8 +406,9 @@ static int tensor_slice(const berth_tensor *tensor, const int64_t *starts, const
         if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
             lengths[d] > tensor->shape[d] - starts[d])
             return bth_fail_argument(
-                error, "dimension %d: %lld elements from %lld on, the tensor has %lld", (int)d,
-                (long long)lengths[d], (long long)starts[d], (long long)tensor->shape[d]);
+                error,
+                "dimension %d: %lld elements from index %lld on were requested, but it has %lld",
+                (int)d, (long long)lengths[d], (long long)starts[d], (long long)tensor->shape[d]);
         is_empty = is_empty || lengths[d] == 0;
     }
     for (int32_t d = 0; d < tensor->rank && !is_empty; d++) /* T2: an empty one may lie outside */
@@ -420,5 +426,6 @@ int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *te
     if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
         tensor_slice(tensor, starts, lengths, &slice, error) == 0)
         (void)slice_read(checkpoint, &slice, buffer, error);
+    (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

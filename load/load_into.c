@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_load_into: many storages or tensors to the caller's memory. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "config/error.h"
@@ -44,16 +45,15 @@ static const berth_storage *destination_storage(const berth_destination *destina
     return destination->tensor ? destination->tensor->storage : destination->storage;
 }
 
-static int destination_check(const struct load_into *into, size_t i, berth_error *error)
+static int destination_check(const struct load_into *into, const berth_destination *destination,
+                             berth_error *error)
 {
-    const berth_destination *destination = &into->destinations[i];
-
     if (BTH_CHECK_RESERVED(berth_destination, destination, error) < 0)
         return error->code;
     if (!destination->storage == !destination->tensor)
-        return bth_fail_argument(error, "destination %zu has %s", i,
-                                 destination->storage ? "a storage and a tensor"
-                                                      : "neither storage nor tensor");
+        return bth_fail_argument(error, destination->storage
+                                            ? "a storage and a tensor are given"
+                                            : "neither storage nor tensor is given");
     int result = destination->storage
                      ? bth_checkpoint_check_storage(into->checkpoint, destination->storage, error)
                      : bth_checkpoint_check_tensor(into->checkpoint, destination->tensor, error);
@@ -61,10 +61,20 @@ static int destination_check(const struct load_into *into, size_t i, berth_error
         return result;
     uint64_t nbytes = destination_needed_nbytes(destination);
     if (destination->nbytes < nbytes || (!destination->address && nbytes > 0))
-        return bth_fail_argument(error, "destination %zu has memory of %llu bytes, %llu are needed",
-                                 i, destination->address ? (ull)destination->nbytes : 0,
-                                 (ull)nbytes);
+        return bth_fail_argument(error, "its memory has %llu bytes, %llu are needed",
+                                 destination->address ? (ull)destination->nbytes : 0, (ull)nbytes);
     return 0;
+}
+
+static int destination_check_named(const struct load_into *into, size_t i, berth_error *error)
+{
+    char which[32];
+
+    if (destination_check(into, &into->destinations[i], error) == 0)
+        return 0;
+    (void)snprintf(which, sizeof which, "destination %zu", i);
+    (void)bth_error_in_tensor(into->checkpoint, into->destinations[i].tensor, error);
+    return bth_error_prefix(error, which);
 }
 
 /* *offset: its first byte in the storage. False: it is not one range of the storage. */
@@ -227,7 +237,7 @@ static int load_into(struct load_into *into, berth_error *error)
     bth_transfer transfer = {0};
 
     for (size_t i = 0; i < into->n; i++)
-        if (destination_check(into, i, error) < 0)
+        if (destination_check_named(into, i, error) < 0)
             return error->code;
     into->ranges = bth_allocate(nbytes);
     if (!into->ranges)

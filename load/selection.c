@@ -2,6 +2,7 @@
 #include "load/checkpoint.h"
 
 #include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "config/error.h"
@@ -78,10 +79,17 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",
                                  selection->n_tensors);
-    for (size_t i = 0; i < selection->n_tensors; i++)
-        if (bth_checkpoint_check_tensor(checkpoint, selection->tensors[i], error) < 0 ||
-            visit(context, selection->tensors[i], error) < 0)
+    for (size_t i = 0; i < selection->n_tensors; i++) {
+        const berth_tensor *tensor = selection->tensors[i];
+        if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0) {
+            char which[48];
+            (void)snprintf(which, sizeof which, "selected tensor %zu", i);
+            (void)bth_error_in_tensor(checkpoint, tensor, error);
+            return bth_error_prefix(error, which);
+        }
+        if (visit(context, tensor, error) < 0)
             return error->code;
+    }
     return 0;
 }
 

@@ -197,10 +197,13 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
     const berth_storage *root = bth_storage_root(storage);
 
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
-        return bth_fail_argument(error, "%llu bytes at %llu are requested, the storage has %llu",
-                                 (ull)nbytes, (ull)offset, (ull)storage->nbytes);
+        (void)bth_fail_argument(
+            error, "%llu bytes from byte %llu on were requested, but the storage has %llu",
+            (ull)nbytes, (ull)offset, (ull)storage->nbytes);
     offset += storage->root ? storage->root_offset : 0;
-    if (nbytes == 0 || storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0)
+    if (error->code == BERTH_OK &&
+        (nbytes == 0 ||
+         storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0))
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
 }

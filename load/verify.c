@@ -102,7 +102,8 @@ static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
-        (void)bth_container_check_entry(v->container, &v->cache, i, error);
+        if (bth_container_check_entry(v->container, &v->cache, i, error) < 0)
+            (void)bth_error_add_record(error, entry->record); /* if it is no verdict */
         if (error->code < 0 && !verify_goes_on(v, error))
             return error->code;
         if (error->code < 0 && !bth_verify_is_verdict(error))

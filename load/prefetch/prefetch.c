@@ -115,10 +115,11 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
             n = numel - first;
         if (first < 0 || n < 0 || first > numel || n > numel - first)
             (void)bth_fail_argument(error,
-                                    "%lld elements from %lld on do not fit: the tensor has %lld",
+                                    "%lld elements from element %lld on were requested, but the "
+                                    "tensor has %lld",
                                     (long long)n, (long long)first, (long long)numel);
     }
-    if (error->code < 0)
+    if (bth_error_in_tensor(prefetch->checkpoint, tensor, error) < 0)
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
     if (!bth_prefetch_extent(tensor, first, n, &offset, &end))
         return 0;

@@ -61,11 +61,8 @@ static void rows_lay_out_scratch(const berth_rows *rows, bth_row_layout *layout)
 static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
                            uint64_t needed_nbytes, berth_error *error)
 {
-    char name[128];
-
-    bth_row_table_name(table, name, sizeof name);
     return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                    "%s has rows of %llu bytes: %s=%llu is too small, %llu bytes are missing", name,
+                    "it has rows of %llu bytes: %s=%llu is too small, %llu bytes are missing",
                     (ull)table->row_nbytes, limit, (ull)nbytes, (ull)(needed_nbytes - nbytes));
 }
 
@@ -128,7 +125,7 @@ static int row_table_check(const berth_checkpoint *checkpoint, const berth_tenso
                         "rows of %s elements are not supported", berth_dtype_name(tensor->dtype));
     if (!berth_tensor_is_contiguous(tensor))
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the tensor is not contiguous: its rows do not follow each other");
+                        "it is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
         return bth_fail_argument(error, "the rows have no elements");
     return 0;
@@ -202,7 +199,8 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
         (void)rows_add_table(rows, &made, table, error);
         bth_lock_release(&rows->lock);
     }
-    return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
+    (void)bth_error_in_tensor(checkpoint, tensor, error);
+    return bth_error_in_checkpoint(checkpoint, error);
 }
 
 /* ---- begin and end ---- */

@@ -86,7 +86,8 @@ Test(archive, reads_any_range_of_a_record)
         cr_expect_arr_eq(buffer, (const uint8_t *)sample_bias + offset, n);
     }
     cr_expect_eq(berth_archive_read(archive, &record, buffer, 2, 23, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(text_of(), "data/1 at byte 1088: 2 bytes at 23 are requested, it has 24");
+    cr_expect_str_eq(text_of(),
+                     "data/1 at byte 1088: 2 bytes from byte 23 on were requested, but it has 24");
     record.nbytes = 100; /* what the caller's struct says is not relied on */
     cr_expect_eq(berth_archive_read(archive, &record, buffer, 24, 1, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_read(NULL, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);

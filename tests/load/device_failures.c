@@ -170,7 +170,7 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
         (void)fetched(NULL);
     }
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(2), &address, &error)),
-                     "it is in the host's memory: berth_tensor_data returns its address");
+                     "\"part2\": data/2: it is in the memory of the host: call berth_tensor_data");
     cr_expect_eq(address, 0);
     cr_expect_str_eq(told(berth_tensor_device_address(checkpoint, tensor_at(1), NULL, &error)),
                      "the pointer for the address is NULL");

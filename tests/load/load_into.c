@@ -166,7 +166,8 @@ Test(load_into, refuses_wrong_destinations)
                    "another checkpoint");
     expect_refused((berth_destination){.tensor = tensor, .address = few, .nbytes = 1199},
                    "1200 are needed");
-    expect_refused((berth_destination){.tensor = tensor, .nbytes = 1200}, "memory of 0");
+    expect_refused((berth_destination){.tensor = tensor, .nbytes = 1200},
+                   "destination 0: \"t1\": data/1: its memory has 0 bytes");
     cr_expect_eq(berth_load_into(NULL, &good, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_load_into(checkpoint, NULL, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_load_into(checkpoint, &good, SIZE_MAX, NULL, &error), BERTH_E_ARGUMENT);

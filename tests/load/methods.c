@@ -194,7 +194,7 @@ Test(chosen, by_rules_that_are_none)
 
     open_as("");
     cr_expect_eq(berth_choose(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
-    (void)snprintf(expected, sizeof expected, "%s: invalid method 4", path);
+    (void)snprintf(expected, sizeof expected, "%s: rule 1: invalid method 4", path);
     cr_expect_str_eq(error.message, expected);
     cr_expect_str_eq(way_of("bias"), "map: the source is a file", "none of them was taken");
     cr_expect_eq(berth_choose(NULL, rules, 1, &error), BERTH_E_ARGUMENT);

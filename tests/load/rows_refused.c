@@ -208,11 +208,14 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
         const char *message;
     } cases[] = {
         {{.cache_nbytes = 83, .scratch_nbytes = 1000},
-         "counted: table has rows of 64 bytes: cache_nbytes=83 is too small, 1 bytes are missing"},
+         "counted: \"table\": data/0: it has rows of 64 bytes: cache_nbytes=83 is too small, 1 "
+         "bytes are missing"},
         {{.cache_nbytes = 335, .scratch_nbytes = 1000, .ways = 4},
-         "counted: table has rows of 64 bytes: cache_nbytes=335 is too small, 1 bytes are missing"},
+         "counted: \"table\": data/0: it has rows of 64 bytes: cache_nbytes=335 is too small, 1 "
+         "bytes are missing"},
         {{.cache_nbytes = 336, .scratch_nbytes = 67, .ways = 4},
-         "counted: table has rows of 64 bytes: scratch_nbytes=67 is too small, 1 bytes are "
+         "counted: \"table\": data/0: it has rows of 64 bytes: scratch_nbytes=67 is too small, 1 "
+         "bytes are "
          "missing"},
         {{.cache_nbytes = 336, .scratch_nbytes = 68, .ways = 4}, NULL},
     };
@@ -243,8 +246,9 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error),
                  BERTH_E_BUSY);
-    cr_expect_str_eq(error.message, "counted: the table's rows are longer than the cache's "
-                                    "lines, and 1 live tickets hold rows");
+    cr_expect_str_eq(error.message,
+                     "counted: \"table\": data/0: the table's rows are longer than the cache's "
+                     "lines, and 1 live tickets hold rows");
     expect_rows(scene, ticket, ids, 2);
     release_rows(scene, ticket);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error), 0);
@@ -268,12 +272,15 @@ Test(rows_refused, of_what_has_none_are_refused)
         int code;
         const char *message;
     } expected[] = {
-        {BERTH_E_ARGUMENT, "counted: a table of rows has 2 dimensions, this tensor has 1"},
-        {BERTH_E_UNSUPPORTED, "counted: the tensor is not contiguous: its rows do not follow "
-                              "each other"},
-        {BERTH_E_ARGUMENT, "counted: the rows have no elements"},
-        {BERTH_E_UNSUPPORTED, "counted: rows of quint4x2 elements are not supported"},
-        {BERTH_E_ARGUMENT, "counted: a meta tensor has no data"},
+        {BERTH_E_ARGUMENT,
+         "counted: \"table\": data/0: a table of rows has 2 dimensions, this tensor has 1"},
+        {BERTH_E_UNSUPPORTED,
+         "counted: \"table\": data/0: it is not contiguous: its rows do not follow "
+         "each other"},
+        {BERTH_E_ARGUMENT, "counted: \"table\": data/0: the rows have no elements"},
+        {BERTH_E_UNSUPPORTED,
+         "counted: \"table\": data/0: rows of quint4x2 elements are not supported"},
+        {BERTH_E_ARGUMENT, "counted: \"table\": data/0: a meta tensor has no data"},
         {BERTH_E_ARGUMENT, "counted: the storage is of another checkpoint or tree"},
     };
 

@@ -86,5 +86,5 @@ Test(selection, of_tensors_that_are_not_the_checkpoint_s_is_refused)
     cr_expect_str_eq(keys_of(&selection), "BERTH_E_ARGUMENT");
     tensors[0] = NULL;
     cr_expect_str_eq(keys_of(&selection), "BERTH_E_ARGUMENT");
-    cr_expect_str_eq(error.message, "the tensor is NULL");
+    cr_expect_str_eq(error.message, "selected tensor 0: the tensor is NULL");
 }

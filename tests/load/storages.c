@@ -179,8 +179,8 @@ Test(storages, questions_that_do_not_fit_are_refused)
     const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
     cr_expect_eq(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message,
-                     "tests/data/torch/small.pt: 2 elements from 3 on are requested, "
-                     "the tensor has 4");
+                     "tests/data/torch/small.pt: \"row\": data/0: 2 elements from element 3 on "
+                     "were requested, but the tensor has 4");
     cr_expect_eq(berth_tensor_read(checkpoint, row, -1, 1, got, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_read(checkpoint, row, INT64_MAX, INT64_MAX, got, &error),
                  BERTH_E_ARGUMENT);
@@ -307,8 +307,9 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
     atomic_fetch_add(&((bth_stored *)moved->context)->memory, 1);
     cr_expect_null(berth_tensor_data(checkpoint, words, &error));
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
-    cr_expect_str_eq(error.message, "memory: the tensor's elements are not aligned to 4 bytes: "
-                                    "berth_tensor_read copies them");
+    cr_expect_str_eq(error.message,
+                     "memory: \"words\": data/0: the elements are not aligned to 4 bytes: "
+                     "copy them with berth_tensor_read");
     cr_expect_eq(berth_tensor_read(checkpoint, words, 0, 2, got, &error), 0);
     cr_expect_arr_eq(got, nine + 1, 8);
 }
