@@ -800,7 +800,7 @@ BERTH_API size_t berth_value_count(const berth_value *value);
  * Item i of everything that has a count, except dicts. Items of a SET are in the order of the file.
  * Returns: the item; NULL: there is no item i.
  */
-BERTH_API berth_value *berth_list_at(const berth_value *list, size_t i);
+BERTH_API berth_value *berth_value_at(const berth_value *list, size_t i);
 
 /*
  * Key and item i of a dict, in the order of insertion.
@@ -1025,7 +1025,7 @@ BERTH_API void berth_config_free(berth_config *config);
  */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
 
-/* What berth_config_print writes: "name=value" on each line, which berth_config_load reads; or C.
+/* What berth_config_print writes: "name=value" on each line, which berth_config_parse reads; or C.
  */
 typedef enum berth_config_form {
     BERTH_CONFIG_PORTABLE = 0, /* every option */
@@ -1048,7 +1048,7 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
  * Parameters: text: lines "name=value", as berth_config_print writes them. `#` starts a comment.
  * Errors: BERTH_E_OPTION: the message names the option.
  */
-BERTH_API int berth_config_load(const char *text, berth_error *error);
+BERTH_API int berth_config_parse(const char *text, berth_error *error);
 
 /*
  * A hash of all values. Equal configurations have equal hashes on every machine, as long as the
@@ -1192,7 +1192,7 @@ typedef struct berth_params {
  * Temporary: until the end, the bytes are in a file beside the path, ".berth-<16 hex
  * digits>-<0 to 15>.tmp". A failure leaves none. If a save was killed, the next save of the same
  * path removes its temporary, if that save certainly is dead: same host, same container, no such
- * process. berth_clean removes others.
+ * process. berth_clean_temporaries removes others.
  * Returns: 0: the file is as durable as save.durability says.
  * Errors: BERTH_E_NOT_DURABLE: the new file is in place, but may be lost in a power cut. After any
  * other error the path keeps its old file.
@@ -1569,10 +1569,11 @@ typedef struct berth_temporary {
     const berth_error *error; /* why it could not be removed; NULL: removed, or not tried */
 } berth_temporary;
 
-/* Receives each temporary file, on the thread that called berth_clean. */
+/* Receives each temporary file, on the thread that called berth_clean_temporaries. */
 typedef void (*berth_temporary_function)(void *context, const berth_temporary *temporary);
 
-/* For berth_clean: remove files that are dead, and unknown ones older than min_age_seconds. */
+/* For berth_clean_temporaries: remove files that are dead, and unknown ones older than
+ * min_age_seconds. */
 #define BERTH_CLEAN_REMOVE 1u
 
 /*
@@ -1584,8 +1585,9 @@ typedef void (*berth_temporary_function)(void *context, const berth_temporary *t
  * Errors: BERTH_E_SYSTEM, BERTH_E_NOT_FOUND: the folder cannot be listed.
  * Threads: any. `report` is called on the calling thread.
  */
-BERTH_API int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
-                          berth_temporary_function report, void *context, berth_error *error);
+BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_seconds,
+                                      berth_temporary_function report, void *context,
+                                      berth_error *error);
 
 /* ===================================================================== */
 /*  Loading                                                              */
@@ -1791,7 +1793,7 @@ BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_name
  * cast const away and write, which changes no file. With load.mmap_flags=shared they are read-only.
  * Lifetime: the checkpoint's.
  * Returns: the address; NULL on failure.
- * Errors: BERTH_E_ARGUMENT: a meta tensor, or it is on a device (berth_choose).
+ * Errors: BERTH_E_ARGUMENT: a meta tensor, or it is on a device (berth_set_storage_rules).
  * BERTH_E_TRUNCATED, BERTH_E_CHECKSUM, BERTH_E_MEMORY, BERTH_E_SYSTEM: it cannot be loaded.
  * Threads: any.
  */
@@ -1877,9 +1879,9 @@ typedef struct berth_storage_choice {
  *
  * `choose`, if it is not NULL, is called once for each storage to which the rule applies. It gets
  * the method and the device of the rule in *choice, and may change everything in it. It returns 0,
- * or an errno value, which makes berth_choose fail. Texts in *choice must be valid until the next
- * call.
- * Threads: `choose` is called on the thread that calls berth_choose, without a lock.
+ * or an errno value, which makes berth_set_storage_rules fail. Texts in *choice must be valid until
+ * the next call. Threads: `choose` is called on the thread that calls berth_set_storage_rules,
+ * without a lock.
  */
 typedef struct berth_storage_rule {
     const char *pattern;      /* glob: a name of one of the tensors that view the storage */
@@ -1903,7 +1905,7 @@ typedef struct berth_storage_rule {
  * elsewhere, and put what was on any GPU on this one:
  *
  *     const berth_storage_rule rule = {.location = "cuda*", .device = "cuda:0"};
- *     berth_choose(model, &rule, 1, &error);
+ *     berth_set_storage_rules(model, &rule, 1, &error);
  *     berth_load(model, NULL, NULL, &error);
  *     berth_tensor_device_address(model, weight, &address, &error);
  *
@@ -1920,21 +1922,21 @@ typedef struct berth_storage_rule {
  * failed. After an error nothing has changed.
  * Threads: any.
  */
-BERTH_API int berth_choose(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
-                           size_t n_rules, berth_error *error);
+BERTH_API int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
+                                      size_t n_rules, berth_error *error);
 
 /*
  * Loads all storages of the selected tensors, so that berth_tensor_data and berth_storage_data need
  * not wait. io.threads workers read neighbours in the file together, in requests of
  * io.chunk_nbytes, into aligned memory in large pages. Mapped storages are made present. With
- * load.check=data the CRCs are compared on the way. Storages that berth_choose sends to a
- * device are loaded there, and get no address on the host.
+ * load.check=data the CRCs are compared on the way. Storages that berth_set_storage_rules sends to
+ * a device are loaded there, and get no address on the host.
  *
- * load.method or berth_choose say how each storage becomes memory. With `auto`, a file that
- * is in the page cache (a sample decides) is mapped. A cold file on a disk is read past the page
- * cache, if 64 MiB or more are wanted and there is free memory for them; if memory is short, it is
- * mapped. Otherwise it is read. With load.mmap=off it is never mapped, nor on network file systems
- * and FUSE, where others may truncate a mapped file.
+ * load.method or berth_set_storage_rules say how each storage becomes memory. With `auto`, a file
+ * that is in the page cache (a sample decides) is mapped. A cold file on a disk is read past the
+ * page cache, if 64 MiB or more are wanted and there is free memory for them; if memory is short,
+ * it is mapped. Otherwise it is read. With load.mmap=off it is never mapped, nor on network file
+ * systems and FUSE, where others may truncate a mapped file.
  *
  * A load is all or nothing: if it fails or is cancelled, no further storage is memory, unless
  * another call loaded it, and the load may be repeated.
@@ -1964,16 +1966,13 @@ typedef struct berth_destination {
  * checkpoint. io.threads workers read neighbours in the file together. With load.method=direct, or
  * with `auto` if 64 MiB or more are cold on a disk, reads go past the page cache: straight into the
  * caller's memory where address and file offset are equal modulo the block size, else through
- * buffers of at most io.memory_nbytes. Rules of berth_choose do not apply. The bytes are in
- * this machine's order.
- * Parameters: destinations: n of them. Two may have the same source; their memory must not overlap.
- * params: as for berth_load.
- * Lifetime: the memory is the caller's. It is written until the function returns.
- * Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of another
- * checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
- * load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress cancelled. After an
- * error the content of the memory is undefined.
- * Threads: any.
+ * buffers of at most io.memory_nbytes. Rules of berth_set_storage_rules do not apply. The bytes are
+ * in this machine's order. Parameters: destinations: n of them. Two may have the same source; their
+ * memory must not overlap. params: as for berth_load. Lifetime: the memory is the caller's. It is
+ * written until the function returns. Errors: BERTH_E_ARGUMENT: a destination has neither or both
+ * of storage and tensor, is of another checkpoint, or has too little memory; then nothing was read.
+ * BERTH_E_CHECKSUM: with load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress
+ * cancelled. After an error the content of the memory is undefined. Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
                                                const berth_destination *destinations, size_t n,
@@ -2503,9 +2502,10 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uint
 /* ---- loading to devices ---- */
 
 /*
- * All storages go to the host, wherever they were when they were saved, unless berth_choose sends
- * them elsewhere. A rule with `.device = BERTH_DEVICE_SAVED` is PyTorch's default; `.location =
- * "cuda*", .device = "cuda:0"` is its map_location={'cuda:1': 'cuda:0', ...}.
+ * All storages go to the host, wherever they were when they were saved, unless
+ * berth_set_storage_rules sends them elsewhere. A rule with `.device = BERTH_DEVICE_SAVED` is
+ * PyTorch's default; `.location = "cuda*", .device = "cuda:0"` is its map_location={'cuda:1':
+ * 'cuda:0', ...}.
  *
  * berth_load reads such storages into pinned staging buffers, compares their CRCs
  * (load.check=data), swaps bytes, and lets the device copy them while it reads on. Reads go past
@@ -2518,7 +2518,7 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uint
  * copies; the host does not wait. Several storages may have the same event.
  *
  * With load.check=data set load.mmap=off, too: otherwise berth_open reads the whole file that it
- * could map, to compare its CRCs, before berth_choose can send anything to a device.
+ * could map, to compare its CRCs, before berth_set_storage_rules can send anything to a device.
  */
 
 /*

@@ -91,25 +91,26 @@ static void text_make_one_line(char *text, size_t text_nbytes)
 
 /* Appends to the message, as much as fits. */
 __attribute__((format(printf, 2, 0))) static void
-message_append_list(berth_error *error, const char *format, va_list arguments)
+error_message_append_va_list(berth_error *error, const char *format, va_list arguments)
 {
     size_t length = strlen(error->message);
 
     (void)vsnprintf(error->message + length, sizeof error->message - length, format, arguments);
 }
 
-__attribute__((format(printf, 2, 3))) static void message_append(berth_error *error,
-                                                                 const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void error_message_append(berth_error *error,
+                                                                       const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    message_append_list(error, format, arguments);
+    error_message_append_va_list(error, format, arguments);
     va_end(arguments);
 }
 
 /* Sets code, record and offset, and begins the message with them. */
-static void error_begin(berth_error *error, int code, const char *record, uint64_t offset)
+static void error_set_code_and_begin_message(berth_error *error, int code, const char *record,
+                                             uint64_t offset)
 {
     bth_error_clear(error);
     error->code = (berth_status)code;
@@ -117,13 +118,13 @@ static void error_begin(berth_error *error, int code, const char *record, uint64
     if (record && *record) {
         (void)snprintf(error->record, sizeof error->record, "%s", record);
         text_make_one_line(error->record, sizeof error->record);
-        message_append(error, "%s", error->record);
+        error_message_append(error, "%s", error->record);
     }
     if (offset != BERTH_NO_OFFSET)
-        message_append(error, "%sat byte %llu", *error->message ? " " : "",
-                       (unsigned long long)offset);
+        error_message_append(error, "%sat byte %llu", *error->message ? " " : "",
+                             (unsigned long long)offset);
     if (*error->message)
-        message_append(error, ": ");
+        error_message_append(error, ": ");
 }
 
 static int errno_to_status(int system_errno)
@@ -144,20 +145,20 @@ static int errno_to_status(int system_errno)
 
 /* system_errno: 0 if no system call failed. */
 __attribute__((format(printf, 6, 0))) static int
-error_fail_list(berth_error *error, int code, int system_errno, const char *record, uint64_t offset,
-                const char *format, va_list arguments)
+error_fail_va_list(berth_error *error, int code, int system_errno, const char *record,
+                   uint64_t offset, const char *format, va_list arguments)
 {
     if (error->code != BERTH_OK)
         return error->code;
-    error_begin(error, code, record, offset);
-    message_append_list(error, format, arguments);
+    error_set_code_and_begin_message(error, code, record, offset);
+    error_message_append_va_list(error, format, arguments);
     error->system_errno = system_errno;
     /* Not strerror: all threads share its buffer, and it follows the locale. */
     const char *text = system_errno != 0 ? strerrordesc_np(system_errno) : "";
     if (!text)
-        message_append(error, ": error %d", system_errno);
+        error_message_append(error, ": error %d", system_errno);
     else if (*text)
-        message_append(error, ": %s", text);
+        error_message_append(error, ": %s", text);
     text_make_one_line(error->message, sizeof error->message);
     return error->code;
 }
@@ -169,7 +170,7 @@ int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, 
 
     assert(code < 0);
     va_start(arguments, format);
-    (void)error_fail_list(error, code, 0, record, offset, format, arguments);
+    (void)error_fail_va_list(error, code, 0, record, offset, format, arguments);
     va_end(arguments);
     return error->code;
 }
@@ -180,27 +181,27 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
     va_list arguments;
 
     va_start(arguments, format);
-    (void)error_fail_list(error, errno_to_status(system_errno), system_errno, record, offset,
-                          format, arguments);
+    (void)error_fail_va_list(error, errno_to_status(system_errno), system_errno, record, offset,
+                             format, arguments);
     va_end(arguments);
     return error->code;
 }
 
 /* Puts text before the message. */
-static void message_prepend(berth_error *error, const char *text, const char *between)
+static void error_message_prepend(berth_error *error, const char *text, const char *between)
 {
     char message[sizeof error->message];
 
     memcpy(message, error->message, sizeof message);
     error->message[0] = '\0';
-    message_append(error, "%s%s%s", text, between, message);
+    error_message_append(error, "%s%s%s", text, between, message);
     text_make_one_line(error->message, sizeof error->message);
 }
 
 int bth_error_prefix(berth_error *error, const char *name)
 {
     if (error->code != BERTH_OK)
-        message_prepend(error, name, ": ");
+        error_message_prepend(error, name, ": ");
     return error->code;
 }
 
@@ -212,8 +213,8 @@ int bth_error_add_record(berth_error *error, const char *record)
         return error->code;
     (void)snprintf(error->record, sizeof error->record, "%s", record);
     text_make_one_line(error->record, sizeof error->record);
-    message_prepend(error, error->record,
-                    strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
+    error_message_prepend(error, error->record,
+                          strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
     return error->code;
 }
 
@@ -242,7 +243,7 @@ void bth_log(const char *format, ...)
     BTH_HOLD_CANCEL(true);
     bth_error_clear(&line);
     va_start(arguments, format);
-    message_append_list(&line, format, arguments);
+    error_message_append_va_list(&line, format, arguments);
     va_end(arguments);
     text_make_one_line(line.message, sizeof line.message);
     log_function(log_context, line.message);

@@ -7,7 +7,7 @@
 
 #include "config/error.h"
 
-void bth_layer_add(bth_layer *layer, const bth_layer *more)
+void bth_layer_merge(bth_layer *layer, const bth_layer *more)
 {
     bth_layer_apply(more, &layer->values);
     for (size_t i = 0; i < BTH_N_OPTIONS; i++)
@@ -67,14 +67,14 @@ static int variable_identify(const char *entry, variable *found, berth_error *er
         return 0;
     found->is_forced = variable_skip_prefix(&rest, &n, "FORCE_");
     found->row = bth_option_find(rest, n, true, &found->rank);
-    if (!found->row && (found->is_forced || bth_option_is_in_section(rest, n)))
+    if (!found->row && (found->is_forced || bth_option_name_has_section(rest, n)))
         return bth_fail_status(error, BERTH_E_OPTION, "%.*s in the environment: no such option",
                                (int)(found->name_n < 100 ? found->name_n : 100), entry);
     return 0;
 }
 
-static int variable_add(const variable *found, bth_environment *environment,
-                        unsigned ranks[2][BTH_N_OPTIONS], berth_error *error)
+static int environment_add_variable(const variable *found, bth_environment *environment,
+                                    unsigned ranks[2][BTH_N_OPTIONS], berth_error *error)
 {
     size_t i = bth_option_index(found->row);
     bth_layer *layer = found->is_forced ? &environment->force : &environment->plain;
@@ -104,7 +104,7 @@ int bth_environment_read(char *const *variables, bth_environment *environment, b
     memset(environment, 0, sizeof *environment);
     for (; variables && *variables; variables++) {
         if (variable_identify(*variables, &found, error) < 0 ||
-            (found.row && variable_add(&found, environment, ranks, error) < 0))
+            (found.row && environment_add_variable(&found, environment, ranks, error) < 0))
             return error->code;
     }
     return 0;
@@ -123,8 +123,8 @@ static void text_trim(const char **text, size_t *n)
         --*n;
 }
 
-static int layer_assign(bth_layer *layer, const char *text, size_t n, const char *source,
-                        berth_error *error)
+static int layer_parse_assignment(bth_layer *layer, const char *text, size_t n, const char *source,
+                                  berth_error *error)
 {
     const char *equals = memchr(text, '=', n);
     const char *name = text;
@@ -153,7 +153,7 @@ int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source
         return bth_fail_argument(error, "the assignments are NULL (%s)", source);
     for (size_t n; *(text += strspn(text, SPACE)); text += n) {
         n = strcspn(text, SPACE);
-        if (layer_assign(layer, text, n, source, error) < 0)
+        if (layer_parse_assignment(layer, text, n, source, error) < 0)
             return error->code;
     }
     return 0;
@@ -172,7 +172,7 @@ int bth_layer_parse_lines(bth_layer *layer, const char *text, berth_error *error
         text += *text == '\n';
         text_trim(&line, &n);
         (void)snprintf(source, sizeof source, "in line %zu", line_number);
-        if (n > 0 && layer_assign(layer, line, n, source, error) < 0)
+        if (n > 0 && layer_parse_assignment(layer, line, n, source, error) < 0)
             return error->code;
     }
     return 0;

@@ -21,7 +21,7 @@ typedef struct bth_environment {
 int bth_environment_read(char *const *variables, bth_environment *environment, berth_error *error);
 
 /* Adds the values that `more` sets to the layer. */
-void bth_layer_add(bth_layer *layer, const bth_layer *more);
+void bth_layer_merge(bth_layer *layer, const bth_layer *more);
 /* Copies the values that the layer sets to `config`. */
 void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
 

@@ -27,13 +27,13 @@ static void process_count_fork(void)
     atomic_fetch_add(&n_forks, 1);
 }
 
-uint64_t bth_forks(void)
+uint64_t bth_fork_count(void)
 {
     return atomic_load(&n_forks);
 }
 
 /* Not through bth_system: this runs before tests can replace calls. On failure, ids are used. */
-__attribute__((constructor)) static void process_page_begin(void)
+__attribute__((constructor)) static void process_page_create(void)
 {
     size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -48,7 +48,7 @@ __attribute__((constructor)) static void process_page_begin(void)
         (void)munmap(page, nbytes);
 }
 
-void bth_process_by_id(void)
+void bth_process_use_pids_as_numbers(void)
 {
     bth_process_page = NULL;
 }
@@ -61,14 +61,14 @@ static uint64_t process_set_number(void)
     return atomic_compare_exchange_strong(bth_process_page, &none, number) ? number : none;
 }
 
-uint64_t bth_process_number(void)
+uint64_t bth_process_assign_number(void)
 {
     return bth_process_page ? process_set_number() : (uint64_t)getpid();
 }
 
 /* ---- locks ---- */
 
-static uint64_t lock_number(uint64_t process)
+static uint64_t lock_encode_process(uint64_t process)
 {
     return process << 1;
 }
@@ -77,7 +77,7 @@ void bth_lock_begin(bth_lock *lock)
 {
     (void)pthread_mutex_init(&lock->mutex, NULL);
     lock->state = BTH_LOCK_OURS;
-    atomic_init(&lock->process, lock_number(bth_process()));
+    atomic_init(&lock->process, lock_encode_process(bth_process_current_number()));
 }
 
 /*
@@ -85,7 +85,7 @@ void bth_lock_begin(bth_lock *lock)
  * whether it was held. A fork during this leaves MAKING with the parent's number, which the child
  * ignores.
  */
-static void lock_begin_again(bth_lock *lock, uint64_t wanted)
+static void lock_reinitialize_after_fork(bth_lock *lock, uint64_t wanted)
 {
     uint64_t seen = atomic_load(&lock->process);
 
@@ -98,7 +98,7 @@ static void lock_begin_again(bth_lock *lock, uint64_t wanted)
         if (!atomic_compare_exchange_strong(&lock->process, &seen, wanted | MAKING))
             continue;
         if (lock->state != BTH_LOCK_TORN)
-            lock->state = bth_lock_was_free(lock) ? BTH_LOCK_INHERITED : BTH_LOCK_TORN;
+            lock->state = bth_lock_was_free_at_fork(lock) ? BTH_LOCK_INHERITED : BTH_LOCK_TORN;
         (void)pthread_mutex_init(&lock->mutex, NULL);
         atomic_store(&lock->process, wanted);
         return;
@@ -107,10 +107,10 @@ static void lock_begin_again(bth_lock *lock, uint64_t wanted)
 
 bth_lock_state bth_lock_acquire(bth_lock *lock)
 {
-    uint64_t wanted = lock_number(bth_process());
+    uint64_t wanted = lock_encode_process(bth_process_current_number());
 
     if (atomic_load_explicit(&lock->process, memory_order_acquire) != wanted)
-        lock_begin_again(lock, wanted);
+        lock_reinitialize_after_fork(lock, wanted);
     (void)pthread_mutex_lock(&lock->mutex);
     bth_lock_state state = lock->state;
     lock->state = BTH_LOCK_OURS;
@@ -124,10 +124,11 @@ void bth_lock_release(bth_lock *lock)
 
 bool bth_lock_is_ours(const bth_lock *lock)
 {
-    return atomic_load_explicit(&lock->process, memory_order_relaxed) == lock_number(bth_process());
+    return atomic_load_explicit(&lock->process, memory_order_relaxed) ==
+           lock_encode_process(bth_process_current_number());
 }
 
-bool bth_lock_was_free(bth_lock *lock)
+bool bth_lock_was_free_at_fork(bth_lock *lock)
 {
     assert(!bth_lock_is_ours(lock));
     if (pthread_mutex_trylock(&lock->mutex) != 0)

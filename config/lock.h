@@ -16,16 +16,16 @@
 
 /* Holds the number of this process, or 0 before it has one. NULL: there are no numbers. */
 extern _Atomic uint64_t *bth_process_page;
-uint64_t bth_process_number(void);
+uint64_t bth_process_assign_number(void);
 
 /* A number of this process, never 0. Each forked child has another one. It costs a load. */
-static inline uint64_t bth_process(void)
+static inline uint64_t bth_process_current_number(void)
 {
     uint64_t number = 0;
 
     if (bth_process_page)
         number = atomic_load_explicit(bth_process_page, memory_order_relaxed);
-    return number ? number : bth_process_number();
+    return number ? number : bth_process_assign_number();
 }
 
 /*
@@ -33,7 +33,7 @@ static inline uint64_t bth_process(void)
  * fork was written during that fork. If it is about data that a device wrote, the child may have
  * older data: the kernel copies pinned pages at once, and other pages when they change.
  */
-uint64_t bth_forks(void);
+uint64_t bth_fork_count(void);
 
 /* What is known about the data that a lock protects. */
 typedef enum bth_lock_state {
@@ -56,7 +56,7 @@ void bth_lock_release(bth_lock *lock);
 /* Whether this process initialized the lock. False: the object is the parent's. */
 bool bth_lock_is_ours(const bth_lock *lock);
 /* Whether a parent's lock, which this process has not acquired, was free at the fork. */
-bool bth_lock_was_free(bth_lock *lock);
+bool bth_lock_was_free_at_fork(bth_lock *lock);
 /* Does nothing to a lock of the parent's. */
 void bth_lock_end(bth_lock *lock);
 
@@ -64,6 +64,6 @@ void bth_lock_end(bth_lock *lock);
 int bth_fail_forked(berth_error *error, const char *what);
 
 /* For tests: use process ids as numbers, as on kernels before Linux 4.14. */
-void bth_process_by_id(void);
+void bth_process_use_pids_as_numbers(void);
 
 #endif

@@ -23,14 +23,14 @@ static void *allocator_call_hook(void *pointer, size_t nbytes)
 }
 
 /* Indexing a block larger than PTRDIFF_MAX is undefined behaviour. */
-static bool is_allocatable(size_t nbytes)
+static bool nbytes_is_allocatable(size_t nbytes)
 {
     return nbytes > 0 && nbytes <= PTRDIFF_MAX;
 }
 
 void *bth_allocate_zeroed(size_t nbytes)
 {
-    if (!is_allocatable(nbytes))
+    if (!nbytes_is_allocatable(nbytes))
         return NULL;
     if (!allocator.reallocate)
         return calloc(1, nbytes);
@@ -42,7 +42,7 @@ void *bth_allocate_zeroed(size_t nbytes)
 
 void *bth_reallocate(void *pointer, size_t nbytes)
 {
-    if (!is_allocatable(nbytes))
+    if (!nbytes_is_allocatable(nbytes))
         return NULL;
     if (allocator.reallocate)
         return allocator_call_hook(pointer, nbytes);
@@ -64,7 +64,7 @@ void bth_release(void *pointer)
         free(pointer);
 }
 
-char *bth_duplicate(const char *text, size_t n)
+char *bth_duplicate_text(const char *text, size_t n)
 {
     char *copy = bth_allocate(n + 1); /* 0 for SIZE_MAX, which fails */
 

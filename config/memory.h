@@ -14,7 +14,7 @@ void *bth_allocate_zeroed(size_t nbytes);
 void *bth_reallocate(void *pointer, size_t nbytes);
 void bth_release(void *pointer); /* does nothing for NULL */
 /* A copy of n bytes, with a NUL at its end. */
-char *bth_duplicate(const char *text, size_t n);
+char *bth_duplicate_text(const char *text, size_t n);
 
 static inline uint64_t bth_min(uint64_t a, uint64_t b)
 {

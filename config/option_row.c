@@ -68,20 +68,20 @@ static bool list_next_word(const char **at, const char **word, size_t *n)
     return *n > 0;
 }
 
-static char char_upper(char c)
+static char option_char_to_variable(char c)
 {
     if (c == '.')
         return '_';
     return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
 }
 
-static bool name_matches(const char *text, size_t n, const char *name, size_t name_n,
-                         bool as_variable)
+static bool option_name_matches(const char *text, size_t n, const char *name, size_t name_n,
+                                bool as_variable)
 {
     if (n != name_n)
         return false;
     for (size_t i = 0; i < n; i++)
-        if (text[i] != (as_variable ? char_upper(name[i]) : name[i]))
+        if (text[i] != (as_variable ? option_char_to_variable(name[i]) : name[i]))
             return false;
     return true;
 }
@@ -93,7 +93,7 @@ const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variab
         size_t word_n = strlen(word);
         unsigned word_rank = 0;
         do {
-            if (name_matches(name, n, word, word_n, as_variable)) {
+            if (option_name_matches(name, n, word, word_n, as_variable)) {
                 if (rank)
                     *rank = word_rank;
                 return &rows[i];
@@ -104,12 +104,13 @@ const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variab
     return NULL;
 }
 
-bool bth_option_is_in_section(const char *name, size_t n)
+bool bth_option_name_has_section(const char *name, size_t n)
 {
     for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const char *dot = strchr(rows[i].name, '.');
         size_t section_n = dot ? (size_t)(dot - rows[i].name) + 1 : 0;
-        if (dot && n >= section_n && name_matches(name, section_n, rows[i].name, section_n, true))
+        if (dot && n >= section_n &&
+            option_name_matches(name, section_n, rows[i].name, section_n, true))
             return true;
     }
     return false;
@@ -126,7 +127,7 @@ static void text_append(char *text, size_t text_nbytes, const char *more, size_t
 }
 
 /* Choice i, without a NUL at its end; "" after the last. */
-static const char *row_choice_at(const bth_option_row *row, int64_t i, size_t *n)
+static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t *n)
 {
     const char *at = row->choices, *word;
 
@@ -138,8 +139,8 @@ static const char *row_choice_at(const bth_option_row *row, int64_t i, size_t *n
 
 static const char *const units[] = {"", "KiB", "MiB", "GiB"}; /* powers of 1024 */
 
-static void row_print_number(const bth_option_row *row, int64_t value, char *text,
-                             size_t text_nbytes)
+static void option_print_number(const bth_option_row *row, int64_t value, char *text,
+                                size_t text_nbytes)
 {
     int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 3 : 0;
 
@@ -148,16 +149,16 @@ static void row_print_number(const bth_option_row *row, int64_t value, char *tex
     (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
 }
 
-static void row_print_flags(const bth_option_row *row, int64_t value, char *text,
-                            size_t text_nbytes)
+static void option_print_flags(const bth_option_row *row, int64_t value, char *text,
+                               size_t text_nbytes)
 {
     size_t n;
     /* The first two exclude each other; the others are added. */
-    const char *word = row_choice_at(row, value & 1, &n);
+    const char *word = option_choice_at(row, value & 1, &n);
 
     text[0] = '\0';
     text_append(text, text_nbytes, word, n);
-    for (int64_t i = 2; *(word = row_choice_at(row, i, &n)); i++)
+    for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
         if (value & BIT(i - 1)) {
             text_append(text, text_nbytes, ",", 1);
             text_append(text, text_nbytes, word, n);
@@ -172,15 +173,15 @@ void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OP
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
         text[0] = '\0';
-        const char *word = row_choice_at(row, value, &n);
+        const char *word = option_choice_at(row, value, &n);
         text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
         break;
     case BTH_OPTION_INT:
     case BTH_OPTION_BYTES:
-        row_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     case BTH_OPTION_FLAGS:
-        row_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
     }
 }
@@ -193,8 +194,8 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
         (void)snprintf(text, text_nbytes, "%s", row->choices);
         return;
     }
-    row_print_number(row, row->minimum, min, sizeof min);
-    row_print_number(row, row->maximum, max, sizeof max);
+    option_print_number(row, row->minimum, min, sizeof min);
+    option_print_number(row, row->maximum, max, sizeof max);
     (void)snprintf(text, text_nbytes, "%s to %s%s%s", min, max,
                    row->is_power_of_two ? ", a power of two" : "",
                    row->is_measured ? ", 0: measured" : "");
@@ -202,8 +203,8 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
 
 /* ---- text to values ---- */
 
-static int row_fail_bounds(const bth_option_row *row, const char *text, size_t n,
-                           const char *source, berth_error *error)
+static int option_fail_bounds(const bth_option_row *row, const char *text, size_t n,
+                              const char *source, berth_error *error)
 {
     char bounds[128];
 
@@ -212,23 +213,23 @@ static int row_fail_bounds(const bth_option_row *row, const char *text, size_t n
                            (int)(n < 100 ? n : 100), text, bounds, source);
 }
 
-static int64_t row_count_choices(const bth_option_row *row)
+static int64_t option_count_choices(const bth_option_row *row)
 {
     int64_t count = 0;
 
-    for (size_t n; *row_choice_at(row, count, &n);)
+    for (size_t n; *option_choice_at(row, count, &n);)
         count++;
     return count;
 }
 
-static bool row_is_in_bounds(const bth_option_row *row, int64_t value)
+static bool option_value_is_in_bounds(const bth_option_row *row, int64_t value)
 {
     switch (row->kind) {
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
-        return value >= 0 && value < row_count_choices(row);
+        return value >= 0 && value < option_count_choices(row);
     case BTH_OPTION_FLAGS:
-        return value >= 0 && value < BIT(row_count_choices(row) - 1);
+        return value >= 0 && value < BIT(option_count_choices(row) - 1);
     default:
         if (row->is_power_of_two && (value & (value - 1)) != 0)
             return false;
@@ -241,39 +242,40 @@ int bth_option_check(const bth_option_row *row, int64_t value, const char *sourc
 {
     char text[24];
 
-    if (!row_is_in_bounds(row, value)) {
+    if (!option_value_is_in_bounds(row, value)) {
         int n = snprintf(text, sizeof text, "%lld", (long long)value);
-        return row_fail_bounds(row, text, (size_t)n, source, error);
+        return option_fail_bounds(row, text, (size_t)n, source, error);
     }
     return 0;
 }
 
-static bool word_equals(const char *text, size_t n, const char *word)
+static bool word_equals_ignoring_case(const char *text, size_t n, const char *word)
 {
     return strlen(word) == n && strncasecmp(text, word, n) == 0;
 }
 
 /* Accepts Python's spellings, too: scripts set these variables beside PyTorch's. */
-static bool row_parse_bool(const char *text, size_t n, int64_t *value)
+static bool option_parse_bool(const char *text, size_t n, int64_t *value)
 {
     static const char *const words[2][5] = {{"off", "0", "false", "no"},
                                             {"on", "1", "true", "yes"}};
 
     for (int64_t is_on = 0; is_on < 2; is_on++)
         for (size_t i = 0; words[is_on][i]; i++)
-            if (word_equals(text, n, words[is_on][i])) {
+            if (word_equals_ignoring_case(text, n, words[is_on][i])) {
                 *value = is_on;
                 return true;
             }
     return false;
 }
 
-static bool row_parse_choice(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_choice(const bth_option_row *row, const char *text, size_t n,
+                                int64_t *value)
 {
     size_t word_n;
     const char *word;
 
-    for (int64_t i = 0; *(word = row_choice_at(row, i, &word_n)); i++)
+    for (int64_t i = 0; *(word = option_choice_at(row, i, &word_n)); i++)
         if (word_n == n && memcmp(text, word, n) == 0) {
             *value = i;
             return true;
@@ -282,7 +284,8 @@ static bool row_parse_choice(const bth_option_row *row, const char *text, size_t
 }
 
 /* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
-static bool row_parse_flags(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_flags(const bth_option_row *row, const char *text, size_t n,
+                               int64_t *value)
 {
     int64_t choice;
     bool is_private = false;
@@ -291,7 +294,7 @@ static bool row_parse_flags(const bth_option_row *row, const char *text, size_t 
     for (size_t at = 0, length; at <= n; at += length + 1) {
         for (length = 0; at + length < n && !strchr(",|+", text[at + length]);)
             length++;
-        if (!row_parse_choice(row, text + at, length, &choice))
+        if (!option_parse_choice(row, text + at, length, &choice))
             return false;
         is_private |= choice == 0;
         if (choice > 0)
@@ -301,7 +304,7 @@ static bool row_parse_flags(const bth_option_row *row, const char *text, size_t 
 }
 
 /* The exponent of two of a suffix, "K" or "KiB"; -1: not a suffix. */
-static int suffix_shift(const char *suffix, size_t n)
+static int size_suffix_shift(const char *suffix, size_t n)
 {
     if (n == 0)
         return 0;
@@ -312,7 +315,8 @@ static int suffix_shift(const char *suffix, size_t n)
 }
 
 /* False also if it does not fit. */
-static bool row_parse_number(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
+                                int64_t *value)
 {
     uint64_t number = 0;
     size_t at = 0;
@@ -321,7 +325,7 @@ static bool row_parse_number(const bth_option_row *row, const char *text, size_t
         if (!bth_multiply(number, 10, &number) ||
             !bth_add(number, (uint64_t)(text[at] - '0'), &number))
             return false;
-    int shift = suffix_shift(text + at, n - at);
+    int shift = size_suffix_shift(text + at, n - at);
     if (at == 0 || shift < 0 || (shift > 0 && strcmp(row->unit, "bytes") != 0))
         return false;
     if (!bth_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
@@ -330,17 +334,18 @@ static bool row_parse_number(const bth_option_row *row, const char *text, size_t
     return true;
 }
 
-static bool row_parse_value(const bth_option_row *row, const char *text, size_t n, int64_t *value)
+static bool option_parse_value(const bth_option_row *row, const char *text, size_t n,
+                               int64_t *value)
 {
     switch (row->kind) {
     case BTH_OPTION_BOOL:
-        return row_parse_bool(text, n, value);
+        return option_parse_bool(text, n, value);
     case BTH_OPTION_CHOICE:
-        return row_parse_choice(row, text, n, value);
+        return option_parse_choice(row, text, n, value);
     case BTH_OPTION_FLAGS:
-        return row_parse_flags(row, text, n, value);
+        return option_parse_flags(row, text, n, value);
     default:
-        return row_parse_number(row, text, n, value);
+        return option_parse_number(row, text, n, value);
     }
 }
 
@@ -349,8 +354,8 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 {
     int64_t parsed;
 
-    if (!row_parse_value(row, text, n, &parsed) || !row_is_in_bounds(row, parsed))
-        return row_fail_bounds(row, text, n, source, error);
+    if (!option_parse_value(row, text, n, &parsed) || !option_value_is_in_bounds(row, parsed))
+        return option_fail_bounds(row, text, n, source, error);
     *value = parsed;
     return 0;
 }

@@ -30,28 +30,28 @@ static struct {
 } process;
 
 /* The caller holds the lock. */
-static const bth_layer *program_layer(void)
+static const bth_layer *program_layer_current(void)
 {
     return &process.programs[atomic_load(&process.current)];
 }
 
 /* Acquires the lock and returns a copy to be changed. */
-static bth_layer *program_change_begin(void)
+static bth_layer *program_layer_begin_change(void)
 {
     (void)bth_lock_acquire(&process.lock);
     bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
-    *copy = *program_layer();
+    *copy = *program_layer_current();
     return copy;
 }
 
-static void program_change_end(void)
+static void program_layer_end_change(void)
 {
     atomic_store(&process.current, 1 - atomic_load(&process.current));
     bth_lock_release(&process.lock);
 }
 
 /* The caller holds the lock. */
-static int environment_need(berth_error *error)
+static int environment_read_once(berth_error *error)
 {
     if (!atomic_load(&process.environment_is_read)) {
         bth_error_clear(&process.environment_error);
@@ -140,7 +140,8 @@ int berth_config_unpatch(berth_error *error)
 /* ---- values in force ---- */
 
 /* The caller holds the lock and has read the environment. */
-static int64_t value_in_force(const bth_option_row *row, const patch *inner, const char **source)
+static int64_t option_value_in_force(const bth_option_row *row, const patch *inner,
+                                     const char **source)
 {
     size_t i = bth_option_index(row);
     const bth_environment *environment = &process.environment;
@@ -153,9 +154,9 @@ static int64_t value_in_force(const bth_option_row *row, const patch *inner, con
     } else if (inner && inner->layer.is_set[i]) {
         *source = "patch";
         layer = &inner->layer;
-    } else if (program_layer()->is_set[i]) {
+    } else if (program_layer_current()->is_set[i]) {
         *source = "program";
-        layer = program_layer();
+        layer = program_layer_current();
     } else if (environment->plain.is_set[i]) {
         *source = environment->plain_source[i];
         layer = &environment->plain;
@@ -164,33 +165,34 @@ static int64_t value_in_force(const bth_option_row *row, const patch *inner, con
 }
 
 /* The values of n rows, and the source of the last. */
-static int rows_in_force(const bth_option_row *row, size_t n, int64_t *values, const char **source,
-                         berth_error *error)
+static int options_copy_values_in_force(const bth_option_row *row, size_t n, int64_t *values,
+                                        const char **source, berth_error *error)
 {
     const patch *inner = patch_innermost();
 
     (void)bth_lock_acquire(&process.lock);
-    if (environment_need(error) == BERTH_OK)
+    if (environment_read_once(error) == BERTH_OK)
         for (size_t i = 0; i < n; i++)
-            values[i] = value_in_force(row + i, inner, source);
+            values[i] = option_value_in_force(row + i, inner, source);
     bth_lock_release(&process.lock);
     return error->code;
 }
 
-int bth_config_in_force(struct berth_config *config, berth_error *error)
+int bth_config_copy_in_force(struct berth_config *config, berth_error *error)
 {
     const bth_option_row *first = bth_option_at(0);
     const char *source;
 
-    return rows_in_force(first, BTH_N_OPTIONS, bth_option_field(config, first), &source, error);
+    return options_copy_values_in_force(first, BTH_N_OPTIONS, bth_option_field(config, first),
+                                        &source, error);
 }
 
 /* Forced values also override those of a configuration that belongs to the call. */
-static int config_with_forced(const struct berth_config *own, struct berth_config *config,
-                              berth_error *error)
+static int config_copy_with_forced(const struct berth_config *own, struct berth_config *config,
+                                   berth_error *error)
 {
     (void)bth_lock_acquire(&process.lock);
-    if (environment_need(error) == BERTH_OK) {
+    if (environment_read_once(error) == BERTH_OK) {
         *config = *own;
         bth_layer_apply(&process.environment.force, config);
     }
@@ -213,8 +215,8 @@ int bth_config_resolve(const berth_params *call, struct berth_config *config, be
 {
     if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
         return error->code;
-    int status = call && call->config ? config_with_forced(call->config, config, error)
-                                      : bth_config_in_force(config, error);
+    int status = call && call->config ? config_copy_with_forced(call->config, config, error)
+                                      : bth_config_copy_in_force(config, error);
 
     if (status == 0 && config->debug && config->load_check < BTH_CHECK_HEADERS)
         config->load_check = BTH_CHECK_HEADERS;
@@ -223,7 +225,7 @@ int bth_config_resolve(const berth_params *call, struct berth_config *config, be
 
 /* ---- the program's values ---- */
 
-static const bth_option_row *option_find(const char *name, berth_error *error)
+static const bth_option_row *option_find_or_fail(const char *name, berth_error *error)
 {
     const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
@@ -233,19 +235,19 @@ static const bth_option_row *option_find(const char *name, berth_error *error)
     return row;
 }
 
-static void program_set(const bth_option_row *row, int64_t value)
+static void program_layer_set_value(const bth_option_row *row, int64_t value)
 {
-    bth_layer *layer = program_change_begin();
+    bth_layer *layer = program_layer_begin_change();
 
     *bth_option_field(&layer->values, row) = value;
     layer->is_set[bth_option_index(row)] = true;
-    program_change_end();
+    program_layer_end_change();
 }
 
 int berth_config_set(const char *name, const char *text, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find(name, error);
+    const bth_option_row *row = option_find_or_fail(name, error);
     int64_t value;
 
     if (!row)
@@ -254,30 +256,30 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
         return bth_fail_argument(error, "%s: the value is NULL", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
-    program_set(row, value);
+    program_layer_set_value(row, value);
     return 0;
 }
 
 int berth_config_set_int(const char *name, int64_t value, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find(name, error);
+    const bth_option_row *row = option_find_or_fail(name, error);
 
     if (!row || bth_option_check(row, value, by_program, error) < 0)
         return error->code;
-    program_set(row, value);
+    program_layer_set_value(row, value);
     return 0;
 }
 
 int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find(name, error);
+    const bth_option_row *row = option_find_or_fail(name, error);
     char printed[BTH_OPTION_TEXT_NBYTES];
     const char *source;
     int64_t value;
 
-    if (!row || rows_in_force(row, 1, &value, &source, error) != BERTH_OK)
+    if (!row || options_copy_values_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
@@ -290,37 +292,37 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
 int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find(name, error);
+    const bth_option_row *row = option_find_or_fail(name, error);
     const char *source;
 
-    return row ? rows_in_force(row, 1, value, &source, error) : error->code;
+    return row ? options_copy_values_in_force(row, 1, value, &source, error) : error->code;
 }
 
 int berth_config_reset(const char *name, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = name ? option_find(name, error) : NULL;
+    const bth_option_row *row = name ? option_find_or_fail(name, error) : NULL;
 
     if (name && !row)
         return error->code;
-    bth_layer *layer = program_change_begin();
+    bth_layer *layer = program_layer_begin_change();
     if (row)
         layer->is_set[bth_option_index(row)] = false;
     else
         *layer = (bth_layer){0};
-    program_change_end();
+    program_layer_end_change();
     return 0;
 }
 
-int berth_config_load(const char *text, berth_error *error)
+int berth_config_parse(const char *text, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_layer layer = {0};
 
     if (bth_layer_parse_lines(&layer, text, error) < 0)
         return error->code;
-    bth_layer_add(program_change_begin(), &layer);
-    program_change_end();
+    bth_layer_merge(program_layer_begin_change(), &layer);
+    program_layer_end_change();
     return 0;
 }
 
@@ -333,7 +335,7 @@ static struct {
 } row_texts[BTH_N_OPTIONS];
 static pthread_once_t row_texts_once = PTHREAD_ONCE_INIT;
 
-static void make_row_texts(void)
+static void option_make_description_texts(void)
 {
     for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const bth_option_row *row = bth_option_at(i);
@@ -349,9 +351,9 @@ static int option_describe(const bth_option_row *row, berth_option *option, bert
     const char *source;
     int64_t value;
 
-    if (rows_in_force(row, 1, &value, &source, error) != BERTH_OK)
+    if (options_copy_values_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
-    (void)pthread_once(&row_texts_once, make_row_texts);
+    (void)pthread_once(&row_texts_once, option_make_description_texts);
     *option = (berth_option){.name = row->name,
                              .type = types[row->kind],
                              .unit = row->unit,
@@ -372,7 +374,7 @@ const char *berth_config_name(size_t i)
 int berth_config_describe(const char *name, berth_option *option, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find(name, error);
+    const bth_option_row *row = option_find_or_fail(name, error);
 
     return row ? option_describe(row, option, error) : error->code;
 }
@@ -388,7 +390,7 @@ berth_config *berth_config_new(berth_error *error)
         (void)bth_fail_memory(error, sizeof *config);
         return NULL;
     }
-    if (bth_config_in_force(config, error) < 0) {
+    if (bth_config_copy_in_force(config, error) < 0) {
         bth_release(config);
         return NULL;
     }

@@ -42,7 +42,7 @@ int bth_config_resolve(const berth_params *call, struct berth_config *config, be
 int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error);
 
 /* The values in force on this thread, as they were set. */
-int bth_config_in_force(struct berth_config *config, berth_error *error);
+int bth_config_copy_in_force(struct berth_config *config, berth_error *error);
 
 /* For tests: the next use reads the environment again. */
 void bth_config_reread_environment(void);

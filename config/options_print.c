@@ -15,9 +15,10 @@ typedef struct writer {
     size_t length;
 } writer;
 
-static void write_text(writer *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void writer_append_formatted(writer *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static void write_text(writer *out, const char *format, ...)
+static void writer_append_formatted(writer *out, const char *format, ...)
 {
     size_t left = out->length < out->capacity ? out->capacity - out->length : 0;
     va_list arguments;
@@ -39,9 +40,9 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
 
     if (form < BERTH_CONFIG_PORTABLE || form > BERTH_CONFIG_CODE)
         return bth_fail_argument(error, "a configuration cannot be printed in form %d", (int)form);
-    if (!config && bth_config_in_force(&in_force, error) < 0)
+    if (!config && bth_config_copy_in_force(&in_force, error) < 0)
         return error->code;
-    write_text(&out, "%s", "");
+    writer_append_formatted(&out, "%s", "");
     for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const bth_option_row *row = bth_option_at(i);
         int64_t value = bth_option_value(config ? config : &in_force, row);
@@ -49,9 +50,10 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
             continue;
         bth_option_print(row, value, printed);
         if (form == BERTH_CONFIG_CODE)
-            write_text(&out, "berth_config_set(\"%s\", \"%s\", &error);\n", row->name, printed);
+            writer_append_formatted(&out, "berth_config_set(\"%s\", \"%s\", &error);\n", row->name,
+                                    printed);
         else
-            write_text(&out, "%s=%s\n", row->name, printed);
+            writer_append_formatted(&out, "%s=%s\n", row->name, printed);
     }
     return (int64_t)out.length;
 }

@@ -58,7 +58,7 @@ size_t bth_dtype_swap_nbytes(berth_dtype dtype)
     return rows[dtype_index(dtype)].swap_nbytes;
 }
 
-int bth_dtype_elements(berth_dtype dtype)
+int bth_dtype_elements_per_item(berth_dtype dtype)
 {
     return rows[dtype_index(dtype)].elements;
 }
@@ -68,7 +68,7 @@ const char *bth_dtype_storage_class(berth_dtype dtype)
     return rows[dtype_index(dtype)].storage_class;
 }
 
-berth_dtype bth_dtype_of_storage(berth_dtype dtype)
+berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype)
 {
     return bth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;
 }

@@ -41,7 +41,7 @@ static inline uint64_t bth_hash_mix(uint64_t a, uint64_t b)
     return product.low ^ product.high;
 }
 
-static inline uint32_t bth_hash_fold(uint64_t hash)
+static inline uint32_t bth_hash_fold_to_u32(uint64_t hash)
 {
     return (uint32_t)(hash ^ hash >> 32);
 }
@@ -56,7 +56,8 @@ static inline uint64_t bth_small_letters(uint64_t word)
     return word | capitals >> 2;
 }
 
-static inline uint32_t bth_hash_of(uint64_t seed, const void *bytes, size_t nbytes, bool any_case)
+static inline uint32_t bth_hash_with_case_option(uint64_t seed, const void *bytes, size_t nbytes,
+                                                 bool any_case)
 {
     const uint8_t *at = bytes;
     uint64_t hash = bth_hash_mix(seed, nbytes), word;
@@ -67,18 +68,18 @@ static inline uint32_t bth_hash_of(uint64_t seed, const void *bytes, size_t nbyt
     word = 0;
     for (size_t i = nbytes; i > 0; i--)
         word = word << 8 | at[i - 1];
-    return bth_hash_fold(bth_hash_mix(hash, any_case ? bth_small_letters(word) : word));
+    return bth_hash_fold_to_u32(bth_hash_mix(hash, any_case ? bth_small_letters(word) : word));
 }
 
 static inline uint32_t bth_hash(uint64_t seed, const void *bytes, size_t nbytes)
 {
-    return bth_hash_of(seed, bytes, nbytes, false);
+    return bth_hash_with_case_option(seed, bytes, nbytes, false);
 }
 
 /* The same hash for texts that differ only in the case of ASCII letters. */
 static inline uint32_t bth_hash_any_case(uint64_t seed, const void *bytes, size_t nbytes)
 {
-    return bth_hash_of(seed, bytes, nbytes, true);
+    return bth_hash_with_case_option(seed, bytes, nbytes, true);
 }
 
 #endif

@@ -54,7 +54,7 @@ int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbyte
     return 0;
 }
 
-uint64_t bth_layout_central_nbytes(const bth_layout_entry *entry)
+uint64_t bth_layout_central_entry_nbytes(const bth_layout_entry *entry)
 {
     return BTH_ZIP_CENTRAL_NBYTES + (uint64_t)entry->name_nbytes + entry->zip64_nbytes;
 }

@@ -38,6 +38,6 @@ int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbyte
                              uint32_t alignment, bth_layout_entry *entry);
 
 /* The size of the record's entry in the central directory. */
-uint64_t bth_layout_central_nbytes(const bth_layout_entry *entry);
+uint64_t bth_layout_central_entry_nbytes(const bth_layout_entry *entry);
 
 #endif

@@ -36,7 +36,7 @@ static inline void bth_condition_begin(pthread_cond_t *condition)
 }
 
 /* Changes every 1 to 10 ms (CONFIG_HZ); never 0. Ten times as fast as a system call. */
-static inline uint64_t bth_tick(void)
+static inline uint64_t bth_clock_coarse_tick(void)
 {
     struct timespec time = {0};
 

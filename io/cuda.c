@@ -76,7 +76,7 @@ static int cuda_fail_missing(const char *missing, berth_error *error)
  * cuda.h: after these errors all calls fail, until the process is started again. (Only newer
  * headers have names for the numbers: CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK.)
  */
-static bool cuda_is_final(int result)
+static bool cuda_result_is_final(int result)
 {
     static const int final[] = {226,
                                 CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -95,14 +95,14 @@ static bool cuda_is_final(int result)
     return false;
 }
 
-static void cuda_describe(int result, bth_driver_result *described)
+static void cuda_describe_result(int result, bth_driver_result *described)
 {
     const char *name, *text;
 
     described->code = result == CUDA_ERROR_OUT_OF_MEMORY   ? BERTH_E_MEMORY
                       : result == CUDA_ERROR_NOT_SUPPORTED ? BERTH_E_UNSUPPORTED
                                                            : BERTH_E_DEVICE;
-    described->is_final = cuda_is_final(result);
+    described->is_final = cuda_result_is_final(result);
     if (cuda.GetErrorName && cuda.GetErrorString &&
         cuda.GetErrorName((CUresult)result, &name) == CUDA_SUCCESS &&
         cuda.GetErrorString((CUresult)result, &text) == CUDA_SUCCESS)
@@ -129,7 +129,7 @@ static int cuda_load(berth_error *error)
         return cuda_fail_missing(missing, error);
     CUresult result = cuda.Init(0);
     if (result != CUDA_SUCCESS) {
-        cuda_describe((int)result, &described);
+        cuda_describe_result((int)result, &described);
         return bth_fail_status(error, described.code, "the CUDA driver does not start: %s",
                                described.text);
     }
@@ -153,52 +153,54 @@ static int cuda_count(unsigned *n)
  * that allocate, free, pin or wait invalidate its capture, unless the calling thread is in the mode
  * RELAXED. A thread that captures a graph itself may be relaxed, too: our work is not part of it.
  */
-struct visit {
+struct capture_mode {
     CUstreamCaptureMode mode; /* the thread's own */
     bool is_relaxed;
 };
 
-static void visit_relax(struct visit *visit)
+static void capture_mode_relax(struct capture_mode *capture_mode)
 {
-    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode &&
-                        cuda.ThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
+    capture_mode->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    capture_mode->is_relaxed =
+        cuda.ThreadExchangeStreamCaptureMode &&
+        cuda.ThreadExchangeStreamCaptureMode(&capture_mode->mode) == CUDA_SUCCESS;
 }
 
-static void visit_unrelax(struct visit *visit)
+static void capture_mode_restore(struct capture_mode *capture_mode)
 {
-    if (visit->is_relaxed)
-        visit->is_relaxed = cuda.ThreadExchangeStreamCaptureMode(&visit->mode) != CUDA_SUCCESS;
+    if (capture_mode->is_relaxed)
+        capture_mode->is_relaxed =
+            cuda.ThreadExchangeStreamCaptureMode(&capture_mode->mode) != CUDA_SUCCESS;
 }
 
 /* Some drivers change a thread's mode only in a live context: the thread's own, or this one. */
-static CUresult visit_begin(CUcontext context, struct visit *visit)
+static CUresult cuda_context_enter(CUcontext context, struct capture_mode *capture_mode)
 {
-    visit_relax(visit);
+    capture_mode_relax(capture_mode);
     CUresult result = cuda.CtxPushCurrent(context);
     if (result != CUDA_SUCCESS)
-        visit_unrelax(visit);
-    else if (!visit->is_relaxed)
-        visit_relax(visit);
+        capture_mode_restore(capture_mode);
+    else if (!capture_mode->is_relaxed)
+        capture_mode_relax(capture_mode);
     return result;
 }
 
-static void visit_end(struct visit *visit)
+static void cuda_context_leave(struct capture_mode *capture_mode)
 {
     CUcontext popped;
 
-    visit_unrelax(visit);
+    capture_mode_restore(capture_mode);
     (void)cuda.CtxPopCurrent(&popped);
-    visit_unrelax(visit);
+    capture_mode_restore(capture_mode);
 }
 
 #define IN_CONTEXT(device, result, call)                                                           \
     do {                                                                                           \
-        struct visit visit_;                                                                       \
-        (result) = visit_begin((CUcontext)atomic_load(&(device)->native), &visit_);                \
+        struct capture_mode visit_;                                                                \
+        (result) = cuda_context_enter((CUcontext)atomic_load(&(device)->native), &visit_);         \
         if ((result) == CUDA_SUCCESS) {                                                            \
             (result) = (call);                                                                     \
-            visit_end(&visit_);                                                                    \
+            cuda_context_leave(&visit_);                                                           \
         }                                                                                          \
     } while (0)
 
@@ -220,15 +222,15 @@ static void visit_end(struct visit *visit)
 static CUresult cuda_try_context(CUcontext context)
 {
     CUevent event = NULL;
-    struct visit visit;
-    CUresult result = visit_begin(context, &visit);
+    struct capture_mode capture_mode;
+    CUresult result = cuda_context_enter(context, &capture_mode);
 
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.EventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS)
         result = cuda.EventDestroy(event);
-    visit_end(&visit);
+    cuda_context_leave(&capture_mode);
     return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 
@@ -249,14 +251,14 @@ static int cuda_open(bth_device_handle *device)
 {
     CUdevice number;
     CUcontext context = NULL;
-    struct visit visit;
+    struct capture_mode capture_mode;
     CUresult result = cuda.DeviceGet(&number, (int)device->ordinal);
 
     if (result != CUDA_SUCCESS)
         return (int)result;
-    visit_relax(&visit);
+    capture_mode_relax(&capture_mode);
     result = cuda.DevicePrimaryCtxRetain(&context, number);
-    visit_unrelax(&visit);
+    capture_mode_restore(&capture_mode);
     if (result == CUDA_SUCCESS)
         result = cuda_try_context(context);
     if (result == CUDA_SUCCESS) {
@@ -268,7 +270,7 @@ static int cuda_open(bth_device_handle *device)
 }
 
 /* X18: after cuDevicePrimaryCtxReset the context is inactive, until it is retained again. */
-static int cuda_check(const bth_device_handle *device, bool thoroughly)
+static int cuda_check_context(const bth_device_handle *device, bool thoroughly)
 {
     CUcontext context = (CUcontext)atomic_load(&device->native);
     CUdevice number;
@@ -301,7 +303,8 @@ CUDA_CALL(cuda_release, (bth_device_handle * device, uintptr_t address),
           cuda.MemFree((CUdeviceptr)address))
 
 /* Host memory that the driver does not know is an invalid value. */
-static int cuda_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner)
+static int cuda_find_memory_owner(bth_device_handle *device, uintptr_t address,
+                                  bth_memory_owner *owner)
 {
     CUmemorytype type = (CUmemorytype)0;
     int ordinal = -1;
@@ -387,13 +390,13 @@ CUDA_CALL(cuda_wait_for, (bth_device_handle * device, void *stream, void *event)
 const bth_device_driver bth_cuda_driver = {
     .kind = "cuda",
     .load = cuda_load,
-    .describe = cuda_describe,
+    .describe = cuda_describe_result,
     .count = cuda_count,
     .open = cuda_open,
-    .check = cuda_check,
+    .check = cuda_check_context,
     .allocate = cuda_allocate,
     .release = cuda_release,
-    .find = cuda_find,
+    .find = cuda_find_memory_owner,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .register_pinned = cuda_register_pinned,

@@ -35,8 +35,9 @@ static struct {
 } opened;
 
 /* 0 if the driver's result is 0; else an error: "cuda:0: what failed: the driver's text (NAME)". */
-__attribute__((format(printf, 4, 5))) static int
-device_report(bth_device_handle *device, int result, berth_error *error, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int device_check_result(bth_device_handle *device,
+                                                                     int result, berth_error *error,
+                                                                     const char *format, ...)
 {
     bth_driver_result described;
     char failed[256];
@@ -97,7 +98,8 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
 
     if (device->driver->load(error) < 0)
         return bth_error_prefix(error, device->name);
-    if (device_report(device, device->driver->count(&n), error, "devices cannot be counted") < 0)
+    if (device_check_result(device, device->driver->count(&n), error, "devices cannot be counted") <
+        0)
         return error->code;
     if (device->ordinal >= n)
         return bth_fail_status(error, BERTH_E_DEVICE,
@@ -105,7 +107,7 @@ static int device_open_locked(bth_device_handle *device, berth_error *error)
     if (device->is_open &&
         device->driver->check(device, atomic_exchange(&device->is_doubted, false)) == 0)
         return 0;
-    if (device_report(device, device->driver->open(device), error, "cannot be opened") < 0)
+    if (device_check_result(device, device->driver->open(device), error, "cannot be opened") < 0)
         return error->code;
     opened.n += !device->is_open;
     device->is_open = true;
@@ -121,8 +123,8 @@ static int device_fail_forked(const bth_device_handle *device, berth_error *erro
 }
 
 /* X11: a child does not use devices if its parent had one, or was opening one. */
-static int device_open_once(const bth_device_handle *wanted, bth_device_handle *device,
-                            berth_error *error)
+static int device_open_unless_forked(const bth_device_handle *wanted, bth_device_handle *device,
+                                     berth_error *error)
 {
     if (bth_lock_acquire(&opened.lock) == BTH_LOCK_TORN)
         opened.is_lost = true;
@@ -164,7 +166,7 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
         return bth_fail_status(error, BERTH_E_DEVICE,
                                "%s: there is no such device, at most %d are used", wanted.name,
                                DEVICES_MAX);
-    if (device_open_once(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
+    if (device_open_unless_forked(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
         return error->code;
     *device = &opened.devices[kind][wanted.ordinal];
     return 0;
@@ -200,7 +202,7 @@ unsigned bth_device_life(const bth_device_handle *device)
     return atomic_load(&device->life);
 }
 
-bool bth_device_is_gone(const bth_device_handle *device, unsigned life)
+bool bth_device_life_is_over(const bth_device_handle *device, unsigned life)
 {
     return !bth_device_is_usable(device) || life != bth_device_life(device) ||
            device->driver->check(device, false) != 0;
@@ -214,20 +216,22 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
         return bth_fail_status(error, BERTH_E_DEVICE,
                                "%s: its context died and was opened again: all data in it is lost",
                                device->name);
-    return device_report(device, device->driver->check(device, false), error, "its context died");
+    return device_check_result(device, device->driver->check(device, false), error,
+                               "its context died");
 }
 
 /* Calls the driver if this process may use the device, and reports a failure. */
 #define DEVICE_CALL(device, error, call, ...)                                                      \
     (bth_device_check_usable(device, error) < 0                                                    \
          ? (error)->code                                                                           \
-         : device_report(device, (device)->driver->call, error, __VA_ARGS__))
+         : device_check_result(device, (device)->driver->call, error, __VA_ARGS__))
 
 /* The same for a stream or an event, whose context may have died. */
 #define OBJECT_CALL(object, error, call, ...)                                                      \
     (bth_device_check_life((object)->device, (object)->life, error) < 0                            \
          ? (error)->code                                                                           \
-         : device_report((object)->device, (object)->device->driver->call, error, __VA_ARGS__))
+         : device_check_result((object)->device, (object)->device->driver->call, error,            \
+                               __VA_ARGS__))
 
 /* ---- memory ---- */
 
@@ -247,20 +251,20 @@ void bth_device_release(bth_device_handle *device, uintptr_t address)
         (void)device->driver->release(device, address);
 }
 
-int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner,
-                    berth_error *error)
+int bth_device_find_memory_owner(bth_device_handle *device, uintptr_t address,
+                                 bth_memory_owner *owner, berth_error *error)
 {
     *owner = (bth_memory_owner){0};
     return DEVICE_CALL(device, error, find(device, address, owner),
                        "the owner of the memory at 0x%zx cannot be found", (size_t)address);
 }
 
-static int device_check_byte(bth_device_handle *device, uintptr_t address, size_t nbytes,
-                             uintptr_t byte, berth_error *error)
+static int device_check_byte_owner(bth_device_handle *device, uintptr_t address, size_t nbytes,
+                                   uintptr_t byte, berth_error *error)
 {
     bth_memory_owner owner;
 
-    if (bth_device_find(device, byte, &owner, error) < 0)
+    if (bth_device_find_memory_owner(device, byte, &owner, error) < 0)
         return error->code;
     if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
         return 0;
@@ -272,17 +276,17 @@ static int device_check_byte(bth_device_handle *device, uintptr_t address, size_
                              device->name, nbytes, (size_t)address);
 }
 
-int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes,
-                     berth_error *error)
+int bth_device_check_memory(bth_device_handle *device, uintptr_t address, size_t nbytes,
+                            berth_error *error)
 {
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
         return bth_fail_argument(error, "%s: %zu bytes at 0x%zx end beyond the address space",
                                  device->name, nbytes, (size_t)address);
-    if (device_check_byte(device, address, nbytes, address, error) < 0)
+    if (device_check_byte_owner(device, address, nbytes, address, error) < 0)
         return error->code;
-    return device_check_byte(device, address, nbytes, address + (nbytes - 1), error);
+    return device_check_byte_owner(device, address, nbytes, address + (nbytes - 1), error);
 }
 
 int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, berth_error *error)
@@ -321,7 +325,7 @@ int bth_device_stream_open(bth_device_handle *device, bth_device_stream *stream,
 
 void bth_device_stream_close(bth_device_stream *stream)
 {
-    if (stream->native && !bth_device_is_gone(stream->device, stream->life))
+    if (stream->native && !bth_device_life_is_over(stream->device, stream->life))
         (void)stream->device->driver->close_stream(stream->device, stream->native);
     *stream = (bth_device_stream){0};
 }
@@ -351,20 +355,21 @@ int bth_device_stream_wait(bth_device_stream *stream, berth_error *error)
     return OBJECT_CALL(stream, error, wait_stream(stream->device, stream->native), "copies failed");
 }
 
-int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, berth_error *error)
+int bth_device_stream_wait_for_event(bth_device_stream *stream, void *native_event,
+                                     berth_error *error)
 {
     return OBJECT_CALL(stream, error, wait_for(stream->device, stream->native, native_event),
                        "a stream cannot wait for an event");
 }
 
-int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t nbytes, void *ready,
-                    berth_error *error)
+int bth_device_copy_to_host_and_wait(bth_device_handle *device, void *to, uintptr_t from,
+                                     size_t nbytes, void *ready, berth_error *error)
 {
     bth_device_stream stream;
 
     if (bth_device_stream_open(device, &stream, error) < 0)
         return error->code;
-    if ((!ready || bth_device_stream_wait_for(&stream, ready, error) == 0) &&
+    if ((!ready || bth_device_stream_wait_for_event(&stream, ready, error) == 0) &&
         bth_device_copy_to_host(&stream, to, from, nbytes, error) == 0)
         (void)bth_device_stream_wait(&stream, error);
     bth_device_stream_close(&stream);
@@ -382,7 +387,7 @@ int bth_device_event_open(bth_device_handle *device, bth_device_event *event, be
 
 void bth_device_event_close(bth_device_event *event)
 {
-    if (event->native && !bth_device_is_gone(event->device, event->life))
+    if (event->native && !bth_device_life_is_over(event->device, event->life))
         (void)event->device->driver->close_event(event->device, event->native);
     *event = (bth_device_event){0};
 }

@@ -37,7 +37,7 @@ int bth_device_check_usable(const bth_device_handle *device, berth_error *error)
  */
 unsigned bth_device_life(const bth_device_handle *device);
 /* True also in forked processes, and if the context is dead and was not opened again. */
-bool bth_device_is_gone(const bth_device_handle *device, unsigned life);
+bool bth_device_life_is_over(const bth_device_handle *device, unsigned life);
 int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error *error);
 
 /* ---- memory ---- */
@@ -68,12 +68,12 @@ typedef struct bth_device_memory {
 } bth_device_memory;
 
 /* Finds the owner of an address among all devices of this kind. */
-int bth_device_find(bth_device_handle *device, uintptr_t address, bth_memory_owner *owner,
-                    berth_error *error);
+int bth_device_find_memory_owner(bth_device_handle *device, uintptr_t address,
+                                 bth_memory_owner *owner, berth_error *error);
 /* BERTH_E_ARGUMENT unless the first and the last byte are memory of this device. The bytes between
  * them are not checked: one tensor may cover several allocations. */
-int bth_device_check(bth_device_handle *device, uintptr_t address, size_t nbytes,
-                     berth_error *error);
+int bth_device_check_memory(bth_device_handle *device, uintptr_t address, size_t nbytes,
+                            berth_error *error);
 
 /* Host memory, in whole pages, that all devices of this kind can access without the processor.
  * BERTH_E_UNSUPPORTED: this system cannot pin existing memory. */
@@ -115,8 +115,8 @@ int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const voi
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error);
 
 /* Copies to the host, after the driver's event `ready` (NULL: none), and waits. For few bytes. */
-int bth_device_read(bth_device_handle *device, void *to, uintptr_t from, size_t nbytes, void *ready,
-                    berth_error *error);
+int bth_device_copy_to_host_and_wait(bth_device_handle *device, void *to, uintptr_t from,
+                                     size_t nbytes, void *ready, berth_error *error);
 
 /* ---- events: points in the work of a stream ---- */
 
@@ -128,6 +128,7 @@ int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, 
 int bth_device_event_wait(bth_device_event *event, berth_error *error);
 /* Later work of the stream waits for an event: `native` of one of ours, or the program's own
  * (CUevent, cudaEvent_t). */
-int bth_device_stream_wait_for(bth_device_stream *stream, void *native_event, berth_error *error);
+int bth_device_stream_wait_for_event(bth_device_stream *stream, void *native_event,
+                                     berth_error *error);
 
 #endif

@@ -35,10 +35,10 @@ int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes,
     if (direction != BERTH_TO_DEVICE && direction != BERTH_FROM_DEVICE)
         return bth_fail_argument(error, "invalid direction %d", (int)direction);
     if (bth_device_open(device, &handle, error) < 0 ||
-        bth_device_check(handle, address, nbytes, error) < 0)
+        bth_device_check_memory(handle, address, nbytes, error) < 0)
         return error->code;
     if (direction == BERTH_FROM_DEVICE)
-        return bth_device_read(handle, bytes, address, nbytes, NULL, error);
+        return bth_device_copy_to_host_and_wait(handle, bytes, address, nbytes, NULL, error);
     if (bth_device_stream_open(handle, &stream, error) < 0)
         return error->code;
     if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)

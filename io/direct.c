@@ -85,7 +85,7 @@ int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint6
         size_t left = nbytes - *done_nbytes;
         ssize_t n =
             bth_system.pread(direct->fd, at + *done_nbytes, left, (off_t)(offset + *done_nbytes));
-        if (n < 0 && bth_file_may_continue(direct->fd, errno, POLLIN))
+        if (n < 0 && bth_file_can_retry_after_wait(direct->fd, errno, POLLIN))
             continue;
         *refused = n < 0 && errno_is_refusal(errno);
         if (n < 0 && !*refused)

@@ -25,7 +25,7 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
     return 0;
 }
 
-static int file_open(const char *path, int flags)
+static int file_open_close_on_exec(const char *path, int flags)
 {
     int fd;
 
@@ -40,12 +40,12 @@ static int file_open(const char *path, int flags)
  */
 static int file_open_for_reading(const char *path)
 {
-    int fd = file_open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    int fd = file_open_close_on_exec(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     struct stat status;
 
     if (fd >= 0 || errno != EWOULDBLOCK)
         return fd;
-    int path_fd = file_open(path, O_PATH);
+    int path_fd = file_open_close_on_exec(path, O_PATH);
     if (path_fd < 0)
         return -1;
     if (bth_system.fstat(path_fd, &status) == 0 && S_ISREG(status.st_mode))
@@ -72,7 +72,7 @@ int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *erro
     return 0;
 }
 
-const char *bth_file_path(int fd, char path[BTH_FILE_PATH_NBYTES])
+const char *bth_file_proc_path(int fd, char path[BTH_FILE_PATH_NBYTES])
 {
     (void)snprintf(path, BTH_FILE_PATH_NBYTES, "/proc/self/fd/%d", fd);
     return path;
@@ -82,12 +82,12 @@ int bth_file_open_again(int fd, int flags)
 {
     char path[BTH_FILE_PATH_NBYTES];
 
-    return file_open(bth_file_path(fd, path), flags);
+    return file_open_close_on_exec(bth_file_proc_path(fd, path), flags);
 }
 
 bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
 {
-    int fd = file_open(path, O_RDONLY);
+    int fd = file_open_close_on_exec(path, O_RDONLY);
     ssize_t n;
 
     if (fd < 0)
@@ -107,7 +107,7 @@ void bth_file_close(int fd)
         (void)bth_system.close(fd);
 }
 
-bool bth_file_may_continue(int fd, int system_errno, short events)
+bool bth_file_can_retry_after_wait(int fd, int system_errno, short events)
 {
     struct pollfd wait = {.fd = fd, .events = events};
 
@@ -120,7 +120,7 @@ bool bth_file_may_continue(int fd, int system_errno, short events)
 }
 
 /* Whether the kernel accepts the range: positions are off_t. */
-static bool file_is_position(uint64_t offset, uint64_t nbytes)
+static bool file_range_is_valid(uint64_t offset, uint64_t nbytes)
 {
     return offset <= INT64_MAX && nbytes <= (uint64_t)INT64_MAX - offset;
 }
@@ -135,12 +135,12 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
 {
     uint8_t *at = buffer;
 
-    if (!file_is_position(offset, nbytes))
+    if (!file_range_is_valid(offset, nbytes))
         return bth_fail_errno(error, EOVERFLOW, NULL, offset, "%zu bytes not read", nbytes);
     while (nbytes > 0) {
         ssize_t n = bth_system.pread(fd, at, nbytes, (off_t)offset);
         if (n < 0) {
-            if (bth_file_may_continue(fd, errno, POLLIN))
+            if (bth_file_can_retry_after_wait(fd, errno, POLLIN))
                 continue;
             return bth_fail_errno(error, errno, NULL, offset, "%zu bytes not read", nbytes);
         }
@@ -163,7 +163,7 @@ static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t of
     while (nbytes > 0) {
         ssize_t n = offset == BERTH_NO_OFFSET ? bth_system.write(fd, at, nbytes)
                                               : bth_system.pwrite(fd, at, nbytes, (off_t)offset);
-        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
+        if (n < 0 && bth_file_can_retry_after_wait(fd, errno, POLLOUT))
             continue;
         if (n <= 0) /* repeating after 0 might never end */
             return file_fail_write(error, n < 0 ? errno : EIO, offset, nbytes);
@@ -176,18 +176,18 @@ static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t of
 
 int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    if (!file_is_position(offset, nbytes))
+    if (!file_range_is_valid(offset, nbytes))
         return file_fail_write(error, EFBIG, offset, nbytes);
     return file_write_all(fd, buffer, nbytes, offset, error);
 }
 
-int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error)
+int bth_file_write_at_current_offset(int fd, const void *buffer, size_t nbytes, berth_error *error)
 {
     return file_write_all(fd, buffer, nbytes, BERTH_NO_OFFSET, error);
 }
 
 /* Drops n bytes at the front of the pieces, and empty pieces there. */
-static void pieces_drop(struct iovec **pieces, size_t *n_pieces, size_t n)
+static void pieces_drop_front(struct iovec **pieces, size_t *n_pieces, size_t n)
 {
     while (*n_pieces > 0 && n >= (*pieces)->iov_len) {
         n -= (*pieces)->iov_len;
@@ -212,18 +212,18 @@ static uint64_t pieces_nbytes(const struct iovec *pieces, size_t n_pieces)
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                           berth_error *error)
 {
-    if (!file_is_position(offset, pieces_nbytes(pieces, n_pieces)))
+    if (!file_range_is_valid(offset, pieces_nbytes(pieces, n_pieces)))
         return file_fail_write(error, EFBIG, offset, pieces_nbytes(pieces, n_pieces));
-    pieces_drop(&pieces, &n_pieces, 0);
+    pieces_drop_front(&pieces, &n_pieces, 0);
     while (n_pieces > 0) {
         int n_now = n_pieces < PIECES_MAX ? (int)n_pieces : PIECES_MAX;
         ssize_t n = bth_system.pwritev(fd, pieces, n_now, (off_t)offset);
-        if (n < 0 && bth_file_may_continue(fd, errno, POLLOUT))
+        if (n < 0 && bth_file_can_retry_after_wait(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
             return file_fail_write(error, n < 0 ? errno : EIO, offset,
                                    pieces_nbytes(pieces, n_pieces));
-        pieces_drop(&pieces, &n_pieces, (size_t)n);
+        pieces_drop_front(&pieces, &n_pieces, (size_t)n);
         offset += (uint64_t)n;
     }
     return 0;
@@ -231,7 +231,7 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
 
 /* ---- the limit of file sizes (X14) ---- */
 
-static sigset_t limit_signal_set(void)
+static sigset_t file_limit_make_signal_set(void)
 {
     sigset_t set;
 
@@ -240,7 +240,7 @@ static sigset_t limit_signal_set(void)
     return set;
 }
 
-static bool limit_is_pending(void)
+static bool file_limit_signal_is_pending(void)
 {
     sigset_t pending;
 
@@ -249,21 +249,21 @@ static bool limit_is_pending(void)
 
 bth_file_limit bth_file_limit_hold(void)
 {
-    sigset_t set = limit_signal_set();
+    sigset_t set = file_limit_make_signal_set();
     bth_file_limit held = {.was_pending = false};
 
     (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
-    held.was_pending = limit_is_pending();
+    held.was_pending = file_limit_signal_is_pending();
     return held;
 }
 
 void bth_file_limit_restore(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
-    sigset_t set = limit_signal_set();
+    sigset_t set = file_limit_make_signal_set();
     int failure = errno;
 
-    if (!held->was_pending && limit_is_pending())
+    if (!held->was_pending && file_limit_signal_is_pending())
         while (sigtimedwait(&set, NULL, &at_once) < 0 && errno == EINTR)
             ;
     (void)pthread_sigmask(SIG_SETMASK, &held->before, NULL);

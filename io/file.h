@@ -18,7 +18,7 @@ int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *erro
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error);
 /* The path of an open file in /proc. */
 #define BTH_FILE_PATH_NBYTES 32
-const char *bth_file_path(int fd, char path[BTH_FILE_PATH_NBYTES]);
+const char *bth_file_proc_path(int fd, char path[BTH_FILE_PATH_NBYTES]);
 /*
  * Makes a second open file description, through fd and not by its path (F1). flags: O_RDONLY or
  * O_WRONLY, and O_DIRECT. -1 and errno on failure.
@@ -30,7 +30,7 @@ bool bth_file_read_text(const char *path, char *text, size_t text_nbytes);
 void bth_file_close(int fd);
 
 /* After a failed transfer: whether to repeat it. After EAGAIN, waits for `events` (of poll). */
-bool bth_file_may_continue(int fd, int system_errno, short events);
+bool bth_file_can_retry_after_wait(int fd, int system_errno, short events);
 /* Reads exactly nbytes; BERTH_E_TRUNCATED if the file ends earlier. */
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
 /* Writes exactly nbytes. */
@@ -39,7 +39,7 @@ int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, b
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n, uint64_t offset,
                           berth_error *error);
 /* Writes at the descriptor's own position, to pipes and sockets too. */
-int bth_file_append(int fd, const void *buffer, size_t nbytes, berth_error *error);
+int bth_file_write_at_current_offset(int fd, const void *buffer, size_t nbytes, berth_error *error);
 
 /*
  * X14: a write beyond RLIMIT_FSIZE raises SIGXFSZ, which kills the process. Our own threads block

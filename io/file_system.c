@@ -34,7 +34,7 @@ static const file_system_row rows[] = {
     {0, BTH_ELSEWHERE, true},          /* all others */
 };
 
-static file_system_row file_system_row_of(int fd)
+static file_system_row file_system_find_row(int fd)
 {
     struct statfs system;
     const file_system_row *row = rows;
@@ -48,12 +48,12 @@ static file_system_row file_system_row_of(int fd)
 
 bth_file_system bth_file_system_of(int fd)
 {
-    return file_system_row_of(fd).kind;
+    return file_system_find_row(fd).kind;
 }
 
 bool bth_file_system_obeys_acls(int fd)
 {
-    return file_system_row_of(fd).obeys_acls;
+    return file_system_find_row(fd).obeys_acls;
 }
 
 /* ---- extended attributes ---- */
@@ -64,7 +64,7 @@ ssize_t bth_xattr_get(int fd, const char *name, void *value, size_t nbytes)
     ssize_t n = bth_system.fgetxattr(fd, name, value, nbytes);
 
     if (n < 0 && errno == EBADF)
-        n = bth_system.getxattr(bth_file_path(fd, path), name, value, nbytes);
+        n = bth_system.getxattr(bth_file_proc_path(fd, path), name, value, nbytes);
     return n;
 }
 
@@ -74,7 +74,7 @@ ssize_t bth_xattr_list(int fd, char *names, size_t nbytes)
     ssize_t n = bth_system.flistxattr(fd, names, nbytes);
 
     if (n < 0 && errno == EBADF)
-        n = bth_system.listxattr(bth_file_path(fd, path), names, nbytes);
+        n = bth_system.listxattr(bth_file_proc_path(fd, path), names, nbytes);
     return n;
 }
 
@@ -84,7 +84,7 @@ int bth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, in
     int result = bth_system.fsetxattr(fd, name, value, nbytes, flags);
 
     if (result < 0 && errno == EBADF)
-        result = bth_system.setxattr(bth_file_path(fd, path), name, value, nbytes, flags);
+        result = bth_system.setxattr(bth_file_proc_path(fd, path), name, value, nbytes, flags);
     return result;
 }
 

@@ -49,7 +49,8 @@ struct totals {
 };
 
 /* Reads a short file. A newline is added before it, so that each line begins with one. */
-static bool proc_read_text(const char *folder, const char *name, char *text, size_t text_nbytes)
+static bool kernel_file_read_text(const char *folder, const char *name, char *text,
+                                  size_t text_nbytes)
 {
     char path[PATH_NBYTES + 64];
 
@@ -59,7 +60,7 @@ static bool proc_read_text(const char *folder, const char *name, char *text, siz
 }
 
 /* The number after a label. False: the label is missing, or its value is "max". */
-static bool proc_find_number(const char *text, const char *label, uint64_t *number)
+static bool kernel_text_find_number(const char *text, const char *label, uint64_t *number)
 {
     const char *at = strstr(text, label);
     char *end;
@@ -71,27 +72,28 @@ static bool proc_find_number(const char *text, const char *label, uint64_t *numb
     return end != at;
 }
 
-static bool proc_read_number(const char *folder, const char *name, uint64_t *number)
+static bool kernel_file_read_number(const char *folder, const char *name, uint64_t *number)
 {
     char text[64];
 
-    return proc_read_text(folder, name, text, sizeof text) && proc_find_number(text, "\n", number);
+    return kernel_file_read_text(folder, name, text, sizeof text) &&
+           kernel_text_find_number(text, "\n", number);
 }
 
-static struct totals totals_read(const char *root)
+static struct totals meminfo_read_totals(const char *root)
 {
     struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
     char text[TEXT_NBYTES];
     uint64_t number;
 
-    if (!proc_read_text(root, "proc/meminfo", text, sizeof text))
+    if (!kernel_file_read_text(root, "proc/meminfo", text, sizeof text))
         return totals;
-    if (proc_find_number(text, "\nSwapFree:", &number))
+    if (kernel_text_find_number(text, "\nSwapFree:", &number))
         totals.swap = number * 1024;
-    if (proc_find_number(text, "\nMemAvailable:", &number))
+    if (kernel_text_find_number(text, "\nMemAvailable:", &number))
         totals.available = number * 1024 + totals.swap;
     /* In containers, lxcfs shows 0 for unknown. */
-    if (proc_find_number(text, "\nSReclaimable:", &number) && number > 0)
+    if (kernel_text_find_number(text, "\nSReclaimable:", &number) && number > 0)
         totals.slab = number * 1024;
     return totals;
 }
@@ -101,47 +103,47 @@ static struct totals totals_read(const char *root)
  * memory, and at most all slabs of the system. The larger number is right here: only requests that
  * certainly do not fit may be refused.
  */
-static uint64_t group_reclaimable(const char *folder, const struct version *version,
-                                  const struct totals *totals)
+static uint64_t cgroup_reclaimable_nbytes(const char *folder, const struct version *version,
+                                          const struct totals *totals)
 {
     uint64_t inactive = 0, active = 0, slab = 0;
     char text[TEXT_NBYTES];
 
-    if (proc_read_text(folder, "memory.stat", text, sizeof text)) {
-        (void)proc_find_number(text, version->file[0], &inactive);
-        (void)proc_find_number(text, version->file[1], &active);
+    if (kernel_file_read_text(folder, "memory.stat", text, sizeof text)) {
+        (void)kernel_text_find_number(text, version->file[0], &inactive);
+        (void)kernel_text_find_number(text, version->file[1], &active);
         if (version->slab)
-            (void)proc_find_number(text, version->slab, &slab);
+            (void)kernel_text_find_number(text, version->slab, &slab);
     }
-    if (version->kernel && proc_read_number(folder, version->kernel, &slab))
+    if (version->kernel && kernel_file_read_number(folder, version->kernel, &slab))
         slab = bth_min(slab, totals->slab);
     return inactive + active + slab;
 }
 
 /* The limit minus the used memory that cannot be reclaimed; UINT64_MAX: there is no limit. */
-static uint64_t group_left(const char *folder, const char *limit_name, const char *used_name,
-                           uint64_t reclaimable)
+static uint64_t cgroup_nbytes_below_limit(const char *folder, const char *limit_name,
+                                          const char *used_name, uint64_t reclaimable)
 {
     uint64_t limit, used;
 
-    if (!proc_read_number(folder, limit_name, &limit) ||
-        !proc_read_number(folder, used_name, &used))
+    if (!kernel_file_read_number(folder, limit_name, &limit) ||
+        !kernel_file_read_number(folder, used_name, &used))
         return UINT64_MAX;
     used = used > reclaimable ? used - reclaimable : 0;
     return limit > used ? limit - used : 0;
 }
 
 /* The memory and swap that one group leaves; UINT64_MAX: it has no limit. */
-static uint64_t group_free(const char *folder, const struct version *version,
-                           const struct totals *totals)
+static uint64_t cgroup_free_nbytes(const char *folder, const struct version *version,
+                                   const struct totals *totals)
 {
-    uint64_t reclaimable = group_reclaimable(folder, version, totals);
-    uint64_t left = group_left(folder, version->limit, version->used, reclaimable);
+    uint64_t reclaimable = cgroup_reclaimable_nbytes(folder, version, totals);
+    uint64_t left = cgroup_nbytes_below_limit(folder, version->limit, version->used, reclaimable);
 
     if (left == UINT64_MAX || totals->swap == 0)
         return left;
-    uint64_t with_swap = group_left(folder, version->swap_limit, version->swap_used,
-                                    version->swap_has_memory ? reclaimable : 0);
+    uint64_t with_swap = cgroup_nbytes_below_limit(folder, version->swap_limit, version->swap_used,
+                                                   version->swap_has_memory ? reclaimable : 0);
     if (version->swap_has_memory)
         return bth_min(left + totals->swap, with_swap);
     return left + bth_min(totals->swap, with_swap);
@@ -151,8 +153,8 @@ static uint64_t group_free(const char *folder, const struct version *version,
  * The smallest free memory of a group and its parents. In a container the path may be that of
  * the host and not exist: then only the limits of the mounted top count.
  */
-static uint64_t group_min_free(const char *root, const char *group, const struct version *version,
-                               const struct totals *totals)
+static uint64_t cgroup_min_free_nbytes(const char *root, const char *group,
+                                       const struct version *version, const struct totals *totals)
 {
     char folder[PATH_NBYTES];
     uint64_t min = UINT64_MAX;
@@ -165,13 +167,13 @@ static uint64_t group_min_free(const char *root, const char *group, const struct
         if (*end != '/' && *end != '\0')
             continue;
         *end = '\0';
-        min = bth_min(min, group_free(folder, version, totals));
+        min = bth_min(min, cgroup_free_nbytes(folder, version, totals));
     }
     return min;
 }
 
 /* Finds the path in a line "0::/path" (v2), or "4:memory:/path" or "4:cpu,memory:/path" (v1). */
-static bool group_find(const char *text, const char *controller, char group[PATH_NBYTES])
+static bool cgroup_find_path(const char *text, const char *controller, char group[PATH_NBYTES])
 {
     for (const char *line = strchr(text, '\n'); line && line[1]; line = strchr(line + 1, '\n')) {
         const char *list = strchr(line + 1, ':');
@@ -191,18 +193,18 @@ static bool group_find(const char *text, const char *controller, char group[PATH
     return false;
 }
 
-uint64_t bth_free_memory(const char *root)
+uint64_t bth_free_memory_nbytes(const char *root)
 {
     static const char *const controllers[] = {"", "memory"};
     char text[TEXT_NBYTES], group[PATH_NBYTES];
-    const struct totals totals = totals_read(root);
+    const struct totals totals = meminfo_read_totals(root);
     uint64_t min = totals.available;
 
     for (size_t i = 0; i < 2; i++) {
-        if (!proc_read_text(root, "proc/self/cgroup", text, sizeof text) ||
-            !group_find(text, controllers[i], group))
+        if (!kernel_file_read_text(root, "proc/self/cgroup", text, sizeof text) ||
+            !cgroup_find_path(text, controllers[i], group))
             continue;
-        min = bth_min(min, group_min_free(root, group, &versions[i], &totals));
+        min = bth_min(min, cgroup_min_free_nbytes(root, group, &versions[i], &totals));
     }
     return min;
 }

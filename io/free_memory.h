@@ -11,6 +11,6 @@
  * free. Refuse larger requests: Linux allows them, and kills the process that uses the memory.
  * UINT64_MAX: unknown. `root`: the folder that has proc and sys; "" except in tests.
  */
-uint64_t bth_free_memory(const char *root);
+uint64_t bth_free_memory_nbytes(const char *root);
 
 #endif

@@ -24,7 +24,7 @@ static void map_advise_whole(void *address, size_t nbytes, int flags)
  * MAP_NORESERVE: without it the kernel's overcommit heuristic refuses a copy-on-write map of a file
  * that is larger than memory, although not all of its pages are written.
  */
-static void map_protection(int flags, int *protection, int *map_flags)
+static void map_choose_protection_and_flags(int flags, int *protection, int *map_flags)
 {
     bool is_shared = flags & BTH_MMAP_SHARED;
 
@@ -37,7 +37,7 @@ int bth_map_file(int fd, uint64_t nbytes, int flags, bth_map *map, berth_error *
     int protection, map_flags;
 
     assert(nbytes > 0);
-    map_protection(flags, &protection, &map_flags);
+    map_choose_protection_and_flags(flags, &protection, &map_flags);
     void *address = bth_system.mmap(NULL, (size_t)nbytes, protection, map_flags, fd, 0);
     if (address == MAP_FAILED)
         return bth_fail_errno(error, errno, NULL, 0, "%llu bytes cannot be mapped",

@@ -18,7 +18,7 @@
 /* Up to this many of 64 samples may be missing. */
 #define MISSING_MAX 6
 
-static bth_page_cache page_probe(int fd, uint64_t offset)
+static bth_page_cache page_cache_probe_page(int fd, uint64_t offset)
 {
     uint8_t byte;
     struct iovec piece = {.iov_base = &byte, .iov_len = 1};
@@ -32,7 +32,7 @@ static bth_page_cache page_probe(int fd, uint64_t offset)
 
 /* Since Linux 5.10 such reads start readahead, unless their open file description is set otherwise.
  * If fd cannot be opened again, it is used itself. */
-static int page_probe_open(int fd)
+static int file_reopen_without_readahead(int fd)
 {
     int again = bth_file_open_again(fd, O_RDONLY);
 
@@ -62,11 +62,11 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
     uint64_t stride = n_pages / n_samples;
     uint64_t missing_max = n_samples * MISSING_MAX / SAMPLES_MAX;
     bth_page_cache result = BTH_PAGE_CACHE_WARM;
-    int probed = page_probe_open(fd);
+    int probed = file_reopen_without_readahead(fd);
 
     for (uint64_t i = 0, n_missing = 0; i < n_samples && result == BTH_PAGE_CACHE_WARM; i++) {
         uint64_t page = first + i * stride + mix_with_time(i) % stride;
-        bth_page_cache sample = page_probe(probed, page * page_nbytes);
+        bth_page_cache sample = page_cache_probe_page(probed, page * page_nbytes);
         if (sample == BTH_PAGE_CACHE_UNKNOWN ||
             (sample == BTH_PAGE_CACHE_COLD && ++n_missing > missing_max))
             result = sample;
@@ -96,12 +96,12 @@ static bool mincore_is_true(int fd)
 
     if (bth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid())
         return true;
-    return bth_system.faccessat(AT_FDCWD, bth_file_path(fd, path), W_OK, AT_EACCESS) == 0;
+    return bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK, AT_EACCESS) == 0;
 }
 
 /* Counts pages that can be used at once, not those that are still being read. */
-static bool pages_count_mapped(const bth_map *map, uint64_t offset, uint64_t nbytes,
-                               uint64_t page_nbytes, uint64_t *n_cached)
+static bool pages_count_by_mincore(const bth_map *map, uint64_t offset, uint64_t nbytes,
+                                   uint64_t page_nbytes, uint64_t *n_cached)
 {
     unsigned char pages[PAGES_AT_ONCE];
 
@@ -119,7 +119,7 @@ static bool pages_count_mapped(const bth_map *map, uint64_t offset, uint64_t nby
 }
 
 /* Needs Linux 6.5, but no map. */
-static bool pages_count_unmapped(int fd, uint64_t offset, uint64_t nbytes, uint64_t *n_cached)
+static bool pages_count_by_cachestat(int fd, uint64_t offset, uint64_t nbytes, uint64_t *n_cached)
 {
     struct count_range range = {.offset = offset, .nbytes = nbytes};
     struct counts counts = {0};
@@ -137,8 +137,9 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
     uint64_t n;
 
     assert(offset % page_nbytes == 0);
-    if (!(map && mincore_is_true(fd) && pages_count_mapped(map, offset, nbytes, page_nbytes, &n)) &&
-        !pages_count_unmapped(fd, offset, nbytes, &n))
+    if (!(map && mincore_is_true(fd) &&
+          pages_count_by_mincore(map, offset, nbytes, page_nbytes, &n)) &&
+        !pages_count_by_cachestat(fd, offset, nbytes, &n))
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;
     return true;

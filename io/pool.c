@@ -48,7 +48,7 @@ static int pool_fail_cancelled(berth_error *error)
 }
 
 /* For a task that failed without setting an error. */
-static int pool_fail_status(berth_error *error, int status)
+static int task_fail_with_status_text(berth_error *error, int status)
 {
     return bth_fail_status(error, status, "%s", berth_status_text(status));
 }
@@ -68,7 +68,7 @@ static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_p
         }
         int status = function(context, task, 0, error);
         if (status < 0)
-            return pool_fail_status(error, status);
+            return task_fail_with_status_text(error, status);
     }
     return 0;
 }
@@ -90,12 +90,12 @@ static bool pool_claim(struct pool *pool, uint64_t *task)
 }
 
 /* Keeps the first failure; no worker begins another task (W8). */
-static void pool_stop(struct pool *pool, int status, const berth_error *error)
+static void pool_stop_with_error(struct pool *pool, int status, const berth_error *error)
 {
     pthread_mutex_lock(&pool->lock);
     if (pool->first.code == BERTH_OK) {
         pool->first = *error;
-        (void)pool_fail_status(&pool->first, status);
+        (void)task_fail_with_status_text(&pool->first, status);
     }
     pool->stop = true;
     pthread_mutex_unlock(&pool->lock);
@@ -108,12 +108,12 @@ static void *pool_worker(void *argument)
     berth_error error;
     uint64_t task;
 
-    bth_thread_begin();
+    bth_thread_disable_cancel();
     bth_error_clear(&error);
     while (pool_claim(pool, &task)) {
         int status = pool->function(pool->context, task, worker->number, &error);
         if (status < 0) {
-            pool_stop(pool, status, &error);
+            pool_stop_with_error(pool, status, &error);
             break;
         }
     }
@@ -142,7 +142,7 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
         bth_error_clear(&error);
         (void)bth_fail_system(&error, failure, "worker thread %u of %u cannot be started", n + 1,
                               n_workers);
-        pool_stop(pool, error.code, &error);
+        pool_stop_with_error(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
         pool->n_running -= n_workers - n;
         pthread_mutex_unlock(&pool->lock);
@@ -167,7 +167,7 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
         if (watch(pool->context) != 0) {
             berth_error error;
             bth_error_clear(&error);
-            pool_stop(pool, pool_fail_cancelled(&error), &error);
+            pool_stop_with_error(pool, pool_fail_cancelled(&error), &error);
         }
         next_watch = bth_time_after(WATCH_SECONDS);
         pthread_mutex_lock(&pool->lock);

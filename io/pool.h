@@ -14,7 +14,7 @@
 int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
 
 /* The first call in a new thread (X13): the caller's functions cannot cancel it. */
-static inline void bth_thread_begin(void)
+static inline void bth_thread_disable_cancel(void)
 {
     int unused;
 

@@ -30,7 +30,7 @@ struct scan {
 #define IS_HUGE ((__u64)1 << 6)
 #define PAGE_NBYTES ((__u64)4096)
 
-int bth_pages_open(void)
+int bth_pagemap_open(void)
 {
     return bth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
 }
@@ -69,8 +69,8 @@ static uint8_t *region_align_up(void *address, size_t alignment)
     return bytes + ((0 - (uintptr_t)bytes) & (alignment - 1));
 }
 
-static int region_allocate(uint64_t nbytes, size_t alignment, bth_region *region,
-                           berth_error *error)
+static int region_allocate_small(uint64_t nbytes, size_t alignment, bth_region *region,
+                                 berth_error *error)
 {
     region->base = bth_allocate((size_t)nbytes + alignment);
     if (!region->base)
@@ -98,7 +98,7 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *r
     if (nbytes > PTRDIFF_MAX - BTH_LARGE_PAGE_NBYTES)
         return bth_fail_memory(error, nbytes);
     if (nbytes < BTH_LARGE_PAGE_NBYTES)
-        return region_allocate(nbytes, alignment, region, error);
+        return region_allocate_small(nbytes, alignment, region, error);
     size_t base_nbytes = (size_t)nbytes + BTH_LARGE_PAGE_NBYTES;
     void *base = bth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -11,7 +11,7 @@
 #define BTH_LARGE_PAGE_NBYTES ((size_t)2 * 1024 * 1024)
 
 /* Opens a descriptor for bth_pages_are_large; -1 on failure. Close it with bth_file_close. */
-int bth_pages_open(void);
+int bth_pagemap_open(void);
 
 /* Whether all of [bytes, bytes + nbytes) is present, in large pages. False also if unknown. */
 bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes);

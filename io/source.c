@@ -38,7 +38,7 @@ static int reader_begin(bth_reader *reader, const berth_source *source, berth_er
         (void)snprintf(text, sizeof text, "%s %d", name, source->fd);
         name = text;
     }
-    reader->name = bth_duplicate(name, strlen(name));
+    reader->name = bth_duplicate_text(name, strlen(name));
     return reader->name ? 0 : bth_fail_memory(error, strlen(name) + 1);
 }
 
@@ -66,7 +66,7 @@ static int reader_open_function(bth_reader *reader, const berth_source *source, 
     return source->read ? 0 : bth_fail_argument(error, "has no read function");
 }
 
-static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
+static int reader_open_by_kind(bth_reader *reader, const berth_source *source, berth_error *error)
 {
     switch (source->kind) {
     case BERTH_SOURCE_PATH:
@@ -85,7 +85,7 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
 {
     if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
         return error->code;
-    if (reader_begin(reader, source, error) < 0 || reader_open(reader, source, error) < 0)
+    if (reader_begin(reader, source, error) < 0 || reader_open_by_kind(reader, source, error) < 0)
         bth_reader_close(reader);
     return error->code;
 }
@@ -112,8 +112,8 @@ static int reader_fail_callback(berth_error *error, int result, uint64_t offset,
     return error->code;
 }
 
-static int reader_fill(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                       berth_error *error)
+static int reader_read_by_kind(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                               berth_error *error)
 {
     if (reader->memory) {
         memcpy(buffer, reader->memory + offset, nbytes);
@@ -125,7 +125,7 @@ static int reader_fill(bth_reader *reader, void *buffer, size_t nbytes, uint64_t
     return result == 0 ? 0 : reader_fail_callback(error, result, offset, nbytes);
 }
 
-void bth_reader_count(bth_reader *reader, size_t nbytes)
+void bth_reader_count_request(bth_reader *reader, size_t nbytes)
 {
     atomic_fetch_add_explicit(&reader->n_requests, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&reader->moved_nbytes, nbytes, memory_order_relaxed);
@@ -141,8 +141,8 @@ int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t of
                         (unsigned long long)reader->nbytes);
     if (nbytes == 0)
         return 0;
-    if (reader_fill(reader, buffer, nbytes, offset, error) < 0)
+    if (reader_read_by_kind(reader, buffer, nbytes, offset, error) < 0)
         return error->code;
-    bth_reader_count(reader, nbytes);
+    bth_reader_count_request(reader, nbytes);
     return 0;
 }

@@ -27,6 +27,6 @@ int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t of
                     berth_error *error);
 
 /* Counts one read that did not go through bth_reader_read. */
-void bth_reader_count(bth_reader *reader, size_t nbytes);
+void bth_reader_count_request(bth_reader *reader, size_t nbytes);
 
 #endif

@@ -31,8 +31,8 @@ static struct {
  * DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
  * goes on with the old page.
  */
-static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
-                      berth_error *error)
+static int staging_buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
+                              berth_error *error)
 {
     void *bytes;
 
@@ -57,14 +57,14 @@ static int buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buf
 }
 
 /* X18: after its context died, memory is no longer pinned, and memory of the driver is gone. */
-static bool buffer_is_pinned(const bth_staging_buffer *buffer)
+static bool staging_buffer_is_pinned(const bth_staging_buffer *buffer)
 {
-    return buffer->device && !bth_device_is_gone(buffer->device, buffer->life);
+    return buffer->device && !bth_device_life_is_over(buffer->device, buffer->life);
 }
 
-static void buffer_free(bth_staging_buffer *buffer)
+static void staging_buffer_free(bth_staging_buffer *buffer)
 {
-    bool is_pinned = buffer_is_pinned(buffer);
+    bool is_pinned = staging_buffer_is_pinned(buffer);
 
     if (is_pinned && !buffer->region.base)
         bth_pinned_release(buffer->device, buffer->bytes);
@@ -76,18 +76,18 @@ static void buffer_free(bth_staging_buffer *buffer)
 /* ---- kept buffers ---- */
 
 /* X11: forgets a list that was being changed at a fork; a child cannot use its buffers anyway. */
-static void kept_lock(void)
+static void kept_buffers_lock(void)
 {
     if (bth_lock_acquire(&kept.lock) == BTH_LOCK_TORN)
         kept.n = 0;
 }
 
 /* Gets a buffer for this kind of device, of this size. False: there is none. */
-static bool kept_remove(bth_device_handle *device, bth_staging_buffer *buffer)
+static bool kept_buffers_take(bth_device_handle *device, bth_staging_buffer *buffer)
 {
     bool is_found = false;
 
-    kept_lock();
+    kept_buffers_lock();
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
         const bth_staging_buffer *each = &kept.buffers[i];
         if (!bth_device_is_same_kind(each->device, device) || each->nbytes != buffer->nbytes)
@@ -100,9 +100,9 @@ static bool kept_remove(bth_device_handle *device, bth_staging_buffer *buffer)
     return is_found;
 }
 
-static bool kept_add(const bth_staging_buffer *buffer)
+static bool kept_buffers_add(const bth_staging_buffer *buffer)
 {
-    kept_lock();
+    kept_buffers_lock();
     bool is_kept = kept.n < KEPT_MAX;
     if (is_kept)
         kept.buffers[kept.n++] = *buffer;
@@ -112,18 +112,18 @@ static bool kept_add(const bth_staging_buffer *buffer)
 
 /* Frees the buffers of this kind of device that have another size, or are not pinned any more;
  * NULL: all buffers. */
-static void kept_drop(bth_device_handle *device, size_t nbytes)
+static void kept_buffers_free_unsuitable(bth_device_handle *device, size_t nbytes)
 {
-    kept_lock();
+    kept_buffers_lock();
     for (unsigned i = 0; i < kept.n;) {
         bth_staging_buffer *each = &kept.buffers[i];
         if (device && (!bth_device_is_same_kind(each->device, device) ||
-                       (each->nbytes == nbytes && buffer_is_pinned(each)))) {
+                       (each->nbytes == nbytes && staging_buffer_is_pinned(each)))) {
             i++;
             continue;
         }
         if (bth_device_is_usable(each->device))
-            buffer_free(each);
+            staging_buffer_free(each);
         *each = kept.buffers[--kept.n];
     }
     bth_lock_release(&kept.lock);
@@ -133,7 +133,7 @@ uint64_t bth_staging_kept_nbytes(void)
 {
     uint64_t nbytes = 0;
 
-    kept_lock();
+    kept_buffers_lock();
     for (unsigned i = 0; i < kept.n; i++)
         nbytes += kept.buffers[i].nbytes;
     bth_lock_release(&kept.lock);
@@ -142,7 +142,7 @@ uint64_t bth_staging_kept_nbytes(void)
 
 void bth_staging_trim(void)
 {
-    kept_drop(NULL, 0);
+    kept_buffers_free_unsuitable(NULL, 0);
 }
 
 /* ---- the buffers of one operation ---- */
@@ -168,15 +168,15 @@ static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_e
 }
 
 /* Fewer buffers are enough, but one is needed. */
-static int staging_fill(bth_staging *ring, berth_error *error)
+static int staging_acquire_buffers(bth_staging *ring, berth_error *error)
 {
     unsigned n = 0;
 
     for (; n < ring->n_buffers; n++) {
         bth_staging_buffer *buffer = &ring->buffers[n];
         buffer->nbytes = ring->buffer_nbytes;
-        if (!(ring->is_pinned && kept_remove(ring->device, buffer)) &&
-            buffer_new(ring->device, ring->is_pinned, buffer, error) < 0)
+        if (!(ring->is_pinned && kept_buffers_take(ring->device, buffer)) &&
+            staging_buffer_new(ring->device, ring->is_pinned, buffer, error) < 0)
             break;
     }
     if (n == 0)
@@ -196,13 +196,13 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
         (ring->is_pinned && bth_device_check_usable(device, error) < 0))
         goto fail;
     if (ring->is_pinned)
-        kept_drop(device, ring->buffer_nbytes);
+        kept_buffers_free_unsuitable(device, ring->buffer_nbytes);
     ring->buffers = bth_allocate_zeroed(ring->n_buffers * sizeof *ring->buffers);
     if (!ring->buffers) {
         (void)bth_fail_memory(error, ring->n_buffers * sizeof *ring->buffers);
         goto fail;
     }
-    if (staging_fill(ring, error) < 0)
+    if (staging_acquire_buffers(ring, error) < 0)
         goto fail;
     return 0;
 fail:
@@ -219,8 +219,8 @@ void bth_staging_close(bth_staging *ring)
     if (!ring->buffers)
         return;
     for (unsigned i = 0; i < ring->n_buffers && is_here; i++)
-        if (!buffer_is_pinned(&ring->buffers[i]) || !kept_add(&ring->buffers[i]))
-            buffer_free(&ring->buffers[i]);
+        if (!staging_buffer_is_pinned(&ring->buffers[i]) || !kept_buffers_add(&ring->buffers[i]))
+            staging_buffer_free(&ring->buffers[i]);
     bth_release(ring->buffers);
     *ring = (bth_staging){0};
 }
@@ -231,14 +231,14 @@ void bth_staging_close(bth_staging *ring)
 #define LINE_NBYTES ((size_t)64)
 
 /* `to` is aligned to 16 bytes. */
-static void copy_line(uint8_t *to, const uint8_t *from)
+static void cache_line_copy(uint8_t *to, const uint8_t *from)
 {
     for (size_t i = 0; i < LINE_NBYTES; i += 16)
         _mm_stream_si128((__m128i *)(void *)(to + i),
                          _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
 }
 
-void bth_copy_for_device(void *to, const void *from, size_t nbytes)
+void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
 {
     uint8_t *out = to;
     const uint8_t *in = from;
@@ -249,14 +249,14 @@ void bth_copy_for_device(void *to, const void *from, size_t nbytes)
     memcpy(out, in, head);
     size_t at = head;
     for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
-        copy_line(out + at, in + at);
+        cache_line_copy(out + at, in + at);
     memcpy(out + at, in + at, nbytes - at);
     _mm_sfence(); /* these stores are not ordered otherwise */
 }
 
 #else
 
-void bth_copy_for_device(void *to, const void *from, size_t nbytes)
+void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
 {
     memcpy(to, from, nbytes);
 }

@@ -44,7 +44,7 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
 void bth_staging_close(bth_staging *ring);
 
 /* memcpy for bytes that a device reads next: it writes past the processor's caches if it can. */
-void bth_copy_for_device(void *to, const void *from, size_t nbytes);
+void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes);
 
 /* For tests: the size of all kept buffers; frees them. */
 uint64_t bth_staging_kept_nbytes(void);

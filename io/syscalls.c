@@ -4,7 +4,7 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
-#include "io/low.h"
+#include "io/low_fds.h"
 
 /* open and openat are variadic, and fields of the table cannot be. */
 static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)

@@ -30,7 +30,7 @@ unsigned bth_processors_count(void)
     return n > PROCESSORS_MAX ? PROCESSORS_MAX : (unsigned)n;
 }
 
-static uint64_t workers_measured(bth_workers_kind kind)
+static uint64_t workers_default_count(bth_workers_kind kind)
 {
     switch (kind) {
     case BTH_WORKERS_WAIT:
@@ -44,10 +44,10 @@ static uint64_t workers_measured(bth_workers_kind kind)
     }
 }
 
-unsigned bth_workers_count(const struct berth_config *config, bth_workers_kind kind,
-                           uint64_t n_tasks, uint64_t worker_nbytes)
+unsigned bth_workers_choose_count(const struct berth_config *config, bth_workers_kind kind,
+                                  uint64_t n_tasks, uint64_t worker_nbytes)
 {
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : workers_measured(kind);
+    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : workers_default_count(kind);
 
     if (config->io_memory_nbytes && worker_nbytes)
         n = bth_min(n, (uint64_t)config->io_memory_nbytes / worker_nbytes);

@@ -21,8 +21,8 @@ typedef enum bth_workers_kind {
  * limits their number; 0: no limit. Apart from the arguments, only the number of processors
  * matters.
  */
-unsigned bth_workers_count(const struct berth_config *config, bth_workers_kind kind,
-                           uint64_t n_tasks, uint64_t worker_nbytes);
+unsigned bth_workers_choose_count(const struct berth_config *config, bth_workers_kind kind,
+                                  uint64_t n_tasks, uint64_t worker_nbytes);
 
 /* io.chunk_nbytes for a load: at least 64 KiB, and a multiple of 8, the widest element. */
 uint64_t bth_workers_chunk_nbytes(const struct berth_config *config);

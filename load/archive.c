@@ -44,9 +44,10 @@ static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, ber
 /* ---- where records lie ---- */
 
 /* The number in a small record; 0: no record, or no valid number. */
-static uint32_t
-archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *record,
-                    int (*parse)(const uint8_t *, size_t, uint64_t, uint32_t *, berth_error *))
+static uint32_t archive_read_number_record(berth_archive *archive, bth_head_cache *cache,
+                                           const char *record,
+                                           int (*parse)(const uint8_t *, size_t, uint64_t,
+                                                        uint32_t *, berth_error *))
 {
     bth_container *container = &archive->container;
     bth_zip_entry *entry = bth_container_find(container, record);
@@ -61,7 +62,7 @@ archive_read_number(berth_archive *archive, bth_head_cache *cache, const char *r
     const bth_zip_input input = bth_head_cache_input(cache);
     /* One read for all small records. */
     if (bth_zip_check_record_header(&input, SMALL_NBYTES, entry, &ignored) < 0 ||
-        bth_container_bytes(entry, cache, &bytes, &owned, &ignored) < 0 ||
+        bth_entry_read_data(entry, cache, &bytes, &owned, &ignored) < 0 ||
         parse(bytes, entry->nbytes, entry->data_offset, &number, &ignored) < 0)
         number = 0;
     bth_release(owned);
@@ -80,11 +81,12 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
-        archive_read_number(archive, cache, ".format_version", bth_record_format_version) < 1)
+        archive_read_number_record(archive, cache, ".format_version", bth_record_format_version) <
+            1)
         return false;
     uint32_t alignment = /* 0: bth_layout_place fails */
         bth_container_find(&archive->container, ".storage_alignment")
-            ? archive_read_number(archive, cache, ".storage_alignment", bth_record_alignment)
+            ? archive_read_number_record(archive, cache, ".storage_alignment", bth_record_alignment)
             : BTH_DEFAULT_ALIGNMENT;
     for (size_t i = 0; i < n; i++) { /* no gaps, from byte 0 on */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
@@ -98,8 +100,8 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
     return true;
 }
 
-static int archive_read(berth_archive *archive, bth_head_cache *cache, bth_verify_request *request,
-                        berth_error *error)
+static int archive_read_directory(berth_archive *archive, bth_head_cache *cache,
+                                  bth_verify_request *request, berth_error *error)
 {
     bth_container *container = &archive->container;
     bool all = archive->config.load_check >= BTH_CHECK_HEADERS;
@@ -120,8 +122,8 @@ static int archive_read(berth_archive *archive, bth_head_cache *cache, bth_verif
 }
 
 /* The bytes that opening read; with load.check=data that is every record. */
-static void archive_stats(berth_archive *archive, double begin_seconds, const bth_scan *scan,
-                          const berth_params *params)
+static void archive_set_stats(berth_archive *archive, double begin_seconds, const bth_scan *scan,
+                              const berth_params *params)
 {
     double seconds = bth_seconds() - begin_seconds;
     uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
@@ -139,8 +141,8 @@ static void archive_stats(berth_archive *archive, double begin_seconds, const bt
 }
 
 /* Opens the source of an empty archive and reads its directory. The error names the file. */
-static int archive_begin(berth_archive *archive, const berth_source *source,
-                         const berth_params *params, berth_error *error)
+static int archive_open_and_read(berth_archive *archive, const berth_source *source,
+                                 const berth_params *params, berth_error *error)
 {
     bth_verify_request request = {.scan = {.params = params,
                                            .through_cache = true,
@@ -154,9 +156,9 @@ static int archive_begin(berth_archive *archive, const berth_source *source,
     if (bth_reader_open_source(source, &archive->reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
     bth_head_cache_begin(&cache, &archive->reader);
-    (void)archive_read(archive, &cache, &request, error);
+    (void)archive_read_directory(archive, &cache, &request, error);
     bth_head_cache_free(&cache);
-    archive_stats(archive, begin_seconds, &request.scan, params);
+    archive_set_stats(archive, begin_seconds, &request.scan, params);
     return bth_error_prefix(error, archive->reader.name);
 }
 
@@ -164,7 +166,7 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
                        berth_archive **opened, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    bth_stats_begin(params);
+    bth_params_initialize_stats(params);
     if (bth_source_check(source, opened, error) < 0)
         return error->code;
     *opened = NULL;
@@ -172,7 +174,7 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
     if (!archive)
         return bth_fail_memory(error, sizeof *archive);
     archive->reader.fd = -1;
-    if (archive_begin(archive, source, params, error) == 0)
+    if (archive_open_and_read(archive, source, params, error) == 0)
         *opened = archive;
     else
         berth_archive_close(archive);
@@ -245,7 +247,7 @@ static int entry_read_deflated(berth_archive *archive, const bth_zip_entry *entr
     uint8_t *owned;
 
     bth_head_cache_begin(&cache, &archive->reader);
-    if (bth_container_bytes(entry, &cache, &bytes, &owned, error) == 0 && nbytes > 0)
+    if (bth_entry_read_data(entry, &cache, &bytes, &owned, error) == 0 && nbytes > 0)
         memcpy(buffer, bytes + offset, nbytes);
     bth_release(owned);
     bth_head_cache_free(&cache);

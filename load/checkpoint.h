@@ -16,7 +16,7 @@
 
 /* What load/ keeps for a storage: its `context`. A view uses only `memory`; its root has the rest.
  */
-typedef struct bth_stored {
+typedef struct bth_storage_state {
     berth_checkpoint *checkpoint;
     _Atomic(const uint8_t *) memory; /* its bytes in this machine's order; NULL: not loaded yet */
     uint8_t unit;                    /* bytes that are reversed together; 1: none */
@@ -30,13 +30,13 @@ typedef struct bth_stored {
     const char *method;    /* how it was loaded; NULL: not yet */
     const char *reason;
     uint64_t moved_nbytes;
-} bth_stored;
+} bth_storage_state;
 
 /* Memory that holds storages; it lives as long as the checkpoint. */
 typedef struct bth_kept_region {
     bth_region region;
     uint64_t nbytes;
-    uint64_t n_forks;             /* bth_forks() when it was filled */
+    uint64_t n_forks;             /* bth_fork_count() when it was filled */
     struct bth_kept_region *next; /* an earlier one */
 } bth_kept_region;
 
@@ -55,7 +55,7 @@ typedef struct bth_checkpoint_source {
 /* The storages and their states. */
 typedef struct bth_storages {
     size_t n;
-    bth_stored *stored; /* n of them, in the memory of the tree */
+    bth_storage_state *stored; /* n of them, in the memory of the tree */
 
     /* Under the lock: */
     pthread_cond_t finished; /* some thread has loaded storages or failed */
@@ -110,22 +110,23 @@ static inline const berth_storage *bth_storage_root(const berth_storage *storage
 /* The names of all tensors, made at the first call. NULL after an error. */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
 /* The same with the lock held. */
-const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *error);
+const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error);
 /*
  * Writes the name of a tensor that begins at byte `offset` of the storage (BERTH_NO_OFFSET: at any
  * byte). False: there is none. Not under the lock: it is slow.
  */
-bool bth_storage_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                      uint64_t offset, char *name, size_t name_nbytes);
-/* Checks that the storage belongs to this checkpoint: only then its context is a bth_stored. */
-int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                 berth_error *error);
+bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                                  uint64_t offset, char *name, size_t name_nbytes);
+/* Checks that the storage belongs to this checkpoint: only then its context is a bth_storage_state.
+ */
+int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
+                                        const berth_storage *storage, berth_error *error);
 /*
  * T2: the caller may have made the tensor, as a part of a tensor of the file. It gets the same
  * checks as those. BERTH_E_ARGUMENT: of another checkpoint, or a meta tensor.
  */
-int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                berth_error *error);
+int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
+                                       const berth_tensor *tensor, berth_error *error);
 /* *offset: the byte of the first element in the storage. False: the element begins inside it. */
 bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset);
 /* berth_expect: the value must be a contiguous tensor of this dtype and shape (-1: any size). */
@@ -148,7 +149,7 @@ int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *
  * The checkpoint may be NULL. */
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);
 
-/* ---- storages.c: memory of storages, and ranges of them ---- */
+/* ---- storage_read.c: memory of storages, and ranges of them ---- */
 
 /* Sets the read hooks of all storages, so that they can be read and saved. Their offsets are set.
  */
@@ -161,7 +162,7 @@ int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storag
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error);
 /* Whether bth_storage_memory reads nothing: it is loaded, or will be mapped. Thread-safe. */
-bool bth_storage_is_available(berth_checkpoint *checkpoint, const berth_storage *storage);
+bool bth_storage_is_loaded_or_mapped(berth_checkpoint *checkpoint, const berth_storage *storage);
 
 /* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
 
@@ -183,7 +184,7 @@ void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 bool bth_storage_is_untyped(const berth_storage *storage);
 /* The alignment of its address (T5). That of a complex number is that of its parts. */
 size_t bth_storage_alignment(const berth_storage *storage);
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error);
+int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error);
 /* Its memory, or NULL if it is not loaded. Thread-safe. */
 const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index);
 /* A copy. Its device is NULL if the storage is loaded to the host. Thread-safe. */
@@ -206,7 +207,7 @@ int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *s
 int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
                             berth_error *error);
 /* A bth_transfer_calls.name; its context is the checkpoint, the ranges' owners are roots. */
-int bth_range_name(void *context, const bth_range *range, berth_error *error);
+int bth_range_add_storage_to_error(void *context, const bth_range *range, berth_error *error);
 /* Adds the statistics of a transfer; `stats` may be NULL. */
 void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
 
@@ -277,12 +278,12 @@ int bth_source_check(const berth_source *source, const void *opened, berth_error
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error);
 /* The configuration of the params, or else the checkpoint's. */
-int bth_checkpoint_config(const berth_checkpoint *checkpoint, const berth_params *params,
-                          struct berth_config *config, berth_error *error);
+int bth_checkpoint_resolve_config(const berth_checkpoint *checkpoint, const berth_params *params,
+                                  struct berth_config *config, berth_error *error);
 /* Initializes the statistics, if the params have any. So they are set after an early failure, too.
  */
-void bth_stats_begin(const berth_params *params);
+void bth_params_initialize_stats(const berth_params *params);
 /* Sets the statistics after opening. */
-void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params);
+void bth_checkpoint_set_stats(berth_checkpoint *checkpoint, const berth_params *params);
 
 #endif

@@ -7,12 +7,12 @@
  * whole: all are dropped, not freed, and made again when they are needed. All other state under the
  * lock changes by one store, which was done or not.
  */
-static void checkpoint_drop_unfinished(berth_checkpoint *checkpoint)
+static void checkpoint_drop_torn_state(berth_checkpoint *checkpoint)
 {
     if (!checkpoint->contents.container.known)
         checkpoint->contents.container = (bth_container){0};
     checkpoint->contents.counts.known = false;
-    bth_access_forget(&checkpoint->source.access);
+    bth_access_forget_all(&checkpoint->source.access);
     checkpoint->shown_name = (bth_name_text){0};
     checkpoint->shown_path = (bth_name_text){0};
 }
@@ -20,7 +20,7 @@ static void checkpoint_drop_unfinished(berth_checkpoint *checkpoint)
 static void storages_forget_region(berth_checkpoint *checkpoint, const bth_kept_region *kept)
 {
     for (size_t i = 0; checkpoint->storages.stored && i < checkpoint->storages.n; i++) {
-        bth_stored *stored = &checkpoint->storages.stored[i];
+        bth_storage_state *stored = &checkpoint->storages.stored[i];
         uintptr_t memory = (uintptr_t)atomic_load(&stored->memory);
         if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
             atomic_store(&stored->memory, NULL);
@@ -28,9 +28,9 @@ static void storages_forget_region(berth_checkpoint *checkpoint, const bth_kept_
 }
 
 /* Direct reads that ended while the process was forked may be missing here: they are done again. */
-static void storages_forget_latest(berth_checkpoint *checkpoint)
+static void storages_forget_latest_regions(berth_checkpoint *checkpoint)
 {
-    uint64_t n_forks = bth_forks();
+    uint64_t n_forks = bth_fork_count();
 
     for (const bth_kept_region *kept = checkpoint->storages.regions;
          kept && kept->n_forks == n_forks; kept = kept->next)
@@ -50,16 +50,17 @@ static void storages_forget_threads(berth_checkpoint *checkpoint)
 void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state)
 {
     storages_forget_threads(checkpoint);
-    storages_forget_latest(checkpoint);
-    bth_access_restart(&checkpoint->source.access);
+    storages_forget_latest_regions(checkpoint);
+    bth_access_forget_direct(&checkpoint->source.access);
     if (state == BTH_LOCK_TORN)
-        checkpoint_drop_unfinished(checkpoint);
-    atomic_store(&checkpoint->process, bth_process());
+        checkpoint_drop_torn_state(checkpoint);
+    atomic_store(&checkpoint->process, bth_process_current_number());
 }
 
 void bth_checkpoint_restart_if_forked(berth_checkpoint *checkpoint)
 {
-    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) == bth_process())
+    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) ==
+        bth_process_current_number())
         return;
     bth_checkpoint_lock(checkpoint);
     bth_checkpoint_unlock(checkpoint);

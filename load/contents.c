@@ -10,7 +10,7 @@
 
 /* ---- names ---- */
 
-const bth_names *bth_contents_names(berth_checkpoint *checkpoint, berth_error *error)
+const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error)
 {
     if (!checkpoint->contents.names)
         (void)bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error);
@@ -23,12 +23,13 @@ const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_er
         (berth_checkpoint *)constant; /* fills its cache under its lock */
 
     bth_checkpoint_lock(checkpoint);
-    const bth_names *names = bth_contents_names(checkpoint, error);
+    const bth_names *names = bth_checkpoint_names_locked(checkpoint, error);
     bth_checkpoint_unlock(checkpoint);
     return names;
 }
 
-static bool tensor_views(const berth_tensor *tensor, const berth_storage *storage, uint64_t offset)
+static bool tensor_views_storage_at(const berth_tensor *tensor, const berth_storage *storage,
+                                    uint64_t offset)
 {
     uint64_t begin;
 
@@ -55,7 +56,7 @@ static bool tensor_find_name(const berth_checkpoint *checkpoint, const berth_ten
             found = i;
             break;
         }
-        if (tensor_views(named, storage, offset))
+        if (tensor_views_storage_at(named, storage, offset))
             found = i;
     }
     if (found == n || bth_names_text(names, found, &text, &path, &ignored) < 0)
@@ -66,16 +67,16 @@ static bool tensor_find_name(const berth_checkpoint *checkpoint, const berth_ten
     return name[0] != '\0'; /* "": the root is a tensor */
 }
 
-bool bth_storage_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                      uint64_t offset, char *name, size_t name_nbytes)
+bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                                  uint64_t offset, char *name, size_t name_nbytes)
 {
     return tensor_find_name(checkpoint, NULL, storage, offset, name, name_nbytes);
 }
 
 /* ---- tensors and storages ---- */
 
-int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                 berth_error *error)
+int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
+                                        const berth_storage *storage, berth_error *error)
 {
     if (!checkpoint || !storage)
         return bth_fail_argument(error, "the checkpoint or the storage is NULL");
@@ -84,21 +85,21 @@ int bth_checkpoint_check_storage(const berth_checkpoint *checkpoint, const berth
     return 0;
 }
 
-int bth_checkpoint_check_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                berth_error *error)
+int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
+                                       const berth_tensor *tensor, berth_error *error)
 {
     if (!tensor)
         return bth_fail_argument(error, "the tensor is NULL");
     if (tensor->flags & BERTH_META || !tensor->storage)
         return bth_fail_argument(error, "a meta tensor has no data");
-    if (bth_checkpoint_check_storage(checkpoint, tensor->storage, error) < 0)
+    if (bth_checkpoint_check_caller_storage(checkpoint, tensor->storage, error) < 0)
         return error->code;
     return bth_tensor_check(tensor, error);
 }
 
 bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset)
 {
-    uint64_t elements = (uint64_t)bth_dtype_elements(tensor->dtype);
+    uint64_t elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
 
     *offset = 0;
     if (berth_tensor_numel(tensor) == 0)

@@ -45,8 +45,8 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     uint64_t offset = 0;
 
     BTH_ERROR_BEGIN_QUICKLY(error);
-    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
-        bth_prefetch_pass_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
+        bth_prefetch_consume_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (tensor_find_first_byte(tensor, &offset, error) == 0 &&
             bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)tensor_check_alignment(tensor, memory + offset, error);
@@ -77,8 +77,8 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
     const uint8_t *memory = NULL;
 
     BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_storage(checkpoint, storage, error) == 0) {
-        bth_prefetch_pass_storage(checkpoint, storage);
+    if (bth_checkpoint_check_caller_storage(checkpoint, storage, error) == 0) {
+        bth_prefetch_consume_storage(checkpoint, storage);
         (void)bth_storage_memory(checkpoint, storage, &memory, error);
     }
     return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
@@ -104,7 +104,7 @@ static int storage_find_device_address(berth_checkpoint *checkpoint, const berth
         return 0;
     /* X18: if the context died, the address may be invalid, or belong to other memory now. */
     if (bth_device_check_life(target.range.device, target.range.life, error) < 0 ||
-        bth_device_check(target.range.device, target.range.address, 1, error) < 0)
+        bth_device_check_memory(target.range.device, target.range.address, 1, error) < 0)
         return bth_error_in_storage(checkpoint, root, error);
     *address = target.range.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
     return 0;
@@ -120,7 +120,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
         (void)bth_fail_argument(error, "the pointer for the address is NULL");
     else {
         *address = 0;
-        if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
+        if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
             tensor_find_first_byte(tensor, &offset, error) == 0 &&
             storage_find_device_address(checkpoint, tensor->storage, address, error) == 0 &&
             *address != 0)
@@ -153,7 +153,7 @@ static int tensor_read_contiguous(berth_checkpoint *checkpoint, const berth_tens
     uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *memory;
 
-    if (bth_storage_is_available(checkpoint, tensor->storage) &&
+    if (bth_storage_is_loaded_or_mapped(checkpoint, tensor->storage) &&
         bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
     return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
@@ -166,20 +166,20 @@ static int tensor_read_contiguous(berth_checkpoint *checkpoint, const berth_tens
 #define ROWS_NBYTES ((int64_t)1 << 20)
 
 /* A row: one index of the first dimension. Units are elements. All rows fit the storage (T2). */
-typedef struct row_kind {
+typedef struct row_measures {
     int64_t numel;   /* of one row */
     int64_t stride;  /* from one to the next */
     int64_t extent;  /* from its first element to behind its last */
     int64_t n_batch; /* rows that are read at a time */
-} row_kind;
+} row_measures;
 
-static row_kind tensor_rows(const berth_tensor *tensor)
+static row_measures tensor_measure_rows(const berth_tensor *tensor)
 {
     int64_t numel = ROWS_NBYTES / (int64_t)berth_dtype_nbytes(tensor->dtype);
-    row_kind row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
-                    .stride = tensor->stride[0],
-                    .extent = 1,
-                    .n_batch = 1};
+    row_measures row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
+                        .stride = tensor->stride[0],
+                        .extent = 1,
+                        .n_batch = 1};
 
     for (int32_t d = 1; d < tensor->rank; d++)
         row.extent += (tensor->shape[d] - 1) * tensor->stride[d];
@@ -191,7 +191,8 @@ static row_kind tensor_rows(const berth_tensor *tensor)
 }
 
 /* Whether the rows are a small part of the storage. */
-static bool rows_are_worth_it(const berth_tensor *tensor, row_kind row, int64_t first, int64_t n)
+static bool tensor_row_reads_are_cheaper(const berth_tensor *tensor, row_measures row,
+                                         int64_t first, int64_t n)
 {
     int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
     uint64_t elements = (uint64_t)(n_rows * row.stride + row.extent);
@@ -200,8 +201,9 @@ static bool rows_are_worth_it(const berth_tensor *tensor, row_kind row, int64_t 
 }
 
 /* n > 0. Reads each batch of rows with the gaps in it, and gathers its elements. */
-static int tensor_read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor, row_kind row,
-                            int64_t first, int64_t n, uint8_t *out, berth_error *error)
+static int tensor_read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                            row_measures row, int64_t first, int64_t n, uint8_t *out,
+                            berth_error *error)
 {
     int64_t item_nbytes = (int64_t)berth_dtype_nbytes(tensor->dtype);
     int64_t max_rows = row.n_batch < tensor->shape[0] ? row.n_batch : tensor->shape[0];
@@ -235,16 +237,16 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 
     if (n == 0)
         return 0;
-    bth_prefetch_pass_tensor(checkpoint, tensor, first, n);
-    if (bth_dtype_elements(tensor->dtype) > 1)
+    bth_prefetch_consume_tensor(checkpoint, tensor, first, n);
+    if (bth_dtype_elements_per_item(tensor->dtype) > 1)
         return tensor_read_subbyte(checkpoint, tensor, first, n, buffer, error);
     if (berth_tensor_is_contiguous(tensor))
         return tensor_read_contiguous(checkpoint, tensor, first, n, buffer, error);
-    if (!bth_storage_is_available(checkpoint, tensor->storage)) {
+    if (!bth_storage_is_loaded_or_mapped(checkpoint, tensor->storage)) {
         const berth_storage *root = bth_storage_root(tensor->storage);
         bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
-        row_kind row = tensor_rows(tensor);
-        bool is_worth_it = rows_are_worth_it(tensor, row, first, n);
+        row_measures row = tensor_measure_rows(tensor);
+        bool is_worth_it = tensor_row_reads_are_cheaper(tensor, row, first, n);
         if (!is_worth_it) /* many rows, or overlapping rows: reads the whole storage once */
             row.n_batch = tensor->shape[0];
         if (is_worth_it || is_on_device)
@@ -260,7 +262,7 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
                       int64_t n, void *buffer, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0) {
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
         if (first < 0 || n < 0 || first > numel || n > numel - first)
             (void)bth_fail_argument(
@@ -319,21 +321,21 @@ static slice_runs slice_divide(const berth_tensor *slice)
 }
 
 /* Whether the runs are read one by one, as ranges of transfers. */
-static bool slice_is_worth_it(berth_checkpoint *checkpoint, const slice_runs *runs)
+static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs *runs)
 {
     const berth_storage *root = bth_storage_root(runs->slice->storage);
-    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+    const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
 
     return runs->n > 1 && (uint64_t)runs->numel * runs->item_nbytes >= RUN_MIN_NBYTES &&
            slice_is_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
            runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
            checkpoint->config.load_check < BTH_CHECK_DATA &&
-           !bth_storage_is_available(checkpoint, runs->slice->storage) &&
+           !bth_storage_is_loaded_or_mapped(checkpoint, runs->slice->storage) &&
            !bth_storage_get_target(checkpoint, root).range.device;
 }
 
 /* The first element of run i, in the storage. */
-static int64_t slice_run_offset(const slice_runs *runs, int64_t i)
+static int64_t slice_run_first_element(const slice_runs *runs, int64_t i)
 {
     int64_t offset = runs->slice->storage_offset;
 
@@ -352,13 +354,14 @@ static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs,
     uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
 
     for (int64_t i = 0; i < runs->n && error->code == 0;) {
-        bth_transfer transfer = {.config = &checkpoint->config,
-                                 .calls = {.context = checkpoint, .name = bth_range_name},
-                                 .requests = {.ranges = ranges, .use = BTH_USE_CALLER}};
+        bth_transfer transfer = {
+            .config = &checkpoint->config,
+            .calls = {.context = checkpoint, .name = bth_range_add_storage_to_error},
+            .requests = {.ranges = ranges, .use = BTH_USE_CALLER}};
         size_t n = 0;
         for (; i < runs->n && n < MAX_RANGES; i++, buffer += nbytes)
             ranges[n++] = (bth_range){.owner = root,
-                                      .offset = base + (uint64_t)slice_run_offset(runs, i) *
+                                      .offset = base + (uint64_t)slice_run_first_element(runs, i) *
                                                            runs->item_nbytes,
                                       .nbytes = nbytes,
                                       .unit = checkpoint->storages.stored[root->index].unit,
@@ -380,9 +383,9 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     if (!buffer)
         return bth_fail_argument(error, "the buffer is NULL");
     slice_runs runs = slice_divide(slice);
-    if (bth_dtype_elements(slice->dtype) > 1 || !slice_is_worth_it(checkpoint, &runs))
+    if (bth_dtype_elements_per_item(slice->dtype) > 1 || !slice_is_read_by_runs(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
-    bth_prefetch_pass_tensor(checkpoint, slice, 0, numel);
+    bth_prefetch_consume_tensor(checkpoint, slice, 0, numel);
     size_t nbytes = (size_t)(runs.n < MAX_RANGES ? runs.n : MAX_RANGES) * sizeof(bth_range);
     bth_range *ranges = bth_allocate(nbytes);
     if (!ranges)
@@ -393,8 +396,8 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
 }
 
 /* *slice: a view of the tensor, with the shape `lengths`. */
-static int tensor_slice(const berth_tensor *tensor, const int64_t *starts, const int64_t *lengths,
-                        berth_tensor *slice, berth_error *error)
+static int tensor_make_slice(const berth_tensor *tensor, const int64_t *starts,
+                             const int64_t *lengths, berth_tensor *slice, berth_error *error)
 {
     bool is_empty = false;
 
@@ -423,8 +426,8 @@ int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *te
     berth_tensor slice;
 
     BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) == 0 &&
-        tensor_slice(tensor, starts, lengths, &slice, error) == 0)
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
+        tensor_make_slice(tensor, starts, lengths, &slice, error) == 0)
         (void)slice_read(checkpoint, &slice, buffer, error);
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);

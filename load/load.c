@@ -9,8 +9,8 @@
 
 /* ---- open and close ---- */
 
-int bth_checkpoint_config(const berth_checkpoint *checkpoint, const berth_params *params,
-                          struct berth_config *config, berth_error *error)
+int bth_checkpoint_resolve_config(const berth_checkpoint *checkpoint, const berth_params *params,
+                                  struct berth_config *config, berth_error *error)
 {
     *config = checkpoint->config;
     if (params && BTH_CHECK_RESERVED(berth_params, params, error) == 0 && params->config)
@@ -18,27 +18,27 @@ int bth_checkpoint_config(const berth_checkpoint *checkpoint, const berth_params
     return error->code;
 }
 
-void bth_stats_begin(const berth_params *params)
+void bth_params_initialize_stats(const berth_params *params)
 {
     if (params && params->stats)
         *params->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
 /* The method for storages that are loaded one by one, if all have the same. */
-static void stats_set_method(berth_checkpoint *checkpoint, berth_stats *stats)
+static void checkpoint_set_stats_method(berth_checkpoint *checkpoint, berth_stats *stats)
 {
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
-    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_access_set_known_conditions(&checkpoint->source.access, &conditions);
     bth_checkpoint_unlock(checkpoint);
     bth_choice choice = bth_choose(&checkpoint->config, &conditions,
                                    (berth_load_method)checkpoint->config.load_method, NULL);
-    stats->method = bth_choice_name(choice, conditions.is_memory, false);
+    stats->method = bth_choice_method_name(choice, conditions.is_memory, false);
     stats->reason = choice.reason;
 }
 
-void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params)
+void bth_checkpoint_set_stats(berth_checkpoint *checkpoint, const berth_params *params)
 {
     if (!params || !params->stats)
         return;
@@ -55,7 +55,7 @@ void bth_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *para
                            : checkpoint->contents.container.directory.n_entries;
     stats->n_storages = checkpoint->storages.n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
-    stats_set_method(checkpoint, stats);
+    checkpoint_set_stats_method(checkpoint, stats);
 }
 
 /*
@@ -80,7 +80,7 @@ static int checkpoint_read(berth_checkpoint *checkpoint, const berth_source *sou
     if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
     bth_lock_begin(&checkpoint->lock);
-    atomic_init(&checkpoint->process, bth_process());
+    atomic_init(&checkpoint->process, bth_process_current_number());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
     checkpoint->has_lock = true;
     bth_prefetches_begin(&checkpoint->prefetches);
@@ -90,7 +90,7 @@ static int checkpoint_read(berth_checkpoint *checkpoint, const berth_source *sou
         checkpoint_check_data(checkpoint, params, error) == 0)
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
-    bth_checkpoint_stats(checkpoint, params);
+    bth_checkpoint_set_stats(checkpoint, params);
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
@@ -107,7 +107,7 @@ int bth_source_check(const berth_source *source, const void *opened, berth_error
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error)
 {
-    bth_stats_begin(params);
+    bth_params_initialize_stats(params);
     if (bth_source_check(source, opened, error) < 0)
         return error->code;
     *opened = NULL;
@@ -176,7 +176,7 @@ static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *c
     stats->reason = stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
     bth_checkpoint_lock(checkpoint);
     for (size_t i = 0; i < n; i++) {
-        const bth_stored *stored = &checkpoint->storages.stored[roots[i]->index];
+        const bth_storage_state *stored = &checkpoint->storages.stored[roots[i]->index];
         if (roots[i]->nbytes == 0 || !stored->method)
             continue;
         if (strcmp(stats->method, "none") == 0) {
@@ -224,7 +224,7 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
     bth_load_request request = {.config = &config, .params = params, .at_once = true};
     size_t n = 0;
 
-    if (bth_checkpoint_config(checkpoint, params, &config, error) < 0)
+    if (bth_checkpoint_resolve_config(checkpoint, params, &config, error) < 0)
         return error->code;
     if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)bth_storages_load(checkpoint, &request, roots, n, error);
@@ -238,7 +238,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                const berth_params *params, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    bth_stats_begin(params);
+    bth_params_initialize_stats(params);
     if (!checkpoint)
         return bth_fail_argument(error, "the checkpoint is NULL");
     (void)checkpoint_load(checkpoint, selection, params, error);
@@ -261,7 +261,7 @@ const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *na
         return NULL;
     }
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
-    const berth_value *value = names ? bth_names_find(names, name, error) : NULL;
+    const berth_value *value = names ? bth_names_find_value(names, name, error) : NULL;
     (void)bth_error_in_checkpoint(checkpoint, error);
     return value;
 }
@@ -313,10 +313,10 @@ static bool value_is_parameter(const berth_value *value)
 }
 
 /* Under the lock: makes the texts, which live until the next call. */
-static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i,
-                                          berth_error *error)
+static const berth_value *checkpoint_write_tensor_name(berth_checkpoint *checkpoint, size_t i,
+                                                       berth_error *error)
 {
-    const bth_names *names = bth_contents_names(checkpoint, error);
+    const bth_names *names = bth_checkpoint_names_locked(checkpoint, error);
 
     if (!names)
         return NULL;
@@ -325,7 +325,7 @@ static const berth_value *checkpoint_show(berth_checkpoint *checkpoint, size_t i
                               bth_names_count(names));
         return NULL;
     }
-    if (bth_names_show(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
+    if (bth_names_fill_texts(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
         return NULL;
     return bth_names_value(names, i);
 }
@@ -338,7 +338,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
         return bth_fail_argument(error,
                                  "berth_tensor_at needs a checkpoint and a pointer for the tensor");
     bth_checkpoint_lock(checkpoint);
-    const berth_value *value = checkpoint_show(checkpoint, i, error);
+    const berth_value *value = checkpoint_write_tensor_name(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);

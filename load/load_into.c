@@ -54,9 +54,10 @@ static int destination_check(const struct load_into *into, const berth_destinati
         return bth_fail_argument(error, destination->storage
                                             ? "a storage and a tensor are given"
                                             : "neither storage nor tensor is given");
-    int result = destination->storage
-                     ? bth_checkpoint_check_storage(into->checkpoint, destination->storage, error)
-                     : bth_checkpoint_check_tensor(into->checkpoint, destination->tensor, error);
+    int result =
+        destination->storage
+            ? bth_checkpoint_check_caller_storage(into->checkpoint, destination->storage, error)
+            : bth_checkpoint_check_caller_tensor(into->checkpoint, destination->tensor, error);
     if (result < 0)
         return result;
     uint64_t nbytes = destination_needed_nbytes(destination);
@@ -88,12 +89,12 @@ static bool destination_is_range(const berth_destination *destination, uint64_t 
 }
 
 /* False: the transfer cannot read it, or it is already in memory. */
-static bool destination_range(const struct load_into *into, const berth_destination *destination,
-                              bth_range *range)
+static bool destination_make_range(const struct load_into *into,
+                                   const berth_destination *destination, bth_range *range)
 {
     const berth_storage *storage = destination_storage(destination);
     const berth_storage *root = bth_storage_root(storage);
-    const bth_stored *stored = &into->checkpoint->storages.stored[root->index];
+    const bth_storage_state *stored = &into->checkpoint->storages.stored[root->index];
     uint64_t offset;
 
     if (!destination_is_range(destination, &offset))
@@ -135,7 +136,7 @@ static int destination_read(const struct load_into *into, const berth_destinatio
 
 /* ---- the transfer ---- */
 
-static int into_part_compare(const void *a, const void *b)
+static int into_part_compare_offsets(const void *a, const void *b)
 {
     const struct into_part *first = a, *second = b;
 
@@ -143,7 +144,7 @@ static int into_part_compare(const void *a, const void *b)
 }
 
 /* Puts all that have bytes into `rest`, in the file's order. */
-static void load_into_sort(struct load_into *into)
+static void load_into_sort_destinations(struct load_into *into)
 {
     for (size_t i = 0; i < into->n; i++) {
         const berth_destination *destination = &into->destinations[i];
@@ -156,11 +157,11 @@ static void load_into_sort(struct load_into *into)
         into->rest[into->n_rest++] = (struct into_part){offset, destination};
         into->requested_nbytes += nbytes;
     }
-    qsort(into->rest, into->n_rest, sizeof *into->rest, into_part_compare);
+    qsort(into->rest, into->n_rest, sizeof *into->rest, into_part_compare_offsets);
 }
 
 /* Moves destinations from `rest` to `ranges` if one transfer can read them: without overlaps. */
-static void load_into_divide(struct load_into *into)
+static void load_into_collect_ranges(struct load_into *into)
 {
     size_t n = into->n_rest;
     uint64_t end = 0;
@@ -168,7 +169,8 @@ static void load_into_divide(struct load_into *into)
     into->n_rest = 0;
     for (size_t i = 0; i < n; i++) {
         bth_range *range = &into->ranges[into->n_ranges];
-        if (destination_range(into, into->rest[i].destination, range) && range->offset >= end) {
+        if (destination_make_range(into, into->rest[i].destination, range) &&
+            range->offset >= end) {
             end = range->offset + range->nbytes;
             into->n_ranges++;
         } else
@@ -195,7 +197,7 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
     *transfer = (bth_transfer){
         .config = &into->config,
         .params = into->params,
-        .calls = {.context = checkpoint, .name = bth_range_name},
+        .calls = {.context = checkpoint, .name = bth_range_add_storage_to_error},
         .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
         .requests = {.ranges = into->ranges, .n_ranges = into->n_ranges, .use = BTH_USE_CALLER}};
     if (load_into_need_directory(into, error) < 0 ||
@@ -209,8 +211,8 @@ static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_e
     return 0;
 }
 
-static void load_into_stats(const struct load_into *into, const bth_transfer *transfer,
-                            double begin_seconds)
+static void load_into_set_stats(const struct load_into *into, const bth_transfer *transfer,
+                                double begin_seconds)
 {
     berth_stats *stats = into->params ? into->params->stats : NULL;
     bth_choice choice = {.reason = "the destinations were read one by one"};
@@ -219,7 +221,7 @@ static void load_into_stats(const struct load_into *into, const bth_transfer *tr
         return;
     if (transfer->requests.n_ranges > 0)
         choice = transfer->requests.ranges[0].choice;
-    stats->method = bth_choice_name(choice, false, false);
+    stats->method = bth_choice_method_name(choice, false, false);
     stats->reason = choice.reason ? choice.reason : "nothing was read";
     stats->total_seconds = bth_seconds() - begin_seconds;
     stats->requested_nbytes = into->requested_nbytes;
@@ -243,10 +245,10 @@ static int load_into(struct load_into *into, berth_error *error)
     if (!into->ranges)
         return bth_fail_memory(error, nbytes);
     into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
-    load_into_sort(into);
-    load_into_divide(into);
+    load_into_sort_destinations(into);
+    load_into_collect_ranges(into);
     (void)load_into_run(into, &transfer, error);
-    load_into_stats(into, &transfer, begin_seconds);
+    load_into_set_stats(into, &transfer, begin_seconds);
     bth_release(into->ranges);
     return error->code;
 }
@@ -258,10 +260,10 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
         .checkpoint = checkpoint, .params = params, .destinations = destinations, .n = n};
 
     BTH_ERROR_BEGIN(error);
-    bth_stats_begin(params);
+    bth_params_initialize_stats(params);
     if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
         return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
-    if (bth_checkpoint_config(checkpoint, params, &into.config, error) == 0)
+    if (bth_checkpoint_resolve_config(checkpoint, params, &into.config, error) == 0)
         (void)load_into(&into, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -23,7 +23,7 @@ int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit
     for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++) {
         const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
         bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
-        if (!with_text || bth_names_show(names, i, &name, &path, error) == 0)
+        if (!with_text || bth_names_fill_texts(names, i, &name, &path, error) == 0)
             (void)visit(context, has_bytes ? tensor : NULL, name.text, error);
     }
     bth_release(name.text);
@@ -81,7 +81,7 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
                                  selection->n_tensors);
     for (size_t i = 0; i < selection->n_tensors; i++) {
         const berth_tensor *tensor = selection->tensors[i];
-        if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0) {
+        if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0) {
             char which[48];
             (void)snprintf(which, sizeof which, "selected tensor %zu", i);
             (void)bth_error_in_tensor(checkpoint, tensor, error);

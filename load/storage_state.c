@@ -17,7 +17,7 @@ size_t bth_storage_alignment(const berth_storage *storage)
     return bth_storage_is_untyped(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
 }
 
-int bth_fail_ambiguous(const berth_storage *storage, berth_error *error)
+int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error)
 {
     return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, storage->offset,
                     "it is in the other byte order, and viewed as elements of different width: "
@@ -44,8 +44,8 @@ bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const be
 /* ---- choice ---- */
 
 /* T5: a storage that cannot be used in place is read, even if another method was chosen. */
-static bth_choice storage_choice_in_place(const berth_checkpoint *checkpoint,
-                                          const berth_storage *root, bth_choice choice)
+static bth_choice storage_replace_unusable_map(const berth_checkpoint *checkpoint,
+                                               const berth_storage *root, bth_choice choice)
 {
     uintptr_t address =
         (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
@@ -62,13 +62,13 @@ static bth_choice storage_choice_in_place(const berth_checkpoint *checkpoint,
 bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
                               bth_conditions *conditions, const berth_storage *root)
 {
-    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+    const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
     berth_load_method asked =
         stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
     bth_choice choice =
         bth_access_choose(&checkpoint->source.access, config, conditions, asked, stored->chosen_by);
 
-    return storage_choice_in_place(checkpoint, root, choice);
+    return storage_replace_unusable_map(checkpoint, root, choice);
 }
 
 bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root)
@@ -76,7 +76,7 @@ bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storag
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
-    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_access_set_known_conditions(&checkpoint->source.access, &conditions);
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     bth_checkpoint_unlock(checkpoint);
     return choice.method == BERTH_LOAD_MAP;
@@ -127,7 +127,7 @@ int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *tr
 
 /* ---- transfers ---- */
 
-int bth_range_name(void *context, const bth_range *range, berth_error *error)
+int bth_range_add_storage_to_error(void *context, const bth_range *range, berth_error *error)
 {
     return bth_error_in_storage(context, range->owner, error);
 }

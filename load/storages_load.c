@@ -49,7 +49,8 @@ static const berth_storage *range_storage(const bth_range *range)
     return range->owner;
 }
 
-static bth_stored *storage_stored(const berth_checkpoint *checkpoint, const berth_storage *root)
+static bth_storage_state *storage_get_state(const berth_checkpoint *checkpoint,
+                                            const berth_storage *root)
 {
     return &checkpoint->storages.stored[root->index];
 }
@@ -64,7 +65,7 @@ static bth_storage_target *storage_device_target(const berth_checkpoint *checkpo
 }
 
 /* NULL: the caller requested none. */
-static berth_stats *phase_stats(const struct phase *phase)
+static berth_stats *phase_get_stats(const struct phase *phase)
 {
     return phase->request->params ? phase->request->params->stats : NULL;
 }
@@ -101,29 +102,32 @@ static bool storage_is_loaded(const berth_checkpoint *checkpoint, const berth_st
 {
     const bth_storage_target *target = storage_device_target(checkpoint, root);
 
-    return atomic_load(&storage_stored(checkpoint, root)->memory) || (target && target->is_there);
+    return atomic_load(&storage_get_state(checkpoint, root)->memory) ||
+           (target && target->is_there);
 }
 
 /* Whether other threads load it, or waited for it first. */
-static bool phase_leaves(const struct phase *phase, const berth_storage *root)
+static bool phase_leaves_storage_to_others(const struct phase *phase, const berth_storage *root)
 {
-    const bth_stored *stored = storage_stored(phase->checkpoint, root);
+    const bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
 
     return stored->is_loading || (!phase->is_second && stored->n_waiting > 0);
 }
 
 static bool phase_wants(const struct phase *phase, const berth_storage *root)
 {
-    return !storage_is_loaded(phase->checkpoint, root) && !phase_leaves(phase, root);
+    return !storage_is_loaded(phase->checkpoint, root) &&
+           !phase_leaves_storage_to_others(phase, root);
 }
 
 /* Sets the conditions of the choice. */
-static void phase_measure(struct phase *phase, const berth_storage *const *roots, size_t n)
+static void phase_measure_conditions(struct phase *phase, const berth_storage *const *roots,
+                                     size_t n)
 {
     bth_access *access = &phase->checkpoint->source.access;
     uint64_t begin = UINT64_MAX, end = 0, requested_nbytes = 0;
 
-    bth_access_describe(access, &phase->conditions);
+    bth_access_set_known_conditions(access, &phase->conditions);
     phase->conditions.at_once = phase->request->at_once;
     if (!phase->request->at_once)
         return;
@@ -137,7 +141,7 @@ static void phase_measure(struct phase *phase, const berth_storage *const *roots
     bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
 }
 
-static void storage_publish(bth_stored *stored, const char *method, const char *reason,
+static void storage_publish(bth_storage_state *stored, const char *method, const char *reason,
                             const uint8_t *memory)
 {
     stored->method = method;
@@ -145,7 +149,7 @@ static void storage_publish(bth_stored *stored, const char *method, const char *
     atomic_store(&stored->memory, memory);
 }
 
-static bool phase_wants_crc32(struct phase *phase, const bth_stored *stored)
+static bool phase_wants_crc32(struct phase *phase, const bth_storage_state *stored)
 {
     bool wants = request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_GOOD &&
                  stored->crc32 != BERTH_CRC_ABSENT;
@@ -158,7 +162,7 @@ static bool phase_wants_crc32(struct phase *phase, const bth_stored *stored)
 static void phase_claim_for_device(struct phase *phase, const berth_storage *root,
                                    bth_storage_target *target)
 {
-    bth_stored *stored = storage_stored(phase->checkpoint, root);
+    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
     bth_range range = {.owner = root,
                        .offset = root->offset,
                        .nbytes = root->nbytes,
@@ -185,7 +189,7 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
 
 static int phase_claim_for_host(struct phase *phase, const berth_storage *root, berth_error *error)
 {
-    bth_stored *stored = storage_stored(phase->checkpoint, root);
+    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
     bth_choice choice;
 
     if (root->nbytes == 0) {
@@ -224,12 +228,12 @@ static int phase_claim_one(struct phase *phase, const berth_storage *root, berth
             bth_device_name(target->range.device));
     if (storage_is_loaded(phase->checkpoint, root))
         return 0;
-    if (phase_leaves(phase, root)) {
+    if (phase_leaves_storage_to_others(phase, root)) {
         phase->rest[phase->n_rest++] = root;
         return 0;
     }
-    if (storage_stored(phase->checkpoint, root)->is_ambiguous)
-        return bth_fail_ambiguous(root, error);
+    if (storage_get_state(phase->checkpoint, root)->is_ambiguous)
+        return bth_storage_fail_ambiguous_swap(root, error);
     if (!target)
         return phase_claim_for_host(phase, root, error);
     phase_claim_for_device(phase, root, target);
@@ -239,17 +243,17 @@ static int phase_claim_one(struct phase *phase, const berth_storage *root, berth
 static void phase_set_loading(const struct phase *phase, bool is_loading)
 {
     for (size_t i = 0; i < phase->host.n; i++)
-        storage_stored(phase->checkpoint, range_storage(&phase->host.ranges[i]))->is_loading =
+        storage_get_state(phase->checkpoint, range_storage(&phase->host.ranges[i]))->is_loading =
             is_loading;
     for (size_t i = 0; i < phase->device.n; i++)
-        storage_stored(phase->checkpoint, range_storage(&phase->device.ranges[i]))->is_loading =
+        storage_get_state(phase->checkpoint, range_storage(&phase->device.ranges[i]))->is_loading =
             is_loading;
 }
 
 static void phase_set_waiting(const struct phase *phase, int change)
 {
     for (size_t i = 0; i < phase->n_rest; i++)
-        storage_stored(phase->checkpoint, phase->rest[i])->n_waiting += change;
+        storage_get_state(phase->checkpoint, phase->rest[i])->n_waiting += change;
 }
 
 /* Waits until no other thread loads any of them. */
@@ -257,7 +261,7 @@ static void storages_wait_for_others(berth_checkpoint *checkpoint,
                                      const berth_storage *const *roots, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        if (!storage_stored(checkpoint, roots[i])->is_loading) {
+        if (!storage_get_state(checkpoint, roots[i])->is_loading) {
             i++;
             continue;
         }
@@ -289,7 +293,7 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
     bth_checkpoint_lock(checkpoint);
     if (phase->is_second)
         storages_wait_for_others(checkpoint, roots, n);
-    phase_measure(phase, roots, n);
+    phase_measure_conditions(phase, roots, n);
     if (request_checks_crc32(phase->request))
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     const berth_storage *failed = phase_claim_all(phase, roots, n, error);
@@ -314,7 +318,7 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
     if (nbytes < MEASURED_MIN_NBYTES)
         return 0;
     uint64_t free_nbytes =
-        phase->request->at_once ? phase->conditions.free_nbytes : bth_free_memory("");
+        phase->request->at_once ? phase->conditions.free_nbytes : bth_free_memory_nbytes("");
     if (nbytes <= free_nbytes)
         return 0;
     while (i + 1 < host->n && (host->ranges[i].choice.method == BERTH_LOAD_MAP ||
@@ -343,14 +347,16 @@ static int phase_make_region(struct phase *phase, const bth_requests *requests, 
                           &phase->region->region, error);
 }
 
-static bth_transfer phase_transfer(struct phase *phase, const struct range_list *list, bth_use use)
+static bth_transfer phase_make_transfer(struct phase *phase, const struct range_list *list,
+                                        bth_use use)
 {
-    return (bth_transfer){.access = &phase->checkpoint->source.access,
-                          .config = phase->request->config,
-                          .params = phase->request->params,
-                          .calls = {.context = phase->checkpoint, .name = bth_range_name},
-                          .with_crc32 = phase->with_crc32,
-                          .requests = {.ranges = list->ranges, .n_ranges = list->n, .use = use}};
+    return (bth_transfer){
+        .access = &phase->checkpoint->source.access,
+        .config = phase->request->config,
+        .params = phase->request->params,
+        .calls = {.context = phase->checkpoint, .name = bth_range_add_storage_to_error},
+        .with_crc32 = phase->with_crc32,
+        .requests = {.ranges = list->ranges, .n_ranges = list->n, .use = use}};
 }
 
 static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_error *error)
@@ -362,14 +368,14 @@ static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_err
                          error) == 0 &&
         bth_transfer_run(transfer, error) == 0)
         (void)bth_ranges_check_crc32s(phase->checkpoint, transfer, error);
-    bth_stats_add_transfer(phase_stats(phase), transfer);
+    bth_stats_add_transfer(phase_get_stats(phase), transfer);
     bth_transfer_end(transfer);
     return error->code;
 }
 
 static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error *error)
 {
-    berth_stats *stats = phase_stats(phase);
+    berth_stats *stats = phase_get_stats(phase);
 
     if (phase->device.n == 0)
         return 0;
@@ -390,19 +396,19 @@ static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error 
 
 static int phase_run(struct phase *phase, berth_error *error)
 {
-    bth_transfer host = phase_transfer(phase, &phase->host, BTH_USE_MEMORY);
-    bth_to_device device = {.transfer = phase_transfer(phase, &phase->device, BTH_USE_DEVICE)};
+    bth_transfer host = phase_make_transfer(phase, &phase->host, BTH_USE_MEMORY);
+    bth_to_device device = {.transfer = phase_make_transfer(phase, &phase->device, BTH_USE_DEVICE)};
     double begin_seconds = bth_seconds();
 
     BTH_HOLD_CANCEL(true);
-    device.transfer.requests.chunk_nbytes = bth_staged_nbytes(phase->request->config);
+    device.transfer.requests.chunk_nbytes = bth_to_device_request_nbytes(phase->request->config);
     if (bth_transfer_prepare(&host, error) < 0 || bth_transfer_prepare(&device.transfer, error) < 0)
         return error->code;
     host.later_nbytes = device.transfer.requests.nbytes;
     device.transfer.earlier_nbytes = host.requests.nbytes;
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
-    berth_stats *stats = phase_stats(phase);
+    berth_stats *stats = phase_get_stats(phase);
     if (stats)
         stats->transfer_seconds += bth_seconds() - begin_seconds;
     return error->code;
@@ -410,17 +416,18 @@ static int phase_run(struct phase *phase, berth_error *error)
 
 /* ---- under the lock again: claims are published or dropped ---- */
 
-static void phase_publish(const struct phase *phase, const bth_range *range)
+static void phase_publish_range(const struct phase *phase, const bth_range *range)
 {
     size_t index = range_storage(range)->index;
-    bth_stored *stored = &phase->checkpoint->storages.stored[index];
+    bth_storage_state *stored = &phase->checkpoint->storages.stored[index];
     bool is_mapped = range->choice.method == BERTH_LOAD_MAP;
 
     stored->moved_nbytes = is_mapped ? 0 : range->nbytes;
-    storage_publish(stored,
-                    bth_choice_name(range->choice, phase->conditions.is_memory, range->fell_back),
-                    range->fell_back ? "a direct read was refused" : range->choice.reason,
-                    range->target.device ? NULL : range->memory);
+    storage_publish(
+        stored,
+        bth_choice_method_name(range->choice, phase->conditions.is_memory, range->fell_back),
+        range->fell_back ? "a direct read was refused" : range->choice.reason,
+        range->target.device ? NULL : range->memory);
     if (!range->target.device)
         return;
     bth_storage_target *target = &phase->checkpoint->storages.targets[index];
@@ -437,7 +444,7 @@ void bth_kept_region_free(bth_kept_region *kept)
 }
 
 /* The checkpoint owns the memory from now on; after a failure it is freed. */
-static void phase_finish_memory(struct phase *phase, bool is_good)
+static void phase_keep_or_free_memory(struct phase *phase, bool is_good)
 {
     bth_storages *storages = &phase->checkpoint->storages;
     bth_device_memory_list **last = &phase->device_memory;
@@ -448,11 +455,11 @@ static void phase_finish_memory(struct phase *phase, bool is_good)
         return;
     }
     if (phase->region) {
-        phase->region->n_forks = bth_forks();
+        phase->region->n_forks = bth_fork_count();
         phase->region->next = storages->regions;
         storages->regions = phase->region;
-        if (phase_stats(phase))
-            phase_stats(phase)->memory_nbytes += phase->region->nbytes;
+        if (phase_get_stats(phase))
+            phase_get_stats(phase)->memory_nbytes += phase->region->nbytes;
     }
     while (*last)
         last = &(*last)->next;
@@ -464,11 +471,11 @@ static void phase_finish(struct phase *phase, bool is_good)
 {
     phase_set_loading(phase, false);
     phase_set_waiting(phase, -1);
-    phase_finish_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
+    phase_keep_or_free_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
     for (size_t i = 0; i < phase->host.n && is_good; i++)
-        phase_publish(phase, &phase->host.ranges[i]);
+        phase_publish_range(phase, &phase->host.ranges[i]);
     for (size_t i = 0; i < phase->device.n && is_good; i++)
-        phase_publish(phase, &phase->device.ranges[i]);
+        phase_publish_range(phase, &phase->device.ranges[i]);
 }
 
 static void load_finish(struct phase *first, struct phase *second, bool is_good)

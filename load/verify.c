@@ -28,7 +28,7 @@ typedef struct verification {
     const berth_storage *first_storage; /* if its CRC is bad; or NULL */
 } verification;
 
-static bth_zip_entry *verify_entry(const verification *v, size_t i)
+static bth_zip_entry *verification_entry_in_file_order(const verification *v, size_t i)
 {
     return &v->container->directory.entries[v->container->directory.by_offset[i]];
 }
@@ -41,7 +41,7 @@ bool bth_verify_is_verdict(const berth_error *error)
 }
 
 /* Whether the error is about one record, and the others can still be checked. */
-static bool verify_goes_on(const verification *v, const berth_error *error)
+static bool verify_can_continue_after(const verification *v, const berth_error *error)
 {
     return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->request->scan, error);
 }
@@ -49,14 +49,15 @@ static bool verify_goes_on(const verification *v, const berth_error *error)
 /* ---- the records to scan ---- */
 
 /* Z7: a computed offset lies within the range that the directory leaves for the entry. */
-static bool verify_offset_fits(const bth_zip_entry *entry, uint64_t offset)
+static bool verify_offset_is_in_entry(const bth_zip_entry *entry, uint64_t offset)
 {
     return offset >= entry->header_offset && offset <= entry->next_offset &&
            entry->nbytes <= entry->next_offset - offset;
 }
 
 /* The storage of an entry, or NULL. */
-static const berth_storage *verify_storage(const verification *v, const bth_zip_entry *entry)
+static const berth_storage *verification_storage_of_entry(const verification *v,
+                                                          const bth_zip_entry *entry)
 {
     assert(v->container);
     return v->storages[entry - v->container->directory.entries];
@@ -65,21 +66,21 @@ static const berth_storage *verify_storage(const verification *v, const bth_zip_
 /* The offset of an entry's data by the layout; 0: it has no layout entry, or no layout is used. */
 static uint64_t verify_computed_offset(const verification *v, const bth_zip_entry *entry)
 {
-    const berth_storage *storage = verify_storage(v, entry);
+    const berth_storage *storage = verification_storage_of_entry(v, entry);
 
     if (!v->checkpoint || !v->checkpoint->contents.calculated_offsets)
         return 0;
     if (storage)
         return storage->offset;
     for (int which = 0; which < BTH_N_SMALL; which++)
-        if (bth_small_entry(&v->checkpoint->contents, which) &&
+        if (bth_contents_small_record(&v->checkpoint->contents, which) &&
             strcmp(entry->record, bth_small_names[which]) == 0)
             return v->checkpoint->contents.small[which].data_offset;
     return 0;
 }
 
 /* Whether a later load reads its bytes and sums them. */
-static bool verify_is_later(const verification *v, const berth_storage *storage)
+static bool verify_leaves_storage_to_load(const verification *v, const berth_storage *storage)
 {
     return v->request->only_mapped && storage &&
            !bth_storage_will_be_mapped(v->checkpoint, storage);
@@ -91,20 +92,20 @@ static bool verify_is_later(const verification *v, const berth_storage *storage)
  */
 static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
 {
-    bth_zip_entry *entry = verify_entry(v, i);
+    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     bth_scan_record *record = &v->records[i];
     uint64_t computed = verify_computed_offset(v, entry);
 
     record->wants_descriptor = entry->end_offset == 0;
     if (entry->method == 0 && entry->data_offset == 0 && computed != 0 &&
-        verify_offset_fits(entry, computed)) {
+        verify_offset_is_in_entry(entry, computed)) {
         record->wants_header = true;
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
         record->wants_descriptor = false;
         if (bth_container_check_entry(v->container, &v->cache, i, error) < 0)
             (void)bth_error_add_record(error, entry->record); /* if it is no verdict */
-        if (error->code < 0 && !verify_goes_on(v, error))
+        if (error->code < 0 && !verify_can_continue_after(v, error))
             return error->code;
         if (error->code < 0 && !bth_verify_is_verdict(error))
             v->request->scan.unread = *error;
@@ -116,10 +117,10 @@ static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
 }
 
 /* T1: if a record is longer than its storage, this scan sums the whole record. */
-static int verify_prepare(verification *v, size_t i, berth_error *error)
+static int verify_prepare_record(verification *v, size_t i, berth_error *error)
 {
-    const bth_zip_entry *entry = verify_entry(v, i);
-    const berth_storage *storage = verify_storage(v, entry);
+    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    const berth_storage *storage = verification_storage_of_entry(v, entry);
     bth_scan_record *record = &v->records[i];
 
     *record =
@@ -127,7 +128,7 @@ static int verify_prepare(verification *v, size_t i, berth_error *error)
     if (verify_prepare_offset(v, i, error) < 0)
         return error->code;
     if (entry->method != 0 ||
-        (storage && storage->nbytes == entry->nbytes && verify_is_later(v, storage)))
+        (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage)))
         record->is_left_out = true;
     if (record->is_left_out) {
         record->offset = entry->header_offset;
@@ -144,7 +145,7 @@ static int verify_prepare_zip(verification *v, berth_error *error)
     if (v->checkpoint && bth_storages_of_entries(&v->checkpoint->contents, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
-        (void)verify_prepare(v, i, error);
+        (void)verify_prepare_record(v, i, error);
     return error->code;
 }
 
@@ -161,7 +162,7 @@ static void verify_prepare_legacy(verification *v)
     v->n_records = 0;
     for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
-        if (!storage->root && !verify_is_later(v, storage))
+        if (!storage->root && !verify_leaves_storage_to_load(v, storage))
             v->records[v->n_records++] =
                 (bth_scan_record){.offset = storage->offset, .nbytes = storage->nbytes};
     }
@@ -176,7 +177,7 @@ static void verify_report(verification *v, const bth_scan_record *record, berth_
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
-    const berth_storage *storage = entry ? verify_storage(v, entry) : NULL;
+    const berth_storage *storage = entry ? verification_storage_of_entry(v, entry) : NULL;
     berth_verdict *verdict = &v->request->verdict;
 
     verdict->n_records++;
@@ -202,7 +203,7 @@ static void verify_report(verification *v, const bth_scan_record *record, berth_
 /* Header and descriptor of one entry (Z5, Z6): the scan checked them, or this does. */
 static int verify_check_headers(verification *v, size_t i, berth_error *bad)
 {
-    bth_zip_entry *entry = verify_entry(v, i);
+    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     const bth_scan_record *record = &v->records[i];
 
     if (entry->end_offset != 0)
@@ -233,7 +234,7 @@ static int verify_read_again(const verification *v, bth_scan_record *record, ber
 /* Z10. *present: the file records a CRC. */
 static int verify_check_crc32(verification *v, size_t i, bool *present, berth_error *bad)
 {
-    const bth_zip_entry *entry = verify_entry(v, i);
+    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     const uint8_t *bytes;
     uint8_t *owned;
 
@@ -241,7 +242,7 @@ static int verify_check_crc32(verification *v, size_t i, bool *present, berth_er
         return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
     /* Deflated records are few and small: they are not read in parallel. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
-    (void)bth_container_bytes(entry, &v->cache, &bytes, &owned, bad);
+    (void)bth_entry_read_data(entry, &v->cache, &bytes, &owned, bad);
     bth_release(owned);
     return bad->code;
 }
@@ -257,7 +258,7 @@ static int verify_fail_misplaced(verification *v, const bth_scan_record *record,
 }
 
 /* Header, descriptor and CRC of one entry, after the scan. */
-static berth_crc_verdict verify_check_entry(verification *v, size_t i, berth_error *bad)
+static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i, berth_error *bad)
 {
     bool present = false;
 
@@ -268,7 +269,7 @@ static berth_crc_verdict verify_check_entry(verification *v, size_t i, berth_err
 }
 
 /* One entry, after the scan. Fails only if no further record can be checked. */
-static int verify_finish(verification *v, size_t i, berth_error *error)
+static int verify_finish_entry(verification *v, size_t i, berth_error *error)
 {
     const bth_scan_record *record = &v->records[i];
     const bth_zip_entry *entry = record->entry;
@@ -281,9 +282,9 @@ static int verify_finish(verification *v, size_t i, berth_error *error)
             return verify_fail_misplaced(v, record, error);
         if (record->is_left_out && entry->method == 0)
             return 0; /* its bytes are summed later */
-        crc32 = verify_check_entry(v, i, &bad);
+        crc32 = verify_compute_crc32_verdict(v, i, &bad);
     }
-    if (bad.code < 0 && !verify_goes_on(v, &bad)) {
+    if (bad.code < 0 && !verify_can_continue_after(v, &bad)) {
         *error = bad;
         return error->code;
     }
@@ -299,7 +300,7 @@ static int verify_finish(verification *v, size_t i, berth_error *error)
 static int verify_finish_zip(verification *v, berth_error *error)
 {
     for (size_t i = 0; i < v->n_records; i++)
-        if (verify_finish(v, i, error) < 0)
+        if (verify_finish_entry(v, i, error) < 0)
             return error->code;
     if (v->first.code < 0)
         return 0;

@@ -44,7 +44,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
     berth_stats first = {0};
 
     BTH_ERROR_BEGIN(error);
-    bth_stats_begin(params);
+    bth_params_initialize_stats(params);
     if (verdict)
         *verdict = request.verdict;
     if (bth_config_resolve(params, &config, error) < 0 ||
@@ -57,7 +57,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
     (void)bth_error_in_checkpoint(checkpoint, error);
     if (verdict)
         *verdict = request.verdict;
-    bth_checkpoint_stats(checkpoint, params);
+    bth_checkpoint_set_stats(checkpoint, params);
     if (params && params->stats)
         params->stats->requested_nbytes =
             checkpoint->source.reader.nbytes; /* without the reads of opening */

@@ -51,7 +51,7 @@ static void acl_add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
     acl->nbytes += ENTRY_NBYTES;
 }
 
-size_t bth_acl_room(size_t nbytes)
+size_t bth_acl_new_owner_max_nbytes(size_t nbytes)
 {
     size_t min_nbytes = HEAD_NBYTES + 3 * ENTRY_NBYTES;
 
@@ -97,7 +97,7 @@ typedef struct rights {
     unsigned common_user, common_group; /* ALL: there are no named entries */
 } rights;
 
-static rights acl_sum_up(const bth_acl *acl)
+static rights acl_compute_class_rights(const bth_acl *acl)
 {
     rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
 
@@ -121,7 +121,7 @@ static rights acl_sum_up(const bth_acl *acl)
 }
 
 /* An owner can always change the mode, and the new owner wrote the file. */
-static unsigned acl_owner_rights(const rights *old, const bth_acl_change *change)
+static unsigned acl_new_owner_rights(const rights *old, const bth_acl_change *change)
 {
     return change->owner ? old->user | READ_AND_WRITE : old->user;
 }
@@ -129,8 +129,9 @@ static unsigned acl_owner_rights(const rights *old, const bth_acl_change *change
 /* ---- passing on ---- */
 
 /* Adds the named entries of one tag, and one for the former owner or group. */
-static unsigned acl_add_named(const bth_acl *old, unsigned tag, unsigned mask, bool has_former,
-                              uint32_t former, unsigned former_rights, bth_acl *made)
+static unsigned acl_copy_named_entries(const bth_acl *old, unsigned tag, unsigned mask,
+                                       bool has_former, uint32_t former, unsigned former_rights,
+                                       bth_acl *made)
 {
     unsigned all = 0;
 
@@ -149,21 +150,21 @@ static unsigned acl_add_named(const bth_acl *old, unsigned tag, unsigned mask, b
     return has_former ? all | former_rights : all;
 }
 
-void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *made)
+void bth_acl_make_for_new_owner(const bth_acl *old, const bth_acl_change *change, bth_acl *made)
 {
-    rights was = acl_sum_up(old);
+    rights was = acl_compute_class_rights(old);
     unsigned group = was.group;
 
     /* A member of the new group may have been one of the others before, or of any group. */
     if (change->group)
         group &= was.other & was.common_group;
     acl_begin(made);
-    acl_add(made, ACL_USER_OBJ, acl_owner_rights(&was, change), NO_ID);
-    unsigned mask = group | acl_add_named(old, ACL_USER, was.mask, change->owner, change->old_owner,
-                                          was.user, made);
+    acl_add(made, ACL_USER_OBJ, acl_new_owner_rights(&was, change), NO_ID);
+    unsigned mask = group | acl_copy_named_entries(old, ACL_USER, was.mask, change->owner,
+                                                   change->old_owner, was.user, made);
     acl_add(made, ACL_GROUP_OBJ, group, NO_ID);
-    mask |=
-        acl_add_named(old, ACL_GROUP, was.mask, change->group, change->old_group, was.group, made);
+    mask |= acl_copy_named_entries(old, ACL_GROUP, was.mask, change->group, change->old_group,
+                                   was.group, made);
     /* With a mask of 0 Linux ignores the named entries: a user whose entry has no rights would get
      * those of the others. So the mask is at least the right to execute, which no entry has. */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
@@ -171,9 +172,9 @@ void bth_acl_pass_on(const bth_acl *old, const bth_acl_change *change, bth_acl *
     acl_add(made, ACL_OTHER, was.other, NO_ID);
 }
 
-bool bth_acl_narrow(const bth_acl *old, const bth_acl_change *change, mode_t *mode)
+bool bth_acl_compute_narrower_mode(const bth_acl *old, const bth_acl_change *change, mode_t *mode)
 {
-    rights was = acl_sum_up(old);
+    rights was = acl_compute_class_rights(old);
     unsigned group = was.group & was.common_user;
     unsigned other = was.other & was.common_user & was.common_group;
 
@@ -186,6 +187,6 @@ bool bth_acl_narrow(const bth_acl *old, const bth_acl_change *change, mode_t *mo
         group &= was.user;
         other &= was.user;
     }
-    *mode = (mode_t)(acl_owner_rights(&was, change) << 6 | group << 3 | other);
+    *mode = (mode_t)(acl_new_owner_rights(&was, change) << 6 | group << 3 | other);
     return (needed & ~group) == 0 && (needed & ~other) == 0;
 }

@@ -43,7 +43,7 @@ int bth_check_archive_name(const char *name, berth_error *error)
     return error->code;
 }
 
-int bth_check_full_name(const char *full_name, const char *name, berth_error *error)
+int bth_check_full_name_truncation(const char *full_name, const char *name, berth_error *error)
 {
     if (strlen(full_name) <= KEPT_NBYTES || ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) != 0x80)
         return 0;
@@ -70,10 +70,10 @@ char *bth_archive_name_of_path(const char *path)
             base = at + 1;
     const char *dot = strrchr(base, '.');
     size_t n = dot ? (size_t)(dot - base) : strlen(base);
-    char *name = bth_duplicate(base, n);
+    char *name = bth_duplicate_text(base, n);
     bth_error_clear(&bad);
     if (!name || (name_is_ascii(path ? path : "") && bth_check_archive_name(name, &bad) == 0))
         return name;
     bth_release(name);
-    return bth_duplicate("archive", strlen("archive"));
+    return bth_duplicate_text("archive", strlen("archive"));
 }

@@ -20,7 +20,9 @@ static int atomic_check(const berth_atomic_file *file, berth_error *error)
 {
     if (!file)
         return bth_fail_argument(error, "the file is NULL");
-    return file->operation.commit.process == bth_process() ? 0 : bth_fail_forked(error, "file");
+    return file->operation.commit.process == bth_process_current_number()
+               ? 0
+               : bth_fail_forked(error, "file");
 }
 
 static int atomic_end(berth_atomic_file *file, berth_error *error)
@@ -42,7 +44,7 @@ int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *pa
     berth_atomic_file *made = bth_allocate_zeroed(sizeof *made);
     if (!made)
         return bth_fail_memory(error, sizeof *made);
-    if (bth_operation_begin_file(&made->operation, path, nbytes, params, error) < 0)
+    if (bth_operation_begin_atomic_file(&made->operation, path, nbytes, params, error) < 0)
         return atomic_end(made, error);
     *file = made;
     return 0;

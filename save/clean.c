@@ -44,7 +44,7 @@ static void clean_remove(const cleaning *clean, const char *name, bth_temporary_
     found->error = why;
 }
 
-static void clean_entry(const cleaning *clean, const char *name)
+static void clean_report_entry(const cleaning *clean, const char *name)
 {
     bth_temporary_file file;
     berth_error why;
@@ -73,7 +73,7 @@ static int clean_folder(const cleaning *clean, berth_error *error)
     while ((n = bth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
         for (ssize_t at = 0; at < n;) {
             const struct dirent64 *entry = (const void *)(entries + at);
-            clean_entry(clean, entry->d_name);
+            clean_report_entry(clean, entry->d_name);
             at += entry->d_reclen;
         }
     }
@@ -82,8 +82,8 @@ static int clean_folder(const cleaning *clean, berth_error *error)
     return 0;
 }
 
-int berth_clean(const char *folder, uint32_t flags, double min_age_seconds,
-                berth_temporary_function report, void *context, berth_error *error)
+int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_seconds,
+                            berth_temporary_function report, void *context, berth_error *error)
 {
     cleaning clean = {.remove = flags & BERTH_CLEAN_REMOVE,
                       .min_age_seconds = min_age_seconds,

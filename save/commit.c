@@ -22,7 +22,7 @@ static void commit_end(bth_commit *commit)
 
 void bth_commit_abort(bth_commit *commit)
 {
-    if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process() &&
+    if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process_current_number() &&
         !bth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
         (void)bth_system.unlinkat(commit->target.folder, commit->temporary, 0);
     commit_end(commit);
@@ -63,7 +63,7 @@ static int commit_reserve(const bth_commit *commit, berth_error *error)
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
-static int commit_create(bth_commit *commit, berth_error *error)
+static int commit_create_temporary(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
@@ -76,7 +76,7 @@ static int commit_create(bth_commit *commit, berth_error *error)
 }
 
 /* X4: a file without a name cannot be replaced. It is written in place. */
-static int commit_in_place(bth_commit *commit, berth_error *error)
+static int commit_begin_in_place(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
@@ -99,7 +99,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
 
     *commit = (bth_commit){.fd = -1,
                            .target = BTH_NO_TARGET_FILE,
-                           .process = bth_process(),
+                           .process = bth_process_current_number(),
                            .durability = durability,
                            .nbytes = nbytes};
     if (bth_target_file_find(path, &commit->target, error) < 0)
@@ -111,7 +111,8 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
     else if (nbytes > limit)
         bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit);
     else
-        (void)(commit->target.nameless >= 0 ? commit_in_place : commit_create)(commit, error);
+        (void)(commit->target.nameless >= 0 ? commit_begin_in_place
+                                            : commit_create_temporary)(commit, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
     return error->code;
@@ -135,7 +136,7 @@ static int commit_sync_data(const bth_commit *commit, berth_error *error)
 }
 
 /* Some file systems (NFS) report a failed write at close only: closes a copy of the descriptor. */
-static int commit_close_copy(const bth_commit *commit, berth_error *error)
+static int commit_check_close_errors(const bth_commit *commit, berth_error *error)
 {
     int copy = bth_system.dup(commit->fd);
 
@@ -161,7 +162,7 @@ static int commit_sync_folder(const bth_commit *commit, berth_error *error)
 int bth_commit_sync(bth_commit *commit, berth_error *error)
 {
     if (commit_sync_data(commit, error) == 0)
-        commit_close_copy(commit, error);
+        commit_check_close_errors(commit, error);
     return error->code;
 }
 
@@ -177,7 +178,7 @@ static bool commit_is_as_copied(const struct stat *copied, const struct stat *no
  * X1: what counts is the file that is replaced now. Since the save began it may have become
  * private, or another user's. Until its rights are copied, only the new file's owner can open it.
  */
-static int commit_copy_metadata(bth_commit *commit, berth_error *error)
+static int commit_copy_changed_metadata(bth_commit *commit, berth_error *error)
 {
     bth_target_file *target = &commit->target;
     struct stat now;
@@ -200,7 +201,7 @@ static int commit_rename(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
-    if (commit_copy_metadata(commit, error) < 0)
+    if (commit_copy_changed_metadata(commit, error) < 0)
         return error->code;
     if (bth_temporary_is_lost(target->folder, commit->temporary, commit->fd))
         return bth_fail_system(error, ENOENT,

@@ -42,7 +42,7 @@ int bth_deferred_begin(bth_deferred *deferred, unsigned n_workers, uint32_t bloc
     return 0;
 }
 
-void bth_deferred_end(bth_deferred *deferred)
+void bth_deferred_free_all(bth_deferred *deferred)
 {
     if (!deferred->blocks)
         return;
@@ -52,7 +52,8 @@ void bth_deferred_end(bth_deferred *deferred)
 }
 
 /* Under the lock. */
-static bth_deferred_block *deferred_find(const bth_deferred *deferred, size_t record)
+static bth_deferred_block *deferred_find_block_of_record(const bth_deferred *deferred,
+                                                         size_t record)
 {
     for (size_t i = 0; i < deferred->n_blocks; i++)
         if (deferred->blocks[i].record == record)
@@ -76,13 +77,14 @@ static void deferred_put_descriptors(const bth_deferred_block *block, const bth_
 }
 
 /* The tile's blocks before `end` that hold a share of record i's descriptor. */
-static bth_range deferred_range(const bth_image *image, const bth_tile *tile, size_t i,
-                                uint64_t end)
+static bth_range deferred_find_descriptor_blocks(const bth_image *image, const bth_tile *tile,
+                                                 size_t i, uint64_t end)
 {
     uint64_t mask = image->constraints.block_nbytes - 1;
     bth_range share;
 
-    if (!bth_tile_share(tile, bth_plan_descriptor(image->plan, i), &share) || share.offset >= end)
+    if (!bth_tile_intersect_range(tile, bth_plan_descriptor_range(image->plan, i), &share) ||
+        share.offset >= end)
         return (bth_range){.offset = end};
     uint64_t begin = share.offset & ~mask;
     uint64_t last = (share.offset + share.nbytes + mask) & ~mask;
@@ -95,14 +97,14 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
     size_t i = tile->incomplete;
     bth_deferred_block *block = NULL;
 
-    *range = deferred_range(image, tile, i, end);
+    *range = deferred_find_descriptor_blocks(image, tile, i, end);
     if (range->nbytes == 0)
         return 0;
     /* Under the lock: the worker that completes the CRC has done so, or will find the block. */
     pthread_mutex_lock(&deferred->lock);
-    bool is_complete = bth_image_is_complete(image, i);
+    bool is_complete = bth_image_crc32_is_complete(image, i);
     if (!is_complete)
-        block = deferred_find(deferred, BTH_NO_RECORD);
+        block = deferred_find_block_of_record(deferred, BTH_NO_RECORD);
     if (block) {
         block->record = i;
         deferred_copy(block, tile, *range);
@@ -121,7 +123,7 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
 bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *image, size_t i)
 {
     pthread_mutex_lock(&deferred->lock);
-    bth_deferred_block *block = deferred_find(deferred, i);
+    bth_deferred_block *block = deferred_find_block_of_record(deferred, i);
     if (block)
         block->record = image->plan->n_records;
     pthread_mutex_unlock(&deferred->lock);
@@ -130,21 +132,22 @@ bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *
     return block;
 }
 
-void bth_deferred_free(bth_deferred *deferred, bth_deferred_block *block)
+void bth_deferred_release_block(bth_deferred *deferred, bth_deferred_block *block)
 {
     pthread_mutex_lock(&deferred->lock);
     block->record = BTH_NO_RECORD;
     pthread_mutex_unlock(&deferred->lock);
 }
 
-void bth_deferred_add_tail(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
+void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
 {
     uint64_t end = tile->offset + tile->nbytes;
 
     deferred_copy(&deferred->tail, tile, (bth_range){.offset = begin, .nbytes = end - begin});
 }
 
-size_t bth_deferred_get_tail(const bth_deferred *deferred, const bth_image *image, bth_tile *tile)
+size_t bth_deferred_get_last_data_block(const bth_deferred *deferred, const bth_image *image,
+                                        bth_tile *tile)
 {
     const bth_deferred_block *tail = &deferred->tail;
 

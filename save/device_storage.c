@@ -13,21 +13,21 @@ static int device_storage_read(const berth_storage *storage, void *buffer, size_
 
     if (bth_device_check_life(memory->device, memory->life, error) < 0)
         return error->code;
-    return bth_device_read(memory->device, buffer,
-                           memory->address + (size_t)(storage->root_offset + offset), nbytes,
-                           memory->ready, error);
+    return bth_device_copy_to_host_and_wait(
+        memory->device, buffer, memory->address + (size_t)(storage->root_offset + offset), nbytes,
+        memory->ready, error);
 }
 
 /* Sets the device and its life. */
-static int device_storage_find(const char *location, uint64_t nbytes, bth_device_memory *memory,
-                               berth_error *error)
+static int device_storage_open_device(const char *location, uint64_t nbytes,
+                                      bth_device_memory *memory, berth_error *error)
 {
     if (!location)
         return bth_fail_argument(error, "a storage on a device: the device's name is NULL");
     if (bth_device_open(location, &memory->device, error) < 0)
         return error->code;
     memory->life = bth_device_life(memory->device);
-    return bth_device_check(memory->device, memory->address, (size_t)nbytes, error);
+    return bth_device_check_memory(memory->device, memory->address, (size_t)nbytes, error);
 }
 
 berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uintptr_t address,
@@ -39,7 +39,7 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
     if (!tree)
         return NULL;
     bth_error_clear(&error);
-    if (device_storage_find(location, nbytes, &found, &error) < 0) {
+    if (device_storage_open_device(location, nbytes, &found, &error) < 0) {
         bth_tree_fail(tree, error.code, "%s", error.message);
         return NULL;
     }

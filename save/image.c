@@ -28,7 +28,7 @@
 
 /* ---- tiles ---- */
 
-bool bth_tile_share(const bth_tile *tile, bth_range range, bth_range *share)
+bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share)
 {
     uint64_t begin = range.offset, end = range.offset + range.nbytes;
     uint64_t tile_end = tile->offset + tile->nbytes;
@@ -47,7 +47,7 @@ void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_
 {
     bth_range share;
 
-    if (bth_tile_share(tile, (bth_range){.offset = offset, .nbytes = nbytes}, &share))
+    if (bth_tile_intersect_range(tile, (bth_range){.offset = offset, .nbytes = nbytes}, &share))
         memcpy(tile->bytes + (share.offset - tile->offset), bytes + (share.offset - offset),
                (size_t)share.nbytes);
 }
@@ -101,15 +101,15 @@ uint32_t bth_image_crc32(const bth_image *image, size_t i)
 
 static void image_render_header(const berth_plan *plan, bth_tile *tile, size_t i)
 {
-    bth_range header = bth_plan_header(plan, i), share;
+    bth_range header = bth_plan_header_range(plan, i), share;
 
-    if (!bth_tile_share(tile, header, &share))
+    if (!bth_tile_intersect_range(tile, header, &share))
         return;
     bth_zip_write_local(&plan->records[i].layout, bth_plan_full_name(plan, i), tile->scratch);
     bth_tile_put(tile, header.offset, tile->scratch, header.nbytes);
 }
 
-bool bth_image_is_complete(const bth_image *image, size_t i)
+bool bth_image_crc32_is_complete(const bth_image *image, size_t i)
 {
     return !image->sums || atomic_load(&image->sums[i].missing_nbytes) == 0;
 }
@@ -162,7 +162,8 @@ static void image_set_why_copied(const bth_image *image, size_t i, const bth_ran
 }
 
 /* Adds bytes to the CRC of the record's share. A clock costs as much as a block: few are timed. */
-static void image_sum(const bth_image *image, bth_tile *tile, const uint8_t *bytes, size_t nbytes)
+static void image_update_tile_crc32(const bth_image *image, bth_tile *tile, const uint8_t *bytes,
+                                    size_t nbytes)
 {
     if (!image->sums)
         return;
@@ -178,19 +179,19 @@ static void image_sum(const bth_image *image, bth_tile *tile, const uint8_t *byt
  * Copies, swaps and sums a block of record i while it is in the cache. Large ranges for a disk go
  * past the cache: half the processor time, and 1.2 times faster (1 GiB through four buffers).
  */
-static void image_copy_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
-                             const uint8_t *from, size_t nbytes, bool is_streamed)
+static void image_copy_and_sum_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
+                                     const uint8_t *from, size_t nbytes, bool is_streamed)
 {
     size_t unit = image->plan->records[i].swap_nbytes;
 
     if (unit > 1) {
         bth_swap_bytes(out, from, nbytes, unit);
-        image_sum(image, tile, out, nbytes);
+        image_update_tile_crc32(image, tile, out, nbytes);
         return;
     }
-    image_sum(image, tile, from, nbytes);
+    image_update_tile_crc32(image, tile, from, nbytes);
     if (is_streamed)
-        bth_copy_for_device(out, from, nbytes);
+        bth_copy_bypassing_caches(out, from, nbytes);
     else if (out != from)
         memcpy(out, from, nbytes);
 }
@@ -202,15 +203,15 @@ static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, ui
     uint64_t at = begin - image->plan->records[i].layout.data_offset;
 
     *bytes = bth_record_data_address(image->plan, i, at);
-    if (!tile->slot || !bth_staging_slot_copies(image->plan, i, end - begin, at))
+    if (!tile->slot || !bth_staging_slot_can_copy(image->plan, i, end - begin, at))
         return 0;
     *bytes = tile->slot->buffer->bytes + (begin - tile->offset);
     return bth_staging_slot_wait(tile->slot, i, error);
 }
 
 /* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
-static int image_render_range(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
-                              uint64_t end, berth_error *error)
+static int image_copy_data_range(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
+                                 uint64_t end, berth_error *error)
 {
     uint64_t data_offset = image->plan->records[i].layout.data_offset;
     const uint8_t *from;
@@ -227,18 +228,18 @@ static int image_render_range(const bth_image *image, bth_tile *tile, size_t i, 
         uint8_t *out = tile->bytes + (at - tile->offset);
         size_t n = (size_t)(end - at < block_nbytes ? end - at : block_nbytes);
         if (from) {
-            image_copy_block(image, tile, i, out, from + (at - begin), n, is_streamed);
+            image_copy_and_sum_block(image, tile, i, out, from + (at - begin), n, is_streamed);
             continue;
         }
         if (bth_record_data_read(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
-        image_sum(image, tile, out, n);
+        image_update_tile_crc32(image, tile, out, n);
     }
     return 0;
 }
 
-static int image_render_share(bth_image *image, bth_tile *tile, size_t i, const bth_range *share,
-                              berth_error *error)
+static int image_render_data_share(bth_image *image, bth_tile *tile, size_t i,
+                                   const bth_range *share, berth_error *error)
 {
     uint64_t end = share->offset + share->nbytes;
     bth_range zero_copy = {.offset = end};
@@ -247,12 +248,12 @@ static int image_render_share(bth_image *image, bth_tile *tile, size_t i, const 
     if (!image->plan->records[i].device)
         image_set_why_copied(image, i, share,
                              image_add_zero_copy(image, tile, i, share, &zero_copy));
-    if (image_render_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
+    if (image_copy_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
     if (zero_copy.nbytes > 0)
-        image_sum(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
-                  (size_t)zero_copy.nbytes);
-    return image_render_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
+        image_update_tile_crc32(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
+                                (size_t)zero_copy.nbytes);
+    return image_copy_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
 }
 
 /* If the caller has set the record's CRC, refuses other bytes. */
@@ -291,16 +292,16 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
 static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
                              berth_error *error)
 {
-    bth_range data = bth_plan_data(image->plan, i), share;
+    bth_range data = bth_plan_data_range(image->plan, i), share;
 
-    if (!bth_tile_share(tile, data, &share))
+    if (!bth_tile_intersect_range(tile, data, &share))
         return 0;
     uint64_t at = share.offset - data.offset;
     if (i == image->plan->id_index) {
         memcpy(tile->bytes + (share.offset - tile->offset), image->id + at, (size_t)share.nbytes);
         return 0;
     }
-    if (image_render_share(image, tile, i, &share, error) < 0)
+    if (image_render_data_share(image, tile, i, &share, error) < 0)
         return error->code;
     if (image->sums)
         *completed = image_add_crc32(image, i, tile->crc32, share.nbytes, at);
@@ -310,9 +311,9 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
 {
     uint8_t bytes[BTH_MAX_DESCRIPTOR_NBYTES];
-    bth_range range = bth_plan_descriptor(image->plan, i);
+    bth_range range = bth_plan_descriptor_range(image->plan, i);
 
-    assert(bth_image_is_complete(image, i));
+    assert(bth_image_crc32_is_complete(image, i));
     bth_zip_write_descriptor(&image->plan->records[i].layout, bth_image_crc32(image, i), bytes);
     bth_tile_put(tile, range.offset, bytes, range.nbytes);
 }
@@ -322,9 +323,9 @@ void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
     uint64_t end = tile->offset + tile->nbytes;
     bth_range share;
 
-    for (size_t i = bth_plan_find(image->plan, tile->offset);
+    for (size_t i = bth_plan_find_record_by_offset(image->plan, tile->offset);
          bth_plan_begins_before(image->plan, i, end); i++)
-        if (bth_tile_share(tile, bth_plan_descriptor(image->plan, i), &share))
+        if (bth_tile_intersect_range(tile, bth_plan_descriptor_range(image->plan, i), &share))
             bth_image_put_descriptor(image, tile, i);
 }
 
@@ -332,10 +333,10 @@ void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
 static void image_render_descriptor(const bth_image *image, bth_tile *tile, size_t i,
                                     bool completed)
 {
-    bth_range descriptor = bth_plan_descriptor(image->plan, i), share = {0};
+    bth_range descriptor = bth_plan_descriptor_range(image->plan, i), share = {0};
 
-    (void)bth_tile_share(tile, descriptor, &share);
-    if (share.nbytes > 0 && bth_image_is_complete(image, i))
+    (void)bth_tile_intersect_range(tile, descriptor, &share);
+    if (share.nbytes > 0 && bth_image_crc32_is_complete(image, i))
         bth_image_put_descriptor(image, tile, i);
     else if (share.nbytes > 0)
         tile->incomplete = i;
@@ -348,7 +349,8 @@ static int image_render_records(bth_image *image, bth_tile *tile, berth_error *e
     const berth_plan *plan = image->plan;
     uint64_t end = tile->offset + tile->nbytes;
 
-    for (size_t i = bth_plan_find(plan, tile->offset); bth_plan_begins_before(plan, i, end); i++) {
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
+         bth_plan_begins_before(plan, i, end); i++) {
         bool completed = false;
         image_render_header(plan, tile, i);
         if (image_render_data(image, tile, i, &completed, error) < 0)
@@ -359,7 +361,7 @@ static int image_render_records(bth_image *image, bth_tile *tile, berth_error *e
 }
 
 /* The first directory entry that ends after `offset`. */
-static size_t image_find_entry(const berth_plan *plan, uint64_t offset)
+static size_t image_find_directory_entry(const berth_plan *plan, uint64_t offset)
 {
     size_t low = 0, high = plan->n_records;
 
@@ -378,13 +380,13 @@ static void image_render_directory(const bth_image *image, bth_tile *tile)
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
-    for (size_t i = image_find_entry(plan, tile->offset);
+    for (size_t i = image_find_directory_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
         const bth_plan_record *record = &plan->records[i];
         bth_zip_write_central(&record->layout, bth_plan_full_name(plan, i),
                               bth_image_crc32(image, i), tile->scratch);
         bth_tile_put(tile, record->central_offset, tile->scratch,
-                     bth_layout_central_nbytes(&record->layout));
+                     bth_layout_central_entry_nbytes(&record->layout));
     }
     uint8_t end[BTH_ZIP_END_NBYTES];
     bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
@@ -407,7 +409,7 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
  * 20 digits of the names, 20 of the CRCs (format/FORMAT.md section 4). As PyTorch's, it is a
  * fingerprint and not a proof. Without CRCs the second half is the hash of no bytes.
  */
-static void image_write_id(bth_image *image)
+static void image_hash_names_and_crc32s(bth_image *image)
 {
     const berth_plan *plan = image->plan;
     uint64_t names = BTH_FNV_BEGIN, sums = BTH_FNV_BEGIN;
@@ -433,7 +435,7 @@ void bth_image_compute_id(bth_image *image)
 
     if (id == BTH_NO_RECORD)
         return;
-    image_write_id(image);
+    image_hash_names_and_crc32s(image);
     if (!image->sums)
         return;
     atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));

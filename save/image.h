@@ -47,7 +47,7 @@ typedef struct bth_tile {
 } bth_tile;
 
 /* The tile's share of a range. False if there is none. */
-bool bth_tile_share(const bth_tile *tile, bth_range range, bth_range *share);
+bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share);
 /* Copies the tile's share of bytes that lie at `offset` in the file. */
 void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
 /* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
@@ -97,7 +97,7 @@ void bth_image_compute_id(bth_image *image);
 
 /* What descriptor and directory say. Complete only when all of the record is rendered. */
 uint32_t bth_image_crc32(const bth_image *image, size_t i);
-bool bth_image_is_complete(const bth_image *image, size_t i);
+bool bth_image_crc32_is_complete(const bth_image *image, size_t i);
 
 /* ---- storage_stats.c ---- */
 

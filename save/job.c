@@ -40,7 +40,7 @@ static void *job_run(void *argument)
 {
     berth_job *job = argument;
 
-    bth_thread_begin();
+    bth_thread_disable_cancel();
     bth_error_clear(&job->error);
     job->operation.staged = job_set_staged;
     job->operation.staged_context = job;
@@ -53,7 +53,7 @@ static void *job_run(void *argument)
 
 /* ---- begin ---- */
 
-static void job_release(berth_job *job)
+static void job_free_memory(berth_job *job)
 {
     if (bth_lock_is_ours(&job->lock)) {
         pthread_cond_destroy(&job->changed);
@@ -89,7 +89,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
         *job = made;
     else {
         bth_operation_end(&made->operation, error);
-        job_release(made);
+        job_free_memory(made);
     }
     return error->code;
 }
@@ -169,5 +169,5 @@ void berth_job_free(berth_job *job)
         if (!job->waited_for && job->error.code != BERTH_OK && job->error.code != BERTH_E_CANCELLED)
             bth_log("%s", job->error.message);
     }
-    job_release(job);
+    job_free_memory(job);
 }

@@ -32,8 +32,8 @@ static const char *target_check(const berth_target *target)
     return "invalid kind of target";
 }
 
-static int operation_set_target(bth_operation *operation, const berth_target *target,
-                                berth_error *error)
+static int operation_copy_target(bth_operation *operation, const berth_target *target,
+                                 berth_error *error)
 {
     const char *wrong = target_check(target);
 
@@ -54,7 +54,7 @@ static int operation_set_target(bth_operation *operation, const berth_target *ta
     }
     if (target->kind != BERTH_TARGET_PATH)
         return 0;
-    operation->path = bth_duplicate(target->path, strlen(target->path));
+    operation->path = bth_duplicate_text(target->path, strlen(target->path));
     operation->target.path = operation->path;
     return operation->path ? 0 : bth_fail_memory(error, strlen(target->path));
 }
@@ -64,7 +64,7 @@ static char *operation_name_archive(const berth_target *target, const berth_para
 {
     const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
     const char *given = params->archive_name;
-    char *name = given ? bth_duplicate(given, strlen(given)) : bth_archive_name_of_path(path);
+    char *name = given ? bth_duplicate_text(given, strlen(given)) : bth_archive_name_of_path(path);
 
     if (!name)
         bth_fail_memory(error, strlen(given ? given : path ? path : "archive"));
@@ -142,7 +142,7 @@ static int operation_copy_tensors(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-static int operation_add_storage_stats(bth_operation *operation, berth_error *error)
+static int operation_allocate_storage_stats(bth_operation *operation, berth_error *error)
 {
     size_t nbytes = operation->plan->n_records * sizeof *operation->storage_stats;
 
@@ -162,8 +162,9 @@ static void operation_init(bth_operation *operation, const berth_params *params)
         operation->params = *params;
 }
 
-int bth_operation_plan(bth_operation *operation, const berth_target *target,
-                       const berth_content *content, const berth_params *params, berth_error *error)
+int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *target,
+                                  const berth_content *content, const berth_params *params,
+                                  berth_error *error)
 {
     operation_init(operation, params);
     if (bth_config_resolve(params, &operation->config, error) < 0)
@@ -176,11 +177,11 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         berth_error *error)
 {
     operation_init(operation, params);
-    if (operation_set_target(operation, target, error) < 0 ||
+    if (operation_copy_target(operation, target, error) < 0 ||
         bth_config_resolve(params, &operation->config, error) < 0 ||
         operation_make_plan(operation, target, content, error) < 0)
         return error->code;
-    if (operation_add_storage_stats(operation, error) < 0)
+    if (operation_allocate_storage_stats(operation, error) < 0)
         return error->code;
     if (snapshot &&
         bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
@@ -190,14 +191,14 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     return snapshot ? operation_copy_tensors(operation, error) : 0;
 }
 
-int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
-                             const berth_params *params, berth_error *error)
+int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, uint64_t nbytes,
+                                    const berth_params *params, berth_error *error)
 {
     const berth_target target = berth_to_path(path);
 
     operation_init(operation, params);
     operation->nbytes = operation->stats.requested_nbytes = nbytes;
-    if (operation_set_target(operation, &target, error) < 0 ||
+    if (operation_copy_target(operation, &target, error) < 0 ||
         bth_config_resolve(params, &operation->config, error) < 0)
         return error->code;
     return operation_open_file(operation, true, error);
@@ -215,7 +216,7 @@ bool bth_operation_cancel(bth_operation *operation)
 }
 
 /* After this a cancel is too late. False: the operation is cancelled. */
-static bool operation_make_final(bth_operation *operation)
+static bool operation_stop_accepting_cancel(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
 
@@ -234,7 +235,7 @@ static int operation_report_progress(void *context, uint64_t done_nbytes, uint64
     return atomic_load(&operation->cancelled);
 }
 
-static void operation_set_method(bth_operation *operation)
+static void operation_set_stats_method(bth_operation *operation)
 {
     berth_stats *stats = &operation->stats;
 
@@ -242,7 +243,7 @@ static void operation_set_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static const char *stats_find_limit(const berth_stats *stats)
+static const char *stats_find_slowest_stage(const berth_stats *stats)
 {
     if (stats->moved_nbytes == 0)
         return NULL;
@@ -266,9 +267,9 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     settings.staged_context = operation->staged_context;
     stats->reason = operation->output.reason;
     bth_run(operation->plan, &operation->output, &settings, stats, error);
-    operation_set_method(operation);
+    operation_set_stats_method(operation);
     stats->transfer_seconds = bth_seconds() - begin;
-    stats->limited_by = stats_find_limit(stats);
+    stats->limited_by = stats_find_slowest_stage(stats);
     return error->code;
 }
 
@@ -278,12 +279,12 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
     uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
 
-    operation_set_method(operation);
+    operation_set_stats_method(operation);
     if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
                     bth_commit_sync(&operation->commit, error) < 0))
         ;
     else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
-             !operation_make_final(operation))
+             !operation_stop_accepting_cancel(operation))
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         bth_commit_replace(&operation->commit, error);

@@ -40,9 +40,9 @@ typedef struct bth_operation {
 } bth_operation;
 
 /* Only plans: `target` names the archive. Call bth_operation_end, after a failure, too. */
-int bth_operation_plan(bth_operation *operation, const berth_target *target,
-                       const berth_content *content, const berth_params *params,
-                       berth_error *error);
+int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *target,
+                                  const berth_content *content, const berth_params *params,
+                                  berth_error *error);
 /*
  * Resolves the configuration, plans, opens, reserves the disk space, copies the tensors for a
  * snapshot. Then the operation must not move. Call bth_operation_end, after a failure, too.
@@ -51,8 +51,8 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         const berth_content *content, bool snapshot, const berth_params *params,
                         berth_error *error);
 /* For a file of any format: the caller writes nbytes bytes to operation->output, then finishes. */
-int bth_operation_begin_file(bth_operation *operation, const char *path, uint64_t nbytes,
-                             const berth_params *params, berth_error *error);
+int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, uint64_t nbytes,
+                                    const berth_params *params, berth_error *error);
 int bth_operation_transfer(bth_operation *operation, berth_error *error);
 int bth_operation_finish(bth_operation *operation, berth_error *error);
 /* Reports the statistics, removes the temporary of an unfinished save, frees. Puts the path before

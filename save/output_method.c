@@ -34,7 +34,7 @@ const char *bth_output_method_choose(const struct berth_config *config, int fd, 
      * from the page cache. With save.durability=none smaller files are buffered: the kernel makes
      * the writer wait only for the part above vm.dirty_ratio, direct writes wait for all.
      */
-    *is_direct = nbytes > bth_free_memory("");
+    *is_direct = nbytes > bth_free_memory_nbytes("");
     if (*is_direct)
         return "the file is larger than the memory that is free";
     if (config->save_durability == BTH_DURABILITY_NONE)

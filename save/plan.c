@@ -43,7 +43,7 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
     plan->alignment = (uint32_t)config->save_storage_alignment;
     plan->compute_crc32 = config->save_compute_crc32;
     plan->archive_nbytes = strlen(archive);
-    plan->archive = bth_duplicate(archive, plan->archive_nbytes);
+    plan->archive = bth_duplicate_text(archive, plan->archive_nbytes);
     if (!plan->archive)
         bth_fail_memory(error, plan->archive_nbytes);
     else if (plan_reserve_records(plan, n_records, error) == 0)
@@ -96,11 +96,11 @@ static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, si
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
     plan->names_nbytes += *name_nbytes + 1;
-    return bth_check_full_name(out, name, error);
+    return bth_check_full_name_truncation(out, name, error);
 }
 
-static int plan_lay_out(const berth_plan *plan, const char *name, size_t name_nbytes,
-                        uint64_t nbytes, bth_layout_entry *layout, berth_error *error)
+static int plan_lay_out_record(const berth_plan *plan, const char *name, size_t name_nbytes,
+                               uint64_t nbytes, bth_layout_entry *layout, berth_error *error)
 {
     uint64_t cursor = 0;
 
@@ -125,10 +125,10 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
     if (plan_add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
-        plan_lay_out(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
+        plan_lay_out_record(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
         return error->code;
     size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
-    size_t central_nbytes = (size_t)bth_layout_central_nbytes(&record->layout);
+    size_t central_nbytes = (size_t)bth_layout_central_entry_nbytes(&record->layout);
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->max_header_nbytes)
         plan->max_header_nbytes = longer;
@@ -176,7 +176,7 @@ static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t 
     return 0;
 }
 
-static int plan_check_names(const berth_plan *plan, berth_error *error)
+static int plan_check_unique_names(const berth_plan *plan, berth_error *error)
 {
     size_t n_slots = 16;
 
@@ -198,7 +198,7 @@ static void plan_lay_out_directory(berth_plan *plan)
     plan->directory_offset = offset;
     for (size_t i = 0; i < plan->n_records; i++) {
         plan->records[i].central_offset = offset;
-        offset += bth_layout_central_nbytes(&plan->records[i].layout);
+        offset += bth_layout_central_entry_nbytes(&plan->records[i].layout);
     }
     plan->directory_nbytes = offset - plan->directory_offset;
     plan->nbytes = offset + BTH_ZIP_END_NBYTES;
@@ -211,7 +211,7 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "the plan has no records");
-    if (plan_check_names(plan, error) < 0)
+    if (plan_check_unique_names(plan, error) < 0)
         return error->code;
     plan_lay_out_directory(plan);
     if (plan->nbytes > INT64_MAX)
@@ -219,7 +219,7 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
     return 0;
 }
 
-size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
+size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset)
 {
     size_t low = 0, high = plan->n_records;
 
@@ -233,7 +233,7 @@ size_t bth_plan_find(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-bth_range bth_plan_header(const berth_plan *plan, size_t i)
+bth_range bth_plan_header_range(const berth_plan *plan, size_t i)
 {
     const bth_layout_entry *layout = &plan->records[i].layout;
 
@@ -241,14 +241,14 @@ bth_range bth_plan_header(const berth_plan *plan, size_t i)
                        .nbytes = layout->data_offset - layout->header_offset};
 }
 
-bth_range bth_plan_data(const berth_plan *plan, size_t i)
+bth_range bth_plan_data_range(const berth_plan *plan, size_t i)
 {
     const bth_layout_entry *layout = &plan->records[i].layout;
 
     return (bth_range){.offset = layout->data_offset, .nbytes = layout->nbytes};
 }
 
-bth_range bth_plan_descriptor(const berth_plan *plan, size_t i)
+bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i)
 {
     const bth_layout_entry *layout = &plan->records[i].layout;
 

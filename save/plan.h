@@ -81,15 +81,15 @@ int bth_plan_close(berth_plan *plan, berth_error *error);
 const char *bth_plan_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`. n_records: none. */
-size_t bth_plan_find(const berth_plan *plan, uint64_t offset);
+size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset);
 static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
 {
     return i < plan->n_records && plan->records[i].layout.header_offset < offset;
 }
 /* Parts of record i in the file. */
-bth_range bth_plan_header(const berth_plan *plan, size_t i);
-bth_range bth_plan_data(const berth_plan *plan, size_t i);
-bth_range bth_plan_descriptor(const berth_plan *plan, size_t i);
+bth_range bth_plan_header_range(const berth_plan *plan, size_t i);
+bth_range bth_plan_data_range(const berth_plan *plan, size_t i);
+bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i);
 
 /* ---- archive_name.c: a strict reader must accept the names that a save writes (Z8) ---- */
 
@@ -105,6 +105,6 @@ int bth_check_name(const char *what, const char *name, berth_error *error);
 /* Refuses the same for a top folder, and one that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
 /* Refuses a name with its top folder that PyTorch would cut within a character. */
-int bth_check_full_name(const char *full_name, const char *name, berth_error *error);
+int bth_check_full_name_truncation(const char *full_name, const char *name, berth_error *error);
 
 #endif

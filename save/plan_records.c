@@ -41,7 +41,8 @@ static int plan_add_text(berth_plan *plan, const char *name, const char *text, b
 }
 
 /* The records between data.pkl and the storages. */
-static int plan_add_head(berth_plan *plan, const struct berth_config *config, berth_error *error)
+static int plan_add_format_and_byteorder(berth_plan *plan, const struct berth_config *config,
+                                         berth_error *error)
 {
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
     plan_add_text(plan, ".format_version", "1", error);
@@ -51,7 +52,7 @@ static int plan_add_head(berth_plan *plan, const struct berth_config *config, be
 }
 
 /* The records behind the storages. */
-static int plan_add_tail(berth_plan *plan, berth_error *error)
+static int plan_add_version_and_id(berth_plan *plan, berth_error *error)
 {
     const bth_plan_record computed = {.swap_nbytes = 1};
 
@@ -96,8 +97,8 @@ static bool record_read_text(const berth_new_record *record, char *text, size_t 
 
 /* Readers compute offsets from this record. If it differs from the layout, they read wrong bytes.
  */
-static int plan_check_alignment(const berth_plan *plan, const berth_new_record *record,
-                                berth_error *error)
+static int plan_check_alignment_record(const berth_plan *plan, const berth_new_record *record,
+                                       berth_error *error)
 {
     char text[16], *end;
 
@@ -119,12 +120,12 @@ static int plan_add_all_given(berth_plan *plan, const berth_content *content,
     for (size_t i = 0; i < content->n_records; i++) {
         const berth_new_record *record = &content->records[i];
         if (plan_add_given(plan, record, error) < 0 ||
-            plan_check_alignment(plan, record, error) < 0)
+            plan_check_alignment_record(plan, record, error) < 0)
             return error->code;
-        if (i == 0 && !complete && plan_add_head(plan, config, error) < 0)
+        if (i == 0 && !complete && plan_add_format_and_byteorder(plan, config, error) < 0)
             return error->code;
     }
-    return complete ? 0 : plan_add_tail(plan, error);
+    return complete ? 0 : plan_add_version_and_id(plan, error);
 }
 
 static int content_check_records(const berth_content *content, const struct berth_config *config,
@@ -153,14 +154,14 @@ static int content_check_records(const berth_content *content, const struct bert
 
 /* The unit that a change of byte order reverses: PyTorch swaps back by the storage's class in the
  * file, and never an UntypedStorage (T5). */
-static uint8_t class_swap_nbytes(berth_dtype class)
+static uint8_t storage_class_swap_nbytes(berth_dtype class)
 {
     return class == BERTH_DTYPE_NONE ? 1 : (uint8_t)bth_dtype_swap_nbytes(class);
 }
 
 /* *number: of the device in the plan, beginning at 1. */
-static int plan_add_device(berth_plan *plan, bth_device_handle *device, uint8_t *number,
-                           berth_error *error)
+static int plan_find_or_add_device(berth_plan *plan, bth_device_handle *device, uint8_t *number,
+                                   berth_error *error)
 {
     *number = 0;
     while (*number < plan->n_devices)
@@ -178,8 +179,8 @@ static int plan_add_device(berth_plan *plan, bth_device_handle *device, uint8_t 
 }
 
 /* Refuses a storage on a device whose memory is gone. *number: of the device; 0: none. */
-static int plan_find_device(berth_plan *plan, const berth_storage *storage, uint8_t *number,
-                            berth_error *error)
+static int plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage,
+                                      uint8_t *number, berth_error *error)
 {
     uint64_t at = 0;
     const berth_storage *bottom = bth_storage_bottom(storage, &at);
@@ -188,20 +189,20 @@ static int plan_find_device(berth_plan *plan, const berth_storage *storage, uint
     if (!bottom->device || storage->nbytes == 0)
         return 0;
     if (bth_device_check_life(bottom->device->device, bottom->device->life, error) < 0 ||
-        bth_device_check(bottom->device->device,
-                         bottom->device->address + (uintptr_t)(bottom->root_offset + at),
-                         (size_t)storage->nbytes, error) < 0)
+        bth_device_check_memory(bottom->device->device,
+                                bottom->device->address + (uintptr_t)(bottom->root_offset + at),
+                                (size_t)storage->nbytes, error) < 0)
         return error->code;
-    return plan_add_device(plan, bottom->device->device, number, error);
+    return plan_find_or_add_device(plan, bottom->device->device, number, error);
 }
 
 static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
 {
     for (size_t i = 0; i < plan->pickled.n_storages; i++) {
         const berth_storage *storage = plan->pickled.storages[i];
-        bth_plan_record content = {.storage = storage,
-                                   .swap_nbytes =
-                                       foreign ? class_swap_nbytes(plan->pickled.dtypes[i]) : 1};
+        bth_plan_record content = {
+            .storage = storage,
+            .swap_nbytes = foreign ? storage_class_swap_nbytes(plan->pickled.dtypes[i]) : 1};
         char name[32];
         (void)snprintf(name, sizeof name, "data/%zu", i);
         if (storage->nbytes % content.swap_nbytes != 0)
@@ -209,7 +210,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
                 error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
                 "%llu bytes are no whole number of elements: their byte order cannot be changed",
                 (unsigned long long)storage->nbytes);
-        if (plan_find_device(plan, storage, &content.device, error) < 0)
+        if (plan_add_device_of_storage(plan, storage, &content.device, error) < 0)
             return bth_error_add_record(error, name);
         if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
             return error->code;
@@ -217,16 +218,17 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
     return 0;
 }
 
-static int plan_add_value(berth_plan *plan, const berth_value *value,
-                          const struct berth_config *config, berth_error *error)
+static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
+                                     const struct berth_config *config, berth_error *error)
 {
     bool foreign = config_is_foreign(config);
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         plan_add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
-        plan_add_head(plan, config, error) < 0 || plan_add_storages(plan, foreign, error) < 0)
+        plan_add_format_and_byteorder(plan, config, error) < 0 ||
+        plan_add_storages(plan, foreign, error) < 0)
         return error->code;
-    return plan_add_tail(plan, error);
+    return plan_add_version_and_id(plan, error);
 }
 
 static int content_check(const berth_content *content, const struct berth_config *config,
@@ -259,7 +261,7 @@ berth_plan *bth_plan_make(const char *archive, const berth_content *content,
     if (content->kind == BERTH_CONTENT_RECORDS)
         plan_add_all_given(plan, content, config, error);
     else
-        plan_add_value(plan, content->value, config, error);
+        plan_add_records_of_value(plan, content->value, config, error);
     if (error->code == BERTH_OK && bth_plan_close(plan, error) == 0)
         return plan;
     berth_plan_free(plan);

@@ -32,8 +32,8 @@ static uint8_t *readback_read(const bth_output *output, uint64_t offset, uint64_
 }
 
 /* Compares one number of the reader with the plan's. An error that is set already stays. */
-static int readback_compare(const char *name, const char *what, uint64_t written, uint64_t planned,
-                            berth_error *error)
+static int readback_compare_number(const char *name, const char *what, uint64_t written,
+                                   uint64_t planned, berth_error *error)
 {
     if (written != planned)
         bth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
@@ -71,12 +71,12 @@ static int readback_check_end(const struct readback *readback, bth_zip_end *end,
     uint8_t *tail = readback_read(readback->output, plan->nbytes - nbytes, nbytes, error);
 
     if (tail && bth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, end, error) == 0) {
-        readback_compare(NULL, "the directory's offset", end->directory_offset,
-                         plan->directory_offset, error);
-        readback_compare(NULL, "the directory's size", end->directory_nbytes,
-                         plan->directory_nbytes, error);
-        if (readback_compare(NULL, "the number of entries", end->n_entries, plan->n_records,
-                             error) == 0)
+        readback_compare_number(NULL, "the directory's offset", end->directory_offset,
+                                plan->directory_offset, error);
+        readback_compare_number(NULL, "the directory's size", end->directory_nbytes,
+                                plan->directory_nbytes, error);
+        if (readback_compare_number(NULL, "the number of entries", end->n_entries, plan->n_records,
+                                    error) == 0)
             readback_check_bytes(readback, NULL, tail + (nbytes - BTH_ZIP_END_NBYTES),
                                  plan->nbytes - BTH_ZIP_END_NBYTES, BTH_ZIP_END_NBYTES, error);
     }
@@ -95,22 +95,23 @@ static int readback_check_entry(const struct readback *readback, const bth_zip_e
     if (strcmp(entry->name, bth_plan_full_name(plan, i)) != 0)
         return bth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
                         "its entry is that of %s as read back", entry->name);
-    readback_compare(name, "its header's offset", entry->header_offset, layout->header_offset,
-                     error);
-    readback_compare(name, "its size", entry->nbytes, layout->nbytes, error);
-    return readback_compare(name, "its CRC", entry->crc32, bth_image_crc32(readback->image, i),
-                            error);
+    readback_compare_number(name, "its header's offset", entry->header_offset,
+                            layout->header_offset, error);
+    readback_compare_number(name, "its size", entry->nbytes, layout->nbytes, error);
+    return readback_compare_number(name, "its CRC", entry->crc32,
+                                   bth_image_crc32(readback->image, i), error);
 }
 
 /* Reads the header or the descriptor that holds `offset` back, and compares it. */
-static int readback_load(struct readback *readback, uint64_t offset, berth_error *error)
+static int readback_load_header_or_descriptor(struct readback *readback, uint64_t offset,
+                                              berth_error *error)
 {
     const berth_plan *plan = readback->image->plan;
     size_t i = readback->record;
-    bth_range range = bth_plan_header(plan, i);
+    bth_range range = bth_plan_header_range(plan, i);
 
     if (offset >= range.offset + range.nbytes)
-        range = bth_plan_descriptor(plan, i);
+        range = bth_plan_descriptor_range(plan, i);
     readback->part.nbytes = 0;
     if (readback->output->read(readback->output->context, readback->bytes, (size_t)range.nbytes,
                                range.offset, error) < 0)
@@ -128,7 +129,7 @@ static int readback_get(void *context, uint64_t offset, uint64_t nbytes, uint64_
     bth_zip_input input = bth_zip_input_over(part);
 
     if ((offset < part->offset || offset - part->offset >= part->nbytes) &&
-        readback_load(readback, offset, error) < 0)
+        readback_load_header_or_descriptor(readback, offset, error) < 0)
         return error->code;
     return input.get(part, offset, nbytes, ahead, bytes, error);
 }
@@ -146,7 +147,8 @@ static int readback_check_records(struct readback *readback, const uint8_t *dire
             bth_zip_check_record(&input, 0, &directory->entries[i], error) < 0 ||
             readback_check_bytes(readback, bth_plan_name(plan, i),
                                  directory_bytes + (offset - plan->directory_offset), offset,
-                                 bth_layout_central_nbytes(&plan->records[i].layout), error) < 0)
+                                 bth_layout_central_entry_nbytes(&plan->records[i].layout),
+                                 error) < 0)
             return error->code;
     }
     return 0;
@@ -160,8 +162,8 @@ static int readback_check_directory(struct readback *readback, const bth_zip_end
         readback_read(readback->output, end->directory_offset, end->directory_nbytes, error);
 
     if (bytes && bth_zip_read_directory(bytes, end, &directory, error) == 0 &&
-        readback_compare(NULL, "the number of records", directory.n_entries,
-                         readback->image->plan->n_records, error) == 0 &&
+        readback_compare_number(NULL, "the number of records", directory.n_entries,
+                                readback->image->plan->n_records, error) == 0 &&
         readback_check_records(readback, bytes, &directory, error) == 0)
         (void)bth_zip_check_ranges(&directory, end, 0, 0, error);
     bth_zip_free_directory(&directory);

@@ -29,7 +29,7 @@
 /* This many workers with whole tiles in large pages are faster than more workers without. */
 #define MIN_DIRECT_WORKERS 2
 
-static uint64_t settings_measure_memory(const berth_plan *plan)
+static uint64_t settings_default_memory_nbytes(const berth_plan *plan)
 {
     uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
                            plan->names_nbytes + plan->pickled.nbytes;
@@ -69,13 +69,13 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 {
     bool waits = plan->n_devices > 0 || (output && output->constraints.block_nbytes > 1);
     bth_workers_kind kind = waits ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
-    bth_run_settings settings = {.n_workers = bth_workers_count(config, kind, UINT64_MAX, 0),
+    bth_run_settings settings = {.n_workers = bth_workers_choose_count(config, kind, UINT64_MAX, 0),
                                  .tile_nbytes = (uint64_t)config->io_chunk_nbytes,
                                  .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                  .read_back = config->debug};
 
     if (settings.memory_nbytes == 0)
-        settings.memory_nbytes = settings_measure_memory(plan);
+        settings.memory_nbytes = settings_default_memory_nbytes(plan);
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
     if (plan->n_devices > 0)
@@ -136,7 +136,7 @@ static void run_bound_staging(bth_run_state *run, uint64_t memory_nbytes)
     uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
 
     run->staging =
-        bth_staging_slots_need(run->settings, run->n_workers, memory_nbytes > 0 ? rest : 0);
+        bth_staging_slots_compute_need(run->settings, run->n_workers, memory_nbytes > 0 ? rest : 0);
     if (run->tile_nbytes > run->staging.buffer_nbytes)
         run->tile_nbytes = run->staging.buffer_nbytes;
 }
@@ -235,7 +235,7 @@ static int run_begin(bth_run_state *run, berth_error *error)
         constraints->block_nbytes = constraints->memory_alignment = 1;
     run->block_nbytes = constraints->block_nbytes;
     if (constraints->large_pages_only)
-        run->image.pages = bth_pages_open();
+        run->image.pages = bth_pagemap_open();
     run_choose_sizes(run);
     if (run_open_slots(run, error) < 0 || bth_image_begin(&run->image, error) < 0)
         return error->code;
@@ -320,7 +320,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     stats->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
     stats->disk_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     run_close_slots(&run);
-    bth_deferred_end(&run.deferred);
+    bth_deferred_free_all(&run.deferred);
     bth_file_close(run.image.pages);
     bth_release(run.allocated);
     bth_release(run.image.sums);

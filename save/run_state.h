@@ -45,7 +45,7 @@ uint64_t bth_deferred_nbytes(unsigned n_workers, uint32_t block_nbytes);
 /* `memory` has bth_deferred_nbytes bytes and outlives this. */
 int bth_deferred_begin(bth_deferred *deferred, unsigned n_workers, uint32_t block_nbytes,
                        uint8_t *memory, berth_error *error);
-void bth_deferred_end(bth_deferred *deferred); /* of zeros: nothing */
+void bth_deferred_free_all(bth_deferred *deferred); /* of zeros: nothing */
 
 /*
  * Defers the blocks before `end` with the descriptor of tile->incomplete: *range. Empty, at `end`,
@@ -58,13 +58,14 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
  * written and freed. NULL: no more.
  */
 bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *image, size_t i);
-void bth_deferred_free(bth_deferred *deferred, bth_deferred_block *block);
+void bth_deferred_release_block(bth_deferred *deferred, bth_deferred_block *block);
 
 /* Defers [begin, end of tile) until the tail is rendered. */
-void bth_deferred_add_tail(bth_deferred *deferred, const bth_tile *tile, uint64_t begin);
+void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *tile, uint64_t begin);
 /* When all CRCs are complete: copies those bytes, with their descriptors, into the tile. Returns
  * their number; 0 if the tile does not begin with them. */
-size_t bth_deferred_get_tail(const bth_deferred *deferred, const bth_image *image, bth_tile *tile);
+size_t bth_deferred_get_last_data_block(const bth_deferred *deferred, const bth_image *image,
+                                        bth_tile *tile);
 
 /* ---- run.c ---- */
 

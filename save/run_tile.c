@@ -14,7 +14,7 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
     const bth_output *output = run->output;
     const berth_plan *plan = run->image.plan;
     uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
-    size_t i = bth_plan_find(plan, at);
+    size_t i = bth_plan_find_record_by_offset(plan, at);
     const char *name = i < plan->n_records ? bth_plan_name(plan, i) : NULL;
 
     if (failed->code == BERTH_E_NO_SPACE)
@@ -64,7 +64,7 @@ static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *e
                                .nbytes = (size_t)block->range.nbytes,
                                .bytes = block->bytes};
         int status = tile_write_range(run, &tile, tile.offset, tile.offset + tile.nbytes, error);
-        bth_deferred_free(&run->deferred, block);
+        bth_deferred_release_block(&run->deferred, block);
         if (status < 0)
             return status;
     }
@@ -75,7 +75,7 @@ static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *e
  * Returns the end of the whole blocks, which can be written. The last block of the file is padded
  * with zeros; the last one of the data part is written with the tail.
  */
-static uint64_t tile_finish_last_block(bth_run_state *run, bth_tile *tile)
+static uint64_t tile_pad_or_defer_last_block(bth_run_state *run, bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
     uint64_t mask = run->block_nbytes - 1;
@@ -83,7 +83,7 @@ static uint64_t tile_finish_last_block(bth_run_state *run, bth_tile *tile)
     if ((end & mask) == 0)
         return end;
     if (!run->is_tail) {
-        bth_deferred_add_tail(&run->deferred, tile, end & ~mask);
+        bth_deferred_add_last_data_block(&run->deferred, tile, end & ~mask);
         return end & ~mask;
     }
     uint64_t padded = (end + mask) & ~mask;
@@ -93,7 +93,7 @@ static uint64_t tile_finish_last_block(bth_run_state *run, bth_tile *tile)
 
 static int tile_write(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    uint64_t end = tile_finish_last_block(run, tile);
+    uint64_t end = tile_pad_or_defer_last_block(run, tile);
     bth_range deferred = {.offset = end};
 
     if (tile->incomplete != BTH_NO_RECORD &&
@@ -108,7 +108,8 @@ static int tile_write(bth_run_state *run, bth_tile *tile, berth_error *error)
 /* The first tile of the tail may begin with bytes of the data part. */
 static int tile_render(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    size_t nbytes = run->is_tail ? bth_deferred_get_tail(&run->deferred, &run->image, tile) : 0;
+    size_t nbytes =
+        run->is_tail ? bth_deferred_get_last_data_block(&run->deferred, &run->image, tile) : 0;
 
     if (nbytes == 0)
         return bth_image_render(&run->image, tile, error);
@@ -160,8 +161,8 @@ static void run_add_seconds(_Atomic uint64_t *nanoseconds, double seconds)
         atomic_fetch_add(nanoseconds, (uint64_t)(seconds * 1e9));
 }
 
-static int tile_render_task(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
-                            berth_error *error)
+static int tile_prepare_and_render(bth_run_state *run, uint64_t task, unsigned worker,
+                                   bth_tile *tile, berth_error *error)
 {
     double begin = bth_seconds(), waited = 0;
 
@@ -198,7 +199,7 @@ int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *err
     bth_run_state *run = context;
     bth_tile tile = {.slot = NULL};
 
-    if (tile_render_task(run, task, worker, &tile, error) < 0)
+    if (tile_prepare_and_render(run, task, worker, &tile, error) < 0)
         return error->code;
     if (tile.n_zero_copies == 0)
         tile_end_reading(run);

@@ -32,7 +32,7 @@ berth_plan *berth_plan_new(const berth_target *target, const berth_content *cont
     bth_operation operation;
 
     BTH_ERROR_BEGIN(error);
-    bth_operation_plan(&operation, target, content, params, error);
+    bth_operation_begin_plan_only(&operation, target, content, params, error);
     berth_plan *plan = operation.plan;
     operation.plan = NULL;
     bth_operation_end(&operation, error);

@@ -29,10 +29,10 @@ static bool record_is_borrowed(const berth_plan *plan, size_t i)
 }
 
 /* The range of the file that holds all borrowed records. */
-static void snapshot_measure(bth_snapshot *snapshot, const berth_plan *plan)
+static void snapshot_compute_file_range(bth_snapshot *snapshot, const berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        bth_range data = bth_plan_data(plan, i);
+        bth_range data = bth_plan_data_range(plan, i);
         if (!record_is_borrowed(plan, i))
             continue;
         if (snapshot->end == 0)
@@ -41,8 +41,8 @@ static void snapshot_measure(bth_snapshot *snapshot, const berth_plan *plan)
     }
 }
 
-static int snapshot_bound_memory(struct berth_config *config, const berth_plan *plan,
-                                 uint64_t nbytes, berth_error *error)
+static int snapshot_lower_memory_limit(struct berth_config *config, const berth_plan *plan,
+                                       uint64_t nbytes, berth_error *error)
 {
     uint64_t min_nbytes = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
     uint64_t max_nbytes = (uint64_t)config->io_memory_nbytes;
@@ -73,13 +73,13 @@ static void snapshot_use_large_pages(uint8_t *memory, size_t nbytes)
 int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
                          struct berth_config *config, berth_error *error)
 {
-    snapshot_measure(snapshot, plan);
+    snapshot_compute_file_range(snapshot, plan);
     uint64_t before_nbytes = snapshot->begin % PAGE_NBYTES;
     uint64_t nbytes = snapshot->end - snapshot->begin + before_nbytes + PAGE_NBYTES - 1;
 
     if (snapshot->end == 0)
         return 0;
-    if (snapshot_bound_memory(config, plan, nbytes, error) < 0)
+    if (snapshot_lower_memory_limit(config, plan, nbytes, error) < 0)
         return error->code;
     snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
@@ -124,7 +124,7 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
 static int snapshot_open_slots(copying *copy, const bth_run_settings *settings, berth_error *error)
 {
     const bth_staging_need need =
-        bth_staging_slots_need(settings, settings->n_workers, settings->memory_nbytes);
+        bth_staging_slots_compute_need(settings, settings->n_workers, settings->memory_nbytes);
 
     if (bth_staging_slots_open(&copy->slots, copy->image.plan, &need, error) < 0)
         return error->code;

@@ -10,7 +10,7 @@
 /* Staging slots of a single worker: while it writes one, the next ones are copied. */
 #define SLOTS_OF_SINGLE 3
 
-bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at)
+bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at)
 {
     const bth_plan_record *record = &plan->records[i];
     uint64_t unit = record->swap_nbytes > 1 ? record->swap_nbytes : 1;
@@ -23,7 +23,7 @@ static int slot_wait_for_event(bth_slot_device *device, void *event, berth_error
 {
     if (!event || event == device->awaited)
         return 0;
-    if (bth_device_stream_wait_for(&device->stream, event, error) < 0)
+    if (bth_device_stream_wait_for_event(&device->stream, event, error) < 0)
         return error->code;
     device->awaited = event;
     return 0;
@@ -52,10 +52,11 @@ static int slot_copy_all(bth_staging_slot *slot, const bth_tile *tile, berth_err
     const berth_plan *plan = slot->plan;
     uint64_t end = tile->offset + tile->nbytes;
 
-    for (size_t i = bth_plan_find(plan, tile->offset); bth_plan_begins_before(plan, i, end); i++) {
-        bth_range data = bth_plan_data(plan, i), share;
-        if (plan->records[i].device && bth_tile_share(tile, data, &share) &&
-            bth_staging_slot_copies(plan, i, share.nbytes, share.offset - data.offset) &&
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
+         bth_plan_begins_before(plan, i, end); i++) {
+        bth_range data = bth_plan_data_range(plan, i), share;
+        if (plan->records[i].device && bth_tile_intersect_range(tile, data, &share) &&
+            bth_staging_slot_can_copy(plan, i, share.nbytes, share.offset - data.offset) &&
             slot_copy(slot, tile, i, &share, error) < 0)
             return bth_error_add_record(error, bth_plan_name(plan, i));
     }
@@ -92,8 +93,8 @@ int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error)
 
 /* ---- opening and closing ---- */
 
-bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsigned n_workers,
-                                        uint64_t max_nbytes)
+bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings,
+                                                unsigned n_workers, uint64_t max_nbytes)
 {
     const uint64_t page = BTH_LARGE_PAGE_NBYTES;
     uint64_t room = max_nbytes > 0 ? max_nbytes : UINT64_MAX;
@@ -112,7 +113,7 @@ bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsign
                               .is_pinned = settings->is_pinned};
 }
 
-static int slots_open_devices(bth_staging_slots *slots, const berth_plan *plan, berth_error *error)
+static int slots_open_streams(bth_staging_slots *slots, const berth_plan *plan, berth_error *error)
 {
     size_t n_devices = (size_t)slots->n * plan->n_devices;
 
@@ -142,7 +143,7 @@ int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
     if (bth_staging_open(plan->devices[0], need, &slots->ring, error) < 0)
         return error->code;
     slots->n = slots->ring.n_buffers;
-    if (slots_open_devices(slots, plan, error) < 0)
+    if (slots_open_streams(slots, plan, error) < 0)
         bth_staging_slots_close(slots);
     return error->code;
 }

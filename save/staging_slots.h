@@ -39,8 +39,8 @@ typedef struct bth_staging_slots {
  * The staging buffers for tiles of settings->tile_nbytes, of max_nbytes in all (0: no limit). If
  * there is little memory: fewer buffers, down to two; then smaller ones.
  */
-bth_staging_need bth_staging_slots_need(const bth_run_settings *settings, unsigned n_workers,
-                                        uint64_t max_nbytes);
+bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings,
+                                                unsigned n_workers, uint64_t max_nbytes);
 
 /* As many slots as the ring gets buffers. On failure *slots is of zeros. */
 int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
@@ -54,6 +54,6 @@ int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_e
 int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error);
 /* Whether a slot copies this share of record i. False if elements are to be swapped and the tile's
  * border cuts one: bth_record_data_read reads them. */
-bool bth_staging_slot_copies(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at);
+bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at);
 
 #endif

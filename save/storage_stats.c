@@ -9,18 +9,21 @@ void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan
     uint64_t end = tile->offset + tile->nbytes;
     bth_range share;
 
-    for (size_t i = bth_plan_find(plan, tile->offset); bth_plan_begins_before(plan, i, end); i++)
-        if (bth_tile_share(tile, bth_plan_data(plan, i), &share))
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
+         bth_plan_begins_before(plan, i, end); i++)
+        if (bth_tile_intersect_range(tile, bth_plan_data_range(plan, i), &share))
             atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
     for (size_t i = 0; i < tile->n_zero_copies; i++) {
         const bth_range *range = &tile->zero_copies[i].range;
-        atomic_fetch_add(&stats[bth_plan_find(plan, range->offset)].zero_copy_nbytes,
-                         range->nbytes);
+        atomic_fetch_add(
+            &stats[bth_plan_find_record_by_offset(plan, range->offset)].zero_copy_nbytes,
+            range->nbytes);
     }
 }
 
 /* `direct` or `buffered`, by the save's method. NULL: it was neither all the time. */
-static const char *stats_pick(const berth_stats *save, const char *direct, const char *buffered)
+static const char *stats_pick_text_by_method(const berth_stats *save, const char *direct,
+                                             const char *buffered)
 {
     if (strcmp(save->method, "direct") == 0)
         return direct;
@@ -43,9 +46,9 @@ static void stats_report(const bth_storage_stats *stats, const berth_plan *plan,
         return;
     const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
     if (record->device)
-        method = stats_pick(save, "direct, from device", "buffered, from device");
+        method = stats_pick_text_by_method(save, "direct, from device", "buffered, from device");
     else if (why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2)
-        method = stats_pick(save, "direct, copied", "buffered, copied");
+        method = stats_pick_text_by_method(save, "direct, copied", "buffered, copied");
     out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     out->method = method ? method : save->method;
     out->reason = method && !record->device ? why_copied : save->reason;

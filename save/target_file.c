@@ -35,7 +35,7 @@ static int target_open_folder(int from, const char *path, bool *readable)
 }
 
 /* Opens the folder of `path`, relative to the present folder, and keeps the name behind it. */
-static int target_enter(bth_target_file *target, char *path, berth_error *error)
+static int target_set_folder_and_name(bth_target_file *target, char *path, berth_error *error)
 {
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
@@ -44,7 +44,7 @@ static int target_enter(bth_target_file *target, char *path, berth_error *error)
 
     if (!*name)
         return bth_fail_system(error, EISDIR, "cannot be replaced");
-    char *copy = bth_duplicate(name, strlen(name));
+    char *copy = bth_duplicate_text(name, strlen(name));
     if (!copy)
         return bth_fail_memory(error, strlen(name));
     bth_release(target->name);
@@ -128,8 +128,8 @@ static bool target_is_kept_by_sticky(const struct statx *folder, const struct st
 
 /* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
  * behind. `file` NULL: there is none yet. */
-static int target_check_attributes(const struct statx *folder, const struct statx *file,
-                                   berth_error *error)
+static int target_check_replaceable(const struct statx *folder, const struct statx *file,
+                                    berth_error *error)
 {
     if (folder->stx_attributes & STATX_ATTR_APPEND)
         return bth_fail_system(error, EPERM,
@@ -165,10 +165,10 @@ static int target_check_rename(const bth_target_file *target, berth_error *error
     if (bth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
         return 0;
     if (!target->exists)
-        return target_check_attributes(&folder, NULL, error);
+        return target_check_replaceable(&folder, NULL, error);
     if (bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
         return 0;
-    return target_check_attributes(&folder, &file, error);
+    return target_check_replaceable(&folder, &file, error);
 }
 
 static int target_fail_irregular(mode_t mode, berth_error *error)
@@ -244,7 +244,7 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_err
 {
     for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
         struct stat status;
-        if (target_enter(target, path, error) < 0)
+        if (target_set_folder_and_name(target, path, error) < 0)
             return error->code;
         if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno == ENOENT)

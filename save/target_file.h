@@ -31,7 +31,7 @@ void bth_target_file_free(bth_target_file *target); /* of BTH_NO_TARGET_FILE: no
  */
 bool bth_id_is_unmapped(unsigned id, bool is_group);
 
-/* ---- metadata.c ---- */
+/* ---- file_metadata.c ---- */
 
 /*
  * Metadata that a new file gets from the file that it replaces (X1): owner, group, mode, ACL,

@@ -22,7 +22,7 @@
 /* ---- names ---- */
 
 /* The part behind the hash: nothing, "-0" to "-15", or a dash and random digits. */
-static bool name_is_slot(const char *text, size_t nbytes)
+static bool temporary_suffix_is_valid(const char *text, size_t nbytes)
 {
     char slot[N_DIGITS + 2];
 
@@ -47,7 +47,7 @@ bool bth_temporary_is_name(const char *name)
         strcmp(name + nbytes - strlen(SUFFIX), SUFFIX) != 0)
         return false;
     return strspn(name + strlen(PREFIX), "0123456789abcdef") == N_DIGITS &&
-           name_is_slot(name + rest, nbytes - rest - strlen(SUFFIX));
+           temporary_suffix_is_valid(name + rest, nbytes - rest - strlen(SUFFIX));
 }
 
 static void name_of_slot(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
@@ -100,7 +100,7 @@ bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
  * Makes a claim that no other process can make. Tries the next number if the process of an earlier
  * claim is dead; with `is_old` also if that process is unknown.
  */
-static bool temporary_make_claim(int fd, bool is_old)
+static bool temporary_write_claim_attribute(int fd, bool is_old)
 {
     char attribute[32], mine[BTH_TEMPORARY_OWNER_NBYTES], other[BTH_TEMPORARY_OWNER_NBYTES];
 
@@ -138,7 +138,8 @@ static bool temporary_is_same(int folder, const char *name, const bth_temporary_
  * and it has no other name. Its process was dead before its name was checked, so it can no longer
  * become the target.
  */
-static bool temporary_make_room(int folder, const char *name, const bth_temporary_file *file)
+static bool temporary_truncate_for_claim(int folder, const char *name,
+                                         const bth_temporary_file *file)
 {
     struct stat now;
 
@@ -151,14 +152,14 @@ static bool temporary_make_room(int folder, const char *name, const bth_temporar
     return made;
 }
 
-static bool temporary_claim(int folder, const char *name, const bth_temporary_file *file,
-                            bool is_old)
+static bool temporary_claim_for_removal(int folder, const char *name,
+                                        const bth_temporary_file *file, bool is_old)
 {
-    if (temporary_make_claim(file->fd, is_old))
+    if (temporary_write_claim_attribute(file->fd, is_old))
         return true;
-    if ((errno != ENOSPC && errno != EDQUOT) || !temporary_make_room(folder, name, file))
+    if ((errno != ENOSPC && errno != EDQUOT) || !temporary_truncate_for_claim(folder, name, file))
         return false;
-    return temporary_make_claim(file->fd, is_old);
+    return temporary_write_claim_attribute(file->fd, is_old);
 }
 
 /*
@@ -171,7 +172,7 @@ bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file
     if (!temporary_is_same(folder, name, file))
         return false;
     errno = 0;
-    if (!temporary_claim(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
+    if (!temporary_claim_for_removal(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
         return false;
     errno = 0;
     return temporary_is_same(folder, name, file) && bth_system.unlinkat(folder, name, 0) == 0;
@@ -237,7 +238,7 @@ static int temporary_open_random(int folder, uint64_t hash, mode_t mode, char *n
 }
 
 /* Removes later slots, of killed saves that ran side by side. */
-static void temporary_clean_others(int folder, uint64_t hash, const char *created)
+static void temporary_remove_dead_later_slots(int folder, uint64_t hash, const char *created)
 {
     char name[BTH_TEMPORARY_NAME_NBYTES];
     bool exists = true, is_behind = false;
@@ -273,7 +274,7 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     /* X6: where that cannot be kept, it is left to `berth clean`. */
     if (has_owner)
         (void)bth_xattr_set(created, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
-    temporary_clean_others(folder, hash, name);
+    temporary_remove_dead_later_slots(folder, hash, name);
     *fd = created;
     return 0;
 }

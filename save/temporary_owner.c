@@ -23,7 +23,7 @@
 #define START_FIELD 22
 
 /* Parses a number without sign or blank, up to the character `end`. */
-static bool owner_parse(const char **at, char end, unsigned long long *number)
+static bool owner_parse_number(const char **at, char end, unsigned long long *number)
 {
     char *behind;
 
@@ -49,7 +49,7 @@ static bool owner_read_namespace(const char *path, unsigned long long *number)
     char text[LINK_NBYTES];
     const char *at = owner_read_link(path, text) ? strchr(text, '[') : NULL;
 
-    return at && owner_parse(&(const char *){at + 1}, ']', number);
+    return at && owner_parse_number(&(const char *){at + 1}, ']', number);
 }
 
 /*
@@ -70,10 +70,10 @@ static bool owner_read_start(const char *of, unsigned long long *start, bool *is
         if (at && field == STATE_FIELD)
             state = at[1];
         if (at && field == N_THREADS_FIELD)
-            (void)owner_parse(&(const char *){at + 1}, ' ', &n_threads);
+            (void)owner_parse_number(&(const char *){at + 1}, ' ', &n_threads);
     }
     *is_over = state == 'X' || (state == 'Z' && n_threads <= 1);
-    return at && owner_parse(&(const char *){at + 1}, ' ', start);
+    return at && owner_parse_number(&(const char *){at + 1}, ' ', start);
 }
 
 /* Whether /proc has this process's pids: it may belong to another pid namespace. */
@@ -128,11 +128,11 @@ static bool owner_read_own_start(void)
 static bool owner_describe_self(char *host, unsigned long long *start)
 {
     (void)bth_lock_acquire(&known.lock);
-    if (known.process != bth_process() || known.id != getpid()) {
+    if (known.process != bth_process_current_number() || known.id != getpid()) {
         known.host[0] = '\0';
         if (!owner_read_own_start() || !owner_describe_host())
             known.host[0] = '\0';
-        known.process = known.host[0] ? bth_process() : 0;
+        known.process = known.host[0] ? bth_process_current_number() : 0;
         known.id = getpid();
     }
     memcpy(host, known.host, sizeof known.host);
@@ -155,7 +155,7 @@ bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 /* ---- another one ---- */
 
 /* X5: a process that this kernel does not call dead counts as alive. */
-static berth_temporary_state owner_find(long process, unsigned long long start)
+static berth_temporary_state owner_process_state(long process, unsigned long long start)
 {
     unsigned long long now;
     char first[LINK_NBYTES];
@@ -179,8 +179,8 @@ berth_temporary_state bth_temporary_owner_state(const char *text)
         return BERTH_TEMPORARY_UNKNOWN;
     /* Anybody may have written it: kill takes a pid of 0 or less for a group. */
     const char *at = text + strlen(host);
-    if (!owner_parse(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
-        !owner_parse(&at, '\0', &start))
+    if (!owner_parse_number(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
+        !owner_parse_number(&at, '\0', &start))
         return BERTH_TEMPORARY_UNKNOWN;
-    return owner_find((long)process, start);
+    return owner_process_state((long)process, start);
 }

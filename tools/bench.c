@@ -44,5 +44,5 @@ int run_bench(int argc, char **argv)
             argv[1] = name; /* argp shows it in usage lines and errors */
             return benchmarks[i].run(argc - 1, argv + 1);
         }
-    return trouble("unknown benchmark '%s'; `berth bench --help` lists all", argv[1]);
+    return print_trouble("unknown benchmark '%s'; `berth bench --help` lists all", argv[1]);
 }

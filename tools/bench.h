@@ -88,7 +88,7 @@ typedef struct bench_run {
 void bench_run_begin(bench_run *run);
 void bench_run_end(bench_run *run);
 /* Sets phase i, and adds it to the run's seconds. */
-void bench_run_add(bench_run *run, int i, double seconds);
+void bench_run_add_phase(bench_run *run, int i, double seconds);
 /* Memory that is available without swapping; UINT64_MAX: unknown. */
 uint64_t available_nbytes(void);
 /* The run as an object; the caller adds more members. */

@@ -17,7 +17,7 @@ int bench_folder_make(bench_folder *folder)
     if (!mkdtemp(folder->folder)) {
         int code = errno;
         folder->folder[0] = '\0';
-        return trouble("a folder for the files cannot be made here: %s", strerror(code));
+        return print_trouble("a folder for the files cannot be made here: %s", strerror(code));
     }
     snprintf(folder->path, sizeof folder->path, "%s/bench.pt", folder->folder);
     return 0;
@@ -28,9 +28,9 @@ int bench_folder_remove(const bench_folder *folder)
     if (!folder->folder[0])
         return 0;
     if (unlink(folder->path) != 0 && errno != ENOENT)
-        return trouble("%s could not be removed: %s", folder->path, strerror(errno));
+        return print_trouble("%s could not be removed: %s", folder->path, strerror(errno));
     if (rmdir(folder->folder) != 0)
-        return trouble("%s could not be removed: %s", folder->folder, strerror(errno));
+        return print_trouble("%s could not be removed: %s", folder->folder, strerror(errno));
     return 0;
 }
 
@@ -39,13 +39,13 @@ static int file_evict(const char *path)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
-        return trouble("%s: %s", path, strerror(errno));
+        return print_trouble("%s: %s", path, strerror(errno));
     /* Only clean pages go. What stays is counted afterwards. */
     int code = fdatasync(fd) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
     if (!code)
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     close(fd);
-    return code ? trouble("%s: %s", path, strerror(code)) : 0;
+    return code ? print_trouble("%s: %s", path, strerror(code)) : 0;
 }
 
 /* Stops on a signal. */
@@ -58,13 +58,13 @@ static int file_warm(const char *path)
     ssize_t n = 1;
 
     if (fd < 0)
-        code = trouble("%s: %s", path, strerror(errno));
+        code = print_trouble("%s: %s", path, strerror(errno));
     else if (!buffer)
-        code = trouble("out of memory");
+        code = print_trouble("out of memory");
     while (!code && n > 0 && !signal_code(0)) {
         n = read(fd, buffer, AT_ONCE);
         if (n < 0 && errno != EINTR)
-            code = trouble("%s: %s", path, strerror(errno));
+            code = print_trouble("%s: %s", path, strerror(errno));
     }
     free(buffer);
     if (fd >= 0)

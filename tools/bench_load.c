@@ -97,26 +97,26 @@ static int load_once(load_bench *bench)
     bench_run_end(run);
     progress_end(&bar);
     for (int i = 0; run->phases[i]; i++)
-        bench_run_add(run, i, bench->loaded.phases[i]);
+        bench_run_add_phase(run, i, bench->loaded.phases[i]);
     load_result_free(&bench->loaded);
     return code;
 }
 
-static int run_load(load_bench *bench)
+static int load_prepare_and_run(load_bench *bench)
 {
     int code = open_device(bench->options.device);
 
     if (code == 0 && !bench->subject.path)
         code = load_make_file(bench);
     if (code == 0)
-        code = load_look_at(&bench->subject);
+        code = load_subject_read_info(&bench->subject);
     bench->run.nbytes = bench->subject.nbytes;
     if (code == 0)
         code = bench_cache_set(&bench->cache, bench->subject.path);
     if (code == 0 && !signal_code(0))
         code = load_once(bench);
     if (code == 0 && bench->only_open && bench->subject.pickle_nbytes)
-        code = load_parse(&bench->subject, &bench->parse_seconds);
+        code = load_measure_parsing(&bench->subject, &bench->parse_seconds);
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
     return signal_code(code);
@@ -124,7 +124,7 @@ static int run_load(load_bench *bench)
 
 /* ---- the report ---- */
 
-static void load_report_page_cache(const load_bench *bench)
+static void load_warn_page_cache(const load_bench *bench)
 {
     const char *path = bench->subject.path;
     double part = bench->cache.before;
@@ -141,18 +141,18 @@ static void load_report_page_cache(const load_bench *bench)
 }
 
 /* If not, only opening has statistics. */
-static bool load_has_loaded(const load_result *result)
+static bool load_has_transfer_stats(const load_result *result)
 {
     return result->fetch.n_storages > 0;
 }
 
-static const char *device_of(const load_bench *bench)
+static const char *load_device_name(const load_bench *bench)
 {
     return bench->subject.device ? bench->subject.device : "cpu";
 }
 
 /* One object, also with --stats. */
-static int load_print_report(const load_bench *bench)
+static int load_print_json_report(const load_bench *bench)
 {
     const load_result *loaded = &bench->loaded;
     json_t *report = bench_run_json(&bench->run);
@@ -162,10 +162,10 @@ static int load_print_report(const load_bench *bench)
         json_pack("{s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:I,s:I,s:I}", "file_nbytes",
                   (json_int_t)bench->subject.file_nbytes, "tensors",
                   (json_int_t)bench->subject.n_tensors, "storages",
-                  (json_int_t)bench->subject.n_storages, "device", device_of(bench), "method",
-                  loaded->method, "reason", loaded->reason, "check", bench->check, "prefetch",
-                  bench->prefetch, "cold", bench_cache_was_cold(&bench->cache), "resident_before",
-                  bench_cache_json(&bench->cache), "open_requests",
+                  (json_int_t)bench->subject.n_storages, "device", load_device_name(bench),
+                  "method", loaded->method, "reason", loaded->reason, "check", bench->check,
+                  "prefetch", bench->prefetch, "cold", bench_cache_was_cold(&bench->cache),
+                  "resident_before", bench_cache_json(&bench->cache), "open_requests",
                   (json_int_t)loaded->open.n_requests, "n_requests",
                   (json_int_t)loaded->open.n_requests + (json_int_t)loaded->fetch.n_requests,
                   "moved_nbytes",
@@ -175,18 +175,19 @@ static int load_print_report(const load_bench *bench)
                             json_pack("{s:f,s:I}", "seconds", bench->parse_seconds, "nbytes",
                                       (json_int_t)bench->subject.pickle_nbytes));
     if (bench->options.common.stats)
-        json_object_set_new(report, "stats",
-                            stats_json(load_has_loaded(loaded) ? &loaded->fetch : &loaded->open));
+        json_object_set_new(
+            report, "stats",
+            stats_json(load_has_transfer_stats(loaded) ? &loaded->fetch : &loaded->open));
     return print_json(report);
 }
 
-static int load_report_text(const load_bench *bench)
+static int load_print_text_report(const load_bench *bench)
 {
     const load_result *loaded = &bench->loaded;
     char size[32], peak[32];
 
     printf("%zu tensors, %s to %s; %s (%s), check %s, %s\n", bench->subject.n_tensors,
-           human_nbytes(bench->subject.nbytes, size), device_of(bench), loaded->method,
+           human_nbytes(bench->subject.nbytes, size), load_device_name(bench), loaded->method,
            loaded->reason, bench->check,
            bench_cache_was_cold(&bench->cache) ? "cold"
            : bench->cache.is_cold              ? "meant to be cold"
@@ -199,12 +200,12 @@ static int load_report_text(const load_bench *bench)
         printf("parsing data.pkl, from memory: %.4f s, %.0f MB/s\n", bench->parse_seconds,
                (double)bench->subject.pickle_nbytes / bench->parse_seconds / 1e6);
     if (bench->options.common.stats)
-        print_stats(load_has_loaded(loaded) ? &loaded->fetch : &loaded->open);
+        print_stats(load_has_transfer_stats(loaded) ? &loaded->fetch : &loaded->open);
     return finish_output(EXIT_YES);
 }
 
 /* The options that apply: with debug=on, load.check is at least headers. */
-static void load_get_options(load_bench *bench)
+static void load_query_check_and_prefetch(load_bench *bench)
 {
     int64_t debug = 0;
 
@@ -233,16 +234,17 @@ int run_bench_load(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
-    load_get_options(&bench);
+    load_query_check_and_prefetch(&bench);
     bench.run.phases = bench.only_open ? open_phases : load_phases;
     bench.subject.path = bench.options.words.words[0];
     bench.subject.device = bench.options.device;
     /* From here on a signal only cancels: what was made is removed before this ends. */
     progress_begin(&bar, "load", &bench.options.common, &params, NULL);
-    int code = run_load(&bench);
+    int code = load_prepare_and_run(&bench);
     if (code == EXIT_YES) {
-        load_report_page_cache(&bench);
-        code = bench.options.common.json ? load_print_report(&bench) : load_report_text(&bench);
+        load_warn_page_cache(&bench);
+        code = bench.options.common.json ? load_print_json_report(&bench)
+                                         : load_print_text_report(&bench);
     }
     return signal_code(code);
 }

@@ -21,8 +21,8 @@ enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 /* One load: its objects, until load_result_free, and its figures. */
 typedef struct load_result {
     berth_checkpoint *checkpoint;
-    struct load_piece *pieces; /* each tensor's storage */
-    size_t n_pieces;
+    struct tensor_storage *tensor_storages; /* each tensor's storage */
+    size_t n_tensor_storages;
     berth_stats open, fetch;
     const char *method, *reason;
     double phases[LOAD_N_PHASES];
@@ -33,7 +33,7 @@ typedef struct load_result {
 /* Each returns 0, or an exit code after printing why. */
 
 /* Opens the file once and fills the rest of the subject. */
-int load_look_at(load_subject *subject);
+int load_subject_read_info(load_subject *subject);
 /*
  * Loads the file: open, names, bytes into memory, and a look at every byte if it is mapped. With
  * only_open: open, names, and the addresses of all tensors, if that needs no reading.
@@ -43,6 +43,6 @@ int load_run(const load_subject *subject, const berth_params *params, bool only_
 /* Frees what was loaded; the figures stay. */
 void load_result_free(load_result *result);
 /* Seconds to open the file from memory, unchecked: almost only parsing. */
-int load_parse(const load_subject *subject, double *seconds);
+int load_measure_parsing(const load_subject *subject, double *seconds);
 
 #endif

@@ -9,15 +9,15 @@
 
 #include "tools/bench_load.h"
 
-typedef struct load_piece {
+typedef struct tensor_storage {
     const berth_storage *storage;
     uint64_t offset; /* of the tensor, in the file */
     const uint8_t *data;
     uint64_t nbytes;
     bool is_mapped;
-} load_piece;
+} tensor_storage;
 
-int load_look_at(load_subject *subject)
+int load_subject_read_info(load_subject *subject)
 {
     berth_checkpoint *checkpoint;
     berth_archive *archive;
@@ -47,75 +47,76 @@ int load_look_at(load_subject *subject)
 /* ---- phases ---- */
 
 /* In the file's order; those of one storage are neighbours. */
-static int piece_compare(const void *left, const void *right)
+static int tensor_storage_compare_offsets(const void *left, const void *right)
 {
-    const load_piece *a = left, *b = right;
+    const tensor_storage *a = left, *b = right;
 
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static int load_list_pieces(load_result *result, bool in_order)
+static int load_list_tensor_storages(load_result *result, bool in_order)
 {
     size_t n = berth_tensor_count(result->checkpoint);
     berth_named_tensor named;
     berth_error error;
 
-    result->pieces = calloc(n + 1, sizeof *result->pieces);
-    if (!result->pieces)
-        return trouble("out of memory (%zu tensors)", n);
+    result->tensor_storages = calloc(n + 1, sizeof *result->tensor_storages);
+    if (!result->tensor_storages)
+        return print_trouble("out of memory (%zu tensors)", n);
     for (size_t i = 0; i < n; i++) {
         if (berth_tensor_at(result->checkpoint, i, &named, &error) < 0)
             return fail(&error);
         if (!named.tensor || !named.tensor->storage)
             continue; /* meta: it has no bytes */
-        load_piece *piece = &result->pieces[result->n_pieces++];
-        piece->storage = named.tensor->storage;
-        piece->offset = named.offset;
-        piece->nbytes = berth_storage_get_info(named.tensor->storage)->nbytes;
+        tensor_storage *entry = &result->tensor_storages[result->n_tensor_storages++];
+        entry->storage = named.tensor->storage;
+        entry->offset = named.offset;
+        entry->nbytes = berth_storage_get_info(named.tensor->storage)->nbytes;
     }
-    if (result->n_pieces && in_order)
-        qsort(result->pieces, result->n_pieces, sizeof *result->pieces, piece_compare);
+    if (result->n_tensor_storages && in_order)
+        qsort(result->tensor_storages, result->n_tensor_storages, sizeof *result->tensor_storages,
+              tensor_storage_compare_offsets);
     return 0;
 }
 
 /* Gets a storage's address, and whether it is mapped; loads it if necessary. */
-static int load_find_piece(load_result *result, load_piece *piece)
+static int load_get_address_and_method(load_result *result, tensor_storage *entry)
 {
     berth_storage_stats stats;
     berth_error error;
 
-    piece->data = berth_storage_data(result->checkpoint, piece->storage, &error);
-    if (!piece->data ||
-        berth_storage_get_stats(result->checkpoint, piece->storage, &stats, &error) < 0)
+    entry->data = berth_storage_data(result->checkpoint, entry->storage, &error);
+    if (!entry->data ||
+        berth_storage_get_stats(result->checkpoint, entry->storage, &stats, &error) < 0)
         return fail(&error);
-    piece->is_mapped = !strcmp(stats.method, "map");
+    entry->is_mapped = !strcmp(stats.method, "map");
     return 0;
 }
 
-static int load_find_pieces(load_result *result)
+static int load_get_addresses_and_methods(load_result *result)
 {
     int code = 0;
 
-    for (size_t i = 0; i < result->n_pieces && code == 0; i++)
-        code = load_find_piece(result, &result->pieces[i]);
+    for (size_t i = 0; i < result->n_tensor_storages && code == 0; i++)
+        code = load_get_address_and_method(result, &result->tensor_storages[i]);
     return code;
 }
 
 /* Gets all addresses, and nothing else. */
-static int load_find_addresses(load_result *result)
+static int load_get_addresses(load_result *result)
 {
     berth_error error;
 
-    for (size_t i = 0; i < result->n_pieces; i++) {
-        load_piece *piece = &result->pieces[i];
-        piece->data = berth_storage_data(result->checkpoint, piece->storage, &error);
-        if (!piece->data)
+    for (size_t i = 0; i < result->n_tensor_storages; i++) {
+        tensor_storage *entry = &result->tensor_storages[i];
+        entry->data = berth_storage_data(result->checkpoint, entry->storage, &error);
+        if (!entry->data)
             return fail(&error);
     }
     return 0;
 }
 
-static int load_all_pieces(load_result *result, const berth_params *params)
+static int load_all_storages(load_result *result, const berth_params *params)
 {
     berth_params own = *params;
     berth_error error;
@@ -132,7 +133,7 @@ static int load_choose_device(const load_result *result, const char *device)
     const berth_storage_rule rule = {.device = device};
     berth_error error;
 
-    return berth_choose(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
+    return berth_set_storage_rules(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Reads every byte. Eight sums, so that memory is the limit, not addition. */
@@ -150,15 +151,15 @@ static uint64_t bytes_sum(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-static int load_touch_piece(load_result *result, const load_piece *piece,
-                            const berth_params *params, uint64_t total)
+static int load_touch_storage(load_result *result, const tensor_storage *entry,
+                              const berth_params *params, uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
 
-    for (uint64_t at = 0; at < piece->nbytes; at += AT_ONCE) {
-        uint64_t left = piece->nbytes - at;
+    for (uint64_t at = 0; at < entry->nbytes; at += AT_ONCE) {
+        uint64_t left = entry->nbytes - at;
         size_t n = left < AT_ONCE ? (size_t)left : AT_ONCE;
-        result->sum += bytes_sum(piece->data + at, n);
+        result->sum += bytes_sum(entry->data + at, n);
         result->touched_nbytes += n;
         if (params->progress(params->progress_context, result->touched_nbytes, total))
             return EXIT_TROUBLE;
@@ -168,27 +169,27 @@ static int load_touch_piece(load_result *result, const load_piece *piece,
 
 /* Reads each storage once, in the file's order. Getting its address reports the progress to a
  * prefetch (load.prefetch). */
-static int load_touch_pieces(load_result *result, const berth_params *params, uint64_t total)
+static int load_touch_storages(load_result *result, const berth_params *params, uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
 
-    for (size_t i = 0; i < result->n_pieces && code == 0; i++) {
-        load_piece *piece = &result->pieces[i];
-        if (piece->storage == last)
+    for (size_t i = 0; i < result->n_tensor_storages && code == 0; i++) {
+        tensor_storage *entry = &result->tensor_storages[i];
+        if (entry->storage == last)
             continue;
-        last = piece->storage;
-        if (!piece->data)
-            code = load_find_piece(result, piece);
-        if (code == 0 && piece->is_mapped)
-            code = load_touch_piece(result, piece, params, total);
+        last = entry->storage;
+        if (!entry->data)
+            code = load_get_address_and_method(result, entry);
+        if (code == 0 && entry->is_mapped)
+            code = load_touch_storage(result, entry, params, total);
     }
     return code;
 }
 
 /* ---- all of it ---- */
 
-static double seconds_since(double *since)
+static double seconds_since_and_restart(double *since)
 {
     double time = seconds_now(), seconds = time - *since;
 
@@ -210,12 +211,12 @@ static int load_transfer(load_result *result, const load_subject *subject,
 {
     if (subject->device) {
         int code = load_choose_device(result, subject->device);
-        return code ? code : load_all_pieces(result, params);
+        return code ? code : load_all_storages(result, params);
     }
     if (prefetch_is_on())
         return 0;
-    int code = load_all_pieces(result, params);
-    return code ? code : load_find_pieces(result);
+    int code = load_all_storages(result, params);
+    return code ? code : load_get_addresses_and_methods(result);
 }
 
 /* The phases after the names. */
@@ -226,13 +227,13 @@ static int load_run_later_phases(load_result *result, const load_subject *subjec
     int code = 0;
 
     if (only_open)
-        code = is_mapped ? load_find_addresses(result) : 0;
+        code = is_mapped ? load_get_addresses(result) : 0;
     else
         code = load_transfer(result, subject, params);
-    result->phases[LOAD_TRANSFER] = seconds_since(since);
+    result->phases[LOAD_TRANSFER] = seconds_since_and_restart(since);
     if (code == 0 && !only_open && !subject->device)
-        code = load_touch_pieces(result, params, subject->nbytes);
-    result->phases[LOAD_TOUCH] = seconds_since(since);
+        code = load_touch_storages(result, params, subject->nbytes);
+    result->phases[LOAD_TOUCH] = seconds_since_and_restart(since);
     return code;
 }
 
@@ -246,20 +247,20 @@ int load_run(const load_subject *subject, const berth_params *params, bool only_
     *result = (load_result){0};
     own.stats = &result->open;
     int code = berth_open(subject->path, &own, &result->checkpoint, &error);
-    result->phases[LOAD_OPEN] = seconds_since(&since);
+    result->phases[LOAD_OPEN] = seconds_since_and_restart(&since);
     result->method = result->open.method;
     result->reason = result->open.reason;
     if (code < 0)
         return fail(&error);
-    code = load_list_pieces(result, !only_open);
-    result->phases[LOAD_NAMES] = seconds_since(&since);
+    code = load_list_tensor_storages(result, !only_open);
+    result->phases[LOAD_NAMES] = seconds_since_and_restart(&since);
     return code ? code : load_run_later_phases(result, subject, params, only_open, &since);
 }
 
 void load_result_free(load_result *result)
 {
-    free(result->pieces);
-    result->pieces = NULL;
+    free(result->tensor_storages);
+    result->tensor_storages = NULL;
     berth_close(result->checkpoint);
     result->checkpoint = NULL;
 }
@@ -284,17 +285,17 @@ static int load_open_memory(const void *bytes, size_t nbytes, double *seconds)
     return code < 0 ? fail(&error) : 0;
 }
 
-int load_parse(const load_subject *subject, double *seconds)
+int load_measure_parsing(const load_subject *subject, double *seconds)
 {
     size_t nbytes = (size_t)subject->file_nbytes;
     int fd = open(subject->path, O_RDONLY | O_CLOEXEC);
     int code;
 
     if (fd < 0)
-        return trouble("%s: %s", subject->path, strerror(errno));
+        return print_trouble("%s: %s", subject->path, strerror(errno));
     void *map = mmap(NULL, nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED) {
-        code = trouble("%s: %s", subject->path, strerror(errno));
+        code = print_trouble("%s: %s", subject->path, strerror(errno));
     } else {
         /* Once for the pages, once for the figure. */
         code = load_open_memory(map, nbytes, seconds);

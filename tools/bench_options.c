@@ -16,7 +16,7 @@ static const struct argp_option options_of_both[] = {
      1},
     {0}};
 
-static bool read_nbytes(const char *text, uint64_t *nbytes)
+static bool text_to_nbytes(const char *text, uint64_t *nbytes)
 {
     static const char units[] = "BKMGT";
     char *end;
@@ -37,7 +37,7 @@ uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *s
 {
     uint64_t nbytes = 0;
 
-    if (!read_nbytes(word, &nbytes))
+    if (!text_to_nbytes(word, &nbytes))
         usage_error(state, "%s: '%s' is not a number of bytes such as 4GiB", option, word);
     return nbytes;
 }
@@ -80,7 +80,7 @@ static error_t bench_parse(int key, char *word, struct argp_state *state)
             options->nbytes = UINT64_C(2) << 30;
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return parse_positional(key, word, state, &options->words);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "tools/bench.h"
 
 enum { KEY_SIZE = 256, KEY_ROW, KEY_BATCH, KEY_BATCHES, KEY_IDS, KEY_CACHE, KEY_WARM };
-enum { ASK, WAIT, USE };
+enum { REQUEST, WAIT, USE };
 
 static const char *const phases[] = {"request", "wait", "use", NULL};
 
@@ -94,7 +94,7 @@ static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
         rows_check_options(bench, state);
         return 0;
     default:
-        return take_positional(key, word, state, &bench->words);
+        return parse_positional(key, word, state, &bench->words);
     }
 }
 
@@ -137,7 +137,7 @@ static int rows_find_table(rows_bench *bench)
     }
     return bench->tensor
                ? 0
-               : trouble("%s: there is no contiguous tensor of two dimensions", bench->path);
+               : print_trouble("%s: there is no contiguous tensor of two dimensions", bench->path);
 }
 
 /* xorshift64 */
@@ -159,19 +159,20 @@ static int rows_read_ids(rows_bench *bench)
     FILE *file = fopen(bench->ids_path, "rbe");
 
     if (!file)
-        return trouble("%s: %s", bench->ids_path, strerror(errno));
+        return print_trouble("%s: %s", bench->ids_path, strerror(errno));
     size_t n_read = fread(bench->ids, sizeof *bench->ids, n, file);
     (void)fclose(file);
-    return n_read == n ? 0
-                       : trouble("%s: it holds only %zu of %zu ids", bench->ids_path, n_read, n);
+    return n_read == n
+               ? 0
+               : print_trouble("%s: it holds only %zu of %zu ids", bench->ids_path, n_read, n);
 }
 
-static int rows_get_ids(rows_bench *bench)
+static int rows_prepare_ids(rows_bench *bench)
 {
     bench->ids = calloc(bench->n_ids * bench->n_batches, sizeof *bench->ids);
     bench->pointers = calloc(bench->n_ids, sizeof *bench->pointers);
     if (!bench->ids || !bench->pointers)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     if (bench->ids_path)
         return rows_read_ids(bench);
     rows_draw_ids(bench);
@@ -210,7 +211,7 @@ static int rows_prefetch_batch(rows_bench *bench, size_t batch)
         berth_rows_prefetch(bench->rows, 0, bench->ids + batch * bench->n_ids, bench->n_ids,
                             &bench->next, &error) < 0)
         return fail(&error);
-    rows_end_phase(bench, ASK);
+    rows_end_phase(bench, REQUEST);
     return 0;
 }
 
@@ -269,18 +270,18 @@ static int rows_run_once(rows_bench *bench)
     progress_end(&bar);
     berth_rows_free(bench->rows);
     for (int i = 0; phases[i]; i++)
-        bench_run_add(&bench->run, i, bench->phase_seconds[i]);
+        bench_run_add_phase(&bench->run, i, bench->phase_seconds[i]);
     return code;
 }
 
-static int rows_run(rows_bench *bench)
+static int rows_prepare_and_run(rows_bench *bench)
 {
     int code = bench->path ? 0 : rows_make_file(bench);
 
     if (code == 0)
         code = rows_find_table(bench);
     if (code == 0)
-        code = rows_get_ids(bench);
+        code = rows_prepare_ids(bench);
     if (code == 0)
         code = bench_cache_set(&bench->cache, bench->path);
     bench->run.nbytes = (uint64_t)bench->n_ids * bench->n_batches * bench->row_nbytes;
@@ -305,7 +306,7 @@ static json_t *rows_stats_json(const berth_rows_stats *stats)
         (json_int_t)stats->requested_nbytes, "read_nbytes", (json_int_t)stats->read_nbytes);
 }
 
-static int rows_print_report(const rows_bench *bench)
+static int rows_print_json_report(const rows_bench *bench)
 {
     json_t *report = bench_run_json(&bench->run);
     char sum[24];
@@ -325,7 +326,7 @@ static int rows_print_report(const rows_bench *bench)
 
 static void rows_print_cache(const berth_rows_stats *stats)
 {
-    char asked[32], read[32];
+    char requested[32], read[32];
 
     fprintf(stderr,
             "rows: %llu requested, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
@@ -334,12 +335,13 @@ static void rows_print_cache(const berth_rows_stats *stats)
             (unsigned long long)stats->n_ids, (unsigned long long)stats->n_unique,
             (unsigned long long)stats->n_hits, (unsigned long long)stats->n_awaited,
             (unsigned long long)stats->n_misses, (unsigned long long)stats->n_conflicts,
-            (unsigned long long)stats->n_evictions, human_nbytes(stats->requested_nbytes, asked),
+            (unsigned long long)stats->n_evictions,
+            human_nbytes(stats->requested_nbytes, requested),
             human_nbytes(stats->read_nbytes, read), (unsigned long long)stats->n_reads,
             (unsigned long long)stats->n_lines, (unsigned long long)stats->line_nbytes);
 }
 
-static int rows_report_text(const rows_bench *bench)
+static int rows_print_text_report(const rows_bench *bench)
 {
     const berth_rows_stats *stats = &bench->stats;
     char table[32], memory[32];
@@ -387,9 +389,9 @@ int run_bench_rows(int argc, char **argv)
     bench.path = bench.words.words[0];
     /* From here on a signal only cancels: what was made is removed before this ends. */
     progress_begin(&bar, "rows", &bench.common, &params, NULL);
-    int code = rows_run(&bench);
+    int code = rows_prepare_and_run(&bench);
     if (code == EXIT_YES)
-        code = bench.common.json ? rows_print_report(&bench) : rows_report_text(&bench);
+        code = bench.common.json ? rows_print_json_report(&bench) : rows_print_text_report(&bench);
     berth_close(bench.checkpoint);
     free(bench.ids);
     free((void *)bench.pointers);

@@ -55,7 +55,7 @@ void bench_run_end(bench_run *run)
     run->fetched_nbytes = proc_read_field("/proc/self/io", "read_bytes") - run->fetched_nbytes;
 }
 
-void bench_run_add(bench_run *run, int i, double seconds)
+void bench_run_add_phase(bench_run *run, int i, double seconds)
 {
     run->phase_seconds[i] = seconds;
     run->seconds += seconds;

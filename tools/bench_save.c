@@ -31,11 +31,11 @@ static void save_set_phases(save_bench *bench, double seconds)
     const berth_stats *stats = &bench->stats;
     double known = stats->plan_seconds + stats->transfer_seconds + stats->sync_seconds;
 
-    bench_run_add(&bench->run, PLAN, stats->plan_seconds);
-    bench_run_add(&bench->run, TRANSFER, stats->transfer_seconds);
-    bench_run_add(&bench->run, SYNC, stats->sync_seconds);
+    bench_run_add_phase(&bench->run, PLAN, stats->plan_seconds);
+    bench_run_add_phase(&bench->run, TRANSFER, stats->transfer_seconds);
+    bench_run_add_phase(&bench->run, SYNC, stats->sync_seconds);
     /* Opening, renaming, closing, freeing. */
-    bench_run_add(&bench->run, OTHER, seconds > known ? seconds - known : 0);
+    bench_run_add_phase(&bench->run, OTHER, seconds > known ? seconds - known : 0);
 }
 
 /* Memory and disk are measured around the save alone. */
@@ -58,7 +58,7 @@ static int save_once(save_bench *bench, const berth_value *value)
     if (code < 0)
         return fail(&error);
     if (stat(bench->folder.path, &status) != 0)
-        return trouble("%s: %s", bench->folder.path, strerror(errno));
+        return print_trouble("%s: %s", bench->folder.path, strerror(errno));
     bench->file_nbytes = (uint64_t)status.st_size;
     return 0;
 }
@@ -87,7 +87,7 @@ static int save_list_tensors(save_bench *bench)
                : bench_tensors_list(&bench->tensors, options->n_tensors, options->nbytes);
 }
 
-static int run_save(save_bench *bench)
+static int save_prepare_and_run(save_bench *bench)
 {
     int code = save_list_tensors(bench);
 
@@ -97,7 +97,7 @@ static int run_save(save_bench *bench)
         code = bench_tensors_fill(&bench->tensors, bench->options.device);
     if (code == 0 && bench->options.common.stats &&
         !(bench->storages = calloc(bench->tensors.n, sizeof *bench->storages)))
-        code = trouble("out of memory");
+        code = print_trouble("out of memory");
     if (code == 0)
         code = build_and_save(bench);
     bench->run.nbytes = bench->tensors.nbytes;
@@ -161,22 +161,23 @@ static void print_methods(const save_bench *bench)
                 human_nbytes(used[i].nbytes, nbytes), used[i].method, used[i].reason);
 }
 
-static const char *device_of(const save_bench *bench)
+static const char *save_device_name(const save_bench *bench)
 {
     return bench->options.device ? bench->options.device : "cpu";
 }
 
 /* One object, also with --stats. */
-static int save_print_report(const save_bench *bench)
+static int save_print_json_report(const save_bench *bench)
 {
     json_t *report = bench_run_json(&bench->run);
 
     json_object_update_new(
-        report, json_pack("{s:f,s:I,s:I,s:s,s:s,s:s,s:s,s:b}", "build_seconds",
-                          bench->build_seconds, "file_nbytes", (json_int_t)bench->file_nbytes,
-                          "tensors", (json_int_t)bench->tensors.n, "device", device_of(bench),
-                          "method", bench->stats.method, "reason", bench->stats.reason,
-                          "durability", bench->durability, "crc32", !strcmp(bench->crc32, "on")));
+        report,
+        json_pack("{s:f,s:I,s:I,s:s,s:s,s:s,s:s,s:b}", "build_seconds", bench->build_seconds,
+                  "file_nbytes", (json_int_t)bench->file_nbytes, "tensors",
+                  (json_int_t)bench->tensors.n, "device", save_device_name(bench), "method",
+                  bench->stats.method, "reason", bench->stats.reason, "durability",
+                  bench->durability, "crc32", !strcmp(bench->crc32, "on")));
     if (bench->storages) {
         json_object_set_new(report, "stats", stats_json(&bench->stats));
         json_object_set_new(report, "storages", methods_json(bench));
@@ -185,12 +186,12 @@ static int save_print_report(const save_bench *bench)
 }
 
 /* Bytes are those of tensors, not of the file: what the user wanted moved. */
-static int save_report_text(const save_bench *bench)
+static int save_print_text_report(const save_bench *bench)
 {
     char size[32], peak[32];
 
     printf("%zu tensors on %s, %s; %s (%s), durability %s, CRC-32 %s\n", bench->tensors.n,
-           device_of(bench), human_nbytes(bench->tensors.nbytes, size), bench->stats.method,
+           save_device_name(bench), human_nbytes(bench->tensors.nbytes, size), bench->stats.method,
            bench->stats.reason, bench->durability, bench->crc32);
     bench_run_print(&bench->run);
     printf("memory above tensors and values: %s at most\n",
@@ -235,9 +236,10 @@ int run_bench_save(int argc, char **argv)
     berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
     /* From here on a signal only cancels: what was written is removed before this ends. */
     progress_begin(&bar, "save", &bench.options.common, &params, &bench.stats);
-    int code = run_save(&bench);
+    int code = save_prepare_and_run(&bench);
     if (code == EXIT_YES)
-        code = bench.options.common.json ? save_print_report(&bench) : save_report_text(&bench);
+        code = bench.options.common.json ? save_print_json_report(&bench)
+                                         : save_print_text_report(&bench);
     free(bench.storages);
     bench_tensors_free(&bench.tensors);
     return signal_code(code);

@@ -8,10 +8,10 @@
 
 #include "tools/bench.h"
 
-static int bench_tensors_reserve(bench_tensors *tensors, size_t n)
+static int bench_tensors_allocate_items(bench_tensors *tensors, size_t n)
 {
     tensors->items = calloc(n + 1, sizeof *tensors->items);
-    return tensors->items ? 0 : trouble("out of memory (%zu tensors)", n);
+    return tensors->items ? 0 : print_trouble("out of memory (%zu tensors)", n);
 }
 
 static int bench_tensors_add(bench_tensors *tensors, size_t index, const char *name,
@@ -28,7 +28,7 @@ static int bench_tensors_add(bench_tensors *tensors, size_t index, const char *n
                              .nbytes = (size_t)berth_tensor_nbytes(like)};
     tensors->nbytes += tensor->nbytes;
     if (!tensor->name || !tensor->shape)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     if (n)
         memcpy(tensor->shape, like->shape, n * sizeof *tensor->shape);
     return 0;
@@ -43,8 +43,8 @@ int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes)
         n = nbytes < usual ? 1 : nbytes / usual;
     const int64_t shape = (int64_t)(nbytes / n / 4);
     if (shape < 1)
-        return trouble("%" PRIu64 " bytes are too few for %" PRIu64 " tensors", nbytes, n);
-    int code = bench_tensors_reserve(tensors, (size_t)n);
+        return print_trouble("%" PRIu64 " bytes are too few for %" PRIu64 " tensors", nbytes, n);
+    int code = bench_tensors_allocate_items(tensors, (size_t)n);
     for (uint64_t i = 0; i < n && code == 0; i++) {
         snprintf(name, sizeof name, "tensor.%" PRIu64, i);
         code =
@@ -57,7 +57,7 @@ int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes)
 int bench_tensors_list_table(bench_tensors *tensors, uint64_t n_rows, uint64_t row_nbytes)
 {
     const int64_t shape[] = {(int64_t)n_rows, (int64_t)(row_nbytes / 4)};
-    int code = bench_tensors_reserve(tensors, 1);
+    int code = bench_tensors_allocate_items(tensors, 1);
 
     return code ? code
                 : bench_tensors_add(
@@ -73,7 +73,7 @@ int bench_tensors_list_file(bench_tensors *tensors, const char *path)
     if (berth_open(path, NULL, &tensors->checkpoint, &error) < 0)
         return fail(&error);
     size_t n = berth_tensor_count(tensors->checkpoint);
-    int code = bench_tensors_reserve(tensors, n);
+    int code = bench_tensors_allocate_items(tensors, n);
     for (size_t i = 0; i < n && code == 0; i++) {
         if (berth_tensor_at(tensors->checkpoint, i, &named, &error) < 0)
             return fail(&error);
@@ -81,7 +81,7 @@ int bench_tensors_list_file(bench_tensors *tensors, const char *path)
             continue;
         code = bench_tensors_add(tensors, i, named.name ? named.name : named.path, named.tensor);
     }
-    return code || tensors->n ? code : trouble("%s: there is no tensor to save", path);
+    return code || tensors->n ? code : print_trouble("%s: there is no tensor to save", path);
 }
 
 /* ---- bytes ---- */
@@ -123,7 +123,7 @@ static int tensor_fill_on_host(const bench_tensors *tensors, bench_tensor *tenso
 
     /* 64: as PyTorch aligns. Large tensors then begin within a page, as PyTorch's do. */
     if (posix_memalign(&tensor->data, 64, tensor->nbytes) != 0)
-        return trouble("out of memory (%zu bytes)", tensor->nbytes);
+        return print_trouble("out of memory (%zu bytes)", tensor->nbytes);
     if (tensors->checkpoint)
         return tensor_read_from_file(tensors, tensor);
     for (size_t at = 0; at < tensor->nbytes && !signal_code(0); at += AT_ONCE) {
@@ -145,7 +145,7 @@ static int tensor_move_to_device(const bench_tensors *tensors, bench_tensor *ten
 }
 
 /* One memory for all, the tensors as far apart in it as PyTorch's allocator for CUDA has them. */
-static int bench_tensors_allocate(bench_tensors *tensors, const char *device)
+static int bench_tensors_allocate_on_device(bench_tensors *tensors, const char *device)
 {
     enum { APART = 512 };
     uint64_t nbytes = 0;
@@ -170,16 +170,17 @@ int bench_tensors_fill(bench_tensors *tensors, const char *device)
     int code = 0;
 
     if (device)
-        code = bench_tensors_allocate(tensors, device);
+        code = bench_tensors_allocate_on_device(tensors, device);
     else if (tensors->nbytes > available)
-        code = trouble("%s of tensors do not fit the memory (%s are available); --size sets less",
-                       human_nbytes(tensors->nbytes, needed), human_nbytes(available, there));
+        code = print_trouble(
+            "%s of tensors do not fit the memory (%s are available); --size sets less",
+            human_nbytes(tensors->nbytes, needed), human_nbytes(available, there));
     for (size_t i = 0; i < tensors->n && code == 0; i++) {
         code = tensor_fill_on_host(tensors, &tensors->items[i], &random);
         if (code == 0 && device)
             code = tensor_move_to_device(tensors, &tensors->items[i]);
         if (code == 0 && signal_code(0))
-            code = trouble("cancelled");
+            code = print_trouble("cancelled");
     }
     berth_close(tensors->checkpoint);
     tensors->checkpoint = NULL;

@@ -29,7 +29,7 @@ static error_t cat_parse(int key, char *word, struct argp_state *state)
         options->force = true;
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return parse_positional(key, word, state, &options->words);
     }
 }
 
@@ -38,7 +38,7 @@ static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tenso
                                  const berth_params *params)
 {
     enum { CHUNK_NBYTES = 4 << 20 };
-    int64_t numel = berth_tensor_numel(tensor), chunk = elements_per(tensor, CHUNK_NBYTES);
+    int64_t numel = berth_tensor_numel(tensor), chunk = elements_per_chunk(tensor, CHUNK_NBYTES);
     size_t item = berth_dtype_nbytes(tensor->dtype);
     uint64_t done = 0, total = berth_tensor_nbytes(tensor);
     int code = EXIT_YES;
@@ -46,14 +46,14 @@ static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tenso
 
     void *buffer = malloc((size_t)chunk * item);
     if (!buffer)
-        return trouble("out of memory (%lld bytes)", (long long)chunk * (long long)item);
+        return print_trouble("out of memory (%lld bytes)", (long long)chunk * (long long)item);
     for (int64_t first = 0; first < numel && code == EXIT_YES; first += chunk) {
         int64_t n = numel - first < chunk ? numel - first : chunk;
         size_t nbytes = n == numel ? (size_t)total : (size_t)n * item;
         if (read_elements(checkpoint, tensor, first, n, buffer, &error) < 0)
             code = fail(&error);
         else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
-            code = trouble("standard output: %s", strerror(errno));
+            code = print_trouble("standard output: %s", strerror(errno));
         done += nbytes;
         params->progress(params->progress_context, done, total);
     }
@@ -64,7 +64,7 @@ static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tenso
 }
 
 /* A hint for values that are not tensors. */
-static const char *kind_hint(berth_kind kind)
+static const char *not_a_tensor_hint(berth_kind kind)
 {
     switch (kind) {
     case BERTH_KIND_SPARSE:
@@ -91,11 +91,11 @@ static int cat_tensor(berth_checkpoint *checkpoint, const char *file, const char
         return fail(&error);
     const berth_tensor *tensor = berth_as_tensor(value);
     if (!tensor)
-        return trouble("%s: \"%s\" is not a strided tensor; its kind is %s%s", file, name,
-                       berth_kind_name(berth_value_kind(value)),
-                       kind_hint(berth_value_kind(value)));
+        return print_trouble("%s: \"%s\" is not a strided tensor; its kind is %s%s", file, name,
+                             berth_kind_name(berth_value_kind(value)),
+                             not_a_tensor_hint(berth_value_kind(value)));
     if (tensor->flags & BERTH_META)
-        return trouble("%s: \"%s\" is on the meta device: it has no elements", file, name);
+        return print_trouble("%s: \"%s\" is on the meta device: it has no elements", file, name);
     return tensor_write_elements(checkpoint, tensor, params);
 }
 
@@ -119,16 +119,17 @@ int run_cat(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.common.json)
-        return trouble("--json does not apply: elements are written as raw bytes; use "
-                       "`berth ls --json`");
+        return print_trouble("--json does not apply: elements are written as raw bytes; use "
+                             "`berth ls --json`");
     if (isatty(STDOUT_FILENO) && !options.force)
-        return trouble("raw bytes are not written to a terminal; redirect them, or use --force");
-    progress_show(&bar, "cat", &options.common, &params, &stats);
+        return print_trouble(
+            "raw bytes are not written to a terminal; redirect them, or use --force");
+    progress_begin_without_signals(&bar, "cat", &options.common, &params, &stats);
     if (berth_open(options.words.words[0], &params, &checkpoint, &error) < 0)
         return fail(&error);
     int code = cat_tensor(checkpoint, options.words.words[0], options.words.words[1], &params);
     progress_end(&bar);
-    stats.total_seconds = progress_seconds(&bar);
+    stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;
     berth_close(checkpoint);
     if (options.common.stats)

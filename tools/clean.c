@@ -58,7 +58,7 @@ static error_t clean_parse(int key, char *word, struct argp_state *state)
                         word);
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return parse_positional(key, word, state, &options->words);
     }
 }
 
@@ -130,10 +130,10 @@ static void findings_add(void *context, const berth_temporary *found)
     else if (!all->options->common.quiet)
         temporary_print(found);
     if (found->error)
-        all->code = trouble("%s: %s", all->options->words.words[0], found->error->message);
+        all->code = print_trouble("%s: %s", all->options->words.words[0], found->error->message);
 }
 
-static int findings_report(findings *all)
+static int findings_print_list_or_total(findings *all)
 {
     char nbytes[32], removed[32];
 
@@ -164,14 +164,14 @@ int run_clean(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.common.stats)
-        return trouble("--stats does not apply: nothing is saved or loaded");
+        return print_trouble("--stats does not apply: nothing is saved or loaded");
     if (options.common.json && !(all.list = json_array()))
-        return trouble("out of memory");
-    if (berth_clean(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,
-                    options.min_age_seconds, findings_add, &all, &error) < 0) {
+        return print_trouble("out of memory");
+    if (berth_clean_temporaries(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,
+                                options.min_age_seconds, findings_add, &all, &error) < 0) {
         json_decref(all.list);
         return fail(&error);
     }
-    int code = findings_report(&all);
+    int code = findings_print_list_or_total(&all);
     return all.code ? all.code : code;
 }

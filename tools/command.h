@@ -56,7 +56,7 @@ typedef struct positional {
 } positional;
 
 /* Stores one positional word, or checks their number at the end. For a parser's function. */
-error_t take_positional(int key, char *word, struct argp_state *state, positional *words);
+error_t parse_positional(int key, char *word, struct argp_state *state, positional *words);
 
 /* Arguments of a subcommand without options of its own, and the parser's function for it. */
 typedef struct plain_options {
@@ -64,20 +64,20 @@ typedef struct plain_options {
     positional words;
 } plain_options;
 
-error_t parse_plain(int key, char *word, struct argp_state *state);
+error_t parse_plain_options(int key, char *word, struct argp_state *state);
 
 /* Whether an option has its default value: no --set, no environment. */
-bool is_default(const char *name);
+bool option_is_default(const char *name);
 /*
  * Sets load.check=data, unless the option is set. For commands that write new checksums: they must
  * not hide that the input was broken.
  */
-void compare_sums_by_default(void);
+void set_load_check_data_by_default(void);
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
 /* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
-int trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* argp_error without control characters: a word can be any file name, `berth ls *`. */
 void usage_error(const struct argp_state *state, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -95,7 +95,7 @@ json_t *json_text(const char *text);
  */
 int print_json(json_t *value);
 /* Prints what the library logs to stderr, such as attributes that a replaced file lost. */
-void show_remarks(const common *options);
+void register_remark_printer(const common *options);
 /*
  * Prints what an operation did to stderr, one fact a line. If `method` is NULL, the command did the
  * work itself, and the library does not know the requests.
@@ -105,7 +105,7 @@ void print_stats(const berth_stats *stats);
  * With --stats, prints what an operation did: to stderr, or with --json to stdout as
  * {"stats": {...}}. Returns `code`, or EXIT_TROUBLE if that fails.
  */
-int report_stats(const common *options, const berth_stats *stats, int code);
+int print_stats_if_requested(const common *options, const berth_stats *stats, int code);
 json_t *stats_json(const berth_stats *stats);
 
 /* "1.5 GiB". Buffer of 32 bytes; returned. */
@@ -141,27 +141,27 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
                     berth_stats *stats);
 void progress_end(progress *p);
 /* Like progress_begin, for work that writes no file: signals end the process as usual. */
-void progress_show(progress *p, const char *what, const common *options, berth_params *params,
-                   berth_stats *stats);
+void progress_begin_without_signals(progress *p, const char *what, const common *options,
+                                    berth_params *params, berth_stats *stats);
 /* Reports progress of the command's own work. Not 0: cancelled. */
 int progress_report(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
 /* The exit code after a signal: 129, 130 or 143; `otherwise` if none came. */
 int signal_code(int otherwise);
 /* Prints that the command's own work was cancelled. Returns that exit code. */
-int cancelled(const char *path);
+int print_cancelled(const char *path);
 /* Seconds since a fixed moment, monotonic. */
 double seconds_now(void);
 /* Seconds since progress_begin. */
-double progress_seconds(const progress *p);
+double progress_elapsed_seconds(const progress *p);
 
 /*
  * Adds `nbytes` to *counted. Refuses a sum that is far larger than in any real file (P3): with deep
  * nesting and long keys a small file can have very long names. Returns 0, or EXIT_TROUBLE after
  * printing why.
  */
-int count_long_name(size_t *counted, size_t nbytes);
+int check_total_of_long_names(size_t *counted, size_t nbytes);
 
-/* ---- standard.c ---- */
+/* ---- standard_descriptors.c ---- */
 
 /* Called first, so that no file that the command opens becomes standard input, output or error
  * (X10). */
@@ -181,7 +181,7 @@ int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int6
  * How many elements to read at a time into a buffer of nbytes: 1 or more, at most all. Of kinds
  * that share a byte: all, because they are only read whole.
  */
-int64_t elements_per(const berth_tensor *tensor, size_t nbytes);
+int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes);
 
 /* ---- leaves.c ---- */
 
@@ -206,19 +206,19 @@ char *leaf_text(const berth_value *value);
 /* ---- safetensors_read.c, safetensors_write.c ---- */
 
 /* The format's own limit: readers refuse longer headers. */
-enum { SAFETENSORS_HEADER_LIMIT = 100000000 };
+enum { SAFETENSORS_MAX_HEADER_NBYTES = 100000000 };
 
 /*
  * Adds the tensors of a safetensors file to a dict of the tree. They view its bytes, which must
  * live as long as the tree. `name` is for messages. Returns an exit code.
  */
-int safetensors_values(const char *name, const void *bytes, size_t nbytes, berth_tree *tree,
-                       berth_value *dict);
+int safetensors_parse_into_dict(const char *name, const void *bytes, size_t nbytes,
+                                berth_tree *tree, berth_value *dict);
 int convert_from_safetensors(const char *in, const char *out, const common *options);
 int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
                            const common *options);
 /* The name of a dtype in safetensors; NULL: it has none. */
 const char *safetensors_dtype_name(berth_dtype dtype);
-berth_dtype safetensors_dtype(const char *name);
+berth_dtype dtype_from_safetensors_name(const char *name);
 
 #endif

@@ -94,20 +94,20 @@ static const struct argp common_argp = {common_options, parse_common, NULL, NULL
 
 const struct argp_child common_children[] = {{&common_argp, 0, NULL, 0}, {0}};
 
-bool is_default(const char *name)
+bool option_is_default(const char *name)
 {
     berth_option option;
 
     return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
 }
 
-void compare_sums_by_default(void)
+void set_load_check_data_by_default(void)
 {
-    if (is_default("load.check"))
+    if (option_is_default("load.check"))
         (void)berth_config_set("load.check", "data", NULL); /* a valid value */
 }
 
-error_t take_positional(int key, char *word, struct argp_state *state, positional *words)
+error_t parse_positional(int key, char *word, struct argp_state *state, positional *words)
 {
     switch (key) {
     case ARGP_KEY_ARG:
@@ -125,7 +125,7 @@ error_t take_positional(int key, char *word, struct argp_state *state, positiona
     }
 }
 
-error_t parse_plain(int key, char *word, struct argp_state *state)
+error_t parse_plain_options(int key, char *word, struct argp_state *state)
 {
     plain_options *options = state->input;
 
@@ -133,7 +133,7 @@ error_t parse_plain(int key, char *word, struct argp_state *state)
         state->child_inputs[0] = &options->common;
         return 0;
     }
-    return take_positional(key, word, state, &options->words);
+    return parse_positional(key, word, state, &options->words);
 }
 
 int exit_code(const berth_error *error)
@@ -166,7 +166,7 @@ int fail(const berth_error *error)
     return exit_code(error);
 }
 
-int trouble(const char *format, ...)
+int print_trouble(const char *format, ...)
 {
     char text[1024];
     va_list arguments;
@@ -187,10 +187,10 @@ int trouble(const char *format, ...)
 static void print_remark(void *context, const char *message)
 {
     (void)context;
-    (void)trouble("%s", message);
+    (void)print_trouble("%s", message);
 }
 
-void show_remarks(const common *options)
+void register_remark_printer(const common *options)
 {
     if (!options->quiet)
         berth_set_log(print_remark, NULL);
@@ -207,7 +207,7 @@ void print_name(FILE *out, const char *name)
 int finish_output(int code)
 {
     if (fflush(stdout) != 0 || ferror(stdout))
-        return trouble("standard output: %s", strerror(errno));
+        return print_trouble("standard output: %s", strerror(errno));
     return code;
 }
 
@@ -226,7 +226,7 @@ json_t *json_text(const char *text)
 }
 
 /* Escapes the control characters that JSON allows in strings: terminals would obey them. */
-static void print_escaped(const char *json)
+static void print_json_escaped(const char *json)
 {
     for (; *json; json++) {
         unsigned char byte = (unsigned char)*json, next = (unsigned char)json[1];
@@ -245,8 +245,8 @@ int print_json(json_t *value)
 
     json_decref(value);
     if (!text)
-        return trouble("out of memory");
-    print_escaped(text);
+        return print_trouble("out of memory");
+    print_json_escaped(text);
     free(text);
     putchar('\n');
     return finish_output(EXIT_YES);
@@ -262,7 +262,7 @@ static double stats_rate(const berth_stats *stats)
 /* Only what is known: without a method the library did not move the bytes. */
 void print_stats(const berth_stats *stats)
 {
-    char asked[32], moved[32];
+    char requested[32], moved[32];
 
     fprintf(stderr, "seconds: %.6f in all, %.6f planning, %.6f moving, %.6f syncing\n",
             stats->total_seconds, stats->plan_seconds, stats->transfer_seconds,
@@ -273,7 +273,7 @@ void print_stats(const berth_stats *stats)
                 "limited by: %s\n",
                 stats->device_seconds, stats->render_seconds, stats->crc32_seconds,
                 stats->disk_seconds, stats->limited_by);
-    fprintf(stderr, "bytes: %s requested, ", human_nbytes(stats->requested_nbytes, asked));
+    fprintf(stderr, "bytes: %s requested, ", human_nbytes(stats->requested_nbytes, requested));
     if (stats->method)
         fprintf(stderr, "%s moved in %llu requests, ", human_nbytes(stats->moved_nbytes, moved),
                 (unsigned long long)stats->n_requests);
@@ -284,7 +284,7 @@ void print_stats(const berth_stats *stats)
     fputc('\n', stderr);
 }
 
-static void stats_add_moved(json_t *report, const berth_stats *stats)
+static void stats_json_add_transfer(json_t *report, const berth_stats *stats)
 {
     json_t *moved =
         json_pack("{s:I,s:I,s:I,s:I,s:s,s:s}", "device_nbytes", (json_int_t)stats->device_nbytes,
@@ -296,7 +296,7 @@ static void stats_add_moved(json_t *report, const berth_stats *stats)
     json_decref(moved);
 }
 
-static void stats_add_limits(json_t *report, const berth_stats *stats)
+static void stats_json_add_limits(json_t *report, const berth_stats *stats)
 {
     json_t *limits =
         json_pack("{s:f,s:f,s:f,s:f,s:s}", "device_seconds", stats->device_seconds,
@@ -317,13 +317,13 @@ json_t *stats_json(const berth_stats *stats)
                   (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
 
     if (stats->limited_by)
-        stats_add_limits(report, stats);
+        stats_json_add_limits(report, stats);
     if (stats->method)
-        stats_add_moved(report, stats);
+        stats_json_add_transfer(report, stats);
     return report;
 }
 
-int report_stats(const common *options, const berth_stats *stats, int code)
+int print_stats_if_requested(const common *options, const berth_stats *stats, int code)
 {
     if (!options->stats)
         return code;
@@ -383,7 +383,7 @@ int refuse_in_place(const char *in, const char *out)
     free(path);
     if (has_name)
         return 0;
-    return trouble(
+    return print_trouble(
         "%s: this is also the file that is read; it has no name, so it cannot be replaced", out);
 }
 
@@ -399,7 +399,7 @@ void shorten(char *text)
     memcpy(text + at, "...", 4);
 }
 
-int count_long_name(size_t *counted, size_t nbytes)
+int check_total_of_long_names(size_t *counted, size_t nbytes)
 {
     enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
 
@@ -407,6 +407,6 @@ int count_long_name(size_t *counted, size_t nbytes)
         *counted += nbytes;
     if (*counted <= MAX_NBYTES)
         return 0;
-    return trouble("names above %d bytes have more than %d MiB together: they are not listed",
-                   LONG_NBYTES, MAX_NBYTES >> 20);
+    return print_trouble("names above %d bytes have more than %d MiB together: they are not listed",
+                         LONG_NBYTES, MAX_NBYTES >> 20);
 }

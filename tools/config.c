@@ -28,7 +28,7 @@ static error_t config_parse(int key, char *word, struct argp_state *state)
         options->changed = true;
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return parse_positional(key, word, state, &options->words);
     }
 }
 
@@ -40,7 +40,7 @@ static json_t *option_json(const berth_option *option)
                      option->aliases, "help", option->help);
 }
 
-static void print_option(const berth_option *option)
+static void print_option_text(const berth_option *option)
 {
     printf("%s = %s   (%s)\n", option->name, option->value, option->source);
     printf("    %s\n", option->help);
@@ -61,7 +61,7 @@ static int option_show(const char *name, bool json)
         return fail(&error);
     if (json)
         return print_json(option_json(&option));
-    print_option(&option);
+    print_option_text(&option);
     return finish_output(EXIT_YES);
 }
 
@@ -74,7 +74,7 @@ static int options_show_changed(void)
         return fail(&error);
     char *text = malloc((size_t)n + 1);
     if (!text)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     berth_config_print(NULL, BERTH_CONFIG_CHANGED, text, (size_t)n + 1, NULL);
     fputs(text, stdout);
     free(text);
@@ -115,7 +115,7 @@ int run_config(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (options.common.stats)
-        return trouble("--stats does not apply: nothing is saved or loaded");
+        return print_trouble("--stats does not apply: nothing is saved or loaded");
     if (options.words.n)
         return option_show(options.words.words[0], options.common.json);
     return options.changed ? options_show_changed() : options_show_all(options.common.json);

@@ -33,7 +33,7 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         options->compact = true;
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return parse_positional(key, word, state, &options->words);
     }
 }
 
@@ -55,7 +55,8 @@ static int save_value(const char *out, const berth_value *value, berth_tree *tre
 }
 
 /* Writes any checkpoint that opens in today's format. */
-static int convert_checkpoint(const char *in, const char *out, bool compact, const common *options)
+static int convert_checkpoint_to_checkpoint(const char *in, const char *out, bool compact,
+                                            const common *options)
 {
     berth_checkpoint *checkpoint;
     berth_tree *tree = NULL;
@@ -64,18 +65,18 @@ static int convert_checkpoint(const char *in, const char *out, bool compact, con
     berth_params params;
     progress bar;
 
-    compare_sums_by_default();
+    set_load_check_data_by_default();
     if (berth_open(in, NULL, &checkpoint, &error) < 0)
         return fail(&error);
     if (compact && !(tree = berth_tree_new(&error))) {
         berth_close(checkpoint);
         return fail(&error);
     }
-    show_remarks(options);
+    register_remark_printer(options);
     progress_begin(&bar, "convert", options, &params, &stats);
     int code = save_value(out, berth_root(checkpoint), tree, &params, &error);
     progress_end(&bar);
-    int exit_status = report_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
+    int exit_status = print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
     berth_tree_free(tree);
     berth_close(checkpoint);
     return exit_status;
@@ -102,18 +103,19 @@ int run_convert(int argc, char **argv)
     const char *in = options.words.words[0], *out = options.words.words[1];
     bool from = has_extension(in, ".safetensors"), to = has_extension(out, ".safetensors");
     if (!to && !is_checkpoint_name(out))
-        return trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
-                       "sets the format",
-                       out);
+        return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
+                             "sets the format",
+                             out);
     if (refuse_in_place(in, out))
         return EXIT_TROUBLE;
     if (from && to)
-        return trouble("%s is safetensors already", in);
+        return print_trouble("%s is safetensors already", in);
     if (options.compact && (from || to))
-        return trouble("--compact does not apply: safetensors holds only the bytes of its tensors");
+        return print_trouble(
+            "--compact does not apply: safetensors holds only the bytes of its tensors");
     if (from)
         return convert_from_safetensors(in, out, &options.common);
     if (to)
         return convert_to_safetensors(in, out, options.tensors_only, &options.common);
-    return convert_checkpoint(in, out, options.compact, &options.common);
+    return convert_checkpoint_to_checkpoint(in, out, options.compact, &options.common);
 }

@@ -40,7 +40,7 @@ static int copy_read_record(void *context, void *buffer, size_t nbytes, uint64_t
 }
 
 /* The save reports only that its source failed. Adds the file, the record and the byte. */
-static void copy_fail_unreadable(copy *c, const char *out, berth_error *error)
+static void copy_restore_read_error(copy *c, const char *out, berth_error *error)
 {
     if (error->code != BERTH_E_CALLBACK || !atomic_load(&c->is_unreadable))
         return;
@@ -69,7 +69,7 @@ static int copy_choose_alignment(copy *c, const char *in, berth_config *config, 
 {
     char text[24], assignment[64];
 
-    if (!is_default("save.storage_alignment"))
+    if (!option_is_default("save.storage_alignment"))
         return berth_config_get("save.storage_alignment", c->alignment, sizeof c->alignment, error);
     if (!archive_read_text(c->archive, ".storage_alignment", text, sizeof text))
         return 0;
@@ -85,9 +85,9 @@ static int copy_choose_alignment(copy *c, const char *in, berth_config *config, 
     return error->code;
 }
 
-static int copy_collect(copy *c, berth_error *error)
+static int copy_collect_records(copy *c, berth_error *error)
 {
-    bool keep_crc = is_default("save.compute_crc32");
+    bool keep_crc = option_is_default("save.compute_crc32");
 
     berth_archive_info info;
 
@@ -126,7 +126,7 @@ static bool copy_changes_byteorder(copy *c)
     const uint16_t probe = 1;
     char wanted[16], recorded[16] = "little";
 
-    if (is_default("save.byteorder") ||
+    if (option_is_default("save.byteorder") ||
         berth_config_get("save.byteorder", wanted, sizeof wanted, NULL) < 0)
         return false;
     archive_read_text(c->archive, "byteorder", recorded, sizeof recorded);
@@ -136,7 +136,7 @@ static bool copy_changes_byteorder(copy *c)
 }
 
 /* Values are laid out with the file's own alignment, as records are. */
-static berth_config *copy_layout(copy *c, const char *in, berth_error *error)
+static berth_config *copy_new_layout_config(copy *c, const char *in, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
 
@@ -153,8 +153,8 @@ static void copy_report_dropped(const char *in, berth_checkpoint *checkpoint, bo
     berth_info info;
 
     if (!quiet && berth_get_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
-        (void)trouble("%s: left out %zu records that are not part of a checkpoint", in,
-                      info.n_unknown_records);
+        (void)print_trouble("%s: left out %zu records that are not part of a checkpoint", in,
+                            info.n_unknown_records);
 }
 
 /* NULL, after the path, where PyTorch could not open a file of that name. */
@@ -172,8 +172,8 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
                        berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
-    berth_config *config = copy_layout(c, in, error);
-    compare_sums_by_default();
+    berth_config *config = copy_new_layout_config(c, in, error);
+    set_load_check_data_by_default();
     int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
         params->config = config;
@@ -191,7 +191,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
  * Records keep their order. If the file says that its offsets can be calculated, but its storages
  * are not in the pickle's order, readers that calculate would misread the copy.
  */
-static int copy_check_order(copy *c, const char *in, berth_error *error)
+static int copy_check_record_order(copy *c, const char *in, berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
     berth_record record;
@@ -224,13 +224,13 @@ static int copy_check_order(copy *c, const char *in, berth_error *error)
 static int copy_records(copy *c, const char *in, const char *out, berth_params *params,
                         berth_error *error)
 {
-    berth_config *config = copy_layout(c, in, error);
+    berth_config *config = copy_new_layout_config(c, in, error);
 
     if (!config)
         return error->code;
-    int code = copy_check_order(c, in, error);
+    int code = copy_check_record_order(c, in, error);
     if (code == 0)
-        code = copy_collect(c, error);
+        code = copy_collect_records(c, error);
     if (code == 0) {
         const berth_target target = berth_to_path(out);
         const berth_content content =
@@ -239,7 +239,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
         params->archive_name = copy_archive_name(c);
         code = berth_save_to(&target, &content, params, error);
         if (code < 0) {
-            copy_fail_unreadable(c, out, error);
+            copy_restore_read_error(c, out, error);
             code = error->code;
         }
     }
@@ -251,7 +251,7 @@ int run_copy(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse_plain,
+        parse_plain_options,
         "IN OUT",
         "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
         "same, byte for byte, unless options change its layout: --set "
@@ -275,7 +275,7 @@ int run_copy(int argc, char **argv)
     const berth_source source = berth_from_path(options.words.words[0]);
     if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
-    show_remarks(&options.common);
+    register_remark_printer(&options.common);
     progress_begin(&bar, "copy", &options.common, &params, &stats);
     const char *in = options.words.words[0], *out = options.words.words[1];
     int code = copy_changes_byteorder(&c)
@@ -283,7 +283,7 @@ int run_copy(int argc, char **argv)
                    : copy_records(&c, in, out, &params, &error);
     progress_end(&bar);
     int exit_status = code < 0 ? fail(&error) : EXIT_YES;
-    exit_status = report_stats(&options.common, &stats, exit_status);
+    exit_status = print_stats_if_requested(&options.common, &stats, exit_status);
     free(c.sources);
     free(c.records);
     berth_archive_close(c.archive);

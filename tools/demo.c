@@ -51,7 +51,8 @@ static bool file_exists(const char *path)
     return stat(path, &status) == 0;
 }
 
-static bool model_holds(berth_checkpoint *model, const char *name, size_t n, const float *elements)
+static bool model_tensor_equals(berth_checkpoint *model, const char *name, size_t n,
+                                const float *elements)
 {
     const berth_tensor *tensor = berth_find_tensor(model, name, NULL);
 
@@ -62,7 +63,7 @@ static bool model_holds(berth_checkpoint *model, const char *name, size_t n, con
 }
 
 /* Whether it contains exactly what demo_build() makes, in any layout. */
-static bool model_is_same(berth_checkpoint *model, const float *weights)
+static bool model_is_from_demo(berth_checkpoint *model, const float *weights)
 {
     enum { N_KEYS = 3, N_TENSORS = 2 * LAYERS + 1 };
     const berth_value *root = berth_root(model);
@@ -75,11 +76,12 @@ static bool model_is_same(berth_checkpoint *model, const float *weights)
     for (int i = 0; i < LAYERS && is_ours; i++) {
         const float *layer = weights + (size_t)i * (WIDTH * WIDTH + WIDTH);
         snprintf(name, sizeof name, "model.layers.%d.weight", i);
-        is_ours = model_holds(model, name, (size_t)WIDTH * WIDTH, layer);
+        is_ours = model_tensor_equals(model, name, (size_t)WIDTH * WIDTH, layer);
         snprintf(name, sizeof name, "model.layers.%d.bias", i);
-        is_ours = is_ours && model_holds(model, name, WIDTH, layer + (size_t)WIDTH * WIDTH);
+        is_ours = is_ours && model_tensor_equals(model, name, WIDTH, layer + (size_t)WIDTH * WIDTH);
     }
-    return is_ours && model_holds(model, "model.head.weight", (size_t)WIDTH * WIDTH, weights);
+    return is_ours &&
+           model_tensor_equals(model, "model.head.weight", (size_t)WIDTH * WIDTH, weights);
 }
 
 /* A file that demo did not make is never replaced. */
@@ -89,12 +91,12 @@ static int demo_check_target(const char *path, const float *weights)
 
     if (!file_exists(path))
         return EXIT_YES;
-    bool is_ours = berth_open(path, NULL, &model, NULL) == 0 && model_is_same(model, weights);
+    bool is_ours = berth_open(path, NULL, &model, NULL) == 0 && model_is_from_demo(model, weights);
     berth_close(model);
     if (is_ours)
         return EXIT_YES;
-    return trouble("%s exists, and `berth demo` did not make it: remove it, or name another file",
-                   path);
+    return print_trouble(
+        "%s exists, and `berth demo` did not make it: remove it, or name another file", path);
 }
 
 /* ---- the steps ---- */
@@ -143,13 +145,13 @@ static int demo_compare(berth_checkpoint *model, const float *weights)
         return fail(&error);
     for (int64_t i = 0; i < numel; i++)
         if (data[i] < weights[i] || data[i] > weights[i])
-            return trouble("element %" PRId64 " of model.head.weight differs", i);
+            return print_trouble("element %" PRId64 " of model.head.weight differs", i);
     printf("mapped    model.head.weight: %" PRId64 " elements are what was saved, first %g\n",
            numel, (double)data[0]);
     return EXIT_YES;
 }
 
-static int demo_show(const char *path, const float *weights)
+static int demo_load_and_show(const char *path, const float *weights)
 {
     berth_checkpoint *model;
     berth_named_tensor named;
@@ -177,7 +179,7 @@ int run_demo(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse_plain,
+        parse_plain_options,
         "[FILE]",
         "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
         "it, open it and show what is in it. PyTorch opens the file too. An existing file is "
@@ -195,7 +197,7 @@ int run_demo(int argc, char **argv)
     const char *path = options.words.words[0];
     float *weights = malloc(n * sizeof *weights);
     if (!weights)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     for (size_t i = 0; i < n; i++)
         weights[i] = (float)(i % 1000) / 1000.0f - 0.5f;
     progress_begin(&bar, "demo", &options.common, &params, &stats);
@@ -206,9 +208,9 @@ int run_demo(int argc, char **argv)
         code = demo_verify(path, &params);
     progress_end(&bar);
     if (code == EXIT_YES)
-        code = demo_show(path, weights);
+        code = demo_load_and_show(path, weights);
     if (code == EXIT_YES)
-        code = report_stats(&options.common, &stats, code);
+        code = print_stats_if_requested(&options.common, &stats, code);
     free(weights);
     return code == EXIT_YES ? finish_output(code) : code;
 }

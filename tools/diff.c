@@ -27,7 +27,7 @@ typedef struct comparison {
 } comparison;
 
 /* Reports that so many bytes of each side were compared. */
-static void comparison_count(comparison *c, uint64_t nbytes)
+static void comparison_report_progress(comparison *c, uint64_t nbytes)
 {
     berth_stats *stats = c->params->stats;
 
@@ -54,8 +54,8 @@ static int comparison_differ(comparison *c, const pair_walk *walk, const char *w
 
     c->n_differences++;
     if (!path)
-        return trouble("out of memory");
-    int code = count_long_name(&c->long_nbytes, strlen(path));
+        return print_trouble("out of memory");
+    int code = check_total_of_long_names(&c->long_nbytes, strlen(path));
     if (!code && c->json)
         json_array_append_new(c->differences,
                               json_pack("{s:o,s:s,s:o,s:o}", "path", json_text(path), "what", what,
@@ -72,7 +72,8 @@ static bool tensors_same_shape(const berth_tensor *a, const berth_tensor *b)
 }
 
 /* Position of the first element that differs; -1: none. NaNs are compared by their bits. */
-static int64_t bytes_first_difference(const uint8_t *a, const uint8_t *b, int64_t n, size_t nbytes)
+static int64_t elements_find_first_difference(const uint8_t *a, const uint8_t *b, int64_t n,
+                                              size_t nbytes)
 {
     if (!memcmp(a, b, (size_t)n * nbytes))
         return -1;
@@ -85,7 +86,7 @@ static int64_t bytes_first_difference(const uint8_t *a, const uint8_t *b, int64_
 enum { CHUNK_NBYTES = 4 << 20 };
 
 /* A buffer for two chunks: the comparison's, or, for sub-byte dtypes, a larger one in *own. */
-static uint8_t *comparison_buffer(comparison *c, size_t chunk_nbytes, uint8_t **own)
+static uint8_t *comparison_get_chunk_buffer(comparison *c, size_t chunk_nbytes, uint8_t **own)
 {
     *own = NULL;
     if (chunk_nbytes > CHUNK_NBYTES)
@@ -102,15 +103,15 @@ static uint8_t *comparison_buffer(comparison *c, size_t chunk_nbytes, uint8_t **
 static int tensors_compare_bytes(comparison *c, const berth_tensor *a, const berth_tensor *b,
                                  int64_t *at)
 {
-    int64_t numel = berth_tensor_numel(a), chunk = elements_per(a, CHUNK_NBYTES);
+    int64_t numel = berth_tensor_numel(a), chunk = elements_per_chunk(a, CHUNK_NBYTES);
     size_t item_nbytes = berth_dtype_nbytes(a->dtype);
     berth_error error;
     uint8_t *own;
 
     *at = -1;
-    uint8_t *buffer = comparison_buffer(c, (size_t)chunk * item_nbytes, &own);
+    uint8_t *buffer = comparison_get_chunk_buffer(c, (size_t)chunk * item_nbytes, &own);
     if (!buffer)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     int code = 0;
     for (int64_t first = 0; first < numel && *at < 0 && !code; first += chunk) {
         int64_t n = numel - first < chunk ? numel - first : chunk;
@@ -121,10 +122,11 @@ static int tensors_compare_bytes(comparison *c, const berth_tensor *a, const ber
             read_elements(c->right.checkpoint, b, first, n, other, &error) < 0)
             code = fail(&error);
         else
-            *at = bytes_first_difference(buffer, other, n, item_nbytes);
+            *at = elements_find_first_difference(buffer, other, n, item_nbytes);
         if (*at >= 0)
             *at += first;
-        comparison_count(c, n == numel ? berth_tensor_nbytes(a) : (uint64_t)n * item_nbytes);
+        comparison_report_progress(c,
+                                   n == numel ? berth_tensor_nbytes(a) : (uint64_t)n * item_nbytes);
     }
     free(own);
     return code;
@@ -135,12 +137,12 @@ static int tensors_compare_bytes(comparison *c, const berth_tensor *a, const ber
  * first is compared, because a file of a kilobyte can have 2^60 of them (P3). The first element
  * that differs then has index 0 on that axis.
  */
-static int tensors_compare_distinct(comparison *c, const berth_tensor *a, const berth_tensor *b,
-                                    int64_t *at)
+static int tensors_compare_unexpanded(comparison *c, const berth_tensor *a, const berth_tensor *b,
+                                      int64_t *at)
 {
     int64_t shape[BERTH_MAX_RANK] = {0};
     berth_tensor ours = *a, theirs = *b;
-    int64_t place = 0, step = 1;
+    int64_t position = 0, step = 1;
 
     for (int32_t i = 0; i < a->rank; i++)
         shape[i] = a->stride[i] == 0 && b->stride[i] == 0 && a->shape[i] > 1 ? 1 : a->shape[i];
@@ -149,10 +151,10 @@ static int tensors_compare_distinct(comparison *c, const berth_tensor *a, const 
     if (code || *at < 0)
         return code;
     for (int32_t i = a->rank; i-- > 0; step *= a->shape[i]) {
-        place += *at % shape[i] * step;
+        position += *at % shape[i] * step;
         *at /= shape[i];
     }
-    *at = place;
+    *at = position;
     return 0;
 }
 
@@ -165,15 +167,15 @@ static void quantizer_text(const berth_tensor *tensor, char *text, size_t nbytes
 static int tensors_compare_elements(comparison *c, const pair_walk *walk, const berth_tensor *a,
                                     const berth_tensor *b)
 {
-    char place[64], total[64];
+    char position[64], total[64];
     int64_t at;
-    int code = tensors_compare_distinct(c, a, b, &at);
+    int code = tensors_compare_unexpanded(c, a, b, &at);
 
     if (code || at < 0)
         return code;
-    snprintf(place, sizeof place, "first at element %" PRId64, at);
+    snprintf(position, sizeof position, "first at element %" PRId64, at);
     snprintf(total, sizeof total, "of %" PRId64, berth_tensor_numel(a));
-    return comparison_differ(c, walk, "bytes", place, total);
+    return comparison_differ(c, walk, "bytes", position, total);
 }
 
 static int tensors_compare(comparison *c, const pair_walk *walk, const berth_tensor *a,
@@ -199,7 +201,7 @@ static int tensors_compare(comparison *c, const pair_walk *walk, const berth_ten
 }
 
 /* Compares values that have bytes without making texts, which may be long. 1: they have none. */
-static int values_compare_text(const berth_value *a, const berth_value *b)
+static int values_compare_raw_bytes(const berth_value *a, const berth_value *b)
 {
     size_t n = 0, m = 0;
     berth_kind kind = berth_value_kind(a);
@@ -218,7 +220,7 @@ static int values_compare_text(const berth_value *a, const berth_value *b)
 }
 
 /* 1: equal, 0: different, -1: an error was printed. */
-static int storages_are_equal(comparison *c, const berth_storage *a, const berth_storage *b)
+static int storages_compare_bytes(comparison *c, const berth_storage *a, const berth_storage *b)
 {
     berth_error error;
 
@@ -230,7 +232,7 @@ static int storages_are_equal(comparison *c, const berth_storage *a, const berth
         fail(&error);
         return -1;
     }
-    comparison_count(c, berth_storage_get_info(a)->nbytes);
+    comparison_report_progress(c, berth_storage_get_info(a)->nbytes);
     return !memcmp(ours, theirs, berth_storage_get_info(a)->nbytes);
 }
 
@@ -239,11 +241,11 @@ static int values_compare(comparison *c, const pair_walk *walk, const berth_valu
 {
     berth_storage *ours = berth_as_storage(a), *theirs = berth_as_storage(b);
 
-    if (!values_compare_text(a, b))
+    if (!values_compare_raw_bytes(a, b))
         return 0;
     if (ours && theirs &&
         berth_storage_get_info(ours)->nbytes == berth_storage_get_info(theirs)->nbytes) {
-        int same = storages_are_equal(c, ours, theirs);
+        int same = storages_compare_bytes(c, ours, theirs);
         if (same != 0)
             return same < 0 ? EXIT_TROUBLE : 0;
         return comparison_differ(c, walk, "bytes", "of a storage", "of a storage");
@@ -251,7 +253,7 @@ static int values_compare(comparison *c, const pair_walk *walk, const berth_valu
     char *a_text = leaf_text(a), *b_text = leaf_text(b);
     int code = 0;
     if (!a_text || !b_text) {
-        code = trouble("out of memory");
+        code = print_trouble("out of memory");
     } else if (strcmp(a_text, b_text) != 0) {
         shorten(a_text);
         shorten(b_text);
@@ -272,10 +274,11 @@ static int pair_compare(void *context, const pair_walk *walk, const berth_value 
     if (ours || theirs)
         return comparison_differ(context, walk, "kind", berth_kind_name(berth_value_kind(a)),
                                  berth_kind_name(berth_value_kind(b)));
-    return values_compare(context, walk, plain_value(a), plain_value(b));
+    return values_compare(context, walk, unwrap_parameter_or_subclass(a),
+                          unwrap_parameter_or_subclass(b));
 }
 
-static int pair_report_only(void *context, const pair_walk *walk, bool in_left)
+static int pair_report_one_sided_item(void *context, const pair_walk *walk, bool in_left)
 {
     comparison *c = context;
 
@@ -285,7 +288,7 @@ static int pair_report_only(void *context, const pair_walk *walk, bool in_left)
 
 static int compare_sides(comparison *c)
 {
-    const pair_visitor visitor = {pair_compare, pair_report_only, c};
+    const pair_visitor visitor = {pair_compare, pair_report_one_sided_item, c};
 
     return walk_pairs(berth_root(c->left.checkpoint), berth_root(c->right.checkpoint), &visitor);
 }
@@ -301,9 +304,9 @@ static bool file_is_large(const char *file)
  * Large files are read once, in order: prefetch them, unless the option is set. With two cold files
  * of 1 GiB, beside other work: 1.0 GiB/s instead of 0.5.
  */
-static void files_read_ahead(const char *left, const char *right)
+static void set_prefetch_for_large_files(const char *left, const char *right)
 {
-    if ((file_is_large(left) || file_is_large(right)) && is_default("load.prefetch"))
+    if ((file_is_large(left) || file_is_large(right)) && option_is_default("load.prefetch"))
         (void)berth_config_set("load.prefetch", "populate", NULL);
 }
 
@@ -320,7 +323,7 @@ static int open_side(side *s, const char *file)
 static int open_sides(comparison *c, const char *left, const char *right)
 {
     berth_info info = {0};
-    files_read_ahead(left, right);
+    set_prefetch_for_large_files(left, right);
     int code = open_side(&c->left, left);
 
     if (!code)
@@ -336,7 +339,7 @@ static void comparison_finish_stats(const comparison *c, const progress *bar)
     const berth_stats *left = &c->left.stats, *right = &c->right.stats;
     berth_stats *stats = c->params->stats;
 
-    stats->total_seconds = progress_seconds(bar);
+    stats->total_seconds = progress_elapsed_seconds(bar);
     stats->plan_seconds = left->plan_seconds + right->plan_seconds;
     stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
     stats->n_records = left->n_records + right->n_records;
@@ -366,7 +369,7 @@ int run_diff(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse_plain,
+        parse_plain_options,
         "A B",
         "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
         "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
@@ -381,7 +384,7 @@ int run_diff(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    progress_show(&bar, "diff", &options.common, &params, &stats);
+    progress_begin_without_signals(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
     c.differences = json_array();
     int code = open_sides(&c, options.words.words[0], options.words.words[1]);

@@ -29,6 +29,6 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
 char *pair_path(const pair_walk *walk);
 
 /* The tensor inside a Parameter or a tensor with attributes; or the value itself. */
-const berth_value *plain_value(const berth_value *value);
+const berth_value *unwrap_parameter_or_subclass(const berth_value *value);
 
 #endif

@@ -51,7 +51,7 @@ struct pair_walk {
     size_t long_nbytes; /* of long keys */
 };
 
-const berth_value *plain_value(const berth_value *value)
+const berth_value *unwrap_parameter_or_subclass(const berth_value *value)
 {
     while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
            berth_value_kind(value) == BERTH_KIND_SUBCLASS)
@@ -63,7 +63,7 @@ const berth_value *plain_value(const berth_value *value)
  * Values of one family are walked in step: a dict with an OrderedDict, a list with a tuple. NONE:
  * nothing is inside.
  */
-static berth_kind value_family(const berth_value *value)
+static berth_kind value_kind_family(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
@@ -78,7 +78,7 @@ static berth_kind value_family(const berth_value *value)
 }
 
 /* The attributes of a value, or of the tensor inside it. */
-static const berth_value *value_state(const berth_value *value)
+static const berth_value *value_attributes(const berth_value *value)
 {
     while (value && !berth_value_part(value, BERTH_PART_STATE) &&
            berth_value_kind(value) != BERTH_KIND_CALL)
@@ -121,7 +121,7 @@ static bool pair_walk_grow(pair_walk *w)
 }
 
 /* The class of a value: its root node. False: no memory. */
-static bool pair_walk_class(pair_walk *w, const berth_value *value, uint32_t *root)
+static bool pair_walk_find_or_add_class(pair_walk *w, const berth_value *value, uint32_t *root)
 {
     if (w->n_nodes == w->node_capacity && !pair_walk_grow(w))
         return false;
@@ -143,7 +143,7 @@ static int pair_walk_unite(pair_walk *w, const berth_value *a, const berth_value
 {
     uint32_t left, right;
 
-    if (!pair_walk_class(w, a, &left) || !pair_walk_class(w, b, &right))
+    if (!pair_walk_find_or_add_class(w, a, &left) || !pair_walk_find_or_add_class(w, b, &right))
         return -1;
     if (left == right)
         return 0;
@@ -164,14 +164,14 @@ static const berth_value *container_key(const berth_value *container, size_t i)
 {
     berth_value *key = NULL;
 
-    return berth_dict_at(container, i, &key, NULL) ? key : berth_list_at(container, i);
+    return berth_dict_at(container, i, &key, NULL) ? key : berth_value_at(container, i);
 }
 
 static const berth_value *container_item(const berth_value *container, size_t i)
 {
     berth_value *item = NULL;
 
-    return berth_dict_at(container, i, NULL, &item) ? item : berth_list_at(container, i);
+    return berth_dict_at(container, i, NULL, &item) ? item : berth_value_at(container, i);
 }
 
 static int compare_names(const void *left, const void *right)
@@ -185,7 +185,7 @@ static int compare_names(const void *left, const void *right)
     return order ? order : (a->nbytes > b->nbytes) - (a->nbytes < b->nbytes);
 }
 
-static int compare_items(const void *left, const void *right)
+static int compare_names_then_index(const void *left, const void *right)
 {
     const named_item *a = left, *b = right;
     int order = compare_names(a, b);
@@ -215,17 +215,17 @@ static named_item *container_sorted_names(pair_walk *w, const berth_value *conta
             name->text = berth_as_text(key, &name->nbytes);
         else if ((name->text = name->made = leaf_text(key)))
             name->nbytes = strlen(name->made);
-        too_long = name->text && count_long_name(&w->long_nbytes, name->nbytes);
+        too_long = name->text && check_total_of_long_names(&w->long_nbytes, name->nbytes);
         if (!name->text || too_long)
             break;
     }
     if (!names || i < n) {
         named_items_free(names, n);
         if (!too_long) /* else it is reported */
-            trouble("out of memory");
+            print_trouble("out of memory");
         return NULL;
     }
-    qsort(names, n, sizeof *names, compare_items);
+    qsort(names, n, sizeof *names, compare_names_then_index);
     return names;
 }
 
@@ -239,7 +239,7 @@ static int frame_match_keys(pair_walk *w, frame *f)
 
     if (left && right) {
         f->matches = calloc(n + m + 1, sizeof *f->matches);
-        code = f->matches ? 0 : trouble("out of memory");
+        code = f->matches ? 0 : print_trouble("out of memory");
     }
     while (!code && (i < n || j < m)) {
         int order = i == n ? 1 : j == m ? -1 : compare_names(&left[i], &right[j]);
@@ -262,7 +262,7 @@ static int pair_walk_push(pair_walk *w, const berth_value *a, const berth_value 
         size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
         frame *frames = realloc(w->frames, capacity * sizeof *frames);
         if (!frames)
-            return trouble("out of memory");
+            return print_trouble("out of memory");
         w->frames = frames;
         w->frame_capacity = capacity;
     }
@@ -270,12 +270,13 @@ static int pair_walk_push(pair_walk *w, const berth_value *a, const berth_value 
     *f = (frame){.a = a, .b = b, .family = family};
     if (family == BERTH_KIND_DICT || family == BERTH_KIND_SET)
         return frame_match_keys(w, f);
-    size_t n = berth_value_count(plain_value(a)), m = berth_value_count(plain_value(b));
+    size_t n = berth_value_count(unwrap_parameter_or_subclass(a)),
+           m = berth_value_count(unwrap_parameter_or_subclass(b));
     f->n = n > m ? n : m;
     return 0;
 }
 
-static const berth_value *value_step(const berth_value *value, size_t step)
+static const berth_value *value_named_child(const berth_value *value, size_t step)
 {
     const berth_tensor *tensor = berth_as_tensor(value);
 
@@ -285,7 +286,7 @@ static const berth_value *value_step(const berth_value *value, size_t step)
     case STEP_DICT_ITEMS:
         return berth_value_part(value, BERTH_PART_DICT_ITEMS);
     case STEP_STATE:
-        return value_state(value);
+        return value_attributes(value);
     case STEP_CALLABLE:
         return berth_value_kind(value) == BERTH_KIND_CALL
                    ? berth_value_part(value, BERTH_PART_INNER)
@@ -305,18 +306,19 @@ static size_t frame_count_children(const frame *f)
 
 /* Keys and items of sets are matched by their texts, which are incomplete for objects and tuples.
  */
-static bool is_matched_in_full(const berth_value *key)
+static bool key_text_is_complete(const berth_value *key)
 {
     return berth_value_kind(key) != BERTH_KIND_CALL && berth_value_kind(key) != BERTH_KIND_TUPLE;
 }
 
 /* Keys that must still be compared. */
-static void frame_key_pair(const frame *f, size_t at, const berth_value **a, const berth_value **b)
+static void frame_get_keys_to_compare(const frame *f, size_t at, const berth_value **a,
+                                      const berth_value **b)
 {
     match m = f->matches[at];
 
     *a = *b = NULL;
-    if (m.i == ABSENT || m.j == ABSENT || is_matched_in_full(container_key(f->a, m.i)))
+    if (m.i == ABSENT || m.j == ABSENT || key_text_is_complete(container_key(f->a, m.i)))
         return;
     *a = container_key(f->a, m.i);
     *b = container_key(f->b, m.j);
@@ -328,23 +330,23 @@ static void frame_child(const frame *f, size_t at, const berth_value **a, const 
     match m = {at, at};
 
     if (at >= f->n + N_STEPS) {
-        frame_key_pair(f, at - f->n - N_STEPS, a, b);
+        frame_get_keys_to_compare(f, at - f->n - N_STEPS, a, b);
         return;
     }
     if (at >= f->n) {
-        *a = value_step(f->a, at - f->n);
-        *b = value_step(f->b, at - f->n);
+        *a = value_named_child(f->a, at - f->n);
+        *b = value_named_child(f->b, at - f->n);
         return;
     }
     if (f->matches)
         m = f->matches[at];
-    *a = m.i == ABSENT ? NULL : container_item(plain_value(f->a), m.i);
-    *b = m.j == ABSENT ? NULL : container_item(plain_value(f->b), m.j);
+    *a = m.i == ABSENT ? NULL : container_item(unwrap_parameter_or_subclass(f->a), m.i);
+    *b = m.j == ABSENT ? NULL : container_item(unwrap_parameter_or_subclass(f->b), m.j);
 }
 
 /* ---- paths ---- */
 
-static const char *part_name(const berth_value *value, size_t i)
+static const char *sparse_or_nested_part_name(const berth_value *value, size_t i)
 {
     static const char *const names[][4] = {
         [BERTH_SPARSE_COO] = {"indices", "values", "", ""},
@@ -370,7 +372,9 @@ static bool frame_print_step(FILE *out, const frame *f, size_t at)
         fputs(".keys", out);
         at -= f->n + N_STEPS;
     } else if (at >= f->n || f->family == BERTH_KIND_SPARSE || f->family == BERTH_KIND_NESTED) {
-        fprintf(out, ".%s", at >= f->n ? step_names[at - f->n] : part_name(plain_value(f->a), at));
+        fprintf(out, ".%s",
+                at >= f->n ? step_names[at - f->n]
+                           : sparse_or_nested_part_name(unwrap_parameter_or_subclass(f->a), at));
         return true;
     }
     if (!f->matches) {
@@ -412,12 +416,12 @@ static int pair_walk_visit(pair_walk *w, const berth_value *a, const berth_value
 
     if (!a || !b)
         return a || b ? visitor->only(visitor->context, w, a != NULL) : 0;
-    berth_kind family = value_family(plain_value(a));
-    if (family == BERTH_KIND_NONE || family != value_family(plain_value(b)))
+    berth_kind family = value_kind_family(unwrap_parameter_or_subclass(a));
+    if (family == BERTH_KIND_NONE || family != value_kind_family(unwrap_parameter_or_subclass(b)))
         return visitor->both(visitor->context, w, a, b);
     int first = pair_walk_unite(w, a, b);
     if (first <= 0)
-        return first < 0 ? trouble("out of memory") : 0;
+        return first < 0 ? print_trouble("out of memory") : 0;
     int code = 0;
     if (family == BERTH_KIND_TENSOR || family == BERTH_KIND_SPARSE)
         code = visitor->both(visitor->context, w, a, b);
@@ -437,7 +441,7 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
             continue;
         }
         frame_child(top, top->next++, &a, &b);
-        if (top->family != BERTH_KIND_SET || !a || !b || !is_matched_in_full(a))
+        if (top->family != BERTH_KIND_SET || !a || !b || !key_text_is_complete(a))
             code = pair_walk_visit(&w, a, b);
     }
     while (w.n_frames)

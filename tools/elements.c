@@ -26,8 +26,8 @@ static void flip_signs(uint8_t *bytes, size_t n, size_t nbytes, size_t stride)
         bytes[i * stride * nbytes + sign_byte] ^= 0x80;
 }
 
-static int carry_out_bits(const berth_tensor *tensor, int64_t n, uint8_t *buffer,
-                          berth_error *error)
+static int apply_conj_and_neg_bits(const berth_tensor *tensor, int64_t n, uint8_t *buffer,
+                                   berth_error *error)
 {
     bool is_complex;
     size_t nbytes = real_nbytes(tensor->dtype, &is_complex);
@@ -73,10 +73,10 @@ int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int6
 {
     int code = berth_tensor_read(checkpoint, tensor, first, n, buffer, error);
 
-    return code < 0 ? code : carry_out_bits(tensor, n, buffer, error);
+    return code < 0 ? code : apply_conj_and_neg_bits(tensor, n, buffer, error);
 }
 
-int64_t elements_per(const berth_tensor *tensor, size_t nbytes)
+int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes)
 {
     size_t item = berth_dtype_nbytes(tensor->dtype);
     int64_t numel = berth_tensor_numel(tensor);

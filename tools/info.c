@@ -8,64 +8,64 @@
 #include "tools/command.h"
 
 /* Storages that were on one device when they were saved. */
-typedef struct place {
+typedef struct device_summary {
     const char *device;
     size_t n_storages;
     uint64_t nbytes;
-} place;
+} device_summary;
 
-static int compare_places(const void *left, const void *right)
+static int compare_devices(const void *left, const void *right)
 {
-    const place *a = left, *b = right;
+    const device_summary *a = left, *b = right;
 
     return strcmp(a->device, b->device);
 }
 
 /* Groups storages by device: a file can name as many as it has storages (P3). */
-static size_t join_places(place *places, size_t n)
+static size_t group_storages_by_device(device_summary *devices, size_t n)
 {
     size_t n_joined = 0;
 
-    qsort(places, n, sizeof *places, compare_places);
+    qsort(devices, n, sizeof *devices, compare_devices);
     for (size_t i = 0; i < n; i++) {
-        place *last = n_joined ? &places[n_joined - 1] : NULL;
-        if (last && !strcmp(last->device, places[i].device)) {
+        device_summary *last = n_joined ? &devices[n_joined - 1] : NULL;
+        if (last && !strcmp(last->device, devices[i].device)) {
             last->n_storages++;
-            last->nbytes += places[i].nbytes;
+            last->nbytes += devices[i].nbytes;
         } else {
-            places[n_joined++] = places[i];
+            devices[n_joined++] = devices[i];
         }
     }
     return n_joined;
 }
 
-/* The devices by name; the caller frees *places. Returns 0, or EXIT_TROUBLE after printing why. */
-static int list_places(const berth_checkpoint *checkpoint, size_t n_storages, place **places,
-                       size_t *n)
+/* The devices by name; the caller frees *devices. Returns 0, or EXIT_TROUBLE after printing why. */
+static int list_devices(const berth_checkpoint *checkpoint, size_t n_storages,
+                        device_summary **devices, size_t *n)
 {
     const berth_storage *storage = NULL;
 
     *n = 0;
-    *places = calloc(n_storages + 1, sizeof **places);
-    if (!*places)
-        return trouble("out of memory (%zu storages)", n_storages);
+    *devices = calloc(n_storages + 1, sizeof **devices);
+    if (!*devices)
+        return print_trouble("out of memory (%zu storages)", n_storages);
     while (*n < n_storages && (storage = berth_storage_next(checkpoint, storage)) != NULL)
-        (*places)[(*n)++] = (place){.device = berth_storage_get_info(storage)->location,
-                                    .n_storages = 1,
-                                    .nbytes = berth_storage_get_info(storage)->nbytes};
-    *n = join_places(*places, *n);
+        (*devices)[(*n)++] = (device_summary){.device = berth_storage_get_info(storage)->location,
+                                              .n_storages = 1,
+                                              .nbytes = berth_storage_get_info(storage)->nbytes};
+    *n = group_storages_by_device(*devices, *n);
     return 0;
 }
 
-static json_t *places_json(const place *places, size_t n)
+static json_t *devices_json(const device_summary *devices, size_t n)
 {
     json_t *array = json_array();
 
     for (size_t i = 0; i < n; i++)
         json_array_append_new(array,
-                              json_pack("{s:o,s:I,s:I}", "device", json_text(places[i].device),
-                                        "storages", (json_int_t)places[i].n_storages, "nbytes",
-                                        (json_int_t)places[i].nbytes));
+                              json_pack("{s:o,s:I,s:I}", "device", json_text(devices[i].device),
+                                        "storages", (json_int_t)devices[i].n_storages, "nbytes",
+                                        (json_int_t)devices[i].nbytes));
     return array;
 }
 
@@ -92,15 +92,16 @@ static void print_number(const char *what, int64_t number)
         printf("%-18s not recorded\n", what);
 }
 
-static void print_places(const place *places, size_t n)
+static void print_devices(const device_summary *devices, size_t n)
 {
     enum { MAX_DEVICES = 32 };
     char text[32];
 
     for (size_t i = 0; i < n && i < MAX_DEVICES; i++) {
         printf("%-18s ", i ? "" : "devices");
-        print_name(stdout, places[i].device); /* the file's own text */
-        printf(", %zu storages, %s\n", places[i].n_storages, human_nbytes(places[i].nbytes, text));
+        print_name(stdout, devices[i].device); /* the file's own text */
+        printf(", %zu storages, %s\n", devices[i].n_storages,
+               human_nbytes(devices[i].nbytes, text));
     }
     if (n > MAX_DEVICES)
         printf("%-18s and %zu more\n", "", n - MAX_DEVICES);
@@ -126,26 +127,26 @@ static void print_info(const berth_info *info)
            info->calculated_offsets ? "calculated" : "from the file's own tables");
 }
 
-static int info_report(const berth_info *info, const place *places, size_t n,
-                       const berth_stats *stats, const common *options)
+static int print_info_report(const berth_info *info, const device_summary *devices, size_t n,
+                             const berth_stats *stats, const common *options)
 {
     if (options->json) {
         json_t *report = info_json(info);
-        json_object_set_new(report, "devices", places_json(places, n));
+        json_object_set_new(report, "devices", devices_json(devices, n));
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
         return print_json(report);
     }
     print_info(info);
-    print_places(places, n);
-    return report_stats(options, stats, finish_output(EXIT_YES));
+    print_devices(devices, n);
+    return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
 }
 
 int run_info(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse_plain,
+        parse_plain_options,
         "FILE",
         "Show what a checkpoint is: container, format version, alignment, byte order, the number "
         "of records, storages and tensors, whether it has checksums, and on which devices its "
@@ -159,18 +160,18 @@ int run_info(int argc, char **argv)
     berth_info info;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    place *places = NULL;
+    device_summary *devices = NULL;
     size_t n = 0;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
-        return report_stats(&options.common, &stats, fail(&error));
+        return print_stats_if_requested(&options.common, &stats, fail(&error));
     int code = EXIT_YES;
     if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
-    else if ((code = list_places(checkpoint, info.n_storages, &places, &n)) == EXIT_YES)
-        code = info_report(&info, places, n, &stats, &options.common);
-    free(places);
+    else if ((code = list_devices(checkpoint, info.n_storages, &devices, &n)) == EXIT_YES)
+        code = print_info_report(&info, devices, n, &stats, &options.common);
+    free(devices);
     berth_close(checkpoint);
     return code;
 }

@@ -7,7 +7,7 @@
 
 #include "tools/command.h"
 
-static bool value_is_container(const berth_value *value)
+static bool value_is_nonempty_container(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
@@ -15,9 +15,9 @@ static bool value_is_container(const berth_value *value)
 }
 
 /* The function's result; negative: the walk had no memory. */
-static int walk_finish(int code)
+static int walk_exit_code(int code)
 {
-    return code < 0 ? trouble("out of memory") : code;
+    return code < 0 ? print_trouble("out of memory") : code;
 }
 
 /* ---- leaves ---- */
@@ -28,34 +28,36 @@ typedef struct leaves {
     size_t long_nbytes; /* of long paths that were shown */
 } leaves;
 
-static int enter_leaf(void *context, const berth_walk *walk, const berth_value *value)
+static int leaves_enter_value(void *context, const berth_walk *walk, const berth_value *value)
 {
     leaves *l = context;
 
     if (berth_as_tensor(value))
         return BERTH_WALK_SKIP;
-    if (value_is_container(value))
+    if (value_is_nonempty_container(value))
         return 0;
     const char *path = berth_walk_path(walk);
-    int code = count_long_name(&l->long_nbytes, strlen(path));
+    int code = check_total_of_long_names(&l->long_nbytes, strlen(path));
     if (!code)
         code = l->leaf(l->context, path, value);
     return code ? code : BERTH_WALK_SKIP;
 }
 
 /* A text with two paths is a leaf on both. */
-static int enter_leaf_again(void *context, const berth_walk *walk, const berth_value *value)
+static int leaves_enter_value_again(void *context, const berth_walk *walk, const berth_value *value)
 {
-    return value_is_container(value) ? 0 : enter_leaf(context, walk, value);
+    return value_is_nonempty_container(value) ? 0 : leaves_enter_value(context, walk, value);
 }
 
 int walk_leaves(const berth_value *root, leaf_function function, void *context)
 {
     leaves l = {.leaf = function, .context = context};
-    const berth_walker walker = {
-        .flags = BERTH_WALK_ITEMS, .enter = enter_leaf, .alias = enter_leaf_again, .context = &l};
+    const berth_walker walker = {.flags = BERTH_WALK_ITEMS,
+                                 .enter = leaves_enter_value,
+                                 .alias = leaves_enter_value_again,
+                                 .context = &l};
 
-    return walk_finish(berth_value_walk(root, &walker, NULL));
+    return walk_exit_code(berth_value_walk(root, &walker, NULL));
 }
 
 /* ---- aliases: the first walk finds repeated containers, the second one their paths ---- */
@@ -74,20 +76,21 @@ typedef struct aliases {
 } aliases;
 
 /* Containers and objects, but no tensors. */
-static int enter_object(void *context, const berth_walk *walk, const berth_value *value)
+static int aliases_enter_value(void *context, const berth_walk *walk, const berth_value *value)
 {
-    bool is_object = value_is_container(value) || berth_value_kind(value) == BERTH_KIND_CALL ||
+    bool is_object = value_is_nonempty_container(value) ||
+                     berth_value_kind(value) == BERTH_KIND_CALL ||
                      berth_value_part(value, BERTH_PART_STATE);
 
     (void)context, (void)walk;
     return is_object && !berth_as_tensor(value) ? 0 : BERTH_WALK_SKIP;
 }
 
-static int note_alias(void *context, const berth_walk *walk, const berth_value *value)
+static int aliases_add_repeated(void *context, const berth_walk *walk, const berth_value *value)
 {
     aliases *a = context;
 
-    if (enter_object(context, walk, value) == BERTH_WALK_SKIP)
+    if (aliases_enter_value(context, walk, value) == BERTH_WALK_SKIP)
         return 0;
     if (a->n == a->capacity) {
         size_t capacity = a->capacity ? a->capacity * 2 : 32;
@@ -118,19 +121,19 @@ static repeated *find_repeated(const aliases *a, const berth_value *value)
 
 static int keep_first_path(void *context, const berth_walk *walk, const berth_value *value)
 {
-    enum { LONGEST = 1024 };
+    enum { MAX_NBYTES = 1024 };
     repeated *met = find_repeated(context, value);
 
     if (met) {
         const char *path = berth_walk_path(walk);
-        met->path = strdup(strlen(path) <= LONGEST ? path : "...");
+        met->path = strdup(strlen(path) <= MAX_NBYTES ? path : "...");
         if (!met->path)
             return BERTH_E_MEMORY;
     }
-    return enter_object(context, walk, value);
+    return aliases_enter_value(context, walk, value);
 }
 
-static int show_alias(void *context, const berth_walk *walk, const berth_value *value)
+static int aliases_report_path(void *context, const berth_walk *walk, const berth_value *value)
 {
     aliases *a = context;
     const repeated *met = find_repeated(a, value);
@@ -138,14 +141,15 @@ static int show_alias(void *context, const berth_walk *walk, const berth_value *
     if (!met)
         return 0;
     const char *path = berth_walk_path(walk);
-    int code = count_long_name(&a->long_nbytes, strlen(path));
+    int code = check_total_of_long_names(&a->long_nbytes, strlen(path));
     return code ? code : a->alias(a->context, path, met->path);
 }
 
 int walk_aliases(const berth_value *root, alias_function function, void *context)
 {
     aliases a = {.alias = function, .context = context};
-    berth_walker walker = {.enter = enter_object, .alias = note_alias, .context = &a};
+    berth_walker walker = {
+        .enter = aliases_enter_value, .alias = aliases_add_repeated, .context = &a};
     int code = berth_value_walk(root, &walker, NULL);
     size_t n = 0;
 
@@ -156,13 +160,13 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
             a.met[n++] = a.met[i];
     a.n = n;
     walker.enter = keep_first_path;
-    walker.alias = show_alias;
+    walker.alias = aliases_report_path;
     if (code == 0 && n > 0)
         code = berth_value_walk(root, &walker, NULL);
     for (size_t i = 0; i < n; i++)
         free(a.met[i].path);
     free(a.met);
-    return walk_finish(code);
+    return walk_exit_code(code);
 }
 
 /* ---- texts ---- */
@@ -227,7 +231,7 @@ static void print_ints(FILE *out, const char *before, const int64_t *ints, int32
 }
 
 /* Prints values with a shape, or named by a number of berth.h. False: another kind. */
-static bool print_shaped(FILE *out, const berth_value *value)
+static bool print_shaped_or_constant(FILE *out, const berth_value *value)
 {
     int32_t rank = 0;
     const int64_t *shape = berth_as_size(value, &rank);
@@ -262,7 +266,7 @@ static bool print_shaped(FILE *out, const berth_value *value)
     }
 }
 
-static void print_single(FILE *out, const berth_value *value)
+static void print_non_tuple(FILE *out, const berth_value *value)
 {
     size_t nbytes = 0;
     const char *text;
@@ -310,23 +314,23 @@ static void print_single(FILE *out, const berth_value *value)
         fprintf(out, "<%s>", text ? text : "");
         break;
     default:
-        if (!print_shaped(out, value))
+        if (!print_shaped_or_constant(out, value))
             fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
                     berth_value_count(value));
     }
 }
 
 /*
- * A tuple, which can be a key: with what is in it, so that two keys are told apart. Bounded in
+ * A tuple, which can be a key: with what is in it, so that two keys are distinguished. Bounded in
  * depth and length: nested tuples can double (P3).
  */
 static void print_tuple(FILE *out, const berth_value *tuple)
 {
-    enum { DEEPEST = 16, LONGEST = 1024 };
+    enum { MAX_DEPTH = 16, MAX_NBYTES = 1024 };
     struct {
         const berth_value *tuple;
         size_t next;
-    } open[DEEPEST] = {{tuple, 0}};
+    } open[MAX_DEPTH] = {{tuple, 0}};
     size_t n = 1;
 
     fputc('(', out);
@@ -337,16 +341,16 @@ static void print_tuple(FILE *out, const berth_value *tuple)
             n--;
             continue;
         }
-        const berth_value *item = berth_list_at(open[n - 1].tuple, next);
+        const berth_value *item = berth_value_at(open[n - 1].tuple, next);
         bool nested = berth_value_kind(item) == BERTH_KIND_TUPLE;
-        if (ftell(out) > LONGEST || (nested && n == DEEPEST)) {
+        if (ftell(out) > MAX_NBYTES || (nested && n == MAX_DEPTH)) {
             fputs("...", out);
             return;
         }
         fputs(next ? ", " : "", out);
         fputs(nested ? "(" : "", out);
         if (!nested)
-            print_single(out, item);
+            print_non_tuple(out, item);
         else {
             open[n].tuple = item;
             open[n++].next = 0;
@@ -365,7 +369,7 @@ char *leaf_text(const berth_value *value)
     if (berth_value_kind(value) == BERTH_KIND_TUPLE)
         print_tuple(out, value);
     else
-        print_single(out, value);
+        print_non_tuple(out, value);
     if (fclose(out) != 0) {
         free(text);
         return NULL;

@@ -27,11 +27,11 @@ static error_t ls_parse(int key, char *word, struct argp_state *state)
         options->records = true;
         return 0;
     default:
-        return take_positional(key, word, state, &options->words);
+        return parse_positional(key, word, state, &options->words);
     }
 }
 
-static const char *device_of(const berth_tensor *tensor)
+static const char *tensor_device_name(const berth_tensor *tensor)
 {
     return tensor->storage ? berth_storage_get_info(tensor->storage)->location : "meta";
 }
@@ -57,14 +57,14 @@ static json_t *tensor_json(const berth_named_tensor *named)
         tensor->storage ? json_text(berth_storage_get_info(tensor->storage)->key) : json_null(),
         "storage_offset", (json_int_t)tensor->storage_offset, "offset",
         meta ? json_null() : json_integer((json_int_t)named->offset), "nbytes",
-        (json_int_t)berth_tensor_nbytes(tensor), "device", json_text(device_of(tensor)),
+        (json_int_t)berth_tensor_nbytes(tensor), "device", json_text(tensor_device_name(tensor)),
         "requires_grad", named->requires_grad, "parameter", named->parameter);
 }
 
 static void print_tensor(const berth_named_tensor *named)
 {
     char shape[256];
-    size_t n = strlen(device_of(named->tensor));
+    size_t n = strlen(tensor_device_name(named->tensor));
 
     shape_text(named->tensor, shape, sizeof shape);
     printf("%-13s %-20s %12" PRIu64 "  ", berth_dtype_name(named->tensor->dtype), shape,
@@ -74,7 +74,7 @@ static void print_tensor(const berth_named_tensor *named)
     else
         printf("%14" PRIu64, named->offset);
     fputs("  ", stdout);
-    print_name(stdout, device_of(named->tensor)); /* also the file's own text */
+    print_name(stdout, tensor_device_name(named->tensor)); /* also the file's own text */
     printf("%*s ", n < 7 ? 7 - (int)n : 0, "");
     print_name(stdout, named->name);
     putchar('\n');
@@ -107,7 +107,7 @@ static int list_tensors(berth_checkpoint *checkpoint, bool json)
             json_decref(array);
             return fail(&error);
         }
-        if ((code = count_long_name(&long_nbytes, strlen(named.path))) != 0) {
+        if ((code = check_total_of_long_names(&long_nbytes, strlen(named.path))) != 0) {
             json_decref(array);
             return code;
         }

@@ -41,13 +41,14 @@ static void print_help(FILE *out)
  * getopt prints unknown options as they are. A file name can look like an option (`berth ls *`) and
  * can contain control characters.
  */
-static int check_options(int argc, char **argv)
+static int check_options_for_control_chars(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (argv[i][0] == '-' && has_control(argv[i]))
-            return trouble("'%s' is not an option: it contains control characters; for a file, "
-                           "write ./ before its name",
-                           argv[i]);
+            return print_trouble(
+                "'%s' is not an option: it contains control characters; for a file, "
+                "write ./ before its name",
+                argv[i]);
     return 0;
 }
 
@@ -55,7 +56,7 @@ static int run_command(const command *chosen, int argc, char **argv)
 {
     char name[32];
 
-    if (check_options(argc, argv))
+    if (check_options_for_control_chars(argc, argv))
         return EXIT_TROUBLE;
     snprintf(name, sizeof name, "berth %s", chosen->name);
     argv[0] = name; /* argp shows it in usage lines and errors */
@@ -84,5 +85,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < n_commands; i++)
         if (!strcmp(argv[1], commands[i].name))
             return run_command(&commands[i], argc - 1, argv + 1);
-    return trouble("unknown command '%s'; `berth --help` lists all", argv[1]);
+    return print_trouble("unknown command '%s'; `berth --help` lists all", argv[1]);
 }

@@ -29,19 +29,19 @@ double seconds_now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-int cancelled(const char *path)
+int print_cancelled(const char *path)
 {
-    (void)trouble("%s: cancelled", path);
+    (void)print_trouble("%s: cancelled", path);
     return signal_code(EXIT_TROUBLE);
 }
 
-double progress_seconds(const progress *p)
+double progress_elapsed_seconds(const progress *p)
 {
     return seconds_now() - p->begin;
 }
 
-void progress_show(progress *p, const char *what, const common *options, berth_params *params,
-                   berth_stats *stats)
+void progress_begin_without_signals(progress *p, const char *what, const common *options,
+                                    berth_params *params, berth_stats *stats)
 {
     *p = (progress){.what = what, .visible = !options->quiet && isatty(STDERR_FILENO)};
     p->begin = p->last = seconds_now();
@@ -74,7 +74,7 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
     }
     /* A closed standard error must not kill a save, which would leave its temporary file. */
     (void)signal(SIGPIPE, SIG_IGN);
-    progress_show(p, what, options, params, stats);
+    progress_begin_without_signals(p, what, options, params, stats);
 }
 
 static void progress_draw(progress *p, double seconds, uint64_t done, uint64_t total)

@@ -33,8 +33,8 @@ typedef struct range {
 
 static int safetensors_refuse(const safetensors_file *file, const char *name, const char *why)
 {
-    trouble("%s: %.200s%s%s%s", file->path, name, strlen(name) > 200 ? "..." : "",
-            name[0] ? ": " : "", why);
+    print_trouble("%s: %.200s%s%s%s", file->path, name, strlen(name) > 200 ? "..." : "",
+                  name[0] ? ": " : "", why);
     return EXIT_NO;
 }
 
@@ -49,9 +49,9 @@ static int safetensors_map(safetensors_file *file)
         S_ISREG(status.st_mode)) /* X9: but wait for a lease */
         file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
     if (file->fd < 0 || fstat(file->fd, &status) != 0)
-        return trouble("%s: %s", file->path, strerror(errno));
+        return print_trouble("%s: %s", file->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
-        return trouble("%s: not a regular file", file->path);
+        return print_trouble("%s: not a regular file", file->path);
     if (status.st_size == 0)
         return safetensors_refuse(file, "", too_short);
     file->nbytes = (size_t)status.st_size;
@@ -61,7 +61,7 @@ static int safetensors_map(safetensors_file *file)
         mmap(NULL, file->nbytes, PROT_READ | (swaps ? PROT_WRITE : 0), MAP_PRIVATE, file->fd, 0);
     if (file->map == MAP_FAILED) {
         file->map = NULL;
-        return trouble("%s: %s", file->path, strerror(errno));
+        return print_trouble("%s: %s", file->path, strerror(errno));
     }
     file->bytes = file->map;
     return 0;
@@ -97,7 +97,7 @@ static int safetensors_parse_header(safetensors_file *file)
         return safetensors_refuse(file, "", too_short);
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)file->bytes[i] << (8 * i);
-    if (n > file->nbytes - 8 || n > SAFETENSORS_HEADER_LIMIT)
+    if (n > file->nbytes - 8 || n > SAFETENSORS_MAX_HEADER_NBYTES)
         return safetensors_refuse(
             file, "", "not a safetensors file: its header is longer than the file, or than 100 MB");
     if (header_has_too_many_objects(file->bytes + 8, (size_t)n))
@@ -170,7 +170,7 @@ static int safetensors_add_tensor(const safetensors_file *file, const char *name
     int64_t shape[BERTH_MAX_RANK];
     berth_tensor tensor = {.shape = shape};
 
-    tensor.dtype = dtype_name ? safetensors_dtype(dtype_name) : BERTH_DTYPE_NONE;
+    tensor.dtype = dtype_name ? dtype_from_safetensors_name(dtype_name) : BERTH_DTYPE_NONE;
     if (tensor.dtype == BERTH_DTYPE_NONE)
         return safetensors_refuse_dtype(file, name, dtype_name ? dtype_name : "");
     if (!header_read_shape(json_object_get(entry, "shape"), shape, &tensor.rank))
@@ -245,7 +245,7 @@ static int safetensors_build(safetensors_file *file, berth_tree *tree, berth_val
     int code = 0;
 
     if (!ranges)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     json_object_foreach(file->header, name, entry)
     {
         if (code)
@@ -262,7 +262,7 @@ static int safetensors_build(safetensors_file *file, berth_tree *tree, berth_val
 }
 
 /* A checkpoint has no room for these texts, except for the usual "format". */
-static size_t safetensors_count_metadata(const safetensors_file *file)
+static size_t safetensors_count_lost_metadata(const safetensors_file *file)
 {
     const json_t *metadata = json_object_get(file->header, "__metadata__");
 
@@ -276,8 +276,8 @@ static int safetensors_read_values(safetensors_file *file, berth_tree *tree, ber
     return code ? code : safetensors_build(file, tree, dict);
 }
 
-int safetensors_values(const char *name, const void *bytes, size_t nbytes, berth_tree *tree,
-                       berth_value *dict)
+int safetensors_parse_into_dict(const char *name, const void *bytes, size_t nbytes,
+                                berth_tree *tree, berth_value *dict)
 {
     safetensors_file file = {.path = name, .fd = -1, .bytes = bytes, .nbytes = nbytes};
     int code = safetensors_read_values(&file, tree, dict);
@@ -293,11 +293,11 @@ static int safetensors_save(const char *out, berth_value *dict, const common *op
     berth_params call;
     progress bar;
 
-    show_remarks(options);
+    register_remark_printer(options);
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, dict, &call, &error);
     progress_end(&bar);
-    return report_stats(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
+    return print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
 }
 
 int convert_from_safetensors(const char *in, const char *out, const common *options)
@@ -312,9 +312,9 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
         code = safetensors_read_values(&file, tree, dict);
     if (!code)
         code = safetensors_save(out, dict, options);
-    if (!code && safetensors_count_metadata(&file) && !options->quiet)
-        (void)trouble("%s: left out %zu entries of __metadata__", in,
-                      safetensors_count_metadata(&file));
+    if (!code && safetensors_count_lost_metadata(&file) && !options->quiet)
+        (void)print_trouble("%s: left out %zu entries of __metadata__", in,
+                            safetensors_count_lost_metadata(&file));
     berth_tree_free(tree);
     json_decref(file.header);
     if (file.map)

@@ -43,7 +43,7 @@ const char *safetensors_dtype_name(berth_dtype dtype)
     return NULL;
 }
 
-berth_dtype safetensors_dtype(const char *name)
+berth_dtype dtype_from_safetensors_name(const char *name)
 {
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
         if (!strcmp(dtypes[i].name, name))
@@ -69,13 +69,13 @@ typedef struct conversion {
 } conversion;
 
 /* Refuses what safetensors cannot express, or leaves it out. */
-static int conversion_refuse(conversion *c, const char *name, const char *why)
+static int conversion_refuse_or_leave_out(conversion *c, const char *name, const char *why)
 {
     c->n_left_out++;
     if (c->tensors_only)
         return 0;
-    return trouble("%s: %.200s%s: %s; --tensors-only leaves it out", c->in, name,
-                   strlen(name) > 200 ? "..." : "", why);
+    return print_trouble("%s: %.200s%s: %s; --tensors-only leaves it out", c->in, name,
+                         strlen(name) > 200 ? "..." : "", why);
 }
 
 /* Containers are not written, whether they are empty or not. */
@@ -91,7 +91,7 @@ static int conversion_refuse_leaf(void *context, const char *path, const berth_v
     snprintf(why, sizeof why, "safetensors cannot hold %s (%s)",
              berth_kind_name(berth_value_kind(value)), text ? text : "");
     free(text);
-    return conversion_refuse(context, path[0] ? path : "the root", why);
+    return conversion_refuse_or_leave_out(context, path[0] ? path : "the root", why);
 }
 
 /* NULL: no problem. F4 doubles the last dimension, which must exist and must not overflow. */
@@ -111,24 +111,27 @@ static int conversion_add_tensor(conversion *c, const berth_named_tensor *named)
     const berth_tensor *tensor = named->tensor;
 
     if (tensor->qscheme != BERTH_NOT_QUANTIZED)
-        return conversion_refuse(c, named->name, "safetensors cannot hold quantized tensors");
+        return conversion_refuse_or_leave_out(c, named->name,
+                                              "safetensors cannot hold quantized tensors");
     if (tensor->flags & BERTH_META)
-        return conversion_refuse(c, named->name, "a tensor on the meta device has no elements");
+        return conversion_refuse_or_leave_out(c, named->name,
+                                              "a tensor on the meta device has no elements");
     if (!safetensors_dtype_name(tensor->dtype)) {
         char why[96];
         snprintf(why, sizeof why, "safetensors has no dtype for %s",
                  berth_dtype_name(tensor->dtype));
-        return conversion_refuse(c, named->name, why);
+        return conversion_refuse_or_leave_out(c, named->name, why);
     }
     if (tensor_why_no_f4(tensor))
-        return conversion_refuse(c, named->name, tensor_why_no_f4(tensor));
+        return conversion_refuse_or_leave_out(c, named->name, tensor_why_no_f4(tensor));
     if (!strcmp(named->name, "__metadata__"))
-        return conversion_refuse(c, named->name, "the name is reserved in safetensors");
+        return conversion_refuse_or_leave_out(c, named->name,
+                                              "the name is reserved in safetensors");
     entry *e = &c->entries[c->n_entries];
     e->name = strdup(named->name);
     e->tensor = tensor;
     if (!e->name)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     c->n_entries++;
     return 0;
 }
@@ -138,7 +141,7 @@ static int conversion_add_tensor(conversion *c, const berth_named_tensor *named)
  * itself. The path of a part ends in a word, "['a'].indices"; the path of a whole tensor ends in
  * "]".
  */
-static bool tensor_is_part(const berth_named_tensor *named)
+static bool tensor_is_part_of_tensor(const berth_named_tensor *named)
 {
     size_t n = strlen(named->path);
 
@@ -163,8 +166,8 @@ static int conversion_set_offsets(conversion *c)
     for (size_t i = 0; i < c->n_entries; i++) {
         uint64_t nbytes = berth_tensor_nbytes(c->entries[i].tensor);
         if (nbytes > INT64_MAX - c->nbytes)
-            return trouble("%s: its tensors, views written out in full, are too large for a file",
-                           c->in);
+            return print_trouble(
+                "%s: its tensors, views written out in full, are too large for a file", c->in);
         c->entries[i].begin = c->nbytes;
         c->nbytes += nbytes;
     }
@@ -182,13 +185,13 @@ static int conversion_collect(conversion *c)
         return code;
     c->entries = calloc(n + 1, sizeof *c->entries);
     if (!c->entries)
-        return trouble("out of memory");
+        return print_trouble("out of memory");
     for (size_t i = 0; i < n && !code; i++) {
         if (berth_tensor_at(c->checkpoint, i, &named, &error) < 0)
             return fail(&error);
-        if (tensor_is_part(&named))
+        if (tensor_is_part_of_tensor(&named))
             continue;
-        code = count_long_name(&long_nbytes, strlen(named.path));
+        code = check_total_of_long_names(&long_nbytes, strlen(named.path));
         if (!code)
             code = conversion_add_tensor(c, &named);
     }
@@ -254,7 +257,8 @@ static int output_write(output *out, const void *bytes, size_t nbytes)
 static int conversion_write_tensor(conversion *c, const entry *e, output *out, progress *bar,
                                    void *buffer, size_t buffer_nbytes)
 {
-    int64_t numel = berth_tensor_numel(e->tensor), chunk = elements_per(e->tensor, buffer_nbytes);
+    int64_t numel = berth_tensor_numel(e->tensor),
+            chunk = elements_per_chunk(e->tensor, buffer_nbytes);
     size_t item = berth_dtype_nbytes(e->tensor->dtype);
     berth_error error;
 
@@ -266,7 +270,7 @@ static int conversion_write_tensor(conversion *c, const entry *e, output *out, p
         if (output_write(out, buffer, (size_t)n * item))
             return EXIT_TROUBLE;
         if (progress_report(bar, e->begin + (uint64_t)(first + n) * item, c->nbytes))
-            return cancelled(out->path);
+            return print_cancelled(out->path);
     }
     return 0;
 }
@@ -284,13 +288,14 @@ static int conversion_write_all(conversion *c, output *out, const berth_params *
     int code = 0;
 
     if (!header) {
-        code = trouble("%s: a name is not valid UTF-8, or out of memory", c->in);
+        code = print_trouble("%s: a name is not valid UTF-8, or out of memory", c->in);
         goto cleanup;
     }
-    if (n > SAFETENSORS_HEADER_LIMIT) {
-        code = trouble("%s: safetensors headers have at most %d bytes, this one would have %zu: "
-                       "use fewer tensors in a file, or shorter names",
-                       c->in, SAFETENSORS_HEADER_LIMIT, n);
+    if (n > SAFETENSORS_MAX_HEADER_NBYTES) {
+        code =
+            print_trouble("%s: safetensors headers have at most %d bytes, this one would have %zu: "
+                          "use fewer tensors in a file, or shorter names",
+                          c->in, SAFETENSORS_MAX_HEADER_NBYTES, n);
         goto cleanup;
     }
     for (int i = 0; i < 8; i++)
@@ -304,7 +309,7 @@ static int conversion_write_all(conversion *c, output *out, const berth_params *
         code = output_write(out, header, n);
     /* Allocated only now: a small file can require more memory than the machine has (P3). */
     if (!code && !(buffer = malloc(buffer_nbytes)))
-        code = trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
+        code = print_trouble("%s: out of memory (%zu bytes)", c->in, buffer_nbytes);
     for (size_t i = 0; i < c->n_entries && !code; i++)
         code = conversion_write_tensor(c, &c->entries[i], out, bar, buffer, buffer_nbytes);
 cleanup:
@@ -321,7 +326,7 @@ static int conversion_write_file(conversion *c, const char *path, const common *
     berth_params params;
     progress bar;
 
-    show_remarks(options);
+    register_remark_printer(options);
     progress_begin(&bar, "convert", options, &params,
                    &stats); /* signals only cancel from here on */
     int code = conversion_write_all(c, &out, &params, &bar);
@@ -331,9 +336,10 @@ static int conversion_write_file(conversion *c, const char *path, const common *
         code = fail(&error);
     progress_end(&bar);
     stats.requested_nbytes = c->nbytes; /* those of tensors, as of a save */
-    code = report_stats(options, &stats, code);
+    code = print_stats_if_requested(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
-        (void)trouble("%s: left out %zu values that are not plain tensors", c->in, c->n_left_out);
+        (void)print_trouble("%s: left out %zu values that are not plain tensors", c->in,
+                            c->n_left_out);
     return code;
 }
 
@@ -343,7 +349,7 @@ int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
     conversion c = {.in = in, .tensors_only = tensors_only};
     berth_error error;
 
-    compare_sums_by_default();
+    set_load_check_data_by_default();
     if (berth_open(in, NULL, &c.checkpoint, &error) < 0)
         return fail(&error);
     int code = conversion_collect(&c);

@@ -22,7 +22,7 @@ typedef struct bad_record {
 typedef struct findings {
     const char *path;
     bad_record *bad; /* in the file's order */
-    size_t n, room;
+    size_t n, capacity;
     bool is_short; /* of memory */
     berth_verdict verdict;
     berth_error error;
@@ -42,14 +42,14 @@ static void findings_free(findings *found)
 
 static bool findings_reserve(findings *found)
 {
-    if (found->n < found->room)
+    if (found->n < found->capacity)
         return true;
-    size_t room = found->room * 2 + 8;
-    bad_record *grown = realloc(found->bad, room * sizeof *grown);
+    size_t capacity = found->capacity * 2 + 8;
+    bad_record *grown = realloc(found->bad, capacity * sizeof *grown);
     if (!grown)
         return false;
     found->bad = grown;
-    found->room = room;
+    found->capacity = capacity;
     return true;
 }
 
@@ -89,7 +89,7 @@ static int compare_key(const void *key, const void *element)
 }
 
 /* Those of storages, by name; *n of them. The caller frees them. NULL: out of memory. */
-static bad_record **findings_sort_storages(const findings *found, size_t *n)
+static bad_record **findings_sort_bad_storages(const findings *found, size_t *n)
 {
     bad_record **storages = calloc(found->n + 1, sizeof *storages);
 
@@ -136,7 +136,7 @@ static void findings_name_tensors(findings *found)
 {
     berth_checkpoint *checkpoint = NULL;
     size_t n;
-    bad_record **storages = findings_sort_storages(found, &n);
+    bad_record **storages = findings_sort_bad_storages(found, &n);
     berth_config *config = n > 0 ? berth_config_new(NULL) : NULL;
 
     if (config &&
@@ -202,7 +202,7 @@ static void print_bad_record(const bad_record *bad)
     putchar('\n');
 }
 
-static void findings_print(const findings *found)
+static void findings_print_bad(const findings *found)
 {
     for (size_t i = 0; i < found->n; i++)
         print_bad_record(&found->bad[i]);
@@ -224,7 +224,8 @@ static void print_ok(const berth_verdict *verdict)
 }
 
 /* In words or as JSON; the exit code. */
-static int findings_report(const findings *found, const common *options, const berth_stats *stats)
+static int findings_print_report(const findings *found, const common *options,
+                                 const berth_stats *stats)
 {
     int code = found->error.code < 0 ? EXIT_NO : EXIT_YES;
 
@@ -235,39 +236,39 @@ static int findings_report(const findings *found, const common *options, const b
         int printed = print_json(value);
         return printed ? printed : code;
     }
-    (void)report_stats(options, stats, EXIT_YES);
+    (void)print_stats_if_requested(options, stats, EXIT_YES);
     if (code == EXIT_YES)
         print_ok(&found->verdict);
     else
-        findings_print(found);
+        findings_print_bad(found);
     return finish_output(code);
 }
 
 /* Whether the error is that of the first bad record; if not, the error ended the verification. */
-static bool findings_error_is_first(const findings *found)
+static bool findings_error_is_of_first_bad(const findings *found)
 {
     return found->n > 0 &&
            strncmp(found->bad[0].record, found->error.record, sizeof found->error.record - 1) == 0;
 }
 
-static int findings_conclude(findings *found, int code, const common *options,
-                             const berth_stats *stats)
+static int findings_print_verdict_or_error(findings *found, int code, const common *options,
+                                           const berth_stats *stats)
 {
     if (found->is_short)
-        return trouble("out of memory");
-    if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_first(found))
-        return report_stats(options, stats, fail(&found->error));
+        return print_trouble("out of memory");
+    if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_of_first_bad(found))
+        return print_stats_if_requested(options, stats, fail(&found->error));
     if (signal_code(0)) /* cancelled: nobody wants the verdict */
-        return cancelled(found->path);
+        return print_cancelled(found->path);
     findings_name_tensors(found);
-    return findings_report(found, options, stats);
+    return findings_print_report(found, options, stats);
 }
 
 int run_verify(int argc, char **argv)
 {
     static const struct argp argp = {
         NULL,
-        parse_plain,
+        parse_plain_options,
         "FILE",
         "Read a whole checkpoint and check it: the archive, its directory against headers and "
         "descriptors, the pickle, the bounds of every tensor, every CRC. List each record that "
@@ -289,7 +290,7 @@ int run_verify(int argc, char **argv)
     int code =
         berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_end(&bar);
-    int exit = findings_conclude(&found, code, &options.common, &stats);
+    int exit = findings_print_verdict_or_error(&found, code, &options.common, &stats);
     findings_free(&found);
     return exit;
 }

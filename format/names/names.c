@@ -73,7 +73,7 @@ uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes)
     return name_hash_bytes(names, 0, name, nbytes);
 }
 
-static struct names_key *name_key_slot(struct names_key *keys, size_t mask, const void *text)
+static struct names_key *long_key_find_slot(struct names_key *keys, size_t mask, const void *text)
 {
     size_t at = (size_t)((uintptr_t)text * UINT64_C(0x9e3779b97f4a7c15) >> 20) & mask;
     while (keys[at].text && keys[at].text != text)
@@ -82,7 +82,8 @@ static struct names_key *name_key_slot(struct names_key *keys, size_t mask, cons
 }
 
 /* The hash of a long key, computed once. */
-static const struct names_key *name_long_key(bth_names *names, const char *text, size_t nbytes)
+static const struct names_key *long_key_find_or_add(bth_names *names, const char *text,
+                                                    size_t nbytes)
 {
     if (!names->keys || names->n_keys * 2 > names->keys_mask) {
         size_t n = names->keys ? (names->keys_mask + 1) * 2 : 16;
@@ -91,12 +92,12 @@ static const struct names_key *name_long_key(bth_names *names, const char *text,
             return NULL;
         for (size_t i = 0; names->keys && i <= names->keys_mask; i++)
             if (names->keys[i].text)
-                *name_key_slot(keys, n - 1, names->keys[i].text) = names->keys[i];
+                *long_key_find_slot(keys, n - 1, names->keys[i].text) = names->keys[i];
         bth_release(names->keys);
         names->keys = keys;
         names->keys_mask = n - 1;
     }
-    struct names_key *key = name_key_slot(names->keys, names->keys_mask, text);
+    struct names_key *key = long_key_find_slot(names->keys, names->keys_mask, text);
     if (!key->text) {
         *key = (struct names_key){.text = text,
                                   .hash = name_hash_bytes(names, 0, text, nbytes),
@@ -107,8 +108,8 @@ static const struct names_key *name_long_key(bth_names *names, const char *text,
 }
 
 /* The hash of a child's name, from its parent's hash and the step. False: out of memory. */
-static bool name_step_hash(bth_names *names, const struct names_entry *parent, uint32_t index,
-                           uint64_t *hash)
+static bool name_hash_append_step(bth_names *names, const struct names_entry *parent,
+                                  uint32_t index, uint64_t *hash)
 {
     *hash = parent->hash & ~BTH_NAME_SHARED;
     if (parent != names->entries)
@@ -118,7 +119,7 @@ static bool name_step_hash(bth_names *names, const struct names_entry *parent, u
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (text && nbytes > LONG_KEY_NBYTES) {
-        const struct names_key *kept = name_long_key(names, text, nbytes);
+        const struct names_key *kept = long_key_find_or_add(names, text, nbytes);
         if (kept)
             *hash = prime_plus(prime_times(*hash, kept->power), kept->hash);
         return kept != NULL;
@@ -128,7 +129,7 @@ static bool name_step_hash(bth_names *names, const struct names_entry *parent, u
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
-    bth_out_short_step(&out, parent->value, index);
+    bth_out_short_name_step(&out, parent->value, index);
     *hash = name_hash_bytes(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
@@ -137,8 +138,8 @@ static bool name_step_hash(bth_names *names, const struct names_entry *parent, u
 /* ---- entries ---- */
 
 /* Returns the array with room for one more item; NULL with the error set. */
-static void *naming_reserve(struct naming *naming, void *items, uint32_t n, uint32_t *capacity,
-                            size_t nbytes)
+static void *naming_grow_array(struct naming *naming, void *items, uint32_t n, uint32_t *capacity,
+                               size_t nbytes)
 {
     if (n < *capacity)
         return items;
@@ -161,15 +162,15 @@ static uint32_t naming_add_entry(struct naming *naming, uint32_t parent, uint32_
                                  const berth_value *value)
 {
     bth_names *names = naming->names;
-    void *grown = naming_reserve(naming, names->entries, names->n_entries, &names->entries_capacity,
-                                 sizeof(*names->entries));
+    void *grown = naming_grow_array(naming, names->entries, names->n_entries,
+                                    &names->entries_capacity, sizeof(*names->entries));
     if (!grown)
         return NO_ENTRY;
     names->entries = grown;
     struct names_entry *entry = &names->entries[names->n_entries];
     *entry = (struct names_entry){.value = value, .parent = parent, .index = index};
     if (parent != NO_ENTRY &&
-        !name_step_hash(names, &names->entries[parent], index, &entry->hash)) {
+        !name_hash_append_step(names, &names->entries[parent], index, &entry->hash)) {
         bth_fail_memory(naming->error, LONG_KEY_NBYTES);
         return NO_ENTRY;
     }
@@ -177,7 +178,7 @@ static uint32_t naming_add_entry(struct naming *naming, uint32_t parent, uint32_
 }
 
 /* The entry of the value on top. Makes the missing entries on the way to it. */
-static uint32_t naming_top_entry(struct naming *naming)
+static uint32_t naming_add_entries_to_top(struct naming *naming)
 {
     bth_walk_frame *frames = naming->walk.frames;
     size_t n = naming->walk.n_frames, i = n;
@@ -193,13 +194,13 @@ static uint32_t naming_top_entry(struct naming *naming)
     return entry;
 }
 
-static int naming_add_tensor(struct naming *naming, uint32_t entry)
+static int naming_append_tensor(struct naming *naming, uint32_t entry)
 {
     bth_names *names = naming->names;
     void *grown = entry == NO_ENTRY
                       ? NULL
-                      : naming_reserve(naming, names->tensors, names->n_tensors,
-                                       &names->tensors_capacity, sizeof(*names->tensors));
+                      : naming_grow_array(naming, names->tensors, names->n_tensors,
+                                          &names->tensors_capacity, sizeof(*names->tensors));
     if (!grown)
         return naming->error->code;
     names->tensors = grown;
@@ -210,7 +211,7 @@ static int naming_add_tensor(struct naming *naming, uint32_t entry)
 /* ---- the walk ---- */
 
 /* Whether a tensor, or the tensor inside it, has attributes. */
-static bool naming_has_state(const berth_value *value)
+static bool tensor_has_attributes(const berth_value *value)
 {
     for (; bth_is_tensor(berth_value_kind(value));
          value = berth_value_part(value, BERTH_PART_INNER))
@@ -222,7 +223,7 @@ static bool naming_has_state(const berth_value *value)
 static int naming_enter(struct naming *naming, const berth_value *value, uint32_t note)
 {
     bth_walk *walk = &naming->walk;
-    if (!bth_walk_is_new(walk, value) || bth_walk_push(walk, value, naming->error) < 0)
+    if (!bth_walk_mark_if_new(walk, value) || bth_walk_push(walk, value, naming->error) < 0)
         return naming->error->code;
     walk->frames[walk->n_frames - 1].note = note;
     return 0;
@@ -231,15 +232,16 @@ static int naming_enter(struct naming *naming, const berth_value *value, uint32_
 /*
  * A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
  */
-static int naming_list_tensor(struct naming *naming, const berth_value *value, uint32_t entry)
+static int naming_add_tensor_and_parts(struct naming *naming, const berth_value *value,
+                                       uint32_t entry)
 {
-    if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_add_tensor(naming, entry) < 0))
+    if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_append_tensor(naming, entry) < 0))
         return naming->error->code;
     const berth_value *part;
-    for (uint32_t i = 0; (part = bth_part(value, i)); i++)
-        if (naming_add_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
+    for (uint32_t i = 0; (part = bth_tensor_part(value, i)); i++)
+        if (naming_append_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
             return naming->error->code;
-    return naming_has_state(value) ? naming_enter(naming, value, entry + 1) : 0;
+    return tensor_has_attributes(value) ? naming_enter(naming, value, entry + 1) : 0;
 }
 
 /* A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
@@ -247,14 +249,15 @@ static int naming_visit(struct naming *naming, const berth_value *value, uint32_
 {
     berth_kind kind = berth_value_kind(value);
     if (bth_is_container(kind) ||
-        (step == BTH_STEP_INNER && bth_is_tensor(kind) && naming_has_state(value)))
+        (step == BTH_STEP_INNER && bth_is_tensor(kind) && tensor_has_attributes(value)))
         return naming_enter(naming, value, 0);
     if (!bth_is_tensor(kind) || step == BTH_STEP_INNER)
         return 0;
-    uint32_t parent = naming->walk.n_frames ? naming_top_entry(naming) : NO_ENTRY;
+    uint32_t parent = naming->walk.n_frames ? naming_add_entries_to_top(naming) : NO_ENTRY;
     if (naming->error->code != BERTH_OK)
         return naming->error->code;
-    return naming_list_tensor(naming, value, naming_add_entry(naming, parent, step, value));
+    return naming_add_tensor_and_parts(naming, value,
+                                       naming_add_entry(naming, parent, step, value));
 }
 
 static int naming_walk(struct naming *naming)
@@ -262,7 +265,7 @@ static int naming_walk(struct naming *naming)
     bth_walk *walk = &naming->walk;
     int status = naming_visit(naming, naming->names->root, 0);
     while (status == 0 && walk->n_frames) {
-        const berth_value *child = bth_walk_next(walk);
+        const berth_value *child = bth_walk_next_child(walk);
         if (child)
             status = naming_visit(naming, child, walk->frames[walk->n_frames - 1].step);
         else
@@ -273,7 +276,7 @@ static int naming_walk(struct naming *naming)
 
 /* ---- slots by hash ---- */
 
-uint32_t bth_names_slot(const bth_names *names, uint64_t hash)
+uint32_t bth_names_find_by_hash(const bth_names *names, uint64_t hash)
 {
     for (uint64_t at = hash & names->slots_mask;; at = (at + 1) & names->slots_mask) {
         uint32_t slot = names->slots[at];
@@ -296,7 +299,7 @@ static int names_make_slots(bth_names *names, berth_error *error)
     names->slots_mask = n - 1;
     for (uint32_t i = 0; i < names->n_tensors; i++) {
         struct names_entry *entry = &names->entries[names->tensors[i]];
-        uint32_t other = bth_names_slot(names, entry->hash);
+        uint32_t other = bth_names_find_by_hash(names, entry->hash);
         if (other != UINT32_MAX) {
             names->entries[names->tensors[other]].hash |= BTH_NAME_SHARED;
             entry->hash |= BTH_NAME_SHARED;
@@ -333,7 +336,7 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
     names->root = root;
     naming.n_expected = bth_tree_n_storages(tree) + 8;
     names_begin_powers(names);
-    if (bth_walk_begin_seen(&naming.walk, tree, error) == 0 && naming_walk(&naming) == 0 &&
+    if (bth_walk_allocate_seen(&naming.walk, tree, error) == 0 && naming_walk(&naming) == 0 &&
         names_make_slots(names, error) == 0)
         *made = names;
     else

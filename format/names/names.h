@@ -35,8 +35,8 @@ typedef struct bth_name_text {
  * path, or holds NULs or surrogates), and unless path is NULL, the path ("['a'][0]['b']"). The
  * texts begin as zeros and can be used again.
  */
-int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
-                   berth_error *error);
+int bth_names_fill_texts(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
+                         berth_error *error);
 /* The same in new texts, which the caller releases. */
 int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error);
 
@@ -45,6 +45,7 @@ int bth_names_text(const bth_names *names, size_t i, char **name, char **path, b
  * same short name. The empty name is the root. Paths, and short names of other values, also follow
  * edges that the walk did not enter again.
  */
-const berth_value *bth_names_find(const bth_names *names, const char *name, berth_error *error);
+const berth_value *bth_names_find_value(const bth_names *names, const char *name,
+                                        berth_error *error);
 
 #endif

@@ -18,7 +18,7 @@ enum { MAX_SHOWN_NBYTES = 200 };
 /* ---- one step, by text ---- */
 
 /* Reads a decimal without leading zeros; it may have a minus sign if `negative`. */
-static bool find_read_int(const char *text, size_t nbytes, bool negative, int64_t *integer)
+static bool int64_parse_decimal(const char *text, size_t nbytes, bool negative, int64_t *integer)
 {
     bool minus = negative && nbytes > 1 && text[0] == '-';
     size_t at = minus;
@@ -34,14 +34,14 @@ static bool find_read_int(const char *text, size_t nbytes, bool negative, int64_
     return true;
 }
 
-static bool find_is_text_key(const berth_value *key)
+static bool key_is_str_or_int64(const berth_value *key)
 {
     int64_t integer;
     return berth_value_kind(key) == BERTH_KIND_STR || berth_as_int(key, &integer);
 }
 
 /* W6: a name that could not be written for lack of memory is an error, not a different name. */
-static bool find_failed(const bth_name_text *out, berth_error *error)
+static bool name_text_has_failed(const bth_name_text *out, berth_error *error)
 {
     if (out->failed)
         (void)bth_fail_memory(error, out->nbytes + 32);
@@ -52,19 +52,19 @@ static bool find_failed(const bth_name_text *out, berth_error *error)
  * Finds up to two keys that are neither str nor int64 by their repr, and returns how many. Several
  * keys can have one repr: long tuples with the same beginning, NaNs.
  */
-static int find_repr(const berth_value *dict, const char *text, size_t nbytes, size_t found[2],
-                     berth_error *error)
+static int keys_find_by_repr(const berth_value *dict, const char *text, size_t nbytes,
+                             size_t found[2], berth_error *error)
 {
     size_t n = berth_value_count(dict);
     int n_found = 0;
     for (size_t i = 0; i < n && n_found < 2; i++) {
         const berth_value *key = bth_value_key(dict, i);
-        if (find_is_text_key(key))
+        if (key_is_str_or_int64(key))
             continue;
         /* With room for the longest cut tuple, so that this limit does not cut it again. */
         bth_name_text out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
         bth_out_repr(&out, key);
-        bool same = !out.cut && !find_failed(&out, error) && out.nbytes == nbytes &&
+        bool same = !out.cut && !name_text_has_failed(&out, error) && out.nbytes == nbytes &&
                     memcmp(out.text, text, nbytes) == 0;
         bth_release(out.text);
         if (same)
@@ -73,33 +73,33 @@ static int find_repr(const berth_value *dict, const char *text, size_t nbytes, s
     return n_found;
 }
 
-static bool find_is_step(const berth_value *value, uint32_t step, const char *text, size_t nbytes)
+static bool step_has_name(const berth_value *value, uint32_t step, const char *text, size_t nbytes)
 {
-    const char *name = bth_step_name(value, step);
+    const char *name = bth_step_attribute_name(value, step);
     return name && strlen(name) == nbytes && memcmp(name, text, nbytes) == 0 &&
-           bth_step(value, step);
+           bth_value_child_at_step(value, step);
 }
 
 /* Finds an attribute or a part of a tensor by name; false if the value does not have it. */
-static bool find_attribute(const berth_value *value, const char *text, size_t nbytes,
-                           uint32_t *index)
+static bool step_find_attribute_or_part(const berth_value *value, const char *text, size_t nbytes,
+                                        uint32_t *index)
 {
     for (*index = BTH_STEP_LIST_ITEMS; *index <= BTH_STEP_STATE; ++*index)
-        if (find_is_step(value, *index, text, nbytes))
+        if (step_has_name(value, *index, text, nbytes))
             return true;
-    for (*index = 0; bth_step_name(value, *index); ++*index)
-        if (find_is_step(value, *index, text, nbytes))
+    for (*index = 0; bth_step_attribute_name(value, *index); ++*index)
+        if (step_has_name(value, *index, text, nbytes))
             return true;
     return false;
 }
 
 /* Finds up to two keys that are no str, by the text between the brackets of a path. */
-static int find_other_keys(const berth_value *dict, const char *text, size_t nbytes,
-                           size_t found[2], berth_error *error)
+static int keys_find_non_str_by_text(const berth_value *dict, const char *text, size_t nbytes,
+                                     size_t found[2], berth_error *error)
 {
     int64_t integer;
-    if (!find_read_int(text, nbytes, true, &integer))
-        return find_repr(dict, text, nbytes, found, error);
+    if (!int64_parse_decimal(text, nbytes, true, &integer))
+        return keys_find_by_repr(dict, text, nbytes, found, error);
     found[0] = bth_dict_find_int(dict, integer);
     return found[0] != SIZE_MAX;
 }
@@ -108,8 +108,8 @@ static int find_other_keys(const berth_value *dict, const char *text, size_t nby
  * Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
  * repr, and an attribute.
  */
-static int find_steps(const berth_value *value, const char *text, size_t nbytes,
-                      uint32_t steps[MAX_STEPS], berth_error *error)
+static int steps_find_by_text(const berth_value *value, const char *text, size_t nbytes,
+                              uint32_t steps[MAX_STEPS], berth_error *error)
 {
     int n = 0;
     int64_t integer;
@@ -118,15 +118,15 @@ static int find_steps(const berth_value *value, const char *text, size_t nbytes,
         size_t i = bth_dict_find_text(value, text, nbytes);
         if (i != SIZE_MAX)
             steps[n++] = (uint32_t)i;
-        int n_others = find_other_keys(value, text, nbytes, found, error);
+        int n_others = keys_find_non_str_by_text(value, text, nbytes, found, error);
         for (int other = 0; other < n_others; other++)
             steps[n++] = (uint32_t)found[other];
-    } else if (find_read_int(text, nbytes, false, &integer) &&
+    } else if (int64_parse_decimal(text, nbytes, false, &integer) &&
                (uint64_t)integer < berth_value_count(value) && integer < BTH_STEP_LIST_ITEMS &&
                !bth_is_tensor(berth_value_kind(value))) {
         steps[n++] = (uint32_t)integer;
     }
-    if (find_attribute(value, text, nbytes, &steps[n]))
+    if (step_find_attribute_or_part(value, text, nbytes, &steps[n]))
         n++;
     return n;
 }
@@ -190,7 +190,7 @@ static bool path_read_quoted(const char **at, bth_name_text *out)
 }
 
 /* Two keys have the same repr, so the path is ambiguous. */
-static bool path_fail_alike(const char *text, size_t nbytes, berth_error *error)
+static bool path_fail_ambiguous_key(const char *text, size_t nbytes, berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET, "two keys are written as %.*s",
              (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), text);
@@ -205,7 +205,7 @@ static bool path_read_item(const berth_value *value, const char **at, const char
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         bth_name_text out = {.limit = SIZE_MAX};
-        if (path_read_quoted(at, &out) && !find_failed(&out, error) &&
+        if (path_read_quoted(at, &out) && !name_text_has_failed(&out, error) &&
             bth_is_dict(berth_value_kind(value)))
             found = bth_dict_find_text(value, out.text, out.nbytes);
         bth_release(out.text);
@@ -219,14 +219,14 @@ static bool path_read_item(const berth_value *value, const char **at, const char
         int64_t integer;
         size_t nbytes = (size_t)(close - *at), keys[2];
         int n = bth_is_dict(berth_value_kind(value))
-                    ? find_other_keys(value, *at, nbytes, keys, error)
+                    ? keys_find_non_str_by_text(value, *at, nbytes, keys, error)
                     : 0;
         if (n == 2)
-            return path_fail_alike(*at, nbytes, error);
+            return path_fail_ambiguous_key(*at, nbytes, error);
         if (n == 1)
             found = keys[0];
         else if (!bth_is_dict(berth_value_kind(value)) &&
-                 find_read_int(*at, nbytes, false, &integer) && integer < BTH_STEP_LIST_ITEMS)
+                 int64_parse_decimal(*at, nbytes, false, &integer) && integer < BTH_STEP_LIST_ITEMS)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
             *index = (uint32_t)found;
@@ -243,7 +243,7 @@ static bool path_read_attribute(const berth_value *value, const char **at, const
     const char *from = ++*at;
     while (*at < end && **at != '.' && **at != '[')
         ++*at;
-    return find_attribute(value, from, (size_t)(*at - from), index);
+    return step_find_attribute_or_part(value, from, (size_t)(*at - from), index);
 }
 
 /* The value of a path, or NULL. Also follows edges that the walk did not enter again. */
@@ -256,7 +256,7 @@ static const berth_value *find_path(const berth_value *root, const char *path, b
         bool found = *at == '['   ? path_read_item(value, &at, end, &index, error)
                      : *at == '.' ? path_read_attribute(value, &at, end, &index)
                                   : false;
-        value = found ? bth_step(value, index) : NULL;
+        value = found ? bth_value_child_at_step(value, index) : NULL;
     }
     return value;
 }
@@ -280,9 +280,9 @@ struct search {
     int n_found;
 };
 
-static bool search_add(struct search *search, uint32_t parent, uint32_t index, size_t at)
+static bool search_add_reading(struct search *search, uint32_t parent, uint32_t index, size_t at)
 {
-    const berth_value *value = bth_step(search->readings[parent].value, index);
+    const berth_value *value = bth_value_child_at_step(search->readings[parent].value, index);
     if (search->n == MAX_READINGS)
         return false;
     search->readings[search->n] =
@@ -294,7 +294,7 @@ static bool search_add(struct search *search, uint32_t parent, uint32_t index, s
 }
 
 /* Tries every end of the next step, because keys may contain dots. */
-static bool search_expand(struct search *search, uint32_t i, berth_error *error)
+static bool search_extend_reading(struct search *search, uint32_t i, berth_error *error)
 {
     size_t from = search->readings[i].at;
     if (from > search->nbytes)
@@ -303,17 +303,18 @@ static bool search_expand(struct search *search, uint32_t i, berth_error *error)
         const char *dot = memchr(search->name + end, '.', search->nbytes - end);
         end = dot ? (size_t)(dot - search->name) : search->nbytes;
         uint32_t steps[MAX_STEPS];
-        int n =
-            find_steps(search->readings[i].value, search->name + from, end - from, steps, error);
+        int n = steps_find_by_text(search->readings[i].value, search->name + from, end - from,
+                                   steps, error);
         for (int step = 0; step < n; step++)
-            if (!search_add(search, i, steps[step], end + 1))
+            if (!search_add_reading(search, i, steps[step], end + 1))
                 return false;
         if (end == search->nbytes)
             return true;
     }
 }
 
-static void search_out_path(bth_name_text *out, const struct search *search, uint32_t reading)
+static void search_out_reading_path(bth_name_text *out, const struct search *search,
+                                    uint32_t reading)
 {
     uint32_t chain[64] = {0};
     size_t n = 0;
@@ -325,7 +326,7 @@ static void search_out_path(bth_name_text *out, const struct search *search, uin
     }
 }
 
-static const char *search_shown(bth_name_text *out)
+static const char *name_text_or_empty(bth_name_text *out)
 {
     return out->text ? out->text : "";
 }
@@ -335,14 +336,16 @@ static int find_fail_ambiguous(const char *name, bth_name_text *first, bth_name_
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
              "\"%.*s\" is the name of two values: %.*s and %.*s", MAX_SHOWN_NBYTES / 2, name,
-             MAX_SHOWN_NBYTES, search_shown(first), MAX_SHOWN_NBYTES, search_shown(second));
+             MAX_SHOWN_NBYTES, name_text_or_empty(first), MAX_SHOWN_NBYTES,
+             name_text_or_empty(second));
     bth_release(first->text);
     bth_release(second->text);
     return error->code;
 }
 
 /* Any value by short name; NULL without an error if there is none. */
-static const berth_value *find_any(const berth_value *root, const char *name, berth_error *error)
+static const berth_value *value_find_by_short_name(const berth_value *root, const char *name,
+                                                   berth_error *error)
 {
     const berth_value *value = NULL;
     struct search search = {.name = name, .nbytes = strlen(name)};
@@ -354,13 +357,13 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
     search.readings[search.n++] = (struct reading){.value = root};
     bool whole = true;
     for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
-        whole = search_expand(&search, i, error);
+        whole = search_extend_reading(&search, i, error);
     if (error->code != BERTH_OK) {
         value = NULL;
     } else if (search.n_found == 2) {
         bth_name_text first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
-        search_out_path(&first, &search, search.found[0]);
-        search_out_path(&second, &search, search.found[1]);
+        search_out_reading_path(&first, &search, search.found[0]);
+        search_out_reading_path(&second, &search, search.found[1]);
         find_fail_ambiguous(name, &first, &second, error);
     } else if (!whole) {
         bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
@@ -375,14 +378,14 @@ static const berth_value *find_any(const berth_value *root, const char *name, be
 
 /* ---- similar names ---- */
 
-static size_t find_min(size_t a, size_t b, size_t c)
+static size_t min_of_three(size_t a, size_t b, size_t c)
 {
     size_t smaller = a < b ? a : b;
     return smaller < c ? smaller : c;
 }
 
 /* Levenshtein's distance of two texts of at most MAX_NEAR_NBYTES bytes. */
-static size_t find_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
+static size_t name_edit_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
 {
     size_t row[MAX_NEAR_NBYTES + 1];
     for (size_t j = 0; j <= b_nbytes; j++)
@@ -392,7 +395,7 @@ static size_t find_distance(const char *a, size_t a_nbytes, const char *b, size_
         row[0] = i;
         for (size_t j = 1; j <= b_nbytes; j++) {
             size_t above = row[j];
-            row[j] = find_min(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            row[j] = min_of_three(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
             diagonal = above;
         }
     }
@@ -406,12 +409,13 @@ static char *find_nearest(const bth_names *names, const char *name)
     char *near = NULL;
     for (uint32_t i = 0; i < names->n_tensors && i < MAX_NEAR && nbytes <= MAX_NEAR_NBYTES; i++) {
         bth_name_text out = {.limit = MAX_NEAR_NBYTES};
-        bth_out_entry(&out, names, names->tensors[i], false);
+        bth_name_text_set_entry_name(&out, names, names->tensors[i], false);
         size_t far = best;
         if (!out.cut && !out.failed) { /* then there is a text */
             /* "weight" is similar to "decoder.weight", but more similar to "weigth". */
             bool within = nbytes > 2 && strstr(out.text, name);
-            far = within ? best - (best > 1) : find_distance(name, nbytes, out.text, out.nbytes);
+            far =
+                within ? best - (best > 1) : name_edit_distance(name, nbytes, out.text, out.nbytes);
         }
         if (far < best) {
             best = far;
@@ -437,16 +441,16 @@ static int find_fail_not_found(const bth_names *names, const char *name, berth_e
 /* ---- tensors by short name ---- */
 
 /* The next tensor from position `after` on whose short name is `name`. */
-static uint32_t find_next_tensor(const bth_names *names, uint32_t after, uint64_t hash,
-                                 const char *name, berth_error *error)
+static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after, uint64_t hash,
+                                         const char *name, berth_error *error)
 {
     for (uint32_t i = after; i < names->n_tensors; i++) {
         uint32_t entry = names->tensors[i];
         if ((names->entries[entry].hash & ~BTH_NAME_SHARED) != hash)
             continue;
         bth_name_text out = {.limit = SIZE_MAX};
-        bth_out_entry(&out, names, entry, false);
-        bool same = !find_failed(&out, error) && strcmp(out.text, name) == 0;
+        bth_name_text_set_entry_name(&out, names, entry, false);
+        bool same = !name_text_has_failed(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
         if (same)
             return i;
@@ -460,25 +464,26 @@ static uint32_t find_next_tensor(const bth_names *names, uint32_t after, uint64_
 static const berth_value *find_tensor(const bth_names *names, const char *name, berth_error *error)
 {
     uint64_t hash = bth_name_hash(names, name, strlen(name));
-    uint32_t first = bth_names_slot(names, hash);
+    uint32_t first = bth_names_find_by_hash(names, hash);
     if (first != UINT32_MAX)
-        first = find_next_tensor(names, first, hash, name, error);
+        first = tensor_find_next_by_name(names, first, hash, name, error);
     if (first == UINT32_MAX)
         return NULL;
     const struct names_entry *entry = &names->entries[names->tensors[first]];
     if (!(entry->hash & BTH_NAME_SHARED))
         return entry->value;
-    uint32_t second = find_next_tensor(names, first + 1, hash, name, error);
+    uint32_t second = tensor_find_next_by_name(names, first + 1, hash, name, error);
     if (second == UINT32_MAX)
         return error->code == BERTH_OK ? entry->value : NULL;
     bth_name_text a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
-    bth_out_entry(&a, names, names->tensors[first], true);
-    bth_out_entry(&b, names, names->tensors[second], true);
+    bth_name_text_set_entry_name(&a, names, names->tensors[first], true);
+    bth_name_text_set_entry_name(&b, names, names->tensors[second], true);
     find_fail_ambiguous(name, &a, &b, error);
     return NULL;
 }
 
-const berth_value *bth_names_find(const bth_names *names, const char *name, berth_error *error)
+const berth_value *bth_names_find_value(const bth_names *names, const char *name,
+                                        berth_error *error)
 {
     if (!name) {
         bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the name is NULL");
@@ -491,7 +496,7 @@ const berth_value *bth_names_find(const bth_names *names, const char *name, bert
     if (!value && error->code == BERTH_OK)
         value = find_tensor(names, name, error);
     if (!value && error->code == BERTH_OK)
-        value = find_any(names->root, name, error);
+        value = value_find_by_short_name(names->root, name, error);
     if (!value && error->code == BERTH_OK)
         find_fail_not_found(names, name, error);
     return error->code == BERTH_OK ? value : NULL;

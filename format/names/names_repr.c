@@ -163,7 +163,7 @@ static void repr_int(bth_name_text *out, const berth_value *key)
 /* ---- text ---- */
 
 /* One code point of valid UTF-8 (surrogates pass), and how many bytes it has. */
-static size_t repr_code_point(const uint8_t *text, uint32_t *point)
+static size_t repr_decode_code_point(const uint8_t *text, uint32_t *point)
 {
     size_t n = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
     *point = n == 1 ? text[0] : text[0] & (0xffu >> (n + 1));
@@ -192,7 +192,7 @@ static void repr_escape(bth_name_text *out, uint32_t point)
 }
 
 /* ASCII that repr writes unchanged, in any quotes. */
-static bool repr_is_plain(uint8_t c)
+static bool repr_is_plain_ascii(uint8_t c)
 {
     return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
 }
@@ -210,12 +210,12 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
     bth_out_text(out, quote);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
-        while (at < nbytes && repr_is_plain(text[at]))
+        while (at < nbytes && repr_is_plain_ascii(text[at]))
             at++;
         if (at == nbytes)
             break;
         uint32_t point = text[at];
-        size_t n = is_str ? repr_code_point(text + at, &point) : 1;
+        size_t n = is_str ? repr_decode_code_point(text + at, &point) : 1;
         bool is_printable = is_str ? repr_is_printable(point) : point >= 0x20 && point < 0x7f;
         if (!is_printable || point == '\\' || point == (uint8_t)*quote) {
             bth_out_bytes(out, (const char *)text + plain, at - plain);
@@ -233,7 +233,7 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
 static void repr_device(bth_name_text *out, const berth_value *key)
 {
     int64_t index;
-    const char *type = bth_value_device(key, &index);
+    const char *type = bth_value_device_type_and_index(key, &index);
     if (index < 0)
         bth_out_format(out, "device(type='%.40s')", type);
     else

@@ -12,16 +12,16 @@
 /* ---- steps ---- */
 
 /* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
-static const char *part_name(const berth_value *value, uint32_t i)
+static const char *tensor_part_name(const berth_value *value, uint32_t i)
 {
     static const char *const coo[] = {"indices", "values"};
     static const char *const by_row[] = {"crow_indices", "col_indices", "values"};
     static const char *const by_column[] = {"ccol_indices", "row_indices", "values"};
     static const char *const nested[] = {"buffer", "sizes", "strides", "storage_offsets"};
     static const char *const quantized[] = {"scales", "zero_points"};
-    if (!bth_part(value, i))
+    if (!bth_tensor_part(value, i))
         return NULL;
-    const berth_value *plain = bth_value_plain(value);
+    const berth_value *plain = bth_value_unwrap_tensor(value);
     if (berth_value_kind(plain) == BERTH_KIND_TENSOR)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
@@ -37,7 +37,7 @@ static const char *part_name(const berth_value *value, uint32_t i)
     }
 }
 
-const char *bth_step_name(const berth_value *parent, uint32_t step)
+const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
 {
     switch (step) {
     case BTH_STEP_STATE:
@@ -49,13 +49,13 @@ const char *bth_step_name(const berth_value *parent, uint32_t step)
     case BTH_STEP_INNER:
         return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
     default:
-        return bth_is_tensor(berth_value_kind(parent)) ? part_name(parent, step) : NULL;
+        return bth_is_tensor(berth_value_kind(parent)) ? tensor_part_name(parent, step) : NULL;
     }
 }
 
-void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t index)
+void bth_out_short_name_step(bth_name_text *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = bth_step_name(parent, index);
+    const char *attribute = bth_step_attribute_name(parent, index);
     const berth_value *key = attribute ? NULL : bth_value_key(parent, index);
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
@@ -71,7 +71,7 @@ void bth_out_short_step(bth_name_text *out, const berth_value *parent, uint32_t 
 
 void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index)
 {
-    const char *attribute = bth_step_name(parent, index);
+    const char *attribute = bth_step_attribute_name(parent, index);
     if (attribute) {
         bth_out_text(out, ".");
         bth_out_text(out, attribute);
@@ -100,11 +100,12 @@ static void name_out_steps(bth_name_text *out, const bth_names *names, const uin
         }
         if (i + 1 < n)
             bth_out_text(out, ".");
-        bth_out_short_step(out, parent, entry->index);
+        bth_out_short_name_step(out, parent, entry->index);
     }
 }
 
-void bth_out_entry(bth_name_text *out, const bth_names *names, uint32_t entry, bool path)
+void bth_name_text_set_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
+                                  bool path)
 {
     size_t n = 0;
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
@@ -146,8 +147,8 @@ static bool name_is_usable(const bth_name_text *out, const struct names_entry *e
     return true;
 }
 
-int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
-                   berth_error *error)
+int bth_names_fill_texts(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
+                         berth_error *error)
 {
     if (i >= names->n_tensors)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
@@ -155,13 +156,13 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     name->limit = BTH_MAX_NAME_NBYTES;
-    bth_out_entry(name, names, entry, shared);
+    bth_name_text_set_entry_name(name, names, entry, shared);
     if (!shared && !name->failed && !name->cut && !name_is_usable(name, &names->entries[entry]))
-        bth_out_entry(name, names, entry, true);
+        bth_name_text_set_entry_name(name, names, entry, true);
     bth_name_text *longer = path ? path : name;
     longer->limit = BTH_MAX_NAME_NBYTES;
     if (path)
-        bth_out_entry(path, names, entry, true);
+        bth_name_text_set_entry_name(path, names, entry, true);
     if (name->failed || longer->failed)
         return bth_fail_memory(error, name->nbytes + longer->nbytes);
     if (longer->cut)
@@ -173,7 +174,7 @@ int bth_names_show(const bth_names *names, size_t i, bth_name_text *name, bth_na
 int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error)
 {
     bth_name_text texts[2] = {{0}, {0}};
-    int code = bth_names_show(names, i, &texts[0], path ? &texts[1] : NULL, error);
+    int code = bth_names_fill_texts(names, i, &texts[0], path ? &texts[1] : NULL, error);
     for (int k = 0; k < 2 && code < 0; k++) {
         bth_release(texts[k].text);
         texts[k].text = NULL;

@@ -47,7 +47,7 @@ static int value_walk_visit(struct value_walk *state, const berth_value *value, 
 {
     const berth_walker *walker = &state->walker;
     size_t n = state->walk.n_frames;
-    bool is_new = bth_walk_is_new(&state->walk, value);
+    bool is_new = bth_walk_mark_if_new(&state->walk, value);
     int code = value_walk_call(state, is_new ? walker->enter : walker->alias, value, n, error);
 
     if (code == BERTH_WALK_SKIP || (code == 0 && !is_new))
@@ -61,7 +61,7 @@ static int value_walk_run(struct value_walk *state, const berth_value *root, ber
     int code = value_walk_visit(state, root, error);
 
     while (code == 0 && walk->n_frames > 0) {
-        const berth_value *child = bth_walk_next(walk);
+        const berth_value *child = bth_walk_next_child(walk);
         if (state->n_steps_written >= walk->n_frames)
             state->n_steps_written = walk->n_frames - 1;
         if (child) {
@@ -92,7 +92,7 @@ int berth_value_walk(const berth_value *value, const berth_walker *walker, berth
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
                         "unknown flags 0x%x of a walk", (unsigned)state.walker.flags);
     state.walk.edges = state.walker.flags & BERTH_WALK_ITEMS ? BTH_WALK_ITEMS : BTH_WALK_ALL;
-    code = bth_walk_begin_seen(&state.walk, bth_value_tree(value), error);
+    code = bth_walk_allocate_seen(&state.walk, bth_value_tree(value), error);
     if (code == 0)
         code = value_walk_run(&state, value, error);
     bth_walk_free(&state.walk);

@@ -111,14 +111,14 @@ static int legacy_read_keys(const berth_value *list, berth_tree *tree, bth_legac
 /*
  * Finds the end of each pickle before anything is built, so that the caller can provide more bytes.
  */
-static int legacy_find_extents(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
-                               berth_error *error)
+static int legacy_find_pickle_ends(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
+                                   berth_error *error)
 {
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
         bth_pickle_rules rules = {.record = names[i], .base_offset = at};
         bth_pickle_survey survey = {0};
-        if (bth_pickle_look(bytes + at, nbytes - at, &rules, &survey, error) < 0)
+        if (bth_pickle_scan(bytes + at, nbytes - at, &rules, &survey, error) < 0)
             return error->code;
         at += survey.extent;
         ends[i] = at;
@@ -132,7 +132,7 @@ int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
     size_t ends[N_PICKLES] = {0};
     berth_value *values[N_PICKLES];
     *legacy = (bth_legacy){0};
-    if (legacy_find_extents(bytes, nbytes, ends, error) < 0)
+    if (legacy_find_pickle_ends(bytes, nbytes, ends, error) < 0)
         return error->code;
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
@@ -153,7 +153,7 @@ int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
 /* ---- the payload ---- */
 
 /* Views have no bytes of their own: they are parts of their root. */
-static void legacy_set_views(berth_tree *tree)
+static void legacy_set_view_offsets(berth_tree *tree)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         berth_storage *storage = bth_tree_storage(tree, i);
@@ -162,9 +162,9 @@ static void legacy_set_views(berth_tree *tree)
     }
 }
 
-int bth_legacy_extent(const bth_legacy *legacy, berth_tree *tree, size_t i, const uint8_t count[8],
-                      uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
-                      berth_error *error)
+int bth_legacy_set_storage_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
+                                  const uint8_t count[8], uint64_t count_offset,
+                                  uint64_t file_nbytes, uint64_t *next_offset, berth_error *error)
 {
     const char *key = legacy->keys[i];
     berth_storage *storage = bth_tree_find_storage(tree, key, strlen(key));
@@ -183,6 +183,6 @@ int bth_legacy_extent(const bth_legacy *legacy, berth_tree *tree, size_t i, cons
     storage->offset = count_offset + COUNT_NBYTES;
     *next_offset = storage->offset + nbytes;
     if (i + 1 == legacy->n_keys)
-        legacy_set_views(tree);
+        legacy_set_view_offsets(tree);
     return 0;
 }

@@ -32,7 +32,7 @@ typedef struct bth_pickle_rules {
  * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
  * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing.
  */
-int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
+int bth_pickle_scan(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     bth_pickle_survey *survey, berth_error *error);
 
 /*
@@ -82,7 +82,8 @@ typedef struct bth_legacy {
 
 /*
  * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
- * unchanged). `inert` as in bth_pickle_rules. Then call bth_legacy_extent for each storage.
+ * unchanged). `inert` as in bth_pickle_rules. Then call bth_legacy_set_storage_offset for each
+ * storage.
  */
 int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
                     bth_legacy *legacy, berth_error *error);
@@ -92,8 +93,8 @@ int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree 
  * Sets the storage's offset (after the last storage also those of views) and *next_offset: the
  * offset of the next count, or of the file's end.
  */
-int bth_legacy_extent(const bth_legacy *legacy, berth_tree *tree, size_t i, const uint8_t count[8],
-                      uint64_t count_offset, uint64_t file_nbytes, uint64_t *next_offset,
-                      berth_error *error);
+int bth_legacy_set_storage_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
+                                  const uint8_t count[8], uint64_t count_offset,
+                                  uint64_t file_nbytes, uint64_t *next_offset, berth_error *error);
 
 #endif

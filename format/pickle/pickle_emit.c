@@ -108,7 +108,7 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 /* ---- text ---- */
 
 /* BINUNICODE and its length: where the text goes. */
-static uint8_t *emit_reserve_text(bth_emitter *emitter, size_t nbytes)
+static uint8_t *emit_text_header(bth_emitter *emitter, size_t nbytes)
 {
     if (nbytes > UINT32_MAX) {
         BTH_EMIT_REFUSE(emitter, "text of %zu bytes: pickle protocol 2 holds at most 4294967295",
@@ -127,13 +127,13 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 {
     if (bth_emit_again(emitter, slot))
         return;
-    uint8_t *out = emit_reserve_text(emitter, nbytes);
+    uint8_t *out = emit_text_header(emitter, nbytes);
     if (out && nbytes > 0)
         memcpy(out, text, nbytes);
     bth_emit_memo(emitter, slot);
 }
 
-void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
+void bth_emit_bytes_as_latin1_text(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 {
     /* CPython keeps 256 strings of one character, and decodes one byte to one of them. */
     uint32_t *slot = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
@@ -144,7 +144,7 @@ void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
     size_t n = nbytes;
     for (size_t i = 0; i < nbytes; i++)
         n += bytes[i] >> 7;
-    uint8_t *out = emit_reserve_text(emitter, n);
+    uint8_t *out = emit_text_header(emitter, n);
     for (size_t i = 0; out && i < nbytes; i++) {
         if (bytes[i] < 0x80) {
             *out++ = bytes[i];
@@ -161,13 +161,13 @@ static const char *const constant_texts[BTH_TEXT_COUNT] = {
     [BTH_TEXT_MPS] = "mps",         [BTH_TEXT_LATIN1] = "latin1",
 };
 
-void bth_emit_constant(bth_emitter *emitter, int constant)
+void bth_emit_constant_text(bth_emitter *emitter, int constant)
 {
     const char *text = constant_texts[constant];
     bth_emit_text(emitter, text, strlen(text), &emitter->constants[constant]);
 }
 
-int bth_emit_find_constant(const char *text, size_t nbytes)
+int bth_constant_text_find(const char *text, size_t nbytes)
 {
     for (int i = 0; i < BTH_TEXT_COUNT; i++)
         if (strlen(constant_texts[i]) == nbytes && memcmp(constant_texts[i], text, nbytes) == 0)
@@ -290,7 +290,7 @@ void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
     bth_emit_tuple(emitter, (size_t)n, NULL);
 }
 
-void bth_emit_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
+void bth_emit_tuple_and_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
     bth_emit_tuple(emitter, n, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
@@ -300,5 +300,5 @@ void bth_emit_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
 void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
 {
     bth_emit_global(emitter, "collections", "OrderedDict");
-    bth_emit_reduce(emitter, 0, slot);
+    bth_emit_tuple_and_reduce(emitter, 0, slot);
 }

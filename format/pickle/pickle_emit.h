@@ -79,11 +79,11 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes);
 /* BINUNICODE and its memo store; or a memo fetch, if the slot holds a number. */
 void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32_t *slot);
 /* The same for bytes as latin-1 text. */
-void bth_emit_latin1(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes);
+void bth_emit_bytes_as_latin1_text(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes);
 /* One of BTH_TEXT_…. */
-void bth_emit_constant(bth_emitter *emitter, int constant);
+void bth_emit_constant_text(bth_emitter *emitter, int constant);
 /* The position of a text in BTH_TEXT_…, or -1. */
-int bth_emit_find_constant(const char *text, size_t nbytes);
+int bth_constant_text_find(const char *text, size_t nbytes);
 
 /* Stores the last object in the memo. NULL: an object that does not occur again. */
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
@@ -100,7 +100,7 @@ void bth_emit_tuple_mark(bth_emitter *emitter, size_t n);
 /* A tuple of ints that does not occur again. */
 void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n);
 /* Ends a call: the tuple of the n arguments just written, REDUCE, and the memo store. */
-void bth_emit_reduce(bth_emitter *emitter, size_t n, uint32_t *slot);
+void bth_emit_tuple_and_reduce(bth_emitter *emitter, size_t n, uint32_t *slot);
 /* OrderedDict(). */
 void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
 
@@ -114,9 +114,9 @@ void bth_emit_value(bth_emitter *emitter, const berth_value *value);
 /* Puts a value on top of the walk: its step function is called next. NULL: does nothing. */
 void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t notes);
 /* The memo slot of a node, or NULL if the node is never stored. */
-uint32_t *bth_emit_slot(bth_emitter *emitter, const berth_value *value);
+uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value);
 /* torch.layout. */
-void bth_emit_layout(bth_emitter *emitter, berth_layout_kind layout);
+void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout);
 /* torch.Size, which `slot` remembers. */
 void bth_emit_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot);
 

@@ -64,7 +64,7 @@ static size_t global_find(const bth_argument *global)
 }
 
 /* Names are printed and saved again, so only visible ASCII is accepted. */
-static bool global_is_name(const char *text, size_t nbytes)
+static bool global_name_is_valid(const char *text, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -81,8 +81,8 @@ static berth_value *global_make_known(bth_unpickler *unpickler, size_t row)
         return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, known->number);
     if (known->what == BTH_IS_QSCHEME)
         return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME, known->number);
-    berth_value *node = bth_global(unpickler->tree, known->module, strlen(known->module),
-                                   known->name, strlen(known->name), false);
+    berth_value *node = bth_global_new(unpickler->tree, known->module, strlen(known->module),
+                                       known->name, strlen(known->name), false);
     if (node)
         ((struct global_node *)node)->known = (uint32_t)row + 1;
     return node;
@@ -90,13 +90,13 @@ static berth_value *global_make_known(bth_unpickler *unpickler, size_t row)
 
 static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument *argument)
 {
-    if (!global_is_name(argument->text, argument->text_nbytes) ||
-        !global_is_name(argument->name, argument->name_nbytes))
+    if (!global_name_is_valid(argument->text, argument->text_nbytes) ||
+        !global_name_is_valid(argument->name, argument->name_nbytes))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "GLOBAL with text that is not a dotted name");
     if (unpickler->rules->inert)
-        return bth_global(unpickler->tree, argument->text, argument->text_nbytes, argument->name,
-                          argument->name_nbytes, true);
+        return bth_global_new(unpickler->tree, argument->text, argument->text_nbytes,
+                              argument->name, argument->name_nbytes, true);
     int module_shown = argument->text_nbytes < 100 ? (int)argument->text_nbytes : 100;
     int name_shown = argument->name_nbytes < 100 ? (int)argument->name_nbytes : 100;
     return BTH_UNPICKLE_REFUSE(

@@ -60,8 +60,8 @@ typedef struct bth_usual {
 } bth_usual;
 
 /* Whether a usual tensor may begin here: with a GET, then a MARK. */
-static inline bool bth_may_be_usual(const bth_pickle_rules *rules, const uint8_t *bytes,
-                                    size_t nbytes)
+static inline bool bth_usual_tensor_may_begin(const bth_pickle_rules *rules, const uint8_t *bytes,
+                                              size_t nbytes)
 {
     bool is_brief = bytes[0] == BTH_OP_BINGET;
     if ((!is_brief && bytes[0] != BTH_OP_LONG_BINGET) || nbytes < BTH_USUAL_NBYTES ||
@@ -71,7 +71,7 @@ static inline bool bth_may_be_usual(const bth_pickle_rules *rules, const uint8_t
 }
 
 /* Its size, or 0 if there is none. Needs BTH_USUAL_NBYTES bytes. */
-size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual);
+size_t bth_usual_tensor_parse(const uint8_t *bytes, bth_usual *usual);
 
 /* ---- globals ---- */
 
@@ -172,14 +172,14 @@ int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ..
 /* The same, for functions that return a value. */
 #define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */
-int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject);
-const char *bth_unpickle_opcode(const bth_unpickler *unpickler);
+int bth_unpickle_fail_by_tree_error(bth_unpickler *unpickler, const char *subject);
+const char *bth_unpickle_opcode_name(const bth_unpickler *unpickler);
 
 int bth_unpickle_grow_stack(bth_unpickler *unpickler);
 /* P2: fewer than n items lie above the last MARK. */
-int bth_unpickle_fail_want(bth_unpickler *unpickler, size_t n);
+int bth_unpickle_fail_underflow(bth_unpickler *unpickler, size_t n);
 /* The object behind a slot that is pending. */
-berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot);
+berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot);
 
 static inline uintptr_t bth_slot_tag(const berth_value *slot)
 {
@@ -198,21 +198,21 @@ static inline int bth_unpickle_push_slot(bth_unpickler *unpickler, berth_value *
 static inline int bth_unpickle_push(bth_unpickler *unpickler, berth_value *value)
 {
     if (!value)
-        return bth_unpickle_fail_tree(unpickler, bth_unpickle_opcode(unpickler));
+        return bth_unpickle_fail_by_tree_error(unpickler, bth_unpickle_opcode_name(unpickler));
     return bth_unpickle_push_slot(unpickler, value);
 }
 
 /* Whether n items lie above the last MARK; else an error (P2). */
-static inline int bth_unpickle_want(bth_unpickler *unpickler, size_t n)
+static inline int bth_unpickle_check_item_count(bth_unpickler *unpickler, size_t n)
 {
-    return unpickler->depth - unpickler->floor >= n ? 0 : bth_unpickle_fail_want(unpickler, n);
+    return unpickler->depth - unpickler->floor >= n ? 0 : bth_unpickle_fail_underflow(unpickler, n);
 }
 
 /* The item `below` the top, which must exist, resolved; NULL after a failure. */
 static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t below)
 {
     berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
-    return bth_slot_tag(slot) ? bth_unpickle_resolve(unpickler, slot) : slot;
+    return bth_slot_tag(slot) ? bth_unpickle_resolve_pending(unpickler, slot) : slot;
 }
 
 int bth_unpickle_push_mark(bth_unpickler *unpickler);
@@ -221,10 +221,10 @@ int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, 
 /* Allocates the memo, for indices that are fetched. */
 int bth_unpickle_begin_memo(bth_unpickler *unpickler);
 /* PUT at an index that is not fetched (P2, P3). */
-int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index);
+int bth_unpickle_check_put_index(bth_unpickler *unpickler, uint64_t index);
 
 /* Whether a memo index may be fetched. */
-static inline bool bth_unpickle_is_fetched(const bth_unpickler *unpickler, uint64_t index)
+static inline bool bth_unpickle_memo_is_fetched(const bth_unpickler *unpickler, uint64_t index)
 {
     return index < unpickler->n_memo &&
            unpickler->survey->fetched[index % BTH_FETCHED_BITS / 64] >> index % 64 & 1;
@@ -232,8 +232,8 @@ static inline bool bth_unpickle_is_fetched(const bth_unpickler *unpickler, uint6
 
 static inline int bth_unpickle_put(bth_unpickler *unpickler, uint64_t index)
 {
-    if (!bth_unpickle_is_fetched(unpickler, index))
-        return bth_unpickle_skip_put(unpickler, index);
+    if (!bth_unpickle_memo_is_fetched(unpickler, index))
+        return bth_unpickle_check_put_index(unpickler, index);
     unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
     return 0;
 }
@@ -246,7 +246,7 @@ int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index);
 berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
 
 /* What a GLOBAL means; NULL for an unknown one and for any other value. */
-static inline const bth_known *bth_unpickle_known(const berth_value *value)
+static inline const bth_known *bth_node_known_global(const berth_value *value)
 {
     const struct global_node *node = (const struct global_node *)value;
     bool is_known = bth_node_is(value, BERTH_KIND_GLOBAL) && node->known;
@@ -254,9 +254,9 @@ static inline const bth_known *bth_unpickle_known(const berth_value *value)
 }
 
 /* Whether it names a storage class; *dtype is then that of the class. */
-static inline bool bth_unpickle_storage_class(const berth_value *value, berth_dtype *dtype)
+static inline bool bth_node_as_storage_class(const berth_value *value, berth_dtype *dtype)
 {
-    const bth_known *known = bth_unpickle_known(value);
+    const bth_known *known = bth_node_known_global(value);
     bool is_class = known && known->what == BTH_IS_STORAGE_CLASS;
     *dtype = is_class ? (berth_dtype)known->number : BERTH_DTYPE_NONE;
     return is_class;
@@ -270,8 +270,8 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
 /* Hooks are never saved: None or an empty OrderedDict stands for them. */
 bool bth_is_no_hooks(const berth_value *value);
 /* A tensor with attributes, for a call of `known` (P5). */
-berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *known,
-                                     berth_value *tensor, berth_value *state);
+berth_value *bth_unpickle_make_subclass(bth_unpickler *unpickler, const bth_known *known,
+                                        berth_value *tensor, berth_value *state);
 /* The storage that a persistent id names (P5). */
 berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
 
@@ -279,7 +279,7 @@ berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
 size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes);
 
 /* The items of a tuple; SIZE_MAX for any other kind. */
-static inline size_t bth_unpickle_items(const berth_value *value, berth_value *const **items)
+static inline size_t bth_node_tuple_items(const berth_value *value, berth_value *const **items)
 {
     const struct tuple_node *tuple = (const struct tuple_node *)value;
     if (value->kind != BERTH_KIND_TUPLE)
@@ -289,7 +289,7 @@ static inline size_t bth_unpickle_items(const berth_value *value, berth_value *c
 }
 
 /* Whether it is a FLOAT or an INT of 64 bits. */
-static inline bool bth_unpickle_number(const berth_value *value, double *number)
+static inline bool bth_node_as_double(const berth_value *value, double *number)
 {
     int64_t integer;
     bool is_int = berth_as_int(value, &integer);
@@ -298,7 +298,7 @@ static inline bool bth_unpickle_number(const berth_value *value, double *number)
 }
 
 /* NULL for any other value than a STR. */
-static inline const struct text_node *bth_unpickle_text(const berth_value *value)
+static inline const struct text_node *bth_node_as_text_node(const berth_value *value)
 {
     return bth_node_is(value, BERTH_KIND_STR) ? (const struct text_node *)value : NULL;
 }

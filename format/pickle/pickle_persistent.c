@@ -25,7 +25,7 @@ static void *persistent_refuse(bth_unpickler *unpickler, const char *problem)
 
 static bool persistent_check_type(bth_unpickler *unpickler, const berth_value *type)
 {
-    const struct text_node *text = bth_unpickle_text(type);
+    const struct text_node *text = bth_node_as_text_node(type);
     if (bth_text_is(text, "storage"))
         return true;
     if (bth_text_is(text, "module"))
@@ -64,7 +64,7 @@ static berth_storage *persistent_register(bth_unpickler *unpickler, const named_
         unpickler->tree, named->key->data, named->key->key.count, named->dtype, named->nbytes,
         named->location->data, named->location->key.count);
     if (!storage)
-        bth_unpickle_fail_tree(unpickler, "persistent id");
+        bth_unpickle_fail_by_tree_error(unpickler, "persistent id");
     return storage;
 }
 
@@ -73,12 +73,12 @@ static berth_storage *persistent_storage(bth_unpickler *unpickler, berth_value *
 {
     if (!persistent_check_type(unpickler, items[TYPE]))
         return NULL;
-    if (!bth_unpickle_storage_class(items[CLASS], &named->dtype))
+    if (!bth_node_as_storage_class(items[CLASS], &named->dtype))
         return persistent_refuse(unpickler, "second item is not a storage class");
-    named->key = bth_unpickle_text(items[KEY]);
+    named->key = bth_node_as_text_node(items[KEY]);
     if (!named->key)
         return persistent_refuse(unpickler, "key is not a str");
-    named->location = bth_unpickle_text(items[LOCATION]);
+    named->location = bth_node_as_text_node(items[LOCATION]);
     if (!named->location)
         return persistent_refuse(unpickler, "location is not a str");
     if (!persistent_count_bytes(unpickler, items[NUMEL], named->dtype, "numel", &named->nbytes))
@@ -95,7 +95,7 @@ static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *r
     berth_value *const *items;
     named_storage part = *whole;
     uint64_t offset = 0;
-    if (bth_unpickle_items(view, &items) != 3 || !(part.key = bth_unpickle_text(items[0])))
+    if (bth_node_tuple_items(view, &items) != 3 || !(part.key = bth_node_as_text_node(items[0])))
         return persistent_refuse(unpickler, "view is not (key, offset, numel)");
     if (!persistent_count_bytes(unpickler, items[1], part.dtype, "view's offset", &offset) ||
         !persistent_count_bytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes))
@@ -121,7 +121,7 @@ static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *r
 berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
 {
     berth_value *const *items = NULL;
-    size_t n = bth_unpickle_items(id, &items);
+    size_t n = bth_node_tuple_items(id, &items);
     size_t wanted = unpickler->rules->legacy ? N_ITEMS : N_ITEMS - 1;
     if (n == SIZE_MAX)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
@@ -137,5 +137,5 @@ berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
     berth_storage *storage = persistent_storage(unpickler, items, &named);
     if (storage && wanted == N_ITEMS && bth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
         storage = persistent_view(unpickler, storage, &named, items[VIEW]);
-    return storage ? bth_storage_value_as(unpickler->tree, storage, named.dtype) : NULL;
+    return storage ? bth_storage_value_new(unpickler->tree, storage, named.dtype) : NULL;
 }

@@ -10,9 +10,10 @@
  * Removes the n items on top, resolved, in their order. `n_below` more must lie above the last MARK
  * (P2).
  */
-static inline int read_pop(bth_unpickler *unpickler, berth_value **items, size_t n, size_t n_below)
+static inline int read_pop_items(bth_unpickler *unpickler, berth_value **items, size_t n,
+                                 size_t n_below)
 {
-    int code = bth_unpickle_want(unpickler, n + n_below);
+    int code = bth_unpickle_check_item_count(unpickler, n + n_below);
     for (size_t i = 0; i < n && code == 0; i++) {
         items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
         code = unpickler->error->code;
@@ -102,25 +103,25 @@ HANDLER(TUPLE)
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
-static inline int read_tuple(bth_unpickler *unpickler, size_t n)
+static inline int read_tuple_from_top(bth_unpickler *unpickler, size_t n)
 {
     berth_value *items[3];
-    int code = read_pop(unpickler, items, n, 0);
+    int code = read_pop_items(unpickler, items, n, 0);
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
-RUNS(TUPLE1, read_tuple(unpickler, 1))
-RUNS(TUPLE2, read_tuple(unpickler, 2))
-RUNS(TUPLE3, read_tuple(unpickler, 3))
+RUNS(TUPLE1, read_tuple_from_top(unpickler, 1))
+RUNS(TUPLE2, read_tuple_from_top(unpickler, 2))
+RUNS(TUPLE3, read_tuple_from_top(unpickler, 3))
 
 /*
  * P1: what is built from an unknown global keeps its items. Every pickler writes list items, then
  * key items, then the state. They are written again in that order, so any other order is refused.
  */
-static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
-                            berth_value *const *items, size_t n, bool by_key)
+static int read_add_inert_items(bth_unpickler *unpickler, berth_value *object,
+                                berth_value *const *items, size_t n, bool by_key)
 {
-    const char *opcode = bth_unpickle_opcode(unpickler);
+    const char *opcode = bth_unpickle_opcode_name(unpickler);
     if (berth_value_part(object, BERTH_PART_STATE))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
                                  opcode);
@@ -129,7 +130,7 @@ static int read_inert_items(bth_unpickler *unpickler, berth_value *object,
                                  opcode);
     int code =
         by_key ? bth_call_set_items(object, items, n / 2) : bth_call_extend(object, items, n);
-    return code < 0 ? bth_unpickle_fail_tree(unpickler, opcode) : 0;
+    return code < 0 ? bth_unpickle_fail_by_tree_error(unpickler, opcode) : 0;
 }
 
 /* P5. `list` is NULL after a failure, which stays the error. */
@@ -137,13 +138,13 @@ static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value 
                        size_t n)
 {
     if (bth_node_kind(list) == BERTH_KIND_CALL)
-        return read_inert_items(unpickler, list, items, n, false);
+        return read_add_inert_items(unpickler, list, items, n, false);
     if (bth_node_kind(list) != BERTH_KIND_LIST)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
-                                 bth_unpickle_opcode(unpickler),
+                                 bth_unpickle_opcode_name(unpickler),
                                  bth_kind_phrase(bth_node_kind(list)));
     if (bth_list_extend(list, items, n) < 0)
-        return bth_unpickle_fail_tree(unpickler, bth_unpickle_opcode(unpickler));
+        return bth_unpickle_fail_by_tree_error(unpickler, bth_unpickle_opcode_name(unpickler));
     return 0;
 }
 
@@ -151,7 +152,7 @@ static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value 
 static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
                           size_t n)
 {
-    const char *opcode = bth_unpickle_opcode(unpickler);
+    const char *opcode = bth_unpickle_opcode_name(unpickler);
     berth_kind kind = bth_node_kind(dict);
     if (!bth_is_dict(kind) && kind != BERTH_KIND_CALL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
@@ -160,9 +161,9 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
                                  opcode, n);
     if (kind == BERTH_KIND_CALL)
-        return read_inert_items(unpickler, dict, items, n, true);
+        return read_add_inert_items(unpickler, dict, items, n, true);
     if (bth_dict_extend(dict, items, n / 2) < 0)
-        return bth_unpickle_fail_tree(unpickler, opcode);
+        return bth_unpickle_fail_by_tree_error(unpickler, opcode);
     return 0;
 }
 
@@ -170,10 +171,10 @@ typedef int read_filler(bth_unpickler *unpickler, berth_value *container, berth_
                         size_t n);
 
 /* Adds the n items on top to the container below them. */
-static int read_fill(bth_unpickler *unpickler, size_t n, read_filler *fill)
+static int read_fill_from_top(bth_unpickler *unpickler, size_t n, read_filler *fill)
 {
     berth_value *items[2] = {NULL};
-    int code = read_pop(unpickler, items, n, 1);
+    int code = read_pop_items(unpickler, items, n, 1);
     return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
@@ -184,12 +185,12 @@ static int read_fill_from_mark(bth_unpickler *unpickler, read_filler *fill)
     size_t n;
     int code = bth_unpickle_pop_mark(unpickler, &items, &n);
     if (code == 0)
-        code = bth_unpickle_want(unpickler, 1);
+        code = bth_unpickle_check_item_count(unpickler, 1);
     return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
-RUNS(APPEND, read_fill(unpickler, 1, read_append))
-RUNS(SETITEM, read_fill(unpickler, 2, read_set_items))
+RUNS(APPEND, read_fill_from_top(unpickler, 1, read_append))
+RUNS(SETITEM, read_fill_from_top(unpickler, 2, read_set_items))
 RUNS(APPENDS, read_fill_from_mark(unpickler, read_append))
 RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
 
@@ -197,7 +198,7 @@ RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
 
 HANDLER(BINPUT)
 {
-    int code = bth_unpickle_want(unpickler, 1);
+    int code = bth_unpickle_check_item_count(unpickler, 1);
     return code < 0 ? code : bth_unpickle_put(unpickler, (uint64_t)argument->number);
 }
 
@@ -207,22 +208,22 @@ RUNS(LONG_BINGET, run_BINGET(unpickler, argument))
 
 /* ---- objects ---- */
 
-static int read_object(bth_unpickler *unpickler, bool new_object)
+static int read_reduce_or_newobj(bth_unpickler *unpickler, bool new_object)
 {
     berth_value *items[2] = {NULL}; /* what is called, and the arguments */
-    int code = read_pop(unpickler, items, 2, 0);
+    int code = read_pop_items(unpickler, items, 2, 0);
     return code < 0 ? code
                     : bth_unpickle_push(unpickler, bth_unpickle_reduce(unpickler, items[0],
                                                                        items[1], new_object));
 }
 
-RUNS(REDUCE, read_object(unpickler, false))
-RUNS(NEWOBJ, read_object(unpickler, true))
+RUNS(REDUCE, read_reduce_or_newobj(unpickler, false))
+RUNS(NEWOBJ, read_reduce_or_newobj(unpickler, true))
 
 HANDLER(BUILD)
 {
     berth_value *state = NULL;
-    int code = read_pop(unpickler, &state, 1, 1);
+    int code = read_pop_items(unpickler, &state, 1, 1);
     return code < 0 ? code
                     : bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
 }
@@ -230,7 +231,7 @@ HANDLER(BUILD)
 HANDLER(BINPERSID)
 {
     berth_value *id = NULL;
-    int code = read_pop(unpickler, &id, 1, 0);
+    int code = read_pop_items(unpickler, &id, 1, 0);
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_persistent(unpickler, id));
 }
 
@@ -253,7 +254,7 @@ HANDLER(STOP)
 
 static int read_fail_cut(bth_unpickler *unpickler, size_t left)
 {
-    const char *name = bth_unpickle_opcode(unpickler);
+    const char *name = bth_unpickle_opcode_name(unpickler);
     if (unpickler->bytes[unpickler->op_at] == BTH_OP_GLOBAL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
     return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
@@ -276,7 +277,7 @@ static int read_opcodes(bth_unpickler *unpickler)
         if (at == end)
             return read_fail_without_stop(unpickler);
         unpickler->op_at = (size_t)(at - unpickler->bytes);
-        size_t usual_nbytes = bth_may_be_usual(unpickler->rules, at, (size_t)(end - at))
+        size_t usual_nbytes = bth_usual_tensor_may_begin(unpickler->rules, at, (size_t)(end - at))
                                   ? bth_unpickle_usual(unpickler, at)
                                   : 0;
         if (usual_nbytes) {
@@ -316,7 +317,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
                                .error = error};
     bth_error_clear(&unasked);
     if (!rules->survey) /* a bad pickle fails when it is run */
-        (void)bth_pickle_look(bytes, nbytes, rules, &own, &unasked);
+        (void)bth_pickle_scan(bytes, nbytes, rules, &own, &unasked);
     int code = bth_unpickle_begin_memo(&unpickler);
     if (code == 0)
         code = read_opcodes(&unpickler);

@@ -82,18 +82,18 @@ static const bth_builder builders[] = {
 };
 
 /* Checks the arguments of a known callable and builds (P1); NULL after a failure. */
-static berth_value *reduce_call(bth_unpickler *unpickler, const bth_known *known,
-                                berth_value *arguments)
+static berth_value *reduce_check_and_build(bth_unpickler *unpickler, const bth_known *known,
+                                           berth_value *arguments)
 {
     berth_value *const *items = &arguments;
-    size_t n = bth_unpickle_items(arguments, &items);
+    size_t n = bth_node_tuple_items(arguments, &items);
     if (reduce_check_arguments(unpickler, known, items, n) < 0)
         return NULL;
     berth_value *value = builders[known->build](unpickler, known, items, n);
     if (!value && unpickler->error->code == BERTH_OK) {
         char subject[96];
         (void)snprintf(subject, sizeof subject, "%s %s", known->module, known->name);
-        bth_unpickle_fail_tree(unpickler, subject);
+        bth_unpickle_fail_by_tree_error(unpickler, subject);
     }
     return value;
 }
@@ -101,10 +101,10 @@ static berth_value *reduce_call(bth_unpickler *unpickler, const bth_known *known
 /* ---- attributes ---- */
 
 /* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
-static bool reduce_is_plain(berth_value *const *items)
+static bool reduce_is_plain_tensor_rebuild(berth_value *const *items)
 {
-    const bth_known *function = bth_unpickle_known(items[0]);
-    const bth_known *type = bth_unpickle_known(items[1]);
+    const bth_known *function = bth_node_known_global(items[0]);
+    const bth_known *type = bth_node_known_global(items[1]);
     return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
            function->build != BTH_BUILD_from_type_v2 &&
            function->build != BTH_BUILD_parameter && /* a Parameter would not stay one */
@@ -114,13 +114,14 @@ static bool reduce_is_plain(berth_value *const *items)
 
 BTH_BUILDER(from_type_v2)
 {
-    if (!reduce_is_plain(items))
+    if (!reduce_is_plain_tensor_rebuild(items))
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_PICKLE,
             "%s %s wants a _rebuild function and torch Tensor as first arguments", known->module,
             known->name);
-    berth_value *tensor = reduce_call(unpickler, bth_unpickle_known(items[0]), items[2]);
-    return tensor ? bth_unpickle_with_state(unpickler, known, tensor, items[3]) : NULL;
+    berth_value *tensor =
+        reduce_check_and_build(unpickler, bth_node_known_global(items[0]), items[2]);
+    return tensor ? bth_unpickle_make_subclass(unpickler, known, tensor, items[3]) : NULL;
 }
 
 /* ---- REDUCE and NEWOBJ ---- */
@@ -128,14 +129,15 @@ BTH_BUILDER(from_type_v2)
 static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *known, const char *why)
 {
     return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
-                               bth_unpickle_opcode(unpickler), known->module, known->name, why);
+                               bth_unpickle_opcode_name(unpickler), known->module, known->name,
+                               why);
 }
 
 static berth_value *reduce_new_pending(bth_unpickler *unpickler, bth_pending pending)
 {
     bth_pending *kept = bth_tree_allocate(unpickler->tree, sizeof *kept);
     if (!kept) {
-        bth_unpickle_fail_tree(unpickler, "Parameter");
+        bth_unpickle_fail_by_tree_error(unpickler, "Parameter");
         return NULL;
     }
     *kept = pending;
@@ -152,7 +154,7 @@ static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_k
     checked.min_arguments = 1;
     checked.max_arguments = 2;
     berth_value *const *items = &arguments;
-    size_t n = bth_unpickle_items(arguments, &items);
+    size_t n = bth_node_tuple_items(arguments, &items);
     if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
     return reduce_new_pending(
@@ -170,7 +172,7 @@ static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_know
 }
 
 /* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */
-static bool reduce_is_same_as_new(const bth_known *known, berth_value *arguments)
+static bool reduce_newobj_is_allowed(const bth_known *known, berth_value *arguments)
 {
     if (known->what == BTH_IS_PARAMETER_CLASS)
         return true;
@@ -185,7 +187,7 @@ static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known
 {
     berth_value *const *items;
     return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
-           bth_unpickle_items(arguments, &items) == 4 && !reduce_is_plain(items);
+           bth_node_tuple_items(arguments, &items) == 4 && !reduce_is_plain_tensor_rebuild(items);
 }
 
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -194,21 +196,21 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     if (arguments->kind != BERTH_KIND_TUPLE)
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
-            bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(arguments)));
+            bth_unpickle_opcode_name(unpickler), bth_kind_phrase(bth_node_kind(arguments)));
     if (callable->kind != BERTH_KIND_GLOBAL)
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is not a known function",
-            bth_unpickle_opcode(unpickler), bth_kind_phrase(bth_node_kind(callable)));
-    const bth_known *known = bth_unpickle_known(callable);
+            bth_unpickle_opcode_name(unpickler), bth_kind_phrase(bth_node_kind(callable)));
+    const bth_known *known = bth_node_known_global(callable);
     if (!known) /* inert: listed and saved again, never run */
-        return bth_call_value(unpickler->tree, callable, arguments, new_object);
-    if (new_object && !reduce_is_same_as_new(known, arguments))
+        return bth_call_new(unpickler->tree, callable, arguments, new_object);
+    if (new_object && !reduce_newobj_is_allowed(known, arguments))
         return reduce_refuse(unpickler, known, "no pickler makes it this way");
     switch (known->what) {
     case BTH_IS_CALLABLE:
         if (reduce_is_kept_inert(unpickler, known, arguments))
-            return bth_call_value(unpickler->tree, callable, arguments, new_object);
-        return reduce_call(unpickler, known, arguments);
+            return bth_call_new(unpickler->tree, callable, arguments, new_object);
+        return reduce_check_and_build(unpickler, known, arguments);
     case BTH_IS_PARAMETER_CLASS:
         return reduce_begin_parameter(unpickler, known, arguments);
     case BTH_IS_TENSOR_CLASS:

@@ -11,23 +11,24 @@ static void scan_note_fetched(bth_pickle_survey *survey, uint32_t index)
         survey->n_memo = n < SIZE_MAX ? (size_t)n : SIZE_MAX;
 }
 
-static size_t scan_usual(const uint8_t *bytes, bth_pickle_survey *survey)
+static size_t scan_note_usual_tensor(const uint8_t *bytes, bth_pickle_survey *survey)
 {
     bth_usual usual;
-    size_t used = bth_scan_usual(bytes, &usual);
+    size_t used = bth_usual_tensor_parse(bytes, &usual);
     for (size_t i = 0; used && i < BTH_USUAL_GETS; i++)
         scan_note_fetched(survey, usual.gets[i]);
     return used;
 }
 
-int bth_pickle_look(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
+int bth_pickle_scan(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     bth_pickle_survey *survey, berth_error *error)
 {
     size_t at = survey->extent;
     bool ended = false;
     while (at < nbytes && !ended) {
-        size_t used =
-            bth_may_be_usual(rules, bytes + at, nbytes - at) ? scan_usual(bytes + at, survey) : 0;
+        size_t used = bth_usual_tensor_may_begin(rules, bytes + at, nbytes - at)
+                          ? scan_note_usual_tensor(bytes + at, survey)
+                          : 0;
         if (used) {
             at += used;
             continue;

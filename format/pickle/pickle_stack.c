@@ -11,7 +11,7 @@
 
 /* ---- errors ---- */
 
-const char *bth_unpickle_opcode(const bth_unpickler *unpickler)
+const char *bth_unpickle_opcode_name(const bth_unpickler *unpickler)
 {
     return bth_opcodes[unpickler->bytes[unpickler->op_at]].name;
 }
@@ -27,7 +27,7 @@ int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ..
                     unpickler->rules->base_offset + unpickler->op_at, "%s", text);
 }
 
-int bth_unpickle_fail_tree(bth_unpickler *unpickler, const char *subject)
+int bth_unpickle_fail_by_tree_error(bth_unpickler *unpickler, const char *subject)
 {
     berth_error inner;
     /* The first error stays. */
@@ -56,11 +56,11 @@ int bth_unpickle_grow_stack(bth_unpickler *unpickler)
     return 0;
 }
 
-int bth_unpickle_fail_want(bth_unpickler *unpickler, size_t n)
+int bth_unpickle_fail_underflow(bth_unpickler *unpickler, size_t n)
 {
     return bth_unpickle_fail(
         unpickler, BERTH_E_PICKLE, "stack underflow: %s needs %zu items, %zu are there",
-        bth_unpickle_opcode(unpickler), n, unpickler->depth - unpickler->floor);
+        bth_unpickle_opcode_name(unpickler), n, unpickler->depth - unpickler->floor);
 }
 
 /* A mark remembers where the items below it begin. */
@@ -73,7 +73,7 @@ int bth_unpickle_push_mark(bth_unpickler *unpickler)
     return code;
 }
 
-berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
+berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot)
 {
     bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
     if (pending->value)
@@ -82,7 +82,7 @@ berth_value *bth_unpickle_resolve(bth_unpickler *unpickler, berth_value *slot)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
     pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
     if (!pending->value)
-        bth_unpickle_fail_tree(unpickler, "torch.nn.parameter Parameter");
+        bth_unpickle_fail_by_tree_error(unpickler, "torch.nn.parameter Parameter");
     return pending->value;
 }
 
@@ -90,13 +90,13 @@ int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, 
 {
     if (unpickler->floor == 0)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s without a MARK",
-                                 bth_unpickle_opcode(unpickler));
+                                 bth_unpickle_opcode_name(unpickler));
     size_t first = unpickler->floor;
     if (unpickler->has_pending) {
         for (size_t i = first; i < unpickler->depth; i++) {
             berth_value **slot = &unpickler->stack[i];
             if (bth_slot_tag(*slot))
-                *slot = bth_unpickle_resolve(unpickler, *slot);
+                *slot = bth_unpickle_resolve_pending(unpickler, *slot);
             if (!*slot)
                 return unpickler->error->code;
         }
@@ -125,7 +125,7 @@ int bth_unpickle_begin_memo(bth_unpickler *unpickler)
     return 0;
 }
 
-int bth_unpickle_skip_put(bth_unpickler *unpickler, uint64_t index)
+int bth_unpickle_check_put_index(bth_unpickler *unpickler, uint64_t index)
 {
     if (index < unpickler->nbytes)
         return 0;
@@ -139,9 +139,9 @@ static bool tuple_is_used_once(const bth_unpickler *unpickler)
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
     if (left > 5 && at[0] == BTH_OP_LONG_BINPUT &&
-        !bth_unpickle_is_fetched(unpickler, bth_little_u32(at + 1)))
+        !bth_unpickle_memo_is_fetched(unpickler, bth_little_u32(at + 1)))
         at += 5;
-    else if (left > 2 && at[0] == BTH_OP_BINPUT && !bth_unpickle_is_fetched(unpickler, at[1]))
+    else if (left > 2 && at[0] == BTH_OP_BINPUT && !bth_unpickle_memo_is_fetched(unpickler, at[1]))
         at += 2;
     else if (left == 0)
         return false;
@@ -169,6 +169,6 @@ int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index)
     if (index >= unpickler->n_memo || !unpickler->memo[index])
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                  "%s of memo index %llu, where nothing was put",
-                                 bth_unpickle_opcode(unpickler), (unsigned long long)index);
+                                 bth_unpickle_opcode_name(unpickler), (unsigned long long)index);
     return bth_unpickle_push_slot(unpickler, unpickler->memo[index]);
 }

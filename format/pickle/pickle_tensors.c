@@ -11,7 +11,7 @@
 enum { STORAGE, OFFSET, SIZE, STRIDE };
 
 /* The value of an int of 64 bits. */
-static int64_t argument_int(const berth_value *value)
+static int64_t argument_get_int64(const berth_value *value)
 {
     return ((const struct int_node *)value)->value;
 }
@@ -41,14 +41,14 @@ static berth_value *tensor_make(bth_unpickler *unpickler, berth_tensor *tensor,
                                 berth_value *const *arguments)
 {
     tensor->storage = ((const struct storage_node *)arguments[STORAGE])->storage;
-    tensor->storage_offset = argument_int(arguments[OFFSET]);
+    tensor->storage_offset = argument_get_int64(arguments[OFFSET]);
     if (!tensor_read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
         return NULL;
     return bth_tensor_adopt(unpickler->tree, tensor);
 }
 
 /* The dtype of tensors of a storage class; for PyTorch an untyped one holds bytes. */
-static berth_dtype tensor_class_dtype(const berth_value *storage)
+static berth_dtype storage_class_tensor_dtype(const berth_value *storage)
 {
     berth_dtype dtype = ((const struct storage_node *)storage)->dtype;
     return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
@@ -81,13 +81,13 @@ static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *know
 
 BTH_BUILDER(tensor_v1)
 {
-    berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE])};
+    berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE])};
     return tensor_make(unpickler, &tensor, items);
 }
 
 BTH_BUILDER(tensor_v2)
 {
-    berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE]),
+    berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_grad_flag(items[4])};
     if (n > 6 && !tensor_read_metadata(unpickler, known, items[6], &tensor.flags))
         return NULL;
@@ -122,13 +122,13 @@ BTH_BUILDER(meta)
 static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
 {
     berth_value *const *items;
-    size_t n = bth_unpickle_items(parameters, &items);
+    size_t n = bth_node_tuple_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
     tensor->qscheme = bth_value_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
-        return n == 3 && bth_unpickle_number(items[1], &tensor->scale) &&
+        return n == 3 && bth_node_as_double(items[1], &tensor->scale) &&
                berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
@@ -145,7 +145,7 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
 
 BTH_BUILDER(qtensor)
 {
-    berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE]),
+    berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_grad_flag(items[5])};
     if (!quantizer_read(items[4], &tensor))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
@@ -167,7 +167,7 @@ BTH_BUILDER(sparse)
     bool coo = layout == BERTH_SPARSE_COO;
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
-    size_t n_parts = bth_unpickle_items(items[1], &parts);
+    size_t n_parts = bth_node_tuple_items(items[1], &parts);
     bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
     for (size_t i = 0; good && i < n_tensors; i++)
         good = bth_node_kind(parts[i]) == BERTH_KIND_TENSOR;
@@ -196,7 +196,7 @@ BTH_BUILDER(parameter)
 /*
  * PyTorch reads the dicts of a state now, so they must not grow later. Their names are checked.
  */
-static void attributes_keep(berth_value *state)
+static void attributes_mark_used(berth_value *state)
 {
     bool pair = bth_node_kind(state) == BERTH_KIND_TUPLE;
     for (size_t i = 0; i < (pair ? 2u : 1u); i++) {
@@ -207,25 +207,25 @@ static void attributes_keep(berth_value *state)
 }
 
 /* P5 */
-berth_value *bth_unpickle_with_state(bth_unpickler *unpickler, const bth_known *known,
-                                     berth_value *tensor, berth_value *state)
+berth_value *bth_unpickle_make_subclass(bth_unpickler *unpickler, const bth_known *known,
+                                        berth_value *tensor, berth_value *state)
 {
     char problem[200];
-    if (!bth_value_is_state(state))
+    if (!bth_value_can_be_state(state))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "%s %s wants a dict as argument 4, got %s", known->module,
                                    known->name, berth_kind_name(bth_node_kind(state)));
-    if (!bth_attributes_are_good(state, problem, sizeof problem))
+    if (!bth_state_attributes_are_allowed(state, problem, sizeof problem))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s with %s", known->module,
                                    known->name, problem);
-    attributes_keep(state);
+    attributes_mark_used(state);
     return berth_make_subclass(unpickler->tree, tensor, state);
 }
 
 BTH_BUILDER(parameter_with_state)
 {
     berth_value *parameter = bth_build_parameter(unpickler, known, items, n);
-    return parameter ? bth_unpickle_with_state(unpickler, known, parameter, items[3]) : NULL;
+    return parameter ? bth_unpickle_make_subclass(unpickler, known, parameter, items[3]) : NULL;
 }
 
 /* ---- BUILD ---- */
@@ -238,50 +238,51 @@ bool bth_is_no_hooks(const berth_value *value)
 }
 
 /* (requires_grad, volatile, hooks) */
-static bool pending_is_parameter_state(berth_value *const *items, size_t n)
+static bool state_is_of_old_parameter(berth_value *const *items, size_t n)
 {
     return n == 3 && bth_node_kind(items[0]) == BERTH_KIND_BOOL &&
            bth_node_kind(items[1]) == BERTH_KIND_BOOL && bth_is_no_hooks(items[2]);
 }
 
 /* (storage, offset, size, stride); dtype NONE: any storage class. */
-static bool pending_is_tensor_state(berth_value *const *items, size_t n, berth_dtype dtype)
+static bool state_is_of_old_tensor(berth_value *const *items, size_t n, berth_dtype dtype)
 {
     int64_t offset;
     return n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
            berth_as_int(items[OFFSET], &offset) &&
-           (dtype == BERTH_DTYPE_NONE || tensor_class_dtype(items[STORAGE]) == dtype);
+           (dtype == BERTH_DTYPE_NONE || storage_class_tensor_dtype(items[STORAGE]) == dtype);
 }
 
 /* The second step of a Parameter or tensor from before 0.4. */
-static int pending_build(bth_unpickler *unpickler, bth_pending *pending, berth_value *state)
+static int pending_finish_by_build(bth_unpickler *unpickler, bth_pending *pending,
+                                   berth_value *state)
 {
     berth_value *const *items = NULL;
-    size_t n = bth_unpickle_items(state, &items);
+    size_t n = bth_node_tuple_items(state, &items);
     bool once = !pending->value;
     if (pending->tensor) {
-        if (!once || !pending_is_parameter_state(items, n))
+        if (!once || !state_is_of_old_parameter(items, n))
             return bth_unpickle_fail(
                 unpickler, BERTH_E_PICKLE,
                 "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
         pending->value =
             berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
-        if (!once || !pending_is_tensor_state(items, n, pending->dtype))
+        if (!once || !state_is_of_old_tensor(items, n, pending->dtype))
             return bth_unpickle_fail(
                 unpickler, BERTH_E_PICKLE,
                 "BUILD of a tensor wants (storage, offset, size, stride), once");
-        berth_tensor tensor = {.dtype = tensor_class_dtype(items[STORAGE])};
+        berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE])};
         pending->value = tensor_make(unpickler, &tensor, items);
     }
-    return pending->value ? 0 : bth_unpickle_fail_tree(unpickler, "BUILD");
+    return pending->value ? 0 : bth_unpickle_fail_by_tree_error(unpickler, "BUILD");
 }
 
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state)
 {
     if (bth_slot_tag(slot)) {
         uintptr_t pending = (uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS;
-        return pending_build(unpickler, (bth_pending *)pending, state);
+        return pending_finish_by_build(unpickler, (bth_pending *)pending, state);
     }
     berth_kind kind = bth_node_kind(slot);
     if (kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_CALL)
@@ -299,6 +300,6 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
     if (kind == BERTH_KIND_ORDERED_DICT)
         state->flags |= BTH_NODE_USED;
     if (berth_value_set_state(slot, state) < 0)
-        return bth_unpickle_fail_tree(unpickler, "BUILD");
+        return bth_unpickle_fail_by_tree_error(unpickler, "BUILD");
     return 0;
 }

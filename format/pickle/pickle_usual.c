@@ -21,12 +21,12 @@ _Static_assert(LONG *(BTH_USUAL_GETS + BTH_USUAL_PUTS + 3 + 2 * BTH_USUAL_RANK) 
  */
 #define READS static inline __attribute__((always_inline)) bool
 
-READS usual_read(const uint8_t **at, uint8_t opcode)
+READS usual_read_opcode(const uint8_t **at, uint8_t opcode)
 {
     return *(*at)++ == opcode;
 }
 
-READS usual_read_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
+READS usual_read_memo_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
 {
     const uint8_t *bytes = *at;
     bool is_brief = bytes[0] == brief;
@@ -37,12 +37,12 @@ READS usual_read_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t
 
 READS usual_read_get(const uint8_t **at, uint32_t *index)
 {
-    return usual_read_index(at, 'h', 'j', index);
+    return usual_read_memo_index(at, 'h', 'j', index);
 }
 
 READS usual_read_put(const uint8_t **at, bth_usual *usual)
 {
-    return usual_read_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
+    return usual_read_memo_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
 }
 
 READS usual_read_int(const uint8_t **at, int64_t *number)
@@ -101,56 +101,56 @@ READS usual_read_shape(const uint8_t **at, bth_usual *usual, int64_t *items, int
         n++;
     *rank = n;
     if (n == 0)
-        return !is_marked && usual_read(at, ')');
-    return (is_marked || n <= 3) && usual_read(at, is_marked ? 't' : (uint8_t)(0x84 + n)) &&
+        return !is_marked && usual_read_opcode(at, ')');
+    return (is_marked || n <= 3) && usual_read_opcode(at, is_marked ? 't' : (uint8_t)(0x84 + n)) &&
            usual_read_put(at, usual);
 }
 
-size_t bth_scan_usual(const uint8_t *bytes, bth_usual *usual)
+size_t bth_usual_tensor_parse(const uint8_t *bytes, bth_usual *usual)
 {
     const uint8_t *at = bytes;
     uint32_t *gets = usual->gets;
     usual->n_puts = 0;
-    bool good = usual_read_get(&at, &gets[BTH_USUAL_FUNCTION]) && usual_read(&at, '(') &&
-                usual_read(&at, '(') && usual_read_get(&at, &gets[BTH_USUAL_WORD]) &&
-                usual_read_get(&at, &gets[BTH_USUAL_CLASS]) && usual_read_key(&at, usual) &&
-                usual_read_get(&at, &gets[BTH_USUAL_LOCATION]) &&
-                usual_read_int(&at, &usual->numel) && usual_read(&at, 't') &&
-                usual_read_put(&at, usual) && usual_read(&at, 'Q') &&
-                usual_read_int(&at, &usual->offset) &&
-                usual_read_shape(&at, usual, usual->size, &usual->rank) &&
-                usual_read_shape(&at, usual, usual->stride, &usual->stride_rank) &&
-                usual_read_bool(&at, &usual->requires_grad) &&
-                usual_read_get(&at, &gets[BTH_USUAL_HOOKS]) && usual_read(&at, ')') &&
-                usual_read(&at, 'R') && usual_read_put(&at, usual) && usual_read(&at, 't') &&
-                usual_read_put(&at, usual) && usual_read(&at, 'R');
+    bool good =
+        usual_read_get(&at, &gets[BTH_USUAL_FUNCTION]) && usual_read_opcode(&at, '(') &&
+        usual_read_opcode(&at, '(') && usual_read_get(&at, &gets[BTH_USUAL_WORD]) &&
+        usual_read_get(&at, &gets[BTH_USUAL_CLASS]) && usual_read_key(&at, usual) &&
+        usual_read_get(&at, &gets[BTH_USUAL_LOCATION]) && usual_read_int(&at, &usual->numel) &&
+        usual_read_opcode(&at, 't') && usual_read_put(&at, usual) && usual_read_opcode(&at, 'Q') &&
+        usual_read_int(&at, &usual->offset) &&
+        usual_read_shape(&at, usual, usual->size, &usual->rank) &&
+        usual_read_shape(&at, usual, usual->stride, &usual->stride_rank) &&
+        usual_read_bool(&at, &usual->requires_grad) &&
+        usual_read_get(&at, &gets[BTH_USUAL_HOOKS]) && usual_read_opcode(&at, ')') &&
+        usual_read_opcode(&at, 'R') && usual_read_put(&at, usual) && usual_read_opcode(&at, 't') &&
+        usual_read_put(&at, usual) && usual_read_opcode(&at, 'R');
     return good ? (size_t)(at - bytes) : 0;
 }
 
 /* ---- its meaning ---- */
 
 /* A node in the memo; NULL: there is none, or it is pending. */
-static const berth_value *usual_fetch(const bth_unpickler *unpickler, const bth_usual *usual,
-                                      int which)
+static const berth_value *usual_find_memo_node(const bth_unpickler *unpickler,
+                                               const bth_usual *usual, int which)
 {
     uint32_t index = usual->gets[which];
     const berth_value *slot = index < unpickler->n_memo ? unpickler->memo[index] : NULL;
     return bth_slot_tag(slot) ? NULL : slot;
 }
 
-static bool usual_calls(const bth_unpickler *unpickler, const bth_usual *usual, int which,
-                        enum bth_build build)
+static bool usual_get_is_callable(const bth_unpickler *unpickler, const bth_usual *usual, int which,
+                                  enum bth_build build)
 {
-    const bth_known *known = bth_unpickle_known(usual_fetch(unpickler, usual, which));
+    const bth_known *known = bth_node_known_global(usual_find_memo_node(unpickler, usual, which));
     return known && known->build == build;
 }
 
 /* Whether none of its PUTs is ever fetched, and all have valid indices (P3). */
-static bool usual_keeps_nothing(const bth_unpickler *unpickler, const bth_usual *usual)
+static bool usual_has_no_fetched_puts(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     for (size_t i = 0; i < usual->n_puts; i++)
         if (usual->puts[i] >= unpickler->nbytes ||
-            bth_unpickle_is_fetched(unpickler, usual->puts[i]))
+            bth_unpickle_memo_is_fetched(unpickler, usual->puts[i]))
             return false;
     return true;
 }
@@ -167,13 +167,15 @@ static bool usual_is_ascii(const char *text, size_t nbytes)
 static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_usual *usual,
                                     berth_dtype *dtype)
 {
-    const struct text_node *word = bth_unpickle_text(usual_fetch(unpickler, usual, BTH_USUAL_WORD));
-    const struct text_node *key = bth_unpickle_text(usual_fetch(unpickler, usual, BTH_USUAL_KEY));
+    const struct text_node *word =
+        bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_WORD));
+    const struct text_node *key =
+        bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_KEY));
     const struct text_node *location =
-        bth_unpickle_text(usual_fetch(unpickler, usual, BTH_USUAL_LOCATION));
-    const berth_value *class = usual_fetch(unpickler, usual, BTH_USUAL_CLASS);
+        bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_LOCATION));
+    const berth_value *class = usual_find_memo_node(unpickler, usual, BTH_USUAL_CLASS);
     if (!bth_text_is(word, "storage") || !key || !location ||
-        !bth_unpickle_storage_class(class, dtype))
+        !bth_node_as_storage_class(class, dtype))
         return NULL;
     const char *text = usual->key ? usual->key : key->data;
     size_t nbytes = usual->key ? usual->key_nbytes : key->key.count;
@@ -210,10 +212,10 @@ static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *
 size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
 {
     bth_usual usual;
-    size_t used = unpickler->rules->legacy ? 0 : bth_scan_usual(bytes, &usual);
-    if (!used || usual.rank != usual.stride_rank || !usual_keeps_nothing(unpickler, &usual) ||
-        !usual_calls(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
-        !usual_calls(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))
+    size_t used = unpickler->rules->legacy ? 0 : bth_usual_tensor_parse(bytes, &usual);
+    if (!used || usual.rank != usual.stride_rank || !usual_has_no_fetched_puts(unpickler, &usual) ||
+        !usual_get_is_callable(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
+        !usual_get_is_callable(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))
         return 0;
     berth_value *tensor = usual_make(unpickler, &usual);
     if (tensor || unpickler->tree->error.code == BERTH_E_MEMORY) {

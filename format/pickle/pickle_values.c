@@ -30,8 +30,8 @@ BTH_BUILDER(size)
 BTH_BUILDER(complex)
 {
     double real, imaginary; /* numbers, as their letters say */
-    (void)bth_unpickle_number(items[0], &real);
-    (void)bth_unpickle_number(items[1], &imaginary);
+    (void)bth_node_as_double(items[0], &real);
+    (void)bth_node_as_double(items[1], &imaginary);
     return berth_make_complex(unpickler->tree, real, imaginary);
 }
 

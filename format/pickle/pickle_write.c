@@ -20,7 +20,7 @@
  * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
  * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
  */
-static uint32_t *memo_shared_slot(bth_emitter *emitter, const berth_value *value)
+static uint32_t *memo_slot_of_shared_object(bth_emitter *emitter, const berth_value *value)
 {
     size_t nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTES) {
@@ -32,13 +32,13 @@ static uint32_t *memo_shared_slot(bth_emitter *emitter, const berth_value *value
     const char *text = berth_as_text(value, &nbytes);
     if (nbytes == 0)
         return &emitter->characters[BTH_MEMO_EMPTY];
-    int constant = bth_emit_find_constant(text, nbytes);
+    int constant = bth_constant_text_find(text, nbytes);
     return constant < 0 ? NULL : &emitter->constants[constant];
 }
 
-uint32_t *bth_emit_slot(bth_emitter *emitter, const berth_value *value)
+uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = memo_shared_slot(emitter, value);
+    uint32_t *slot = memo_slot_of_shared_object(emitter, value);
     if (slot)
         return slot;
     size_t id = bth_value_id(value);
@@ -60,7 +60,8 @@ void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t not
 }
 
 /* Emits the state, which BUILD follows. Without a state the value is complete. */
-static void emit_state(bth_emitter *emitter, bth_walk_frame *frame, const berth_value *state)
+static void emit_state_or_finish(bth_emitter *emitter, bth_walk_frame *frame,
+                                 const berth_value *state)
 {
     if (!state) {
         bth_walk_pop(&emitter->walk);
@@ -75,7 +76,7 @@ static void emit_state(bth_emitter *emitter, bth_walk_frame *frame, const berth_
  * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
  * (batch_list(), batch_dict()): also if it is the last one and begins a batch.
  */
-static bool batch_is_alone(const bth_walk_frame *frame, size_t i, size_t n)
+static bool batch_item_is_alone(const bth_walk_frame *frame, size_t i, size_t n)
 {
     return i + 1 == n && i % BATCH == 0 &&
            (n == 1 || frame->note & BTH_NOTE_ITEMS ||
@@ -86,16 +87,16 @@ static bool batch_is_alone(const bth_walk_frame *frame, size_t i, size_t n)
  * Emits the opcodes before the next item, or after the last one. Returns how many items have been
  * written.
  */
-static size_t emit_batch(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
-                         int batch_op)
+static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
+                                 int batch_op)
 {
     size_t n = emitter->walk.n_items;
     size_t i = (uint32_t)(frame->step + 1); /* 0 for BTH_STEP_NONE */
-    if (i > 0 && batch_is_alone(frame, i - 1, n))
+    if (i > 0 && batch_item_is_alone(frame, i - 1, n))
         bth_emit_op(emitter, single_op);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         bth_emit_op(emitter, batch_op);
-    if (i < n && i % BATCH == 0 && !batch_is_alone(frame, i, n))
+    if (i < n && i % BATCH == 0 && !batch_item_is_alone(frame, i, n))
         bth_emit_op(emitter, BTH_OP_MARK);
     return i;
 }
@@ -105,26 +106,26 @@ static size_t emit_batch(bth_emitter *emitter, const bth_walk_frame *frame, int 
 static void emit_list_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value;
-    (void)emit_batch(emitter, frame, BTH_OP_APPEND, BTH_OP_APPENDS);
-    const berth_value *item = bth_walk_next(&emitter->walk);
+    (void)emit_batch_opcodes(emitter, frame, BTH_OP_APPEND, BTH_OP_APPENDS);
+    const berth_value *item = bth_walk_next_child(&emitter->walk);
     if (item) {
         bth_emit_value(emitter, item);
         return;
     }
     if (berth_value_kind(value) == BERTH_KIND_SET) /* a set is made of a list */
-        bth_emit_reduce(emitter, 1, bth_emit_slot(emitter, value));
+        bth_emit_tuple_and_reduce(emitter, 1, bth_emitter_memo_slot(emitter, value));
     bth_walk_pop(&emitter->walk);
 }
 
 /* save_tuple() */
 static void emit_tuple_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
-    const berth_value *value = frame->value, *item = bth_walk_next(&emitter->walk);
+    const berth_value *value = frame->value, *item = bth_walk_next_child(&emitter->walk);
     if (item) {
         bth_emit_value(emitter, item);
         return;
     }
-    bth_emit_tuple(emitter, emitter->walk.n_items, bth_emit_slot(emitter, value));
+    bth_emit_tuple(emitter, emitter->walk.n_items, bth_emitter_memo_slot(emitter, value));
     bth_walk_pop(&emitter->walk);
 }
 
@@ -142,22 +143,22 @@ static void emit_dict_end(bth_emitter *emitter, bth_walk_frame *frame)
         bth_emit_op(emitter, BTH_OP_SETITEMS);
     }
     if (kind == BERTH_KIND_COUNTER)
-        bth_emit_reduce(emitter, 1, bth_emit_slot(emitter, value));
+        bth_emit_tuple_and_reduce(emitter, 1, bth_emitter_memo_slot(emitter, value));
     if (state && berth_value_kind(state) != BERTH_KIND_DICT)
         BTH_EMIT_REFUSE(emitter,
                         "attributes of an OrderedDict cannot be saved as %s: they are a dict",
                         bth_kind_phrase(berth_value_kind(state)));
-    emit_state(emitter, frame, state);
+    emit_state_or_finish(emitter, frame, state);
 }
 
 static void emit_dict_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     frame->note ^= BTH_NOTE_KEY;
     if (!(frame->note & BTH_NOTE_KEY)) {
-        bth_emit_value(emitter, bth_walk_next(&emitter->walk));
+        bth_emit_value(emitter, bth_walk_next_child(&emitter->walk));
         return;
     }
-    size_t i = emit_batch(emitter, frame, BTH_OP_SETITEM, BTH_OP_SETITEMS);
+    size_t i = emit_batch_opcodes(emitter, frame, BTH_OP_SETITEM, BTH_OP_SETITEMS);
     if (i < emitter->walk.n_items)
         bth_emit_value(emitter, bth_value_key(frame->value, i));
     else
@@ -179,14 +180,14 @@ static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
         break;
     case 2:
         bth_emit_op(emitter, bth_value_is_new_object(value) ? BTH_OP_NEWOBJ : BTH_OP_REDUCE);
-        bth_emit_memo(emitter, bth_emit_slot(emitter, value));
+        bth_emit_memo(emitter, bth_emitter_memo_slot(emitter, value));
         bth_emit_enter(emitter, berth_value_part(value, BERTH_PART_LIST_ITEMS), BTH_NOTE_ITEMS);
         break;
     case 3:
         bth_emit_enter(emitter, berth_value_part(value, BERTH_PART_DICT_ITEMS), BTH_NOTE_ITEMS);
         break;
     default:
-        emit_state(emitter, frame, berth_value_part(value, BERTH_PART_STATE));
+        emit_state_or_finish(emitter, frame, berth_value_part(value, BERTH_PART_STATE));
         break;
     }
 }
@@ -209,7 +210,7 @@ EMITS(boolean, bth_emit_bool(emitter, bth_value_bool(value)))
 EMITS(float, bth_emit_float(emitter, bth_value_real(value)))
 EMITS(dtype, bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_dtype(value))))
 EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_qscheme(value)))
-EMITS(layout, bth_emit_layout(emitter, bth_value_layout(value)))
+EMITS(layout, bth_emit_tensor_layout(emitter, bth_value_layout(value)))
 EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
 
 EMITTER(int)
@@ -228,7 +229,7 @@ EMITTER(complex)
     bth_emit_global(emitter, "__builtin__", "complex");
     bth_emit_float(emitter, bth_value_real(value));
     bth_emit_float(emitter, bth_value_imaginary(value));
-    bth_emit_reduce(emitter, 2, slot);
+    bth_emit_tuple_and_reduce(emitter, 2, slot);
 }
 
 EMITTER(str)
@@ -244,9 +245,9 @@ EMITTER(bytes)
     size_t nbytes;
     const uint8_t *bytes = berth_as_bytes(value, &nbytes);
     bth_emit_global(emitter, "_codecs", "encode");
-    bth_emit_latin1(emitter, bytes, nbytes);
-    bth_emit_constant(emitter, BTH_TEXT_LATIN1);
-    bth_emit_reduce(emitter, 2, slot);
+    bth_emit_bytes_as_latin1_text(emitter, bytes, nbytes);
+    bth_emit_constant_text(emitter, BTH_TEXT_LATIN1);
+    bth_emit_tuple_and_reduce(emitter, 2, slot);
 }
 
 /* save_bytearray() */
@@ -257,7 +258,7 @@ EMITTER(bytearray)
     bth_emit_global(emitter, "__builtin__", "bytearray");
     if (nbytes > 0)
         emit_bytes(emitter, value, NULL);
-    bth_emit_reduce(emitter, nbytes > 0, slot);
+    bth_emit_tuple_and_reduce(emitter, nbytes > 0, slot);
 }
 
 EMITTER(size)
@@ -270,18 +271,18 @@ EMITTER(size)
 EMITTER(device)
 {
     int64_t index;
-    const char *type = bth_value_device(value, &index);
+    const char *type = bth_value_device_type_and_index(value, &index);
     bth_emit_global(emitter, "torch", "device");
     bth_emit_text(emitter, type, strlen(type), NULL);
     if (index >= 0)
         bth_emit_int(emitter, index);
-    bth_emit_reduce(emitter, index >= 0 ? 2 : 1, slot);
+    bth_emit_tuple_and_reduce(emitter, index >= 0 ? 2 : 1, slot);
 }
 
 EMITTER(global)
 {
     const char *module, *name;
-    bth_value_global(value, &module, &name);
+    bth_value_global_module_and_name(value, &module, &name);
     bth_emit_global(emitter, module, name);
 }
 
@@ -309,7 +310,7 @@ EMITTER(ordered_dict)
  * The values below are stored when they are complete. For one that contains itself Python writes
  * POP.
  */
-static void emit_open_slot(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
+static void memo_slot_mark_open(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
 {
     if (slot && *slot == BTH_MEMO_OPEN)
         BTH_EMIT_REFUSE(emitter,
@@ -321,34 +322,34 @@ static void emit_open_slot(bth_emitter *emitter, const berth_value *value, uint3
 
 EMITTER(set)
 {
-    emit_open_slot(emitter, value, slot);
+    memo_slot_mark_open(emitter, value, slot);
     bth_emit_global(emitter, "__builtin__", "set");
     emit_list(emitter, value, NULL);
 }
 
 EMITTER(counter)
 {
-    emit_open_slot(emitter, value, slot);
+    memo_slot_mark_open(emitter, value, slot);
     bth_emit_global(emitter, "collections", "Counter");
     emit_dict(emitter, value, NULL);
 }
 
 EMITTER(tuple)
 {
-    emit_open_slot(emitter, value, slot);
+    memo_slot_mark_open(emitter, value, slot);
     bth_emit_tuple_mark(emitter, berth_value_count(value));
     bth_emit_enter(emitter, value, 0);
 }
 
 EMITTER(call)
 {
-    emit_open_slot(emitter, value, slot);
+    memo_slot_mark_open(emitter, value, slot);
     bth_emit_enter(emitter, value, 0);
 }
 
 EMITTER(tensor)
 {
-    emit_open_slot(emitter, value, slot);
+    memo_slot_mark_open(emitter, value, slot);
     bth_emit_tensor(emitter, value, 0);
 }
 
@@ -390,7 +391,7 @@ static const struct {
 
 void bth_emit_value(bth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = bth_emit_slot(emitter, value);
+    uint32_t *slot = bth_emitter_memo_slot(emitter, value);
     if (!bth_emit_again(emitter, slot))
         kinds[berth_value_kind(value)].begin(emitter, value, slot);
 }
@@ -399,10 +400,10 @@ void bth_emit_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uin
 {
     bth_emit_global(emitter, "torch", "Size");
     bth_emit_ints(emitter, shape, rank);
-    bth_emit_reduce(emitter, 1, slot);
+    bth_emit_tuple_and_reduce(emitter, 1, slot);
 }
 
-void bth_emit_layout(bth_emitter *emitter, berth_layout_kind layout)
+void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout)
 {
     const char *text = bth_layout_names[layout];
     uint32_t *slot = &emitter->layouts[layout]; /* one object a layout */
@@ -410,7 +411,7 @@ void bth_emit_layout(bth_emitter *emitter, berth_layout_kind layout)
         return;
     bth_emit_global(emitter, "torch.serialization", "_get_layout");
     bth_emit_text(emitter, text, strlen(text), NULL);
-    bth_emit_reduce(emitter, 1, slot);
+    bth_emit_tuple_and_reduce(emitter, 1, slot);
 }
 
 /* The next step of the value on top. */

@@ -10,8 +10,8 @@
 /* ---- storages ---- */
 
 /* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
-static void storage_check_foreign(bth_emitter *emitter, const berth_storage *storage,
-                                  berth_dtype dtype)
+static void storage_check_foreign_byte_order(bth_emitter *emitter, const berth_storage *storage,
+                                             berth_dtype dtype)
 {
     bool typed = bth_dtype_storage_class(dtype) != NULL;
     if (!typed && bth_dtype_swap_nbytes(dtype) > 1)
@@ -29,11 +29,12 @@ static void storage_check_foreign(bth_emitter *emitter, const berth_storage *sto
 }
 
 /* The number of a storage in the file. Storages are numbered in the order of their first use. */
-static size_t storage_number(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
+static size_t storage_assign_number(bth_emitter *emitter, const berth_storage *storage,
+                                    berth_dtype dtype)
 {
     size_t *position = &emitter->positions[storage->index];
     bth_pickled *out = &emitter->out;
-    berth_dtype class = bth_dtype_of_storage(dtype);
+    berth_dtype class = bth_dtype_to_storage_dtype(dtype);
     if (*position == 0) {
         out->storages[out->n_storages] = storage;
         out->dtypes[out->n_storages] = class;
@@ -63,15 +64,15 @@ static void storage_emit_key(bth_emitter *emitter, size_t number)
 void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     if (emitter->foreign)
-        storage_check_foreign(emitter, storage, dtype);
-    size_t number = storage_number(emitter, storage, dtype);
+        storage_check_foreign_byte_order(emitter, storage, dtype);
+    size_t number = storage_assign_number(emitter, storage, dtype);
     const char *class = bth_dtype_storage_class(dtype);
     bth_emit_op(emitter, BTH_OP_MARK);
-    bth_emit_constant(emitter, BTH_TEXT_STORAGE);
+    bth_emit_constant_text(emitter, BTH_TEXT_STORAGE);
     bth_emit_global(emitter, class ? "torch" : "torch.storage", class ? class : "UntypedStorage");
     storage_emit_key(emitter, number);
     size_t location_nbytes = strlen(storage->location);
-    int constant = bth_emit_find_constant(storage->location, location_nbytes);
+    int constant = bth_constant_text_find(storage->location, location_nbytes);
     /* 'cpu' is a constant of torch's code; 'cuda:0' is put together each time. */
     bth_emit_text(emitter, storage->location, location_nbytes,
                   constant < 0 ? NULL : &emitter->constants[constant]);
@@ -81,7 +82,7 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
     bth_emit_op(emitter, BTH_OP_BINPERSID);
 }
 
-static void tensor_emit_storage(bth_emitter *emitter, const berth_tensor *tensor)
+static void tensor_emit_storage_and_shape(bth_emitter *emitter, const berth_tensor *tensor)
 {
     int64_t offset;
     const berth_storage *storage = bth_tensor_saved_storage(tensor, &offset);
@@ -94,7 +95,7 @@ static void tensor_emit_storage(bth_emitter *emitter, const berth_tensor *tensor
 /* ---- parts of arguments ---- */
 
 /* requires_grad and backward hooks; a Parameter's .data has no grad, and hooks are never saved. */
-static void tensor_emit_grad(bth_emitter *emitter, bool requires_grad)
+static void tensor_emit_grad_and_hooks(bth_emitter *emitter, bool requires_grad)
 {
     bth_emit_bool(emitter, requires_grad);
     bth_emit_ordered_dict(emitter, NULL);
@@ -131,20 +132,20 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
 /* ---- parts of a value ---- */
 
 /* The value to rebuild, without its attributes. */
-static const berth_value *tensor_inner(const berth_value *value)
+static const berth_value *tensor_without_attributes(const berth_value *value)
 {
     bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
     return is_around ? berth_value_part(value, BERTH_PART_INNER) : value;
 }
 
-static const berth_value *tensor_state(const berth_value *value)
+static const berth_value *tensor_subclass_state(const berth_value *value)
 {
     bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
     return is_around ? berth_value_part(value, BERTH_PART_STATE) : NULL;
 }
 
 /* NULL for anything but a TENSOR, also for values around one. */
-static const berth_tensor *tensor_itself(const berth_value *value)
+static const berth_tensor *value_as_bare_tensor(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;
 }
@@ -161,8 +162,8 @@ static bool tensor_is_per_channel(const berth_tensor *tensor)
 static void tensor_emit_dense(bth_emitter *emitter, const berth_tensor *tensor, bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
-    tensor_emit_storage(emitter, tensor);
-    tensor_emit_grad(emitter, requires_grad);
+    tensor_emit_storage_and_shape(emitter, tensor);
+    tensor_emit_grad_and_hooks(emitter, requires_grad);
     if (!bth_dtype_storage_class(tensor->dtype))
         bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
@@ -180,30 +181,31 @@ static void tensor_emit_meta(bth_emitter *emitter, const berth_tensor *tensor, b
     bth_emit_tuple(emitter, 4, NULL);
 }
 
-static void tensor_emit_per_tensor(bth_emitter *emitter, const berth_tensor *tensor,
-                                   bool requires_grad)
+static void tensor_emit_per_tensor_quantized(bth_emitter *emitter, const berth_tensor *tensor,
+                                             bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
-    tensor_emit_storage(emitter, tensor);
+    tensor_emit_storage_and_shape(emitter, tensor);
     bth_emit_qscheme(emitter, tensor->qscheme);
     bth_emit_float(emitter, tensor->scale);
     bth_emit_int(emitter, tensor->zero_point);
     bth_emit_tuple(emitter, 3, NULL);
-    tensor_emit_grad(emitter, requires_grad);
+    tensor_emit_grad_and_hooks(emitter, requires_grad);
     bth_emit_tuple(emitter, 7, NULL);
 }
 
 /* Emits the arguments of a tensor that has no inner values; false if it has some. */
-static bool tensor_emit_flat(bth_emitter *emitter, const berth_value *inner, bool detached)
+static bool tensor_emit_if_no_inner_values(bth_emitter *emitter, const berth_value *inner,
+                                           bool detached)
 {
-    const berth_tensor *tensor = tensor_itself(inner);
+    const berth_tensor *tensor = value_as_bare_tensor(inner);
     if (!tensor || tensor_is_per_channel(tensor))
         return false;
     bool requires_grad = !detached && tensor->flags & BERTH_REQUIRES_GRAD;
     if (tensor->flags & BERTH_META)
         tensor_emit_meta(emitter, tensor, requires_grad);
     else if (tensor->qscheme != BERTH_NOT_QUANTIZED)
-        tensor_emit_per_tensor(emitter, tensor, requires_grad);
+        tensor_emit_per_tensor_quantized(emitter, tensor, requires_grad);
     else
         tensor_emit_dense(emitter, tensor, requires_grad);
     return true;
@@ -211,14 +213,14 @@ static bool tensor_emit_flat(bth_emitter *emitter, const berth_value *inner, boo
 
 /* ---- other arguments: the next inner value, or NULL when the tuple is complete ---- */
 
-static const berth_value *tensor_next_of_per_channel(bth_emitter *emitter,
-                                                     const bth_walk_frame *frame,
-                                                     const berth_value *inner)
+static const berth_value *per_channel_next_inner_value(bth_emitter *emitter,
+                                                       const bth_walk_frame *frame,
+                                                       const berth_value *inner)
 {
     const berth_tensor *tensor = berth_as_tensor(inner);
     if (frame->step == 0) {
         bth_emit_op(emitter, BTH_OP_MARK);
-        tensor_emit_storage(emitter, tensor);
+        tensor_emit_storage_and_shape(emitter, tensor);
         bth_emit_op(emitter, BTH_OP_MARK);
         /* PyTorch writes this one for affine with float parameters too. */
         bth_emit_qscheme(emitter, BERTH_PER_CHANNEL_AFFINE);
@@ -227,22 +229,22 @@ static const berth_value *tensor_next_of_per_channel(bth_emitter *emitter,
         return frame->step == 0 ? tensor->scales : tensor->zero_points;
     bth_emit_int(emitter, tensor->axis);
     bth_emit_tuple(emitter, 4, NULL);
-    tensor_emit_grad(emitter,
-                     !(frame->note & BTH_NOTE_DETACHED) && tensor->flags & BERTH_REQUIRES_GRAD);
+    tensor_emit_grad_and_hooks(emitter, !(frame->note & BTH_NOTE_DETACHED) &&
+                                            tensor->flags & BERTH_REQUIRES_GRAD);
     bth_emit_tuple(emitter, 7, NULL);
     return NULL;
 }
 
 /* Sparse: (layout, (part, …, size)), of a COO tensor with is_coalesced. Nested: (part, …). */
-static const berth_value *tensor_next_of_parts(bth_emitter *emitter, const berth_value *inner,
-                                               uint32_t i)
+static const berth_value *tensor_parts_next_inner_value(bth_emitter *emitter,
+                                                        const berth_value *inner, uint32_t i)
 {
     bool is_sparse = berth_value_kind(inner) == BERTH_KIND_SPARSE;
     if (i == 0 && is_sparse)
-        bth_emit_layout(emitter, bth_value_layout(inner));
+        bth_emit_tensor_layout(emitter, bth_value_layout(inner));
     if (i == 0)
         bth_emit_op(emitter, BTH_OP_MARK);
-    const berth_value *part = bth_part(inner, i);
+    const berth_value *part = bth_tensor_part(inner, i);
     if (part)
         return part;
     if (is_sparse) {
@@ -259,16 +261,17 @@ static const berth_value *tensor_next_of_parts(bth_emitter *emitter, const berth
 }
 
 /* (data, requires_grad, hooks), and the attributes as a fourth where there are some. */
-static const berth_value *tensor_next_of_parameter(bth_emitter *emitter, const berth_value *value,
-                                                   uint32_t i)
+static const berth_value *parameter_next_inner_value(bth_emitter *emitter, const berth_value *value,
+                                                     uint32_t i)
 {
-    const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
+    const berth_value *inner = tensor_without_attributes(value),
+                      *state = tensor_subclass_state(value);
     if (i == 0) {
         bth_emit_tuple_mark(emitter, state ? 4 : 3);
         return berth_value_part(inner, BERTH_PART_INNER);
     }
     if (i == 1) {
-        tensor_emit_grad(emitter, (berth_value_flags(inner) & BERTH_REQUIRES_GRAD));
+        tensor_emit_grad_and_hooks(emitter, (berth_value_flags(inner) & BERTH_REQUIRES_GRAD));
         if (state)
             return state;
     }
@@ -276,18 +279,18 @@ static const berth_value *tensor_next_of_parameter(bth_emitter *emitter, const b
     return NULL;
 }
 
-static const berth_value *tensor_next_argument(bth_emitter *emitter, const bth_walk_frame *frame)
+static const berth_value *tensor_next_inner_value(bth_emitter *emitter, const bth_walk_frame *frame)
 {
-    const berth_value *inner = tensor_inner(frame->value);
+    const berth_value *inner = tensor_without_attributes(frame->value);
     switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        return tensor_next_of_parts(emitter, inner, frame->step);
+        return tensor_parts_next_inner_value(emitter, inner, frame->step);
     case BERTH_KIND_PARAMETER:
-        return tensor_next_of_parameter(emitter, frame->value, frame->step);
+        return parameter_next_inner_value(emitter, frame->value, frame->step);
     default: /* a flat one is complete */
         return tensor_is_per_channel(berth_as_tensor(inner))
-                   ? tensor_next_of_per_channel(emitter, frame, inner)
+                   ? per_channel_next_inner_value(emitter, frame, inner)
                    : NULL;
     }
 }
@@ -295,16 +298,18 @@ static const berth_value *tensor_next_argument(bth_emitter *emitter, const bth_w
 /* ---- the reduce around them ---- */
 
 /* Whether attributes come through _rebuild_from_type_v2; a Parameter has its own function. */
-static bool tensor_has_type(const berth_value *value)
+static bool tensor_is_rebuilt_from_type(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_SUBCLASS &&
-           berth_value_kind(tensor_inner(value)) != BERTH_KIND_PARAMETER;
+           berth_value_kind(tensor_without_attributes(value)) != BERTH_KIND_PARAMETER;
 }
 
-static void tensor_end(bth_emitter *emitter, const berth_value *value, uint32_t notes)
+static void tensor_emit_reduce_and_memo(bth_emitter *emitter, const berth_value *value,
+                                        uint32_t notes)
 {
     bth_emit_op(emitter, BTH_OP_REDUCE);
-    bth_emit_memo(emitter, notes & BTH_NOTE_DETACHED ? NULL : bth_emit_slot(emitter, value));
+    bth_emit_memo(emitter,
+                  notes & BTH_NOTE_DETACHED ? NULL : bth_emitter_memo_slot(emitter, value));
 }
 
 void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
@@ -314,17 +319,17 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     if (frame->note & BTH_NOTE_STATE) /* (function, type, arguments, state) */
         bth_emit_tuple(emitter, 4, NULL);
     else
-        argument = tensor_next_argument(emitter, frame);
+        argument = tensor_next_inner_value(emitter, frame);
     if (argument && frame->step == 0 &&
-        berth_value_kind(tensor_inner(value)) == BERTH_KIND_PARAMETER) {
+        berth_value_kind(tensor_without_attributes(value)) == BERTH_KIND_PARAMETER) {
         bth_emit_tensor(emitter, argument, BTH_NOTE_DETACHED);
     } else if (argument) {
         bth_emit_value(emitter, argument);
-    } else if (tensor_has_type(value) && !(frame->note & BTH_NOTE_STATE)) {
+    } else if (tensor_is_rebuilt_from_type(value) && !(frame->note & BTH_NOTE_STATE)) {
         frame->note |= BTH_NOTE_STATE;
-        bth_emit_value(emitter, tensor_state(value));
+        bth_emit_value(emitter, tensor_subclass_state(value));
     } else {
-        tensor_end(emitter, value, frame->note);
+        tensor_emit_reduce_and_memo(emitter, value, frame->note);
         bth_walk_pop(&emitter->walk);
     }
 }
@@ -340,7 +345,7 @@ static const char *tensor_dense_function(const berth_tensor *tensor)
 
 static const char *tensor_rebuild_function(const berth_value *value)
 {
-    const berth_value *inner = tensor_inner(value);
+    const berth_value *inner = tensor_without_attributes(value);
     switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
         return "_rebuild_sparse_tensor";
@@ -359,8 +364,9 @@ static const char *tensor_rebuild_function(const berth_value *value)
  */
 static void tensor_check(bth_emitter *emitter, const berth_value *value)
 {
-    const berth_value *inner = tensor_inner(value), *state = tensor_state(value);
-    const berth_tensor *tensor = tensor_itself(inner);
+    const berth_value *inner = tensor_without_attributes(value),
+                      *state = tensor_subclass_state(value);
+    const berth_tensor *tensor = value_as_bare_tensor(inner);
     char problem[200];
     if (tensor && (tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC ||
                    tensor->qscheme == BERTH_PER_CHANNEL_SYMMETRIC))
@@ -371,10 +377,10 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
             emitter,
             "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
             bth_kind_phrase(berth_value_kind(inner)));
-    else if (!bth_value_is_state(state))
+    else if (!bth_value_can_be_state(state))
         BTH_EMIT_REFUSE(emitter, "attributes of a tensor cannot be saved as %s: they are a dict",
                         bth_kind_phrase(berth_value_kind(state)));
-    else if (!bth_attributes_are_good(state, problem, sizeof problem))
+    else if (!bth_state_attributes_are_allowed(state, problem, sizeof problem))
         BTH_EMIT_REFUSE(emitter, "a tensor cannot be saved with %s", problem);
     else if (berth_value_kind(inner) == BERTH_KIND_PARAMETER &&
              berth_value_kind(berth_value_part(inner, BERTH_PART_INNER)) == BERTH_KIND_SUBCLASS)
@@ -386,8 +392,8 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
 
 void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
-    const berth_value *inner = tensor_inner(value);
-    bool has_type = tensor_has_type(value);
+    const berth_value *inner = tensor_without_attributes(value);
+    bool has_type = tensor_is_rebuilt_from_type(value);
     tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
         return;
@@ -398,8 +404,8 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
     bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(value));
     if (has_type)
         bth_emit_global(emitter, "torch", "Tensor");
-    if (tensor_emit_flat(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)
-        tensor_end(emitter, value, notes);
+    if (tensor_emit_if_no_inner_values(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)
+        tensor_emit_reduce_and_memo(emitter, value, notes);
     else
         bth_emit_enter(emitter, value, notes);
 }

@@ -34,15 +34,15 @@ typedef struct copying {
 
 /* ---- storages ---- */
 
-static int copy_read_view(const berth_storage *storage, void *buffer, size_t nbytes,
-                          uint64_t offset, berth_error *error)
+static int view_storage_read(const berth_storage *storage, void *buffer, size_t nbytes,
+                             uint64_t offset, berth_error *error)
 {
     const berth_storage *bottom = storage->context;
 
     return bottom->read(bottom, buffer, nbytes, storage->root_offset + offset, error);
 }
 
-static struct use *copy_use(copying *copy, const berth_storage *storage)
+static struct use *copy_get_or_make_storage_use(copying *copy, const berth_storage *storage)
 {
     struct use *use = &copy->uses[storage->index];
     uint64_t offset = 0;
@@ -62,7 +62,7 @@ static struct use *copy_use(copying *copy, const berth_storage *storage)
         use->made->device = bottom->device;
         use->made->root_offset += bottom->root_offset;
     } else if (bottom->read) {
-        use->made->read = copy_read_view;
+        use->made->read = view_storage_read;
         use->made->context = (void *)(uintptr_t)bottom;
     }
     use->unit = berth_dtype_nbytes(storage->dtype);
@@ -74,7 +74,8 @@ static struct use *copy_use(copying *copy, const berth_storage *storage)
 static void copy_note_use(struct use *use, const berth_tensor *tensor)
 {
     uint64_t end, item_nbytes = berth_dtype_nbytes(tensor->dtype);
-    uint64_t item = (uint64_t)tensor->storage_offset / (uint64_t)bth_dtype_elements(tensor->dtype);
+    uint64_t item =
+        (uint64_t)tensor->storage_offset / (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
 
     if (use->unit < item_nbytes)
         use->unit = item_nbytes;
@@ -109,7 +110,7 @@ static void copy_trim_storage(const berth_storage *old, struct use *use)
 /* ---- making: along the values that the old node was made of ---- */
 
 /* Nodes without an id have no identity: each copy is a new one. */
-static berth_value *copy_make_plain(berth_tree *tree, const berth_value *source)
+static berth_value *copy_make_without_id(berth_tree *tree, const berth_value *source)
 {
     const uint8_t *bytes;
     int64_t integer;
@@ -133,11 +134,11 @@ static berth_value *copy_make_plain(berth_tree *tree, const berth_value *source)
 }
 
 /* The new node of an old one whose copy exists. */
-static berth_value *copy_made(const copying *copy, const berth_value *source)
+static berth_value *copy_get_made(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
 
-    return id == SIZE_MAX ? copy_make_plain(copy->tree, source) : copy->made[id];
+    return id == SIZE_MAX ? copy_make_without_id(copy->tree, source) : copy->made[id];
 }
 
 static berth_value *copy_make_tuple(const copying *copy, const berth_value *source)
@@ -147,17 +148,17 @@ static berth_value *copy_make_tuple(const copying *copy, const berth_value *sour
     berth_value *tuple = bth_tuple_of(copy->tree, items, n);
 
     for (size_t i = 0; tuple && i < n; i++)
-        ((struct tuple_node *)tuple)->items[i] = copy_made(copy, items[i]);
+        ((struct tuple_node *)tuple)->items[i] = copy_get_made(copy, items[i]);
     return copy->tree->error.code == BERTH_OK ? tuple : NULL;
 }
 
-static berth_value *copy_make_parts(const copying *copy, const berth_value *source)
+static berth_value *copy_make_sparse_or_nested(const copying *copy, const berth_value *source)
 {
     const struct parts_node *node = (const struct parts_node *)source;
     berth_value *parts[4];
 
     for (size_t i = 0; i < node->n_parts; i++)
-        parts[i] = copy_made(copy, node->parts[i]);
+        parts[i] = copy_get_made(copy, node->parts[i]);
     if (source->kind == BERTH_KIND_NESTED)
         return berth_make_nested(copy->tree, parts);
     return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
@@ -175,7 +176,7 @@ static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
     if (old->storage) {
         tensor.storage =
             (berth_storage *)(uintptr_t)bth_tensor_saved_storage(old, &tensor.storage_offset);
-        struct use *use = copy_use(copy, tensor.storage);
+        struct use *use = copy_get_or_make_storage_use(copy, tensor.storage);
         if (!use)
             return NULL;
         copy_note_use(use, &tensor);
@@ -186,12 +187,12 @@ static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
 
 static berth_value *copy_make_storage(copying *copy, const berth_value *source)
 {
-    struct use *use = copy_use(copy, berth_as_storage(source));
+    struct use *use = copy_get_or_make_storage_use(copy, berth_as_storage(source));
 
     if (!use)
         return NULL;
     use->is_whole = true;
-    return bth_storage_value_as(copy->tree, use->made, bth_value_storage_class(source));
+    return bth_storage_value_new(copy->tree, use->made, bth_value_storage_class(source));
 }
 
 static berth_value *copy_make_global(const copying *copy, const berth_value *source)
@@ -199,11 +200,11 @@ static berth_value *copy_make_global(const copying *copy, const berth_value *sou
     const struct global_node *node = (const struct global_node *)source;
     const char *name = node->text + node->module_nbytes + 1;
 
-    return bth_global(copy->tree, node->text, node->module_nbytes, name, node->name_nbytes,
-                      source->flags & BTH_NODE_TRUE);
+    return bth_global_new(copy->tree, node->text, node->module_nbytes, name, node->name_nbytes,
+                          source->flags & BTH_NODE_TRUE);
 }
 
-static berth_value *copy_make_scalar(const copying *copy, const berth_value *source)
+static berth_value *copy_make_leaf(const copying *copy, const berth_value *source)
 {
     berth_tree *tree = copy->tree;
     int64_t index;
@@ -221,7 +222,7 @@ static berth_value *copy_make_scalar(const copying *copy, const berth_value *sou
         return berth_make_bytes(tree, bytes, nbytes);
     }
     case BERTH_KIND_DEVICE: {
-        const char *type = bth_value_device(source, &index);
+        const char *type = bth_value_device_type_and_index(source, &index);
         return berth_make_device(tree, type, index);
     }
     case BERTH_KIND_DTYPE:
@@ -251,28 +252,28 @@ static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_TUPLE:
         return copy_make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
-        return bth_bytearray_from(tree, copy_made(copy, copy->walk.items[0]));
+        return bth_bytearray_from(tree, copy_get_made(copy, copy->walk.items[0]));
     case BERTH_KIND_SIZE:
-        return bth_size_from(tree, copy_made(copy, copy->walk.items[0]));
+        return bth_size_from(tree, copy_get_made(copy, copy->walk.items[0]));
     case BERTH_KIND_STORAGE:
         return copy_make_storage(copy, source);
     case BERTH_KIND_TENSOR:
         return copy_make_tensor(copy, source);
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        return copy_make_parts(copy, source);
+        return copy_make_sparse_or_nested(copy, source);
     case BERTH_KIND_PARAMETER:
-        return berth_make_parameter(tree, copy_made(copy, copy->walk.items[0]),
+        return berth_make_parameter(tree, copy_get_made(copy, copy->walk.items[0]),
                                     source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_make_subclass(tree, copy_made(copy, copy->walk.items[0]),
+        return berth_make_subclass(tree, copy_get_made(copy, copy->walk.items[0]),
                                    berth_make_none(tree));
     case BERTH_KIND_CALL:
-        return bth_call_value(tree, copy_made(copy, copy->walk.items[0]),
-                              copy_made(copy, copy->walk.items[1]),
-                              bth_value_is_new_object(source));
+        return bth_call_new(tree, copy_get_made(copy, copy->walk.items[0]),
+                            copy_get_made(copy, copy->walk.items[1]),
+                            bth_value_is_new_object(source));
     default:
-        return copy_make_scalar(copy, source);
+        return copy_make_leaf(copy, source);
     }
 }
 
@@ -284,13 +285,13 @@ static bool copy_is_made(const copying *copy, const berth_value *source)
 }
 
 /* Makes the node on top, or pushes a part that is missing. */
-static int copy_step(copying *copy)
+static int copy_make_top_or_push_part(copying *copy)
 {
     bth_walk *walk = &copy->walk;
     const bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
     const berth_value *part;
 
-    while ((part = bth_walk_next(walk)) != NULL)
+    while ((part = bth_walk_next_child(walk)) != NULL)
         if (!copy_is_made(copy, part))
             return bth_walk_push(walk, part, &copy->tree->error);
     berth_value *made = copy_make(copy, frame);
@@ -303,7 +304,7 @@ static int copy_step(copying *copy)
 }
 
 /* The copy of an old node, made if there is none yet. NULL: for NULL, or the tree has failed. */
-static berth_value *copy_get(copying *copy, const berth_value *source)
+static berth_value *copy_get_or_make(copying *copy, const berth_value *source)
 {
     int code = copy->tree->error.code;
 
@@ -312,8 +313,8 @@ static berth_value *copy_get(copying *copy, const berth_value *source)
     if (!copy_is_made(copy, source))
         code = bth_walk_push(&copy->walk, source, &copy->tree->error);
     while (code == BERTH_OK && copy->walk.n_frames > 0)
-        code = copy_step(copy);
-    return code == BERTH_OK ? copy_made(copy, source) : NULL;
+        code = copy_make_top_or_push_part(copy);
+    return code == BERTH_OK ? copy_get_made(copy, source) : NULL;
 }
 
 /* ---- filling: items that were added to the old node later ---- */
@@ -324,13 +325,13 @@ static void copy_fill_container(copying *copy, const berth_value *source, berth_
     size_t n = berth_value_count(source);
 
     for (size_t i = 0; i < n && copy->tree->error.code == BERTH_OK; i++) {
-        berth_value *item = copy_get(copy, bth_value_item(source, i));
+        berth_value *item = copy_get_or_make(copy, bth_value_item(source, i));
         if (kind == BERTH_KIND_LIST)
             berth_list_append(made, item);
         else if (kind == BERTH_KIND_SET)
             berth_set_add(made, item);
         else
-            berth_dict_set_value(made, copy_get(copy, bth_value_key(source, i)), item);
+            berth_dict_set_value(made, copy_get_or_make(copy, bth_value_key(source, i)), item);
     }
     made->flags |= source->flags & BTH_NODE_ATTRIBUTES; /* its keys are the same */
 }
@@ -341,13 +342,13 @@ static void copy_fill_quantized(copying *copy, const berth_value *source, berth_
     berth_tensor *tensor = &((struct tensor_node *)made)->tensor;
 
     tensor->qscheme = old->qscheme;
-    tensor->scales = copy_get(copy, old->scales);
-    tensor->zero_points = copy_get(copy, old->zero_points);
+    tensor->scales = copy_get_or_make(copy, old->scales);
+    tensor->zero_points = copy_get_or_make(copy, old->zero_points);
 }
 
 static void copy_fill(copying *copy, const berth_value *source)
 {
-    berth_value *made = copy_made(copy, source);
+    berth_value *made = copy_get_made(copy, source);
     const berth_value *state = berth_value_part(source, BERTH_PART_STATE);
 
     switch (berth_value_kind(source)) {
@@ -363,15 +364,15 @@ static void copy_fill(copying *copy, const berth_value *source)
         break;
     case BERTH_KIND_CALL:
         ((struct call_node *)made)->list_items =
-            copy_get(copy, berth_value_part(source, BERTH_PART_LIST_ITEMS));
+            copy_get_or_make(copy, berth_value_part(source, BERTH_PART_LIST_ITEMS));
         ((struct call_node *)made)->dict_items =
-            copy_get(copy, berth_value_part(source, BERTH_PART_DICT_ITEMS));
+            copy_get_or_make(copy, berth_value_part(source, BERTH_PART_DICT_ITEMS));
         break;
     default:
         break;
     }
     if (state)
-        berth_value_set_state(made, copy_get(copy, state));
+        berth_value_set_state(made, copy_get_or_make(copy, state));
 }
 
 /* ---- trimming, when everything is copied ---- */
@@ -379,7 +380,7 @@ static void copy_fill(copying *copy, const berth_value *source)
 /* The tensor on its trimmed storage; T2 holds for it as for any. */
 static void copy_trim_tensor(copying *copy, const berth_value *source)
 {
-    struct tensor_node *node = (struct tensor_node *)copy_made(copy, source);
+    struct tensor_node *node = (struct tensor_node *)copy_get_made(copy, source);
     const berth_tensor *old = berth_as_tensor(source);
     berth_tensor *tensor = &node->tensor;
 
@@ -388,7 +389,7 @@ static void copy_trim_tensor(copying *copy, const berth_value *source)
     const berth_storage *storage = bth_tensor_saved_storage(old, &tensor->storage_offset);
     const struct use *use = &copy->uses[storage->index];
     uint64_t skipped = use->begin / berth_dtype_nbytes(tensor->dtype) *
-                       (uint64_t)bth_dtype_elements(tensor->dtype);
+                       (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
     if (berth_tensor_numel(tensor) > 0)
         tensor->storage_offset -= (int64_t)skipped;
     else if (use->made->nbytes < storage->nbytes)
@@ -437,7 +438,7 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
     else if (berth_tree_error(copy.from, &error) < 0)
         bth_tree_fail(tree, error.code, "%s", error.message);
     else if (copy_begin(&copy))
-        made = copy_get(&copy, value);
+        made = copy_get_or_make(&copy, value);
     for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
         copy_fill(&copy, copy.sources[i]);
     if (tree->error.code == BERTH_OK)

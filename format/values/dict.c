@@ -14,7 +14,7 @@ enum {
 
 berth_value *bth_dict_new(berth_tree *tree, berth_kind kind)
 {
-    struct dict_node *node = tree ? bth_node_raw(tree, kind, sizeof(*node)) : NULL;
+    struct dict_node *node = tree ? bth_node_new_uninitialized(tree, kind, sizeof(*node)) : NULL;
     if (!node)
         return NULL;
     node->table = NULL;
@@ -43,7 +43,7 @@ berth_value *berth_make_set(berth_tree *tree)
 
 /* ---- slots ---- */
 
-void bth_slots_add(struct slots *slots, uint32_t hash, uint32_t position)
+void bth_hash_slots_add(struct slots *slots, uint32_t hash, uint32_t position)
 {
     uint32_t at = hash & slots->mask;
     while (slots->slots[at])
@@ -52,7 +52,7 @@ void bth_slots_add(struct slots *slots, uint32_t hash, uint32_t position)
 }
 
 /* Slots are at most two thirds full. */
-bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity)
+bool bth_hash_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity)
 {
     uint64_t *old = slots->slots;
     size_t n_old = old ? (size_t)slots->mask + 1 : 0, n = old ? n_old : 16;
@@ -69,8 +69,8 @@ bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity)
     *slots = (struct slots){.slots = grown, .mask = (uint32_t)(n - 1)};
     for (size_t i = 0; i < n_old; i++)
         if (old[i])
-            bth_slots_add(slots, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
-    bth_tree_discard(tree, old, n_old * sizeof(*old));
+            bth_hash_slots_add(slots, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
+    bth_tree_release_memory(tree, old, n_old * sizeof(*old));
     return true;
 }
 
@@ -79,17 +79,18 @@ bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity)
 static bool dict_make_slots(berth_tree *tree, struct table *table)
 {
     bool had_slots = table->slots.slots != NULL;
-    if (!bth_slots_reserve(tree, &table->slots, table->size.capacity))
+    if (!bth_hash_slots_reserve(tree, &table->slots, table->size.capacity))
         return false;
     for (uint32_t i = 0; !had_slots && i < table->size.count; i++)
-        bth_slots_add(&table->slots, bth_key_hash(tree, table->entries[i].key), i);
+        bth_hash_slots_add(&table->slots, bth_key_hash(tree, table->entries[i].key), i);
     return true;
 }
 
 bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
 {
-    struct table *table = bth_tree_reserve(tree, node->table ? &node->table->size : NULL, n,
-                                           sizeof(*table), sizeof(*table->entries), MAX_ENTRIES);
+    struct table *table =
+        bth_tree_reserve_array(tree, node->table ? &node->table->size : NULL, n, sizeof(*table),
+                               sizeof(*table->entries), MAX_ENTRIES);
     if (!table || table == node->table)
         return table;
     node->table = table;
@@ -100,13 +101,14 @@ bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
 }
 
 /* The next entry, from *at on, that can have a key of this hash; NULL: none. */
-static struct table_entry *dict_next_entry(struct table *table, uint32_t hash, uint32_t *at)
+static struct table_entry *dict_next_candidate_entry(struct table *table, uint32_t hash,
+                                                     uint32_t *at)
 {
-    uint32_t i = table->slots.slots ? bth_slots_next(&table->slots, hash, at) : (*at)++;
+    uint32_t i = table->slots.slots ? bth_hash_slots_find_next(&table->slots, hash, at) : (*at)++;
     return i < table->size.count ? &table->entries[i] : NULL;
 }
 
-static uint32_t dict_first_at(const struct table *table, uint32_t hash)
+static uint32_t dict_first_probe_position(const struct table *table, uint32_t hash)
 {
     return table->slots.slots ? hash : 0;
 }
@@ -116,15 +118,15 @@ static struct table_entry *dict_find_entry(struct table *table, const berth_valu
                                            uint32_t hash, uint32_t *at)
 {
     struct table_entry *entry;
-    *at = dict_first_at(table, hash);
-    while ((entry = dict_next_entry(table, hash, at)) && !bth_key_equal(entry->key, key))
+    *at = dict_first_probe_position(table, hash);
+    while ((entry = dict_next_candidate_entry(table, hash, at)) && !bth_key_equal(entry->key, key))
         ;
     return entry;
 }
 
 /* Sets an entry of a dict or set whose key and value are of the tree. */
-static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value *key,
-                           berth_value *value)
+static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, berth_value *key,
+                                  berth_value *value)
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
     if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
@@ -147,8 +149,8 @@ static bool dict_set_entry(berth_tree *tree, struct dict_node *node, berth_value
 /* ---- filling ---- */
 
 /* Prepares the next keys and prefetches their slots, which are spread over memory. */
-static bool dict_prefetch_slots(berth_tree *tree, const struct table *table,
-                                berth_value *const *items, size_t n)
+static bool dict_prepare_keys_and_prefetch(berth_tree *tree, const struct table *table,
+                                           berth_value *const *items, size_t n)
 {
     n = n < N_PREPARED ? n : N_PREPARED;
     for (size_t i = 0; i < n; i++) {
@@ -173,9 +175,10 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     if (n > 1 && !bth_table_reserve(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++) {
-        if (i % N_PREPARED == 0 && !dict_prefetch_slots(tree, node->table, items + 2 * i, n - i))
+        if (i % N_PREPARED == 0 &&
+            !dict_prepare_keys_and_prefetch(tree, node->table, items + 2 * i, n - i))
             return tree->error.code;
-        if (!dict_set_entry(tree, node, items[2 * i], items[2 * i + 1]))
+        if (!dict_insert_or_update(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
     }
     return 0;
@@ -188,8 +191,8 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
     if (!bth_is_dict(bth_node_kind(dict)))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a dict",
                              bth_kind_phrase(bth_node_kind(dict)));
-    if (!bth_tree_owns(tree, key, "a dict's key") ||
-        !bth_tree_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
+    if (!bth_tree_check_owns_value(tree, key, "a dict's key") ||
+        !bth_tree_check_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
         return tree->error.code;
     return bth_dict_extend(dict, items, 1);
 }
@@ -208,9 +211,9 @@ size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbyt
     if (!table)
         return SIZE_MAX;
     uint32_t hash = bth_hash_bytes(bth_value_tree(dict), text, nbytes);
-    uint32_t at = dict_first_at(table, hash);
+    uint32_t at = dict_first_probe_position(table, hash);
     const struct table_entry *entry;
-    while ((entry = dict_next_entry(table, hash, &at)))
+    while ((entry = dict_next_candidate_entry(table, hash, &at)))
         if (dict_key_is_text(entry->key, hash, text, nbytes))
             return (size_t)(entry - table->entries);
     return SIZE_MAX;
@@ -234,7 +237,7 @@ static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *cons
     if (n > 0 && !bth_table_reserve(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
-        if (!dict_set_entry(tree, set, items[i], items[i]))
+        if (!dict_insert_or_update(tree, set, items[i], items[i]))
             return tree->error.code;
     return 0;
 }
@@ -245,7 +248,7 @@ int berth_set_add(berth_value *set, berth_value *item)
     if (!bth_node_is(set, BERTH_KIND_SET))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a set",
                              bth_kind_phrase(bth_node_kind(set)));
-    if (!bth_tree_owns(tree, item, "an item of a set"))
+    if (!bth_tree_check_owns_value(tree, item, "an item of a set"))
         return tree->error.code;
     return set_extend(tree, (struct dict_node *)set, &item, 1);
 }
@@ -253,7 +256,8 @@ int berth_set_add(berth_value *set, berth_value *item)
 /* ---- what REDUCE builds ---- */
 
 /* An empty dict or set, to be filled from `source` (NULL: none), which is used only once (P3). */
-static berth_value *dict_new_from(berth_tree *tree, berth_kind kind, berth_value *source)
+static berth_value *dict_new_and_mark_source_used(berth_tree *tree, berth_kind kind,
+                                                  berth_value *source)
 {
     if (source && source->flags & BTH_NODE_USED)
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
@@ -267,7 +271,7 @@ static berth_value *dict_new_from(berth_tree *tree, berth_kind kind, berth_value
 berth_value *bth_set_from(berth_tree *tree, berth_value *list)
 {
     assert(!list || list->kind == BERTH_KIND_LIST);
-    berth_value *set = dict_new_from(tree, BERTH_KIND_SET, list);
+    berth_value *set = dict_new_and_mark_source_used(tree, BERTH_KIND_SET, list);
     size_t n, stride;
     berth_value *const *items = bth_node_items(list, &n, &stride);
     return set && set_extend(tree, (struct dict_node *)set, items, n) == 0 ? set : NULL;
@@ -276,7 +280,7 @@ berth_value *bth_set_from(berth_tree *tree, berth_value *list)
 berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
 {
     assert(!dict || dict->kind == BERTH_KIND_DICT);
-    berth_value *counter = dict_new_from(tree, BERTH_KIND_COUNTER, dict);
+    berth_value *counter = dict_new_and_mark_source_used(tree, BERTH_KIND_COUNTER, dict);
     const struct table *from = dict ? ((struct dict_node *)dict)->table : NULL;
     if (!counter || !from)
         return counter;
@@ -284,28 +288,29 @@ berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
     if (!bth_table_reserve(tree, node, from->size.count))
         return NULL;
     for (uint32_t i = 0; i < from->size.count; i++) /* there is room, and keys are hashed */
-        (void)dict_set_entry(tree, node, from->entries[i].key, from->entries[i].value);
+        (void)dict_insert_or_update(tree, node, from->entries[i].key, from->entries[i].value);
     return counter;
 }
 
-static bool dict_set_pair(berth_tree *tree, struct dict_node *node, const berth_value *pair)
+static bool dict_insert_pair_value(berth_tree *tree, struct dict_node *node,
+                                   const berth_value *pair)
 {
     size_t n, stride;
     berth_value *const *items = bth_node_items(pair, &n, &stride);
     if (n != 2 || (pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE))
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
                                "an OrderedDict made from an item that is not a pair");
-    return dict_set_entry(tree, node, items[0], items[1]);
+    return dict_insert_or_update(tree, node, items[0], items[1]);
 }
 
 berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
 {
     assert(!list || list->kind == BERTH_KIND_LIST);
-    berth_value *dict = dict_new_from(tree, BERTH_KIND_ORDERED_DICT, list);
+    berth_value *dict = dict_new_and_mark_source_used(tree, BERTH_KIND_ORDERED_DICT, list);
     size_t n, stride;
     berth_value *const *items = bth_node_items(list, &n, &stride);
     for (size_t i = 0; dict && i < n; i++)
-        if (!dict_set_pair(tree, (struct dict_node *)dict, items[i]))
+        if (!dict_insert_pair_value(tree, (struct dict_node *)dict, items[i]))
             return NULL;
     return dict;
 }

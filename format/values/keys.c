@@ -23,7 +23,7 @@ struct number {
     double imaginary;
 };
 
-static struct number key_real_number(double real)
+static struct number key_number_from_double(double real)
 {
     /* cppcheck does not understand hexadecimal constants. */
     const double limit = 9223372036854775808.0; /* 2^63 */
@@ -35,7 +35,7 @@ static struct number key_real_number(double real)
 }
 
 /* An integer beyond 64 bits is equal to a float if it has its value: 2**70 == 2.0**70. */
-static struct number key_big_number(const struct big_node *node)
+static struct number key_number_from_bigint(const struct big_node *node)
 {
     size_t i = (size_t)node->nbytes - 1;
     double real = (int8_t)node->bytes[i];
@@ -48,7 +48,7 @@ static struct number key_big_number(const struct big_node *node)
     return (struct number){.sort = REAL, .real = real};
 }
 
-static struct number key_number(const berth_value *key)
+static struct number key_number_from_value(const berth_value *key)
 {
     const struct float_node *node = (const struct float_node *)key;
     switch (key->kind) {
@@ -56,15 +56,15 @@ static struct number key_number(const berth_value *key)
         return (struct number){.sort = INTEGER, .integer = key->flags & BTH_NODE_TRUE};
     case BERTH_KIND_INT:
         if (key->flags & BTH_NODE_BIG)
-            return key_big_number((const struct big_node *)key);
+            return key_number_from_bigint((const struct big_node *)key);
         return (struct number){.sort = INTEGER, .integer = ((const struct int_node *)key)->value};
     case BERTH_KIND_FLOAT:
-        return key_real_number(node->real);
+        return key_number_from_double(node->real);
     case BERTH_KIND_COMPLEX:
         if (isnan(node->real) || isnan(node->imaginary))
             return (struct number){.sort = BY_IDENTITY};
         if (node->imaginary == 0)
-            return key_real_number(node->real);
+            return key_number_from_double(node->real);
         return (struct number){.sort = COMPLEX,
                                .real = node->real + 0.0, /* -0.0 == 0.0 */
                                .imaginary = node->imaginary + 0.0};
@@ -73,7 +73,7 @@ static struct number key_number(const berth_value *key)
     }
 }
 
-static uint64_t key_bits(double real)
+static uint64_t double_to_bits(double real)
 {
     uint64_t bits;
     memcpy(&bits, &real, sizeof(bits));
@@ -86,16 +86,17 @@ static uint32_t key_number_hash(const berth_tree *tree, const berth_value *key,
     const struct big_node *big = (const struct big_node *)key;
     switch (number.sort) {
     case INTEGER:
-        return bth_hash_fold(bth_hash_mix(tree->seed, (uint64_t)number.integer));
+        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed, (uint64_t)number.integer));
     case BIG:
         return bth_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
     case REAL:
-        return bth_hash_fold(bth_hash_mix(tree->seed + 1, key_bits(number.real)));
+        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 1, double_to_bits(number.real)));
     case COMPLEX:
-        return bth_hash_fold(bth_hash_mix(bth_hash_mix(tree->seed + 2, key_bits(number.real)),
-                                          key_bits(number.imaginary)));
+        return bth_hash_fold_to_u32(
+            bth_hash_mix(bth_hash_mix(tree->seed + 2, double_to_bits(number.real)),
+                         double_to_bits(number.imaginary)));
     default:
-        return bth_hash_fold(bth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
+        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
     }
 }
 
@@ -113,15 +114,15 @@ static bool key_number_equal(const berth_value *a, struct number x, const berth_
     }
     case REAL:
     case COMPLEX:
-        return key_bits(x.real) == key_bits(y.real) &&
-               key_bits(x.imaginary) == key_bits(y.imaginary);
+        return double_to_bits(x.real) == double_to_bits(y.real) &&
+               double_to_bits(x.imaginary) == double_to_bits(y.imaginary);
     default:
         return a == b;
     }
 }
 
 /* The keyed node of a STR, BYTES, TUPLE or SIZE; NULL for other kinds. */
-static struct keyed *key_node(const berth_value *key)
+static struct keyed *key_find_text_or_tuple_node(const berth_value *key)
 {
     switch (key->kind) {
     case BERTH_KIND_STR:
@@ -149,7 +150,7 @@ static const struct keyed *key_canonical(const struct keyed *node)
 
 uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
 {
-    const struct keyed *keyed = key_node(key);
+    const struct keyed *keyed = key_find_text_or_tuple_node(key);
     if (keyed)
         return keyed->hash;
     if (key->kind == BERTH_KIND_DEVICE) {
@@ -157,7 +158,7 @@ uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
         return bth_hash_bytes(tree, node->text, strlen(node->text)) + 1;
     }
     /* None and dtypes by their only node; inert by identity */
-    return key_number_hash(tree, key, key_number(key));
+    return key_number_hash(tree, key, key_number_from_value(key));
 }
 
 static bool key_same_content(const struct keyed *a, const struct keyed *b)
@@ -178,19 +179,19 @@ bool bth_key_equal(const berth_value *a, const berth_value *b)
 {
     if (a == b)
         return true;
-    const struct keyed *x = key_node(a), *y = key_node(b);
+    const struct keyed *x = key_find_text_or_tuple_node(a), *y = key_find_text_or_tuple_node(b);
     if (x || y)
         return x && y &&
                (key_is_short(x) ? key_same_content(x, y) : key_canonical(x) == key_canonical(y));
     if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
         return strcmp(((const struct device_node *)a)->text,
                       ((const struct device_node *)b)->text) == 0;
-    return key_number_equal(a, key_number(a), b, key_number(b));
+    return key_number_equal(a, key_number_from_value(a), b, key_number_from_value(b));
 }
 
 /* ---- canonical nodes ---- */
 
-static bool key_grow_chains(berth_tree *tree)
+static bool key_table_grow_if_full(berth_tree *tree)
 {
     struct key_table *keys = &tree->keys;
     if (keys->chains && keys->count <= keys->mask * 2)
@@ -206,16 +207,17 @@ static bool key_grow_chains(berth_tree *tree)
             node->link = chains[node->hash & (n - 1)];
             chains[node->hash & (n - 1)] = node;
         }
-    bth_tree_discard(tree, keys->chains, keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
+    bth_tree_release_memory(tree, keys->chains,
+                            keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
     keys->chains = chains;
     keys->mask = n - 1;
     return true;
 }
 
 /* Links a hashed node to the canonical one of its kind, or makes it that. */
-static bool key_make_canonical(berth_tree *tree, struct keyed *node)
+static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
 {
-    if (!key_grow_chains(tree))
+    if (!key_table_grow_if_full(tree))
         return false;
     struct keyed **chain = &tree->keys.chains[node->hash & tree->keys.mask];
     struct keyed *same = *chain;
@@ -243,7 +245,7 @@ static bool key_prepare_text(berth_tree *tree, struct keyed *node)
     const struct text_node *text = (const struct text_node *)node;
     node->hash = bth_hash_bytes(tree, text->data, node->count);
     if (!key_is_short(node))
-        return key_make_canonical(tree, node);
+        return key_link_or_make_canonical(tree, node);
     node->head.flags |= BTH_NODE_KEY_CANONICAL;
     return true;
 }
@@ -263,7 +265,7 @@ static bool key_is_hashable(const berth_value *value)
     case BERTH_KIND_GLOBAL:
         return value->flags & BTH_NODE_TRUE;
     default:
-        return key_node(value) != NULL;
+        return key_find_text_or_tuple_node(value) != NULL;
     }
 }
 
@@ -275,21 +277,22 @@ static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *
 {
     uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
     for (uint32_t i = 0; i < tuple->key.count; i++) {
-        const struct keyed *keyed = key_node(tuple->items[i]);
+        const struct keyed *keyed = key_find_text_or_tuple_node(tuple->items[i]);
         hash = bth_hash_mix(hash, keyed && !key_is_short(keyed)
                                       ? (uint64_t)(uintptr_t)key_canonical(keyed)
                                       : bth_key_hash(tree, tuple->items[i]));
     }
-    return bth_hash_fold(hash);
+    return bth_hash_fold_to_u32(hash);
 }
 
 /* The next item of a tuple, from its cursor on, that is a tuple not yet canonical. */
-static struct keyed *key_next_unready(berth_tree *tree, struct keyed *node, const char *what)
+static struct keyed *key_prepare_until_inner_tuple(berth_tree *tree, struct keyed *node,
+                                                   const char *what)
 {
     const struct tuple_node *tuple = (const struct tuple_node *)node;
     while (node->hash < node->count) {
         berth_value *item = tuple->items[node->hash];
-        struct keyed *keyed = key_node(item);
+        struct keyed *keyed = key_find_text_or_tuple_node(item);
         if (!key_is_hashable(item))
             return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                    bth_kind_phrase((berth_kind)item->kind), what);
@@ -313,7 +316,7 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
     node->link = NULL;
     node->hash = 0;
     while (node) {
-        struct keyed *child = key_next_unready(tree, node, what);
+        struct keyed *child = key_prepare_until_inner_tuple(tree, node, what);
         if (child) {
             child->link = node;
             child->hash = 0;
@@ -324,7 +327,7 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
             return false;
         struct keyed *parent = node->link;
         node->hash = key_tuple_hash(tree, (const struct tuple_node *)node);
-        if (!key_make_canonical(tree, node))
+        if (!key_link_or_make_canonical(tree, node))
             return false;
         node = parent;
     }
@@ -336,7 +339,7 @@ bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
     if (!key_is_hashable(value))
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                bth_kind_phrase((berth_kind)value->kind), what);
-    struct keyed *keyed = key_node(value);
+    struct keyed *keyed = key_find_text_or_tuple_node(value);
     if (!keyed || key_is_ready(keyed))
         return true;
     if (keyed->head.kind != BERTH_KIND_TUPLE)

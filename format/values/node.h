@@ -94,7 +94,7 @@ struct wrap_node {
 
 #define BTH_WRAP_NBYTES offsetof(struct wrap_node, state)
 
-/* The beginning of each array of bth_tree_reserve. */
+/* The beginning of each array of bth_tree_reserve_array. */
 struct size {
     uint32_t count;
     uint32_t capacity;
@@ -212,7 +212,7 @@ struct berth_tree {
     size_t chunk_at;
     size_t chunk_nbytes;
     size_t chunks_nbytes; /* of all chunks */
-    char *spare;          /* what is left of the memory of bth_tree_set_memory */
+    char *spare;          /* what is left of the memory of bth_tree_set_spare_memory */
     size_t spare_nbytes;
     uint64_t seed; /* of the hash of keys */
     uint32_t n_ids;
@@ -258,7 +258,8 @@ static inline const struct text_node *bth_text_holder(const berth_value *value)
  * The next position of this hash, from slot *at on, which is the hash at first. UINT32_MAX: none;
  * then *at is a free slot. Keys with other hashes are not touched.
  */
-static inline uint32_t bth_slots_next(const struct slots *slots, uint32_t hash, uint32_t *at)
+static inline uint32_t bth_hash_slots_find_next(const struct slots *slots, uint32_t hash,
+                                                uint32_t *at)
 {
     for (uint64_t slot;; ++*at) {
         *at &= slots->mask;
@@ -277,7 +278,7 @@ static inline uint32_t bth_slots_next(const struct slots *slots, uint32_t hash, 
 /* A node, zeroed after its head, with an id unless its kind has none. NULL: the tree has failed. */
 void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
 /* Like bth_node_new, without an id. */
-void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes);
+void *bth_node_new_without_id(berth_tree *tree, berth_kind kind, size_t nbytes);
 
 static inline size_t bth_tree_round(size_t nbytes)
 {
@@ -297,7 +298,7 @@ static inline void *bth_tree_allocate_in_chunk(berth_tree *tree, size_t nbytes)
 
 /* Like bth_node_new; what follows the head is not zeroed. Inline: a file makes millions of nodes.
  */
-static inline void *bth_node_raw(berth_tree *tree, berth_kind kind, size_t nbytes)
+static inline void *bth_node_new_uninitialized(berth_tree *tree, berth_kind kind, size_t nbytes)
 {
     berth_value *node = tree->n_ids == BTH_NO_ID ? NULL : bth_tree_allocate_in_chunk(tree, nbytes);
     if (!node)
@@ -318,25 +319,26 @@ static inline void *bth_tree_allocate_inline(berth_tree *tree, size_t nbytes)
  * Makes room for n more items, at most max in all, behind a head that begins with its size. A new
  * head is zeroed. NULL: the tree has failed, and the old memory stays valid.
  */
-void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
-                       size_t item_nbytes, size_t max);
+void *bth_tree_reserve_array(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
+                             size_t item_nbytes, size_t max);
 /* Frees memory of bth_tree_allocate; small pieces stay until the tree is freed. */
-void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes);
+void bth_tree_release_memory(berth_tree *tree, void *memory, size_t nbytes);
 /* Returns true if the value is not NULL and of this tree; else the tree fails. */
-bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what);
+bool bth_tree_check_owns_value(berth_tree *tree, const berth_value *value, const char *what);
 /*
  * The same for an item of a container. The tree's error then begins with the key, or with the index
  * if `key` is NULL; an earlier error, too, because a value that could not be made is NULL.
  */
-bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
-                        const berth_value *key, size_t index);
-/* bth_tree_owns_item for n values. */
-bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what);
+bool bth_tree_check_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                              const berth_value *key, size_t index);
+/* bth_tree_check_owns_item for n values. */
+bool bth_tree_check_owns_items(berth_tree *tree, berth_value *const *values, size_t n,
+                               const char *what);
 
 /* A BYTEARRAY, SIZE, PARAMETER or SUBCLASS. NULL if inner is NULL: then the tree has failed. */
 berth_value *bth_wrap_new(berth_tree *tree, berth_kind kind, berth_value *inner);
 
-/* ---- members.c ---- */
+/* ---- container_items.c ---- */
 
 /* The n items of any value, `stride` pointers apart: of a dict its values, of a CALL its arguments.
  */
@@ -360,8 +362,8 @@ bool bth_key_equal(const berth_value *a, const berth_value *b);
 /* An empty dict or set of any kind. */
 berth_value *bth_dict_new(berth_tree *tree, berth_kind kind);
 /* Makes room for so many positions. False: the tree has failed. */
-bool bth_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity);
-void bth_slots_add(struct slots *slots, uint32_t hash, uint32_t position);
+bool bth_hash_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity);
+void bth_hash_slots_add(struct slots *slots, uint32_t hash, uint32_t position);
 /* Makes room for n more entries. */
 bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
 

@@ -10,14 +10,15 @@
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items)
 {
     if (n_items == 0 && !tree->empty_tuple)
-        tree->empty_tuple = bth_node_new_plain(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
+        tree->empty_tuple =
+            bth_node_new_without_id(tree, BERTH_KIND_TUPLE, sizeof(struct tuple_node));
     if (n_items == 0)
         return tree->empty_tuple;
     if (n_items > UINT32_MAX)
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "a tuple of %zu items (at most %u)",
                                n_items, UINT32_MAX);
     size_t nbytes = sizeof(struct tuple_node) + n_items * sizeof(*items);
-    struct tuple_node *node = bth_node_raw(tree, BERTH_KIND_TUPLE, nbytes);
+    struct tuple_node *node = bth_node_new_uninitialized(tree, BERTH_KIND_TUPLE, nbytes);
     if (!node)
         return NULL;
     node->key.count = (uint32_t)n_items;
@@ -31,8 +32,8 @@ berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_
 
 berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items, size_t n_items)
 {
-    if (!tree ||
-        (n_items <= UINT32_MAX && !bth_tree_owns_all(tree, items, n_items, "an item of a tuple")))
+    if (!tree || (n_items <= UINT32_MAX &&
+                  !bth_tree_check_owns_items(tree, items, n_items, "an item of a tuple")))
         return NULL;
     return bth_tuple_of(tree, items, n_items);
 }
@@ -54,8 +55,9 @@ int bth_list_extend(berth_value *list, berth_value *const *items, size_t n)
                              "a list grows after another object was built from it");
     if (n == 0)
         return 0;
-    struct list_items *grown = bth_tree_reserve(tree, node->items ? &node->items->size : NULL, n,
-                                                sizeof(*grown), sizeof(*items), UINT32_MAX);
+    struct list_items *grown =
+        bth_tree_reserve_array(tree, node->items ? &node->items->size : NULL, n, sizeof(*grown),
+                               sizeof(*items), UINT32_MAX);
     if (!grown)
         return tree->error.code;
     memcpy(grown->items + grown->size.count, items, n * sizeof(*items));
@@ -71,14 +73,15 @@ int berth_list_append(berth_value *list, berth_value *item)
     if (!bth_node_is(list, BERTH_KIND_LIST))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a list",
                              bth_kind_phrase(bth_node_kind(list)));
-    if (!bth_tree_owns_item(tree, item, "an item of a list", NULL, berth_value_count(list)))
+    if (!bth_tree_check_owns_item(tree, item, "an item of a list", NULL, berth_value_count(list)))
         return tree->error.code;
     return bth_list_extend(list, &item, 1);
 }
 
 /* ---- torch.Size and shapes ---- */
 
-static bool shape_check_int(berth_tree *tree, const berth_value *item, size_t i, int64_t *integer)
+static bool shape_get_item_int64(berth_tree *tree, const berth_value *item, size_t i,
+                                 int64_t *integer)
 {
     if (item->kind == BERTH_KIND_INT && !(item->flags & BTH_NODE_BIG)) {
         *integer = ((const struct int_node *)item)->value;
@@ -91,7 +94,7 @@ static bool shape_check_int(berth_tree *tree, const berth_value *item, size_t i,
 }
 
 /* The cached shape of a TUPLE or a non-empty LIST. */
-static int64_t **shape_slot(berth_value *value)
+static int64_t **value_cached_shape_slot(berth_value *value)
 {
     if (value->kind == BERTH_KIND_SIZE)
         value = ((struct wrap_node *)value)->inner;
@@ -118,11 +121,11 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
                                BERTH_MAX_RANK);
     if (n == 0)
         return true;
-    int64_t **slot = shape_slot(value);
+    int64_t **slot = value_cached_shape_slot(value);
     if (!*slot) {
         int64_t *made = bth_tree_allocate_inline(tree, n * sizeof(*made));
         for (size_t i = 0; made && i < n; i++)
-            if (!shape_check_int(tree, items[i], i, &made[i]))
+            if (!shape_get_item_int64(tree, items[i], i, &made[i]))
                 return false;
         *slot = made;
     }
@@ -138,7 +141,7 @@ static bool tuple_check_ints(berth_tree *tree, berth_value *tuple)
     berth_value *const *items = bth_node_items(tuple, &n, &stride);
     for (size_t i = 0; i < n && !(tuple->flags & BTH_NODE_INTS); i++) {
         int64_t integer;
-        if (!shape_check_int(tree, items[i], i, &integer))
+        if (!shape_get_item_int64(tree, items[i], i, &integer))
             return false;
     }
     tuple->flags |= BTH_NODE_INTS;

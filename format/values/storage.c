@@ -53,12 +53,12 @@ static const char *storage_keep_location(berth_tree *tree, const char *location,
 }
 
 /* A zeroed storage, and room for it among the tree's. */
-static berth_storage *storage_next(berth_tree *tree)
+static berth_storage *storage_allocate_zeroed(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
     struct storage_items *items =
-        bth_tree_reserve(tree, table->items ? &table->items->size : NULL, 1, sizeof(*items),
-                         sizeof(*items->items), UINT32_MAX - 1);
+        bth_tree_reserve_array(tree, table->items ? &table->items->size : NULL, 1, sizeof(*items),
+                               sizeof(*items->items), UINT32_MAX - 1);
     if (!items)
         return NULL;
     table->items = items;
@@ -85,7 +85,7 @@ static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_
                                   const char *location, size_t location_nbytes)
 {
     const char *own_location = storage_keep_location(tree, location, location_nbytes);
-    berth_storage *storage = own_location ? storage_next(tree) : NULL;
+    berth_storage *storage = own_location ? storage_allocate_zeroed(tree) : NULL;
     const char *own_key = storage ? storage_keep_key(tree, storage, key, key_nbytes) : NULL;
     if (!own_key)
         return NULL;
@@ -134,7 +134,7 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
  * PyTorch's keys are the positions of the storages: "0", "1", … While all keys are, there is no
  * table. A position has at most 10 digits. UINT64_MAX: the key is no position.
  */
-static uint64_t storage_key_position(const berth_tree *tree, const char *key, size_t nbytes)
+static uint64_t storage_key_parse_index(const berth_tree *tree, const char *key, size_t nbytes)
 {
     uint64_t position = 0;
     if (tree->storages.slots.slots || nbytes == 0 || nbytes > 10 || (key[0] == '0' && nbytes > 1))
@@ -158,12 +158,12 @@ static bool storage_add_slot(berth_tree *tree, const berth_storage *storage)
 {
     struct slots *slots = &tree->storages.slots;
     size_t i = slots->slots ? storage->index : 0;
-    if (!bth_slots_reserve(tree, slots, storage->index + 1))
+    if (!bth_hash_slots_reserve(tree, slots, storage->index + 1))
         return false;
     for (; i <= storage->index; i++) {
         const char *key = bth_tree_storage(tree, i)->key;
         if (*key)
-            bth_slots_add(slots, bth_hash_bytes(tree, key, strlen(key)), (uint32_t)i);
+            bth_hash_slots_add(slots, bth_hash_bytes(tree, key, strlen(key)), (uint32_t)i);
     }
     return true;
 }
@@ -195,7 +195,7 @@ static berth_storage *storage_find(const berth_tree *tree, uint64_t position, co
     if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
         return NULL;
     uint32_t hash = bth_hash_bytes(tree, key, nbytes), at = hash, i;
-    while ((i = bth_slots_next(slots, hash, &at)) != UINT32_MAX)
+    while ((i = bth_hash_slots_find_next(slots, hash, &at)) != UINT32_MAX)
         if (storage_has_key(bth_tree_storage(tree, i), key, nbytes))
             return bth_tree_storage(tree, i);
     return NULL;
@@ -205,7 +205,7 @@ berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size
                                          berth_dtype dtype, uint64_t nbytes, const char *location,
                                          size_t location_nbytes)
 {
-    uint64_t position = storage_key_position(tree, key, key_nbytes);
+    uint64_t position = storage_key_parse_index(tree, key, key_nbytes);
     if (position == UINT64_MAX &&
         (key_nbytes == 0 || key_nbytes > MAX_KEY_NBYTES || memchr(key, '\0', key_nbytes)))
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
@@ -224,7 +224,7 @@ berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size
 
 berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes)
 {
-    return storage_find(tree, storage_key_position(tree, key, key_nbytes), key, key_nbytes);
+    return storage_find(tree, storage_key_parse_index(tree, key, key_nbytes), key, key_nbytes);
 }
 
 /* ---- reading ---- */

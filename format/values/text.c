@@ -54,7 +54,7 @@ static berth_value *text_new(berth_tree *tree, berth_kind kind, const void *byte
     if (nbytes > UINT32_MAX)
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s of %zu bytes (at most %u)",
                                berth_kind_name(kind), nbytes, UINT32_MAX);
-    struct text_node *node = bth_node_raw(tree, kind, sizeof(*node) + nbytes + 1);
+    struct text_node *node = bth_node_new_uninitialized(tree, kind, sizeof(*node) + nbytes + 1);
     if (!node)
         return NULL;
     node->key.count = (uint32_t)nbytes;
@@ -171,7 +171,7 @@ berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index
     return &node->head;
 }
 
-const char *bth_value_device(const berth_value *value, int64_t *index)
+const char *bth_value_device_type_and_index(const berth_value *value, int64_t *index)
 {
     if (berth_value_kind(value) != BERTH_KIND_DEVICE)
         return NULL;
@@ -182,8 +182,8 @@ const char *bth_value_device(const berth_value *value, int64_t *index)
 
 /* ---- global ---- */
 
-berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
-                        const char *name, size_t name_nbytes, bool is_inert)
+berth_value *bth_global_new(berth_tree *tree, const char *module, size_t module_nbytes,
+                            const char *name, size_t name_nbytes, bool is_inert)
 {
     if (module_nbytes > UINT32_MAX / 2 || name_nbytes > UINT32_MAX / 2)
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "a global's name of %zu bytes",
@@ -204,7 +204,8 @@ berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbyt
     return &node->head;
 }
 
-void bth_value_global(const berth_value *value, const char **module, const char **name)
+void bth_value_global_module_and_name(const berth_value *value, const char **module,
+                                      const char **name)
 {
     *module = *name = NULL;
     if (berth_value_kind(value) != BERTH_KIND_GLOBAL)

@@ -33,7 +33,7 @@ static struct block *tree_add_block(berth_tree *tree, size_t nbytes)
 }
 
 /* A block of the spare memory, or NULL. It is not in the list, so it is never released. */
-static struct block *tree_add_spare_block(berth_tree *tree, size_t nbytes)
+static struct block *tree_take_block_from_spare(berth_tree *tree, size_t nbytes)
 {
     struct block *block = (struct block *)(void *)tree->spare;
     if (tree->spare_nbytes < sizeof(*block) ||
@@ -60,7 +60,7 @@ static size_t tree_next_chunk_nbytes(const berth_tree *tree)
 static bool tree_add_chunk(berth_tree *tree)
 {
     size_t nbytes = MAX_CHUNK_NBYTES;
-    struct block *chunk = tree_add_spare_block(tree, nbytes - sizeof(*chunk));
+    struct block *chunk = tree_take_block_from_spare(tree, nbytes - sizeof(*chunk));
     if (!chunk) {
         nbytes = tree_next_chunk_nbytes(tree);
         chunk = tree_add_block(tree, nbytes - sizeof(*chunk));
@@ -74,17 +74,17 @@ static bool tree_add_chunk(berth_tree *tree)
     return true;
 }
 
-void bth_tree_set_memory(berth_tree *tree, void *memory, size_t nbytes)
+void bth_tree_set_spare_memory(berth_tree *tree, void *memory, size_t nbytes)
 {
     tree->spare = memory;
     tree->spare_nbytes = nbytes;
 }
 
 /* Memory and the block that it lies in. */
-static void *tree_allocate(berth_tree *tree, size_t nbytes, struct block **block)
+static void *tree_allocate_and_get_block(berth_tree *tree, size_t nbytes, struct block **block)
 {
     if (nbytes > BTH_MAX_IN_CHUNK) {
-        *block = tree_add_spare_block(tree, nbytes);
+        *block = tree_take_block_from_spare(tree, nbytes);
         if (!*block)
             *block = tree_add_block(tree, nbytes);
         return *block ? *block + 1 : NULL;
@@ -99,10 +99,10 @@ static void *tree_allocate(berth_tree *tree, size_t nbytes, struct block **block
 void *bth_tree_allocate(berth_tree *tree, size_t nbytes)
 {
     struct block *block;
-    return tree_allocate(tree, nbytes, &block);
+    return tree_allocate_and_get_block(tree, nbytes, &block);
 }
 
-void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
+void bth_tree_release_memory(berth_tree *tree, void *memory, size_t nbytes)
 {
     if (nbytes <= BTH_MAX_IN_CHUNK)
         return;
@@ -115,8 +115,8 @@ void bth_tree_discard(berth_tree *tree, void *memory, size_t nbytes)
     bth_release(block);
 }
 
-void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
-                       size_t item_nbytes, size_t max)
+void *bth_tree_reserve_array(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
+                             size_t item_nbytes, size_t max)
 {
     static const struct size none;
     struct size size = old ? *old : none;
@@ -137,7 +137,7 @@ void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head
     if (old) {
         size_t nbytes = head_nbytes + size.capacity * item_nbytes;
         memcpy(grown, old, nbytes);
-        bth_tree_discard(tree, old, nbytes);
+        bth_tree_release_memory(tree, old, nbytes);
     } else {
         memset(grown, 0, head_nbytes);
     }
@@ -145,12 +145,12 @@ void *bth_tree_reserve(berth_tree *tree, struct size *old, size_t n, size_t head
     return grown;
 }
 
-void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes)
+void *bth_node_new_without_id(berth_tree *tree, berth_kind kind, size_t nbytes)
 {
     if (!tree)
         return NULL;
     struct block *block;
-    berth_value *node = tree_allocate(tree, nbytes, &block);
+    berth_value *node = tree_allocate_and_get_block(tree, nbytes, &block);
     if (!node)
         return NULL;
     memset(node, 0, nbytes);
@@ -162,7 +162,7 @@ void *bth_node_new_plain(berth_tree *tree, berth_kind kind, size_t nbytes)
 
 void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes)
 {
-    berth_value *node = bth_node_new_plain(tree, kind, nbytes);
+    berth_value *node = bth_node_new_without_id(tree, kind, nbytes);
     if (!node)
         return NULL;
     if (tree->n_ids == BTH_NO_ID)
@@ -249,7 +249,7 @@ size_t bth_tree_n_ids(const berth_tree *tree)
     return tree->n_ids;
 }
 
-bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
+bool bth_tree_check_owns_value(berth_tree *tree, const berth_value *value, const char *what)
 {
     if (value && bth_value_tree(value) == tree)
         return true;
@@ -258,7 +258,7 @@ bool bth_tree_owns(berth_tree *tree, const berth_value *value, const char *what)
 }
 
 /* Puts the key or index in front of the tree's error, once. */
-static void tree_locate_error(berth_tree *tree, const berth_value *key, size_t index)
+static void tree_add_key_or_index_to_error(berth_tree *tree, const berth_value *key, size_t index)
 {
     char where[128], text[sizeof(tree->error.message)];
     if (!tree || tree->is_located)
@@ -276,19 +276,20 @@ static void tree_locate_error(berth_tree *tree, const berth_value *key, size_t i
                    (int)(sizeof(text) - sizeof(where) - 3), text);
 }
 
-bool bth_tree_owns_item(berth_tree *tree, const berth_value *value, const char *what,
-                        const berth_value *key, size_t index)
+bool bth_tree_check_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                              const berth_value *key, size_t index)
 {
-    bool owns = bth_tree_owns(tree, value, what);
+    bool owns = bth_tree_check_owns_value(tree, value, what);
     if (!owns)
-        tree_locate_error(tree, key, index);
+        tree_add_key_or_index_to_error(tree, key, index);
     return owns;
 }
 
-bool bth_tree_owns_all(berth_tree *tree, berth_value *const *values, size_t n, const char *what)
+bool bth_tree_check_owns_items(berth_tree *tree, berth_value *const *values, size_t n,
+                               const char *what)
 {
     for (size_t i = 0; i < n; i++)
-        if (!bth_tree_owns_item(tree, values[i], what, NULL, i))
+        if (!bth_tree_check_owns_item(tree, values[i], what, NULL, i))
             return false;
     return true;
 }

@@ -50,7 +50,7 @@ const char *bth_kind_phrase(berth_kind kind);
 void *bth_tree_allocate(berth_tree *tree, size_t nbytes);
 
 /* Sets memory to use before the tree allocates any. It must live as long as the tree. Once. */
-void bth_tree_set_memory(berth_tree *tree, void *memory, size_t nbytes);
+void bth_tree_set_spare_memory(berth_tree *tree, void *memory, size_t nbytes);
 
 /* Like berth_storage_new, but the caller says how the bytes are read. */
 berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
@@ -106,16 +106,16 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
                               int32_t rank, berth_value *const *parts, bool is_coalesced);
 
 /* Like berth_make_storage, with a class of its own (T3). */
-berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
+berth_value *bth_storage_value_new(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
 /* STORAGE: the dtype of its class. */
 berth_dtype bth_value_storage_class(const berth_value *value);
 
 /* A named class or function, never called. An inert one can be a key, by identity. */
-berth_value *bth_global(berth_tree *tree, const char *module, size_t module_nbytes,
-                        const char *name, size_t name_nbytes, bool is_inert);
+berth_value *bth_global_new(berth_tree *tree, const char *module, size_t module_nbytes,
+                            const char *name, size_t name_nbytes, bool is_inert);
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
-berth_value *bth_call_value(berth_tree *tree, berth_value *callable, berth_value *arguments,
-                            bool new_object);
+berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *arguments,
+                          bool new_object);
 /* CALL: appends n items; sets n pairs, {key, value, …}. 0 or the tree's failure. */
 int bth_call_extend(berth_value *call, berth_value *const *items, size_t n);
 int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
@@ -150,11 +150,11 @@ static inline berth_layout_kind bth_value_layout(const berth_value *value)
 size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
 size_t bth_dict_find_int(const berth_value *dict, int64_t integer);
 /* The tensor inside PARAMETER and SUBCLASS, or the value itself. */
-const berth_value *bth_value_plain(const berth_value *value);
+const berth_value *bth_value_unwrap_tensor(const berth_value *value);
 /* Whether PyTorch's _set_obj_state accepts it: None, a dict, or a pair of these. */
-bool bth_value_is_state(const berth_value *value);
+bool bth_value_can_be_state(const berth_value *value);
 /* Whether no name in a state is the tensor's own (P5). If one is, writes which to `problem`. */
-bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes);
+bool bth_state_attributes_are_allowed(const berth_value *state, char *problem, size_t nbytes);
 /* The tree a value was made in. */
 berth_tree *bth_value_tree(const berth_value *value);
 /* CALL: the tuple of its arguments. */
@@ -162,9 +162,10 @@ berth_value *bth_value_arguments(const berth_value *value);
 /* CALL built by NEWOBJ. */
 bool bth_value_is_new_object(const berth_value *value);
 /* GLOBAL: module and name apart. */
-void bth_value_global(const berth_value *value, const char **module, const char **name);
+void bth_value_global_module_and_name(const berth_value *value, const char **module,
+                                      const char **name);
 /* DEVICE: type and index (-1: none). */
-const char *bth_value_device(const berth_value *value, int64_t *index);
+const char *bth_value_device_type_and_index(const berth_value *value, int64_t *index);
 /*
  * The id of a node, below bth_tree_n_ids(tree), so that tables of nodes can be arrays. NONE, BOOL,
  * INT, FLOAT and the empty tuple have none (SIZE_MAX): no pickler puts them into its memo. A tree
@@ -212,11 +213,11 @@ size_t bth_dtype_swap_nbytes(berth_dtype dtype);
 void bth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit);
 
 /* Elements an item holds: 2 for quint4x2, 4 for quint2x4, else 1. */
-int bth_dtype_elements(berth_dtype dtype);
+int bth_dtype_elements_per_item(berth_dtype dtype);
 /* Whether storages have a class of their own (FloatStorage); else UntypedStorage (v3). */
 const char *bth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
 /* The class by which a tensor of this dtype names its storage; NONE: UntypedStorage. */
-berth_dtype bth_dtype_of_storage(berth_dtype dtype);
+berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype);
 /* Whether two classes are one to PyTorch, which treats an UntypedStorage as uint8 (T3). */
 bool bth_dtype_same_class(berth_dtype a, berth_dtype b);
 bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */

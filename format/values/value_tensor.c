@@ -9,19 +9,20 @@
 
 #define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
 
-static bool tensor_owns_parts(berth_tree *tree, const berth_tensor *tensor)
+static bool tensor_check_parts_of_tree(berth_tree *tree, const berth_tensor *tensor)
 {
     if (tensor->storage && tensor->storage->tree != tree)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
-    return (!tensor->scales || bth_tree_owns(tree, tensor->scales, "scales")) &&
-           (!tensor->zero_points || bth_tree_owns(tree, tensor->zero_points, "zero points"));
+    return (!tensor->scales || bth_tree_check_owns_value(tree, tensor->scales, "scales")) &&
+           (!tensor->zero_points ||
+            bth_tree_check_owns_value(tree, tensor->zero_points, "zero points"));
 }
 
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 {
     if (bth_tensor_check(tensor, &tree->error) < 0)
         return NULL;
-    struct tensor_node *node = bth_node_raw(tree, BERTH_KIND_TENSOR, sizeof(*node));
+    struct tensor_node *node = bth_node_new_uninitialized(tree, BERTH_KIND_TENSOR, sizeof(*node));
     if (!node)
         return NULL;
     node->state = NULL;
@@ -60,7 +61,7 @@ static bool tensor_copy_dimensions(berth_tree *tree, berth_tensor *tensor)
 }
 
 /* A storage of just this tensor over its data. */
-static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
+static bool tensor_make_own_storage(berth_tree *tree, berth_tensor *tensor)
 {
     berth_tensor meta = *tensor;
     meta.flags |= BERTH_META;
@@ -72,8 +73,8 @@ static bool tensor_own_storage(berth_tree *tree, berth_tensor *tensor)
     if (!tensor->data && nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
-    tensor->storage =
-        berth_storage_new(tree, bth_dtype_of_storage(tensor->dtype), tensor->data, nbytes, NULL);
+    tensor->storage = berth_storage_new(tree, bth_dtype_to_storage_dtype(tensor->dtype),
+                                        tensor->data, nbytes, NULL);
     return tensor->storage != NULL;
 }
 
@@ -85,16 +86,16 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a tensor",
                                (unsigned)(given->flags & ~TENSOR_FLAGS));
     berth_tensor tensor = *given;
-    if (!tensor_owns_parts(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
+    if (!tensor_check_parts_of_tree(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;
-    if (!tensor.storage && !(tensor.flags & BERTH_META) && !tensor_own_storage(tree, &tensor))
+    if (!tensor.storage && !(tensor.flags & BERTH_META) && !tensor_make_own_storage(tree, &tensor))
         return NULL;
     return bth_tensor_adopt(tree, &tensor);
 }
 
 /* ---- around a tensor ---- */
 
-static bool tensor_is_plain(const berth_value *value)
+static bool value_is_unwrapped_tensor(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
     return kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
@@ -107,8 +108,9 @@ static bool tensor_is_plain(const berth_value *value)
 static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {
     berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
-    if (tensor_is_plain(inner) || (berth_value_kind(inner) == other &&
-                                   tensor_is_plain(berth_value_part(inner, BERTH_PART_INNER))))
+    if (value_is_unwrapped_tensor(inner) ||
+        (berth_value_kind(inner) == other &&
+         value_is_unwrapped_tensor(berth_value_part(inner, BERTH_PART_INNER))))
         return true;
     return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
                            bth_kind_phrase(berth_value_kind(inner)));
@@ -116,7 +118,7 @@ static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value
 
 berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
 {
-    if (!bth_tree_owns(tree, tensor, "the tensor of a Parameter") ||
+    if (!bth_tree_check_owns_value(tree, tensor, "the tensor of a Parameter") ||
         !tensor_can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
         return NULL;
     berth_value *value = bth_wrap_new(tree, BERTH_KIND_PARAMETER, tensor);
@@ -127,8 +129,8 @@ berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool re
 
 berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_value *state)
 {
-    if (!bth_tree_owns(tree, tensor, "the tensor with attributes") ||
-        !bth_tree_owns(tree, state, "the attributes of a tensor") ||
+    if (!bth_tree_check_owns_value(tree, tensor, "the tensor with attributes") ||
+        !bth_tree_check_owns_value(tree, state, "the attributes of a tensor") ||
         !tensor_can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
         return NULL;
     berth_value *value = bth_wrap_new(tree, BERTH_KIND_SUBCLASS, tensor);
@@ -140,8 +142,8 @@ berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_va
 /* ---- sparse ---- */
 
 /* Whether sizes [at, at + n) of a shape equal those of another, from other_at on. */
-static bool shape_same_sizes(const int64_t *shape, int32_t at, const int64_t *other,
-                             int32_t other_at, int32_t n)
+static bool shape_slices_are_equal(const int64_t *shape, int32_t at, const int64_t *other,
+                                   int32_t other_at, int32_t n)
 {
     return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
 }
@@ -154,7 +156,7 @@ static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *i
         return false;
     int32_t dense = values->rank - 1;
     return indices->shape[0] == rank - dense &&
-           shape_same_sizes(shape, rank - dense, values->shape, 1, dense);
+           shape_slices_are_equal(shape, rank - dense, values->shape, 1, dense);
 }
 
 /*
@@ -179,10 +181,11 @@ static bool compressed_agrees(berth_layout_kind layout, const int64_t *shape, in
         return false;
     int64_t n_compressed = by_row ? shape[batch] / row_block : shape[batch + 1] / column_block;
     return compressed->shape[batch] - 1 == n_compressed &&
-           shape_same_sizes(shape, 0, compressed->shape, 0, batch) &&
-           shape_same_sizes(shape, 0, plain->shape, 0, batch) &&
-           shape_same_sizes(plain->shape, 0, values->shape, 0, batch + 1) &&
-           shape_same_sizes(shape, batch + 2, values->shape, dense_at, values->rank - dense_at);
+           shape_slices_are_equal(shape, 0, compressed->shape, 0, batch) &&
+           shape_slices_are_equal(shape, 0, plain->shape, 0, batch) &&
+           shape_slices_are_equal(plain->shape, 0, values->shape, 0, batch + 1) &&
+           shape_slices_are_equal(shape, batch + 2, values->shape, dense_at,
+                                  values->rank - dense_at);
 }
 
 static bool sparse_is_index(const berth_tensor *tensor)
@@ -216,7 +219,7 @@ static size_t sparse_n_parts(berth_layout_kind layout)
 static bool parts_are_tensors(berth_tree *tree, berth_kind kind, berth_value *const *parts,
                               size_t n, const berth_tensor **tensors)
 {
-    if (!bth_tree_owns_all(tree, parts, n, "a part of a tensor"))
+    if (!bth_tree_check_owns_items(tree, parts, n, "a part of a tensor"))
         return false;
     for (size_t i = 0; i < n; i++)
         if (!(tensors[i] = berth_as_tensor(parts[i])))
@@ -226,8 +229,8 @@ static bool parts_are_tensors(berth_tree *tree, berth_kind kind, berth_value *co
     return true;
 }
 
-static struct parts_node *parts_new(berth_tree *tree, berth_kind kind, berth_value *const *parts,
-                                    size_t n)
+static struct parts_node *parts_node_new(berth_tree *tree, berth_kind kind,
+                                         berth_value *const *parts, size_t n)
 {
     struct parts_node *node = bth_node_new(tree, kind, sizeof(*node) + n * sizeof(*parts));
     if (!node)
@@ -264,7 +267,8 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
 {
     if (!sparse_check(tree, layout, shape, rank, parts))
         return NULL;
-    struct parts_node *node = parts_new(tree, BERTH_KIND_SPARSE, parts, sparse_n_parts(layout));
+    struct parts_node *node =
+        parts_node_new(tree, BERTH_KIND_SPARSE, parts, sparse_n_parts(layout));
     if (!node)
         return NULL;
     node->shape = shape;
@@ -298,7 +302,7 @@ static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides
 {
     if (sizes->dtype != BERTH_INT64 || strides->dtype != BERTH_INT64 ||
         offsets->dtype != BERTH_INT64 || sizes->rank != strides->rank || sizes->rank > 2 ||
-        !shape_same_sizes(sizes->shape, 0, strides->shape, 0, sizes->rank))
+        !shape_slices_are_equal(sizes->shape, 0, strides->shape, 0, sizes->rank))
         return false;
     int64_t n = sizes->rank == 2 ? sizes->shape[0] : 0;
     return offsets->rank == 1 && offsets->shape[0] == n;
@@ -311,7 +315,7 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
         return NULL;
     if (!nested_agrees(tensors[1], tensors[2], tensors[3]))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
-    struct parts_node *node = parts_new(tree, BERTH_KIND_NESTED, parts, 4);
+    struct parts_node *node = parts_node_new(tree, BERTH_KIND_NESTED, parts, 4);
     return node ? &node->head : NULL;
 }
 
@@ -322,7 +326,7 @@ static bool state_is_dict_or_none(const berth_value *value)
     return berth_value_kind(value) == BERTH_KIND_NONE || berth_value_kind(value) == BERTH_KIND_DICT;
 }
 
-bool bth_value_is_state(const berth_value *value)
+bool bth_value_can_be_state(const berth_value *value)
 {
     return state_is_dict_or_none(value) ||
            (berth_value_kind(value) == BERTH_KIND_TUPLE && berth_value_count(value) == 2 &&

@@ -65,9 +65,9 @@ void bth_walk_free(bth_walk *walk)
 
 /* ---- children that are no items ---- */
 
-const berth_value *bth_part(const berth_value *value, uint32_t i)
+const berth_value *bth_tensor_part(const berth_value *value, uint32_t i)
 {
-    const berth_value *plain = bth_value_plain(value);
+    const berth_value *plain = bth_value_unwrap_tensor(value);
     const berth_tensor *tensor = berth_as_tensor(plain);
     if (!tensor)
         return bth_value_item(plain, i);
@@ -75,7 +75,7 @@ const berth_value *bth_part(const berth_value *value, uint32_t i)
     return berth_as_tensor(part) ? part : NULL; /* older files have lists */
 }
 
-const berth_value *bth_step(const berth_value *parent, uint32_t step)
+const berth_value *bth_value_child_at_step(const berth_value *parent, uint32_t step)
 {
     switch (step) {
     case BTH_STEP_LIST_ITEMS:
@@ -87,12 +87,12 @@ const berth_value *bth_step(const berth_value *parent, uint32_t step)
     case BTH_STEP_STATE:
         return berth_value_part(parent, BERTH_PART_STATE);
     default:
-        return bth_is_tensor(berth_value_kind(parent)) ? bth_part(parent, step)
+        return bth_is_tensor(berth_value_kind(parent)) ? bth_tensor_part(parent, step)
                                                        : bth_value_item(parent, step);
     }
 }
 
-const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *frame)
+const berth_value *bth_walk_next_non_item(const bth_walk *walk, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value, *child = NULL;
     uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
@@ -100,25 +100,25 @@ const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *fram
         return NULL;
     /* Only the tensor itself has parts: a Parameter has the tensor as BTH_STEP_INNER. */
     bool has_parts = walk->edges == BTH_WALK_ALL && bth_is_tensor(bth_node_kind(value)) &&
-                     bth_value_plain(value) == value;
-    if (step < BTH_STEP_LIST_ITEMS && !(has_parts && bth_part(value, step)))
+                     bth_value_unwrap_tensor(value) == value;
+    if (step < BTH_STEP_LIST_ITEMS && !(has_parts && bth_tensor_part(value, step)))
         step = BTH_STEP_LIST_ITEMS;
     for (; !child && step < BTH_STEP_NONE; step++)
-        child = bth_step(value, step);
+        child = bth_value_child_at_step(value, step);
     frame->step = step - 1;
     return child;
 }
 
 /* ---- values that were seen ---- */
 
-int bth_walk_begin_seen(bth_walk *walk, const berth_tree *tree, berth_error *error)
+int bth_walk_allocate_seen(bth_walk *walk, const berth_tree *tree, berth_error *error)
 {
     size_t nbytes = bth_tree_n_ids(tree) / 8 + 1;
     walk->seen = bth_allocate_zeroed(nbytes);
     return walk->seen ? 0 : bth_fail_memory(error, nbytes);
 }
 
-bool bth_walk_is_new(bth_walk *walk, const berth_value *value)
+bool bth_walk_mark_if_new(bth_walk *walk, const berth_value *value)
 {
     size_t id = bth_value_id(value);
     if (id == SIZE_MAX)

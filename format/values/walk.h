@@ -53,25 +53,25 @@ void bth_walk_pop(bth_walk *walk);
 void bth_walk_free(bth_walk *walk);
 
 /* The value of a step; NULL if there is none. */
-const berth_value *bth_step(const berth_value *parent, uint32_t step);
+const berth_value *bth_value_child_at_step(const berth_value *parent, uint32_t step);
 /* Part i of a sparse, nested or quantized tensor, or of a value around one. */
-const berth_value *bth_part(const berth_value *value, uint32_t i);
+const berth_value *bth_tensor_part(const berth_value *value, uint32_t i);
 
-/* Memory for bth_walk_is_new. */
-int bth_walk_begin_seen(bth_walk *walk, const berth_tree *tree, berth_error *error);
+/* Memory for bth_walk_mark_if_new. */
+int bth_walk_allocate_seen(bth_walk *walk, const berth_tree *tree, berth_error *error);
 /* True if the value is seen for the first time, or has no id. */
-bool bth_walk_is_new(bth_walk *walk, const berth_value *value);
+bool bth_walk_mark_if_new(bth_walk *walk, const berth_value *value);
 
 /* The next child that is no item. */
-const berth_value *bth_walk_next_part(const bth_walk *walk, bth_walk_frame *frame);
+const berth_value *bth_walk_next_non_item(const bth_walk *walk, bth_walk_frame *frame);
 
 /* The next child of the value on top, whose `step` then leads to it. NULL: pop the value. */
-static inline const berth_value *bth_walk_next(bth_walk *walk)
+static inline const berth_value *bth_walk_next_child(bth_walk *walk)
 {
     bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
     uint32_t step = frame->step == BTH_STEP_NONE ? 0 : frame->step + 1;
     if (step >= walk->n_items)
-        return bth_walk_next_part(walk, frame);
+        return bth_walk_next_non_item(walk, frame);
     frame->step = step;
     return walk->items[(size_t)step * walk->stride];
 }

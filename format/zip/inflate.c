@@ -9,7 +9,7 @@
 #include "config/memory.h"
 
 /* Z9: a few bytes must not cause a large allocation; the sizes are only claims of the file. */
-int bth_inflate_check(const bth_zip_entry *entry, berth_error *error)
+int bth_inflate_check_limits(const bth_zip_entry *entry, berth_error *error)
 {
     char limit[40];
 
@@ -58,7 +58,7 @@ int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, ber
     uint8_t nowhere = 0; /* zlib wants a pointer even for no bytes */
     z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_release};
 
-    if (bth_inflate_check(entry, error) < 0)
+    if (bth_inflate_check_limits(entry, error) < 0)
         return error->code;
     int result = inflateInit2(&stream, -MAX_WBITS);
     if (result == Z_OK) {

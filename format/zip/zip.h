@@ -136,8 +136,8 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes);
 
 /* Parses a local header that begins at header_offset. BERTH_E_TRUNCATED: `nbytes` are too few;
  * 30 + 2 x 65535 always suffice. */
-int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
-                       bth_zip_local *local, berth_error *error);
+int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                               bth_zip_local *local, berth_error *error);
 
 /*
  * The record check compares one record's local header and descriptor with an entry: one of the
@@ -167,8 +167,8 @@ typedef struct bth_zip_part {
 bth_zip_input bth_zip_input_over(bth_zip_part *part);
 
 /* Fetches and parses a local header; `ahead` goes to the callback. */
-int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
-                        bth_zip_local *local, berth_error *error);
+int bth_zip_fetch_local_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
+                               bth_zip_local *local, berth_error *error);
 
 /* Checks the local header (Z5), and the end of the data (Z7). Sets entry->data_offset. */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
@@ -203,7 +203,7 @@ int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *
 #define BTH_INFLATE_FREE_NBYTES 65536 /* up to this size the ratio is not checked */
 
 /* Refuses an entry that exceeds the caps; call it before memory for it is allocated. */
-int bth_inflate_check(const bth_zip_entry *entry, berth_error *error);
+int bth_inflate_check_limits(const bth_zip_entry *entry, berth_error *error);
 
 /* Inflates entry->compressed_nbytes bytes to exactly entry->nbytes. Checks the caps, not the CRC.
  */
@@ -231,7 +231,7 @@ int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offs
 void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_t *out);
 /* Data descriptor: writes entry->descriptor_nbytes bytes. */
 void bth_zip_write_descriptor(const bth_layout_entry *entry, uint32_t crc32, uint8_t *out);
-/* Central entry: writes bth_layout_central_nbytes(entry) bytes. */
+/* Central entry: writes bth_layout_central_entry_nbytes(entry) bytes. */
 void bth_zip_write_central(const bth_layout_entry *entry, const char *name, uint32_t crc32,
                            uint8_t *out);
 /* ZIP64 end record, locator, end record: writes BTH_ZIP_END_NBYTES bytes. */

@@ -121,7 +121,7 @@ static void entry_widen(uint64_t *field, bth_cursor *zip64)
         *field = bth_cursor_u64(zip64);
 }
 
-static unsigned entry_zip64_needs(const zip_central *entry)
+static unsigned entry_zip64_needed_nbytes(const zip_central *entry)
 {
     return 8u * (entry->kept.nbytes == BTH_ZIP_SATURATED32) +
            8u * (entry->kept.compressed_nbytes == BTH_ZIP_SATURATED32) +
@@ -132,7 +132,7 @@ static unsigned entry_zip64_needs(const zip_central *entry)
 static int entry_read_extra(zip_central *entry, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(entry->extra, entry->extra_nbytes);
-    unsigned needed = entry_zip64_needs(entry);
+    unsigned needed = entry_zip64_needed_nbytes(entry);
     bth_zip_extra extra;
     bool seen = false;
     int more;
@@ -159,7 +159,7 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
 }
 
 /* Z9: what can be read. Other readers also refuse versions that do not exist yet. */
-static int entry_check_method(const zip_central *entry, berth_error *error)
+static int entry_check_version_flags_method(const zip_central *entry, berth_error *error)
 {
     if (entry->version_needed > BTH_ZIP_LAST_VERSION)
         return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
@@ -190,8 +190,8 @@ static int entry_check_method(const zip_central *entry, berth_error *error)
 }
 
 /* Z3: one disk. Z7: header, name and data lie before the directory. Z8: folders are empty. */
-static int entry_check_offset(const zip_central *entry, uint64_t directory_offset,
-                              berth_error *error)
+static int entry_check_disk_and_range(const zip_central *entry, uint64_t directory_offset,
+                                      berth_error *error)
 {
     uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->kept.name_nbytes;
     uint64_t room = entry->kept.header_offset < directory_offset
@@ -256,8 +256,9 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
             entry_check_top_folder(filling, &entry, error) < 0)
             return error->code;
         entry_keep_name(filling, &entry);
-        if (entry_read_extra(&entry, error) < 0 || entry_check_method(&entry, error) < 0 ||
-            entry_check_offset(&entry, end->directory_offset, error) < 0 ||
+        if (entry_read_extra(&entry, error) < 0 ||
+            entry_check_version_flags_method(&entry, error) < 0 ||
+            entry_check_disk_and_range(&entry, end->directory_offset, error) < 0 ||
             entry_check_kind(&entry, error) < 0)
             return error->code;
         entry_keep(filling, &entry);

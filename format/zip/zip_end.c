@@ -137,7 +137,7 @@ static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
 }
 
 /* Z2: a ZIP64 end record before the end record, but no locator between them. */
-static int end_refuse_end64_alone(const zip_tail *tail, size_t end_at, berth_error *error)
+static int end_refuse_zip64_without_locator(const zip_tail *tail, size_t end_at, berth_error *error)
 {
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES,
                                 BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES};
@@ -158,7 +158,7 @@ static int end_find_end64(const zip_tail *tail, size_t end_at, bool *there, bert
     *there = end_at >= locator_nbytes &&
              end_signature_at(tail, end_at - locator_nbytes, BTH_ZIP_LOCATOR_SIGNATURE);
     if (!*there)
-        return end_refuse_end64_alone(tail, end_at, error);
+        return end_refuse_zip64_without_locator(tail, end_at, error);
     if (end_at < both_nbytes ||
         !end_signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - locator_nbytes,
@@ -195,8 +195,8 @@ static int end_compare_field(uint64_t classic, uint64_t saturated, uint64_t wide
                     classic, wide);
 }
 
-static int end_compare(const end_fields *classic, const end_fields *wide, uint64_t at,
-                       berth_error *error)
+static int end_compare_classic_and_zip64(const end_fields *classic, const end_fields *wide,
+                                         uint64_t at, berth_error *error)
 {
     if (end_compare_field(classic->n_entries, BTH_ZIP_SATURATED16, wide->n_entries,
                           "number of entries", at, error) < 0 ||
@@ -243,7 +243,7 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     if (has_end64) {
         records_at -= BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
         if (end_read_end64(&tail, records_at, &wide, error) < 0 ||
-            end_compare(&classic, &wide, tail.file_at + end_at, error) < 0)
+            end_compare_classic_and_zip64(&classic, &wide, tail.file_at + end_at, error) < 0)
             return error->code;
     }
     *end = (bth_zip_end){wide.directory_offset, wide.directory_nbytes, wide.n_entries};

@@ -93,8 +93,8 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes)
     return BTH_ZIP_LOCAL_NBYTES + name_nbytes + bth_cursor_u16(&cursor);
 }
 
-int bth_zip_read_local(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
-                       bth_zip_local *local, berth_error *error)
+int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                               bth_zip_local *local, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(bytes, nbytes);
     bth_zip_local read = {0};

@@ -58,7 +58,7 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool m
 }
 
 /* Readers resolve an empty component, "." and ".." differently. */
-static bool name_is_ambiguous(const uint8_t *component, size_t length)
+static bool name_component_is_empty_or_dots(const uint8_t *component, size_t length)
 {
     return length == 0 || (length == 1 && component[0] == '.') ||
            (length == 2 && component[0] == '.' && component[1] == '.');
@@ -79,7 +79,7 @@ static int name_check_components(const uint8_t *name, size_t name_nbytes, uint64
     while (begin < name_nbytes) {
         const uint8_t *slash = memchr(name + begin, '/', name_nbytes - begin);
         size_t length = slash ? (size_t)(slash - name) - begin : name_nbytes - begin;
-        if (name_is_ambiguous(name + begin, length))
+        if (name_component_is_empty_or_dots(name + begin, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
                             (int)length, text + begin, (int)name_nbytes, text);
         if (name_has_drive(name + begin, length))
@@ -186,7 +186,7 @@ static int index_refuse_second(const bth_zip_entry *entry, const bth_zip_entry *
  * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of being
  * an unknown record.
  */
-static int index_check_spelling(const bth_zip_directory *directory, berth_error *error)
+static int index_check_small_record_case(const bth_zip_directory *directory, berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const char *record = bth_small_names[which];
@@ -213,7 +213,7 @@ int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
             return index_refuse_second(entry, &directory->entries[*slot - 1], error);
         *slot = i + 1;
     }
-    return index ? index_check_spelling(directory, error) : error->code;
+    return index ? index_check_small_record_case(directory, error) : error->code;
 }
 
 bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,

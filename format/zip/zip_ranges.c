@@ -6,20 +6,20 @@
 #include "format/layout.h"
 #include "format/zip/zip_inner.h"
 
-static size_t ranges_n_all(const bth_zip_directory *directory)
+static size_t ranges_n_entries_and_folders(const bth_zip_directory *directory)
 {
     return directory->n_entries + directory->n_folders;
 }
 
-static uint64_t header_of(const bth_zip_directory *directory, size_t i)
+static uint64_t ranges_header_offset(const bth_zip_directory *directory, size_t i)
 {
     return directory->entries[directory->by_offset[i]].header_offset;
 }
 
 static bool ranges_is_ordered(const bth_zip_directory *directory)
 {
-    for (size_t i = 1; i < ranges_n_all(directory); i++)
-        if (header_of(directory, i - 1) > header_of(directory, i))
+    for (size_t i = 1; i < ranges_n_entries_and_folders(directory); i++)
+        if (ranges_header_offset(directory, i - 1) > ranges_header_offset(directory, i))
             return false;
     return true;
 }
@@ -35,7 +35,7 @@ static void ranges_swap(bth_zip_directory *directory, size_t i, size_t j)
 /* A heap sort: no order of entries makes it slow. Entries at the same offset are refused anyway. */
 static void ranges_sort(bth_zip_directory *directory)
 {
-    size_t end = ranges_n_all(directory);
+    size_t end = ranges_n_entries_and_folders(directory);
 
     for (size_t begin = end / 2; end > 1;) {
         if (begin > 0)
@@ -43,9 +43,10 @@ static void ranges_sort(bth_zip_directory *directory)
         else
             ranges_swap(directory, 0, --end);
         for (size_t root = begin, child; (child = 2 * root + 1) < end; root = child) {
-            if (child + 1 < end && header_of(directory, child) < header_of(directory, child + 1))
+            if (child + 1 < end &&
+                ranges_header_offset(directory, child) < ranges_header_offset(directory, child + 1))
                 child++;
-            if (header_of(directory, root) >= header_of(directory, child))
+            if (ranges_header_offset(directory, root) >= ranges_header_offset(directory, child))
                 break;
             ranges_swap(directory, root, child);
         }
@@ -55,7 +56,7 @@ static void ranges_sort(bth_zip_directory *directory)
 int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offset,
                           berth_error *error)
 {
-    size_t n = ranges_n_all(directory);
+    size_t n = ranges_n_entries_and_folders(directory);
 
     for (size_t i = 0; i < n; i++)
         directory->by_offset[i] = i;
@@ -63,7 +64,7 @@ int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offse
         ranges_sort(directory);
     for (size_t i = 0; i < n; i++) {
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
-        entry->next_offset = i + 1 < n ? header_of(directory, i + 1) : directory_offset;
+        entry->next_offset = i + 1 < n ? ranges_header_offset(directory, i + 1) : directory_offset;
         uint64_t needed = BTH_ZIP_LOCAL_NBYTES + entry->name_nbytes + entry->compressed_nbytes;
         if (needed > entry->next_offset - entry->header_offset)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
@@ -77,7 +78,7 @@ int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offse
 int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
                          uint64_t at, berth_error *error)
 {
-    for (size_t i = first; i < ranges_n_all(directory); i++) {
+    for (size_t i = first; i < ranges_n_entries_and_folders(directory); i++) {
         const bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         if (entry->header_offset != at)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,

@@ -100,7 +100,7 @@ static int record_check_local(const bth_zip_local *local, bth_zip_entry *entry, 
 }
 
 /* Z7: no record overlaps the next. */
-static int record_check_reach(const bth_zip_entry *entry, berth_error *error)
+static int record_check_no_overlap(const bth_zip_entry *entry, berth_error *error)
 {
     if (entry->data_offset <= entry->next_offset &&
         entry->compressed_nbytes <= entry->next_offset - entry->data_offset)
@@ -110,8 +110,8 @@ static int record_check_reach(const bth_zip_entry *entry, berth_error *error)
                     entry->compressed_nbytes, entry->next_offset);
 }
 
-int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
-                        bth_zip_local *local, berth_error *error)
+int bth_zip_fetch_local_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
+                               bth_zip_local *local, berth_error *error)
 {
     const uint8_t *bytes = NULL;
     int code =
@@ -121,7 +121,7 @@ int bth_zip_read_header(const bth_zip_input *input, uint64_t header_offset, uint
         return code;
     size_t nbytes = bth_zip_local_nbytes(bytes);
     code = input->get(input->context, header_offset, nbytes, nbytes, &bytes, error);
-    return code < 0 ? code : bth_zip_read_local(bytes, nbytes, header_offset, local, error);
+    return code < 0 ? code : bth_zip_parse_local_header(bytes, nbytes, header_offset, local, error);
 }
 
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
@@ -129,10 +129,10 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
 {
     bth_zip_local local;
 
-    if (bth_zip_read_header(input, entry->header_offset, ahead, &local, error) < 0 ||
+    if (bth_zip_fetch_local_header(input, entry->header_offset, ahead, &local, error) < 0 ||
         record_check_local(&local, entry, error) < 0)
         return error->code;
-    return record_check_reach(entry, error);
+    return record_check_no_overlap(entry, error);
 }
 
 /* ---- the descriptor ---- */
@@ -147,7 +147,7 @@ static int record_check_descriptor_size(const bth_zip_entry *entry, berth_error 
 {
     uint64_t between = entry->next_offset - record_data_end(entry);
 
-    if (record_check_reach(entry, error) < 0)
+    if (record_check_no_overlap(entry, error) < 0)
         return error->code;
     if (between == 12 || between == 16 || between == 20 || between == 24)
         return BERTH_OK;
@@ -202,8 +202,8 @@ static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
  * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
  * moves the data by 4 bytes; they then end with the descriptor's signature.
  */
-static int record_check_before(const uint8_t *before, const bth_zip_entry *entry,
-                               berth_error *error)
+static int record_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
+                                          berth_error *error)
 {
     bth_cursor cursor = bth_cursor_over(before, 4);
 
@@ -224,7 +224,7 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
     if (bth_zip_has_descriptor(entry->flags)) {
         uint64_t begin = record_data_end(entry) - before;
         if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
-            (before > 0 && record_check_before(bytes, entry, error) < 0) ||
+            (before > 0 && record_check_before_descriptor(bytes, entry, error) < 0) ||
             record_check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry,
                                            error) < 0)
             return error->code;

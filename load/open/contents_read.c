@@ -70,7 +70,7 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
 }
 
 /* Refuses archives of PyTorch that are not checkpoints. Only record names show that. */
-static int archive_refuse(const bth_container *container, berth_error *error)
+static int archive_check_is_checkpoint(const bth_container *container, berth_error *error)
 {
     bool has_code = false;
     const char *text = NULL;
@@ -104,7 +104,7 @@ static void values_reserve(bth_contents *contents, size_t pickle_nbytes)
 
     bth_error_clear(&ignored);
     if (n_pages > 0 && bth_region_new(nbytes, 4096, false, &contents->values, &ignored) == 0)
-        bth_tree_set_memory(contents->tree, contents->values.bytes, (size_t)nbytes);
+        bth_tree_set_spare_memory(contents->tree, contents->values.bytes, (size_t)nbytes);
 }
 
 static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes, uint64_t offset,
@@ -153,18 +153,18 @@ static uint64_t contents_tail_nbytes(const bth_contents *contents, uint64_t file
 }
 
 /* Checks all records after those of the layout. */
-static int archive_check_rest(bth_opening *opening, berth_error *error)
+static int contents_check_extra_records(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     size_t n_known = bth_tree_n_storages(contents->tree);
 
     for (int which = 0; which < BTH_N_SMALL; which++)
-        n_known += bth_small_entry(contents, which) != NULL;
-    return bth_container_check_rest(&contents->container, &opening->cache, n_known, error);
+        n_known += bth_contents_small_record(contents, which) != NULL;
+    return bth_container_check_records_from(&contents->container, &opening->cache, n_known, error);
 }
 
 /* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
-static int contents_read_longer(bth_opening *opening, berth_error *error)
+static int contents_use_listed_offsets(bth_opening *opening, berth_error *error)
 {
     if (contents_check_headers(opening, error) < 0 ||
         bth_layout_check_small_listed(opening->contents, error) < 0 ||
@@ -194,29 +194,29 @@ static int contents_compare_layout(bth_opening *opening, berth_error *error)
 }
 
 /* load.check=directory or stricter: compares the computed offsets with the directory. */
-static int contents_compare_computed(bth_opening *opening, berth_error *error)
+static int contents_check_computed_offsets(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     bool checks_headers = opening->config->load_check >= BTH_CHECK_HEADERS;
     const uint8_t *directory;
 
-    if (bth_container_get(&contents->container, &opening->cache,
-                          contents_tail_nbytes(contents, opening->cache.reader->nbytes), &directory,
-                          error) < 0 ||
+    if (bth_container_read_directory_bytes(
+            &contents->container, &opening->cache,
+            contents_tail_nbytes(contents, opening->cache.reader->nbytes), &directory, error) < 0 ||
         (!checks_headers && !contents->keeps_directory &&
          bth_directory_check_rendered(opening, directory, error) < 0) ||
         contents->counts.known)
         return error->code;
-    if (bth_container_parse(&contents->container, directory, error) < 0 ||
-        archive_refuse(&contents->container, error) < 0 ||
+    if (bth_container_parse_directory(&contents->container, directory, error) < 0 ||
+        archive_check_is_checkpoint(&contents->container, error) < 0 ||
         bth_storages_check_entries(contents, error) < 0)
         return error->code;
     if (contents->has_longer_record)
-        return contents_read_longer(opening, error);
+        return contents_use_listed_offsets(opening, error);
     if (contents_compare_layout(opening, error) < 0)
         return error->code;
     if (!checks_headers)
-        return archive_check_rest(opening, error);
+        return contents_check_extra_records(opening, error);
     if (contents_check_headers(opening, error) < 0)
         return error->code;
     return bth_layout_check(contents, error);
@@ -235,7 +235,7 @@ static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_e
     contents->calculated_offsets = true;
     /* The directory first: then the message has both offsets. */
     if ((opening->config->load_check >= BTH_CHECK_DIRECTORY &&
-         contents_compare_computed(opening, error) < 0) ||
+         contents_check_computed_offsets(opening, error) < 0) ||
         !contents->calculated_offsets)
         return error->code;
     return bth_layout_check_first(opening, cursor, error);
@@ -252,14 +252,14 @@ static int small_record_read(bth_opening *opening, int which, berth_error *error
 
     if (!entry)
         return 0;
-    if (bth_container_bytes(entry, &opening->cache, &bytes, &owned, error) < 0)
+    if (bth_entry_read_data(entry, &opening->cache, &bytes, &owned, error) < 0)
         return bth_error_add_record(error, entry->record);
     opening->contents->small[which] = *entry;
     if (which == BTH_DATA_PKL)
         (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);
     else
-        (void)bth_small_record_read(opening->contents, which, bytes, entry->nbytes,
-                                    entry->data_offset, error);
+        (void)bth_small_record_parse(opening->contents, which, bytes, entry->nbytes,
+                                     entry->data_offset, error);
     bth_release(owned);
     return error->code;
 }
@@ -269,7 +269,7 @@ static int small_record_read(bth_opening *opening, int which, berth_error *error
  * unless load.calculate_storage_offsets=off: then only the directory counts, but debug mode logs
  * the difference.
  */
-static int contents_compare_listed(const bth_opening *opening, berth_error *error)
+static int contents_check_listed_offsets(const bth_opening *opening, berth_error *error)
 {
     const bth_contents *contents = opening->contents;
     bool is_off = !opening->config->load_calculate_storage_offsets;
@@ -290,10 +290,11 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     bth_container *container = &contents->container;
 
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
-        archive_refuse(container, error) < 0 || contents_check_headers(opening, error) < 0)
+        archive_check_is_checkpoint(container, error) < 0 ||
+        contents_check_headers(opening, error) < 0)
         return error->code;
     char *archive =
-        bth_duplicate(container->directory.archive, container->directory.archive_nbytes);
+        bth_duplicate_text(container->directory.archive, container->directory.archive_nbytes);
     if (!archive)
         return bth_fail_memory(error, container->directory.archive_nbytes);
     bth_release(contents->archive);
@@ -302,7 +303,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
         if (small_record_read(opening, which, error) < 0)
             return error->code;
     if (bth_storages_check_entries(contents, error) < 0 ||
-        contents_compare_listed(opening, error) < 0)
+        contents_check_listed_offsets(opening, error) < 0)
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_offsets(contents, error);
@@ -350,8 +351,8 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
     for (size_t i = 0; i < legacy->n_keys; i++)
         if (bth_head_cache_get(&opening->cache, at, LEGACY_COUNT_NBYTES, LEGACY_AHEAD_NBYTES,
                                &count, error) < 0 ||
-            bth_legacy_extent(legacy, opening->contents->tree, i, count, at, file_nbytes, &at,
-                              error) < 0)
+            bth_legacy_set_storage_offset(legacy, opening->contents->tree, i, count, at,
+                                          file_nbytes, &at, error) < 0)
             return error->code;
     /* One reading: some readers would read a second object after the first, others would not. */
     if (at != file_nbytes)
@@ -366,7 +367,7 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     bth_legacy legacy = {0};
 
     contents->is_legacy = true;
-    contents->archive = bth_duplicate("", 0);
+    contents->archive = bth_duplicate_text("", 0);
     if (!contents->archive)
         return bth_fail_memory(error, 1);
     if (legacy_read_pickles(opening, &legacy, error) < 0)
@@ -382,7 +383,7 @@ static int legacy_read(bth_opening *opening, berth_error *error)
 /* ---- all of it ---- */
 
 /* The byte order of a file without a byteorder record (FORMAT.md 7). */
-static bool assumes_big(const struct berth_config *config)
+static bool config_assumes_big_endian(const struct berth_config *config)
 {
     if (config->load_endianness == BTH_BYTEORDER_NATIVE)
         return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
@@ -410,7 +411,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
 {
     bth_opening opening = {.contents = contents, .config = config};
 
-    contents->is_big = assumes_big(config);
+    contents->is_big = config_assumes_big_endian(config);
     contents->tree = berth_tree_new(error);
     if (!contents->tree)
         return error->code;

@@ -24,7 +24,7 @@
 /* ---- known record names ---- */
 
 /* Records that PyTorch writes after the storages. */
-static bool record_is_last(const char *record)
+static bool record_is_after_storages(const char *record)
 {
     return strcmp(record, "version") == 0 || strcmp(record, ".data/serialization_id") == 0;
 }
@@ -36,7 +36,7 @@ static bool record_is_known(const bth_contents *contents, const char *record)
     for (size_t i = 0; i < BTH_N_SMALL; i++)
         if (strcmp(record, bth_small_names[i]) == 0)
             return true;
-    return record_is_last(record);
+    return record_is_after_storages(record);
 }
 
 /* Z11: records that Berth does not know are counted. */
@@ -83,9 +83,9 @@ static bool render_check_entry(render_check *check, const char *record, size_t r
                                           check->alignment, layout);
     assert(result == 0); /* the layout was computed before */
     (void)result;
-    if (bth_layout_central_nbytes(layout) > left)
+    if (bth_layout_central_entry_nbytes(layout) > left)
         return false;
-    size_t entry_nbytes = (size_t)bth_layout_central_nbytes(layout);
+    size_t entry_nbytes = (size_t)bth_layout_central_entry_nbytes(layout);
     bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, 4);
     uint32_t recorded = bth_cursor_u32(&cursor);
     memcpy(check->name + check->prefix_nbytes, record, record_nbytes);
@@ -99,7 +99,7 @@ static bool render_check_entry(render_check *check, const char *record, size_t r
 }
 
 /* Z8: checks the top folder's name; all names begin with "<archive>/". */
-static bool render_check_begin_prefix(render_check *check)
+static bool render_check_set_prefix(render_check *check)
 {
     const char *archive = check->contents->archive;
     size_t nbytes = strlen(archive);
@@ -119,7 +119,7 @@ static bool render_check_begin_prefix(render_check *check)
 static bool render_check_small(render_check *check)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_zip_entry *small = bth_small_entry(check->contents, which);
+        const bth_zip_entry *small = bth_contents_small_record(check->contents, which);
         const char *record = bth_small_names[which];
         if (small &&
             (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
@@ -148,13 +148,13 @@ static bool render_check_storages(render_check *check)
 }
 
 /* Whether these are known records in the same folder, and directly follow the storages. */
-static bool render_check_are_last(const render_check *check, const bth_zip_directory *rest)
+static bool render_check_rest_is_expected(const render_check *check, const bth_zip_directory *rest)
 {
     /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
     bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
 
     for (size_t i = 0; good && i < rest->n_entries; i++)
-        good = record_is_last(rest->entries[i].record);
+        good = record_is_after_storages(rest->entries[i].record);
     return good && rest->entries[rest->by_offset[0]].header_offset == check->layout.next_offset;
 }
 
@@ -175,8 +175,8 @@ static bool render_check_rest(render_check *check, berth_error *error)
             bth_error_clear(error);
         return false;
     }
-    bool good = render_check_are_last(check, &rest.directory) &&
-                bth_container_check_rest(&rest, check->cache, 0, error) == 0;
+    bool good = render_check_rest_is_expected(check, &rest.directory) &&
+                bth_container_check_records_from(&rest, check->cache, 0, error) == 0;
     for (size_t i = 0; i < rest.directory.n_entries; i++)
         check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
     check->counts.n_records += rest.directory.n_entries;
@@ -192,7 +192,7 @@ int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory,
                           .alignment = bth_layout_alignment(opening->contents),
                           .counts.known = true};
 
-    if (render_check_begin_prefix(&check) && render_check_small(&check) &&
+    if (render_check_set_prefix(&check) && render_check_small(&check) &&
         render_check_storages(&check) && render_check_rest(&check, error))
         opening->contents->counts = check.counts;
     return error->code;

@@ -26,7 +26,7 @@ void bth_container_free(bth_container *container)
  * Z7: if the directory does not list the local header at byte 0, readers that begin at the front
  * would still read that record.
  */
-static int directory_check_begin(const bth_zip_directory *directory, berth_error *error)
+static int directory_check_first_entry(const bth_zip_directory *directory, berth_error *error)
 {
     const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
 
@@ -36,8 +36,9 @@ static int directory_check_begin(const bth_zip_directory *directory, berth_error
                     "the first entry, but the archive begins at byte 0");
 }
 
-int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
-                      const uint8_t **directory, berth_error *error)
+int bth_container_read_directory_bytes(bth_container *container, bth_head_cache *cache,
+                                       uint64_t tail_nbytes, const uint8_t **directory,
+                                       berth_error *error)
 {
     uint64_t file_nbytes = cache->reader->nbytes;
     const uint8_t *bytes;
@@ -58,10 +59,11 @@ int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t 
     return 0;
 }
 
-int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error)
+int bth_container_parse_directory(bth_container *container, const uint8_t *directory,
+                                  berth_error *error)
 {
     if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
-        directory_check_begin(&container->directory, error) < 0)
+        directory_check_first_entry(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
@@ -72,9 +74,9 @@ int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t
 {
     const uint8_t *directory = NULL;
 
-    if (bth_container_get(container, cache, tail_nbytes, &directory, error) < 0)
+    if (bth_container_read_directory_bytes(container, cache, tail_nbytes, &directory, error) < 0)
         return error->code;
-    return bth_container_parse(container, directory, error);
+    return bth_container_parse_directory(container, directory, error);
 }
 
 bth_zip_entry *bth_container_find(const bth_container *container, const char *record)
@@ -82,8 +84,8 @@ bth_zip_entry *bth_container_find(const bth_container *container, const char *re
     return bth_zip_find(&container->directory, record, strlen(record));
 }
 
-bth_zip_entry *bth_container_find_next(const bth_container *container, const char *record,
-                                       size_t record_nbytes, size_t *next)
+bth_zip_entry *bth_container_find_in_order(const bth_container *container, const char *record,
+                                           size_t record_nbytes, size_t *next)
 {
     const bth_zip_directory *directory = &container->directory;
     bth_zip_entry *entry = *next < directory->n_entries ? &directory->entries[*next] : NULL;
@@ -113,13 +115,13 @@ static size_t entries_count(const bth_container *container)
 }
 
 /* Entry i in the file's order. */
-static bth_zip_entry *entry_by_offset(const bth_container *container, size_t i)
+static bth_zip_entry *container_entry_in_file_order(const bth_container *container, size_t i)
 {
     return &container->directory.entries[container->directory.by_offset[i]];
 }
 
 /* Usually enough for a local header. */
-static uint64_t header_nbytes(const bth_zip_entry *entry)
+static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
 {
     return BTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
 }
@@ -127,7 +129,7 @@ static uint64_t header_nbytes(const bth_zip_entry *entry)
 /* Whether one read covers the headers from `first` to `last`. */
 static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry *last)
 {
-    return last->header_offset - first->header_offset <= RUN_NBYTES - header_nbytes(last);
+    return last->header_offset - first->header_offset <= RUN_NBYTES - header_estimate_nbytes(last);
 }
 
 /*
@@ -143,11 +145,12 @@ static uint64_t headers_run_end(const bth_container *container, size_t i, size_t
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    while (*last + 1 < n && headers_are_one_run(entry_by_offset(container, i),
-                                                entry_by_offset(container, *last + 1)))
+    while (*last + 1 < n &&
+           headers_are_one_run(container_entry_in_file_order(container, i),
+                               container_entry_in_file_order(container, *last + 1)))
         ++*last;
-    return entry_by_offset(container, *last)->header_offset +
-           header_nbytes(entry_by_offset(container, *last));
+    return container_entry_in_file_order(container, *last)->header_offset +
+           header_estimate_nbytes(container_entry_in_file_order(container, *last));
 }
 
 /* Z5, Z7 for one record. A read goes up to `end`. */
@@ -173,7 +176,7 @@ int bth_container_check_headers(bth_container *container, bth_head_cache *cache,
     size_t last = 0;
 
     for (size_t i = first; i < entries_count(container); i++) {
-        bth_zip_entry *entry = entry_by_offset(container, i);
+        bth_zip_entry *entry = container_entry_in_file_order(container, i);
         if (header_check(&input, entry, headers_run_end(container, i, &last), error) < 0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
@@ -187,24 +190,25 @@ int bth_container_check_headers(bth_container *container, bth_head_cache *cache,
     return 0;
 }
 
-int bth_container_check_rest(bth_container *container, bth_head_cache *cache, size_t first,
-                             berth_error *error)
+int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
+                                     berth_error *error)
 {
     if (first == entries_count(container))
         return 0;
     if (bth_container_check_headers(container, cache, first, true, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&container->directory, &container->end, first,
-                                entry_by_offset(container, first)->header_offset, error);
+                                container_entry_in_file_order(container, first)->header_offset,
+                                error);
 }
 
 int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,
                               berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(cache);
-    bth_zip_entry *entry = entry_by_offset(container, i);
+    bth_zip_entry *entry = container_entry_in_file_order(container, i);
 
-    return bth_zip_check_record(&input, header_nbytes(entry), entry, error);
+    return bth_zip_check_record(&input, header_estimate_nbytes(entry), entry, error);
 }
 
 static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint8_t **owned,
@@ -213,7 +217,7 @@ static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint
     const uint8_t *in;
 
     /* Z9: checked before memory of the entry's size is allocated. */
-    if (bth_inflate_check(entry, error) < 0 ||
+    if (bth_inflate_check_limits(entry, error) < 0 ||
         bth_head_cache_get(cache, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
         return error->code;
     *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
@@ -222,7 +226,7 @@ static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint
     return bth_inflate(entry, in, *owned, error);
 }
 
-int bth_container_bytes(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
+int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
                         uint8_t **owned, berth_error *error)
 {
     bool present;

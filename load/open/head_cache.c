@@ -63,8 +63,8 @@ int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *err
 }
 
 /* The range, if [at, at + have) holds it. */
-static const uint8_t *head_cache_range_in(const uint8_t *bytes, uint64_t at, uint64_t have,
-                                          uint64_t offset, uint64_t nbytes)
+static const uint8_t *head_cache_find_range(const uint8_t *bytes, uint64_t at, uint64_t have,
+                                            uint64_t offset, uint64_t nbytes)
 {
     if (!bytes || offset < at || offset - at > have || nbytes > have - (offset - at))
         return NULL;
@@ -94,9 +94,10 @@ int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, 
 {
     uint64_t left = offset <= cache->reader->nbytes ? cache->reader->nbytes - offset : 0;
 
-    *bytes = head_cache_range_in(cache->head, 0, cache->head_nbytes, offset, nbytes);
+    *bytes = head_cache_find_range(cache->head, 0, cache->head_nbytes, offset, nbytes);
     if (!*bytes)
-        *bytes = head_cache_range_in(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
+        *bytes =
+            head_cache_find_range(cache->buffer.bytes, cache->at, cache->nbytes, offset, nbytes);
     if (*bytes)
         return 0;
     /* Checked before anything is allocated: the source has the range. */

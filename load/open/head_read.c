@@ -49,7 +49,7 @@ static int head_record_begin(bth_opening *opening, uint64_t at, head_record *rec
         return error->code;
     if (memcmp(bytes, "PK\3\4", 4) != 0 || bth_zip_local_nbytes(bytes) > left)
         return 0;
-    if (bth_zip_read_header(&input, at, AHEAD_NBYTES, local, error) == 0)
+    if (bth_zip_fetch_local_header(&input, at, AHEAD_NBYTES, local, error) == 0)
         record->is_good = local->method == BTH_ZIP_STORED &&
                           !(local->flags & ~(BTH_ZIP_FLAG_DESCRIPTOR | BTH_ZIP_FLAG_UTF8));
     else if (error->code == BERTH_E_ARCHIVE)
@@ -109,7 +109,7 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
 /* ---- the small texts ---- */
 
 /* The length of a small text by its grammar: digits, or little, or big. */
-static size_t text_nbytes(int which, const uint8_t *bytes, size_t nbytes)
+static size_t text_parse_nbytes(int which, const uint8_t *bytes, size_t nbytes)
 {
     size_t n = 0;
 
@@ -140,19 +140,19 @@ static int head_text_read(bth_opening *opening, int which, uint64_t *cursor, con
     size_t n = left < sizeof text ? (size_t)left : sizeof text;
     if (head_get(opening, at, n, &bytes, error) < 0)
         return error->code;
-    n = text_nbytes(which, bytes, n);
+    n = text_parse_nbytes(which, bytes, n);
     memcpy(text, bytes, n);
     if (head_record_finish(opening, &record, which, n, bth_crc32(0, text, n), cursor, error) < 0)
         return error->code;
     if (record.is_good)
-        return bth_small_record_read(opening->contents, which, text, n, at, error);
+        return bth_small_record_parse(opening->contents, which, text, n, at, error);
     *reason = "a small record after data.pkl is not as PyTorch writes it";
     return 0;
 }
 
 /* Z11 */
-int bth_small_record_read(bth_contents *contents, int which, const uint8_t *bytes, size_t nbytes,
-                          uint64_t offset, berth_error *error)
+int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *bytes, size_t nbytes,
+                           uint64_t offset, berth_error *error)
 {
     uint32_t number = 0;
     bool little = false;
@@ -183,7 +183,7 @@ static int head_set_archive(bth_contents *contents, const bth_zip_local *local, 
     if (n <= tail || memcmp(local->name + n - tail, suffix, tail) != 0 ||
         memchr(local->name, '/', n - tail) || memchr(local->name, 0, n))
         return 0;
-    char *archive = bth_duplicate(local->name, n - tail);
+    char *archive = bth_duplicate_text(local->name, n - tail);
     if (!archive)
         return bth_fail_memory(error, n);
     contents->archive = archive;
@@ -191,7 +191,8 @@ static int head_set_archive(bth_contents *contents, const bth_zip_local *local, 
 }
 
 /* Finds the pickle's end; extends the head until it holds it. *extent 0: no end found. */
-static int head_find_extent(bth_opening *opening, uint64_t at, size_t *extent, berth_error *error)
+static int head_find_pickle_end(bth_opening *opening, uint64_t at, size_t *extent,
+                                berth_error *error)
 {
     bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
                               .record = bth_small_names[BTH_DATA_PKL],
@@ -205,7 +206,7 @@ static int head_find_extent(bth_opening *opening, uint64_t at, size_t *extent, b
         int result = BERTH_E_TRUNCATED;
         if (cache->head_nbytes > at)
             result =
-                bth_pickle_look(cache->head + at, cache->head_nbytes - at, &rules, survey, error);
+                bth_pickle_scan(cache->head + at, cache->head_nbytes - at, &rules, survey, error);
         if (result == 0)
             *extent = survey->extent;
         bth_error_clear(error);
@@ -231,7 +232,7 @@ static int head_pickle_read(bth_opening *opening, uint64_t *next, const char **r
     }
     uint64_t at = record.local.data_offset;
     *reason = "data.pkl does not show its own end";
-    if (head_find_extent(opening, at, &extent, error) < 0 || extent == 0)
+    if (head_find_pickle_end(opening, at, &extent, error) < 0 || extent == 0)
         return error->code;
     uint32_t crc32 = bth_crc32(0, opening->cache.head + at, extent);
     if (head_record_finish(opening, &record, BTH_DATA_PKL, extent, crc32, next, error) == 0 &&
@@ -251,7 +252,7 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
     for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
         if (head_text_read(opening, which, next_offset, reason, error) < 0 || *reason)
             return error->code;
-        bool found = bth_small_entry(contents, which);
+        bool found = bth_contents_small_record(contents, which);
         if (which == BTH_FORMAT_VERSION && (!found || contents->format_version < 1)) {
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
             return 0;

@@ -21,7 +21,7 @@ typedef struct layout_walk {
     uint32_t alignment;
     size_t archive_nbytes;
     const char *before;         /* the small record before this one, "" for the first */
-    size_t next;                /* for bth_container_find_next */
+    size_t next;                /* for bth_container_find_in_order */
     const bth_zip_entry *entry; /* compared last */
     bth_layout_entry layout;
     berth_storage *storage; /* NULL: before the first one */
@@ -99,7 +99,8 @@ static int layout_walk_compute_storage(layout_walk *walk, berth_error *error)
 static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char *record,
                                                    size_t record_nbytes)
 {
-    return bth_container_find_next(&walk->contents->container, record, record_nbytes, &walk->next);
+    return bth_container_find_in_order(&walk->contents->container, record, record_nbytes,
+                                       &walk->next);
 }
 
 /* The entry of the storage. NULL: none, and an error at `offset`. */
@@ -156,7 +157,7 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
     layout_walk walk = layout_walk_begin(contents, 0);
 
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_zip_entry *small = bth_small_entry(contents, which);
+        const bth_zip_entry *small = bth_contents_small_record(contents, which);
         const char *record = bth_small_names[which];
         if (!small)
             continue;
@@ -190,7 +191,7 @@ int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error
                            "its %llu bytes do not fit into the file's %llu",
                            (ull)walk.storage->nbytes, (ull)file_nbytes);
         walk.storage->offset = layout->data_offset;
-        contents->central_nbytes += bth_layout_central_nbytes(layout);
+        contents->central_nbytes += bth_layout_central_entry_nbytes(layout);
     }
     contents->layout_end = layout->next_offset;
     return error->code;
@@ -208,7 +209,8 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
                         "the layout puts its header here, but there is none; "
                         "load.calculate_storage_offsets=off uses the directory");
-    if (bth_zip_read_local(cache->head + at, cache->head_nbytes - at, at, &local, error) < 0)
+    if (bth_zip_parse_local_header(cache->head + at, cache->head_nbytes - at, at, &local, error) <
+        0)
         return error->code;
     if (!bth_local_has_name(&local, walk->contents->archive, record))
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
@@ -249,7 +251,7 @@ int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_er
  * other storages the next header proves that. If the local header was read, its descriptor is
  * checked first: that message is clearer.
  */
-static int layout_compare_end(const layout_walk *walk, uint64_t end, berth_error *error)
+static int layout_compare_entry_end(const layout_walk *walk, uint64_t end, berth_error *error)
 {
     const bth_zip_entry *entry = walk->entry;
 
@@ -276,7 +278,7 @@ static int layout_compare_entry(layout_walk *walk, const char *record, size_t re
                                   error);
     if (entry->data_offset != 0 && entry->data_offset != walk->layout.data_offset)
         return layout_fail_data(walk, record, entry->data_offset, error);
-    if (layout_compare_end(walk, entry->header_offset, error) < 0)
+    if (layout_compare_entry_end(walk, entry->header_offset, error) < 0)
         return error->code;
     walk->entry = entry;
     return 0;
@@ -329,7 +331,7 @@ static bool layout_small_is_behind(const layout_walk *walk, int which)
 static int layout_compare_all_small(layout_walk *walk, berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++) {
-        const bth_zip_entry *small = bth_small_entry(walk->contents, which);
+        const bth_zip_entry *small = bth_contents_small_record(walk->contents, which);
         if (!small)
             (void)layout_check_absent(walk, bth_small_names[which], error);
         else if (!layout_small_is_behind(walk, which))
@@ -354,7 +356,7 @@ int bth_layout_check(const bth_contents *contents, berth_error *error)
         (void)layout_compare_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
                                    error);
     return error->code < 0 ? error->code
-                           : layout_compare_end(&walk, walk.layout.next_offset, error);
+                           : layout_compare_entry_end(&walk, walk.layout.next_offset, error);
 }
 
 /* ---- storages and their entries ---- */

@@ -65,10 +65,12 @@ typedef struct bth_container {
  * Reads the end records (Z1 to Z3) and the directory's bytes, which are valid until the next use of
  * the cache. One read if the last tail_nbytes (>= BTH_ZIP_TAIL_NBYTES) hold both; else two.
  */
-int bth_container_get(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
-                      const uint8_t **directory, berth_error *error);
+int bth_container_read_directory_bytes(bth_container *container, bth_head_cache *cache,
+                                       uint64_t tail_nbytes, const uint8_t **directory,
+                                       berth_error *error);
 /* Parses them (Z3, Z4, Z8, Z9). */
-int bth_container_parse(bth_container *container, const uint8_t *directory, berth_error *error);
+int bth_container_parse_directory(bth_container *container, const uint8_t *directory,
+                                  berth_error *error);
 /* Both. */
 int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t tail_nbytes,
                        berth_error *error);
@@ -80,8 +82,8 @@ bth_zip_entry *bth_container_find(const bth_container *container, const char *re
  * The same, faster for records that follow each other. *next is 0 at first, then the index after
  * the entry that was found last.
  */
-bth_zip_entry *bth_container_find_next(const bth_container *container, const char *record,
-                                       size_t record_nbytes, size_t *next);
+bth_zip_entry *bth_container_find_in_order(const bth_container *container, const char *record,
+                                           size_t record_nbytes, size_t *next);
 
 /* Whether a local header's name is "<archive>/<record>". */
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
@@ -93,8 +95,8 @@ int bth_container_check_headers(bth_container *container, bth_head_cache *cache,
                                 bool all_descriptors, berth_error *error);
 
 /* Z5 to Z7 for all records from by_offset[first] on: no other function checks them. */
-int bth_container_check_rest(bth_container *container, bth_head_cache *cache, size_t first,
-                             berth_error *error);
+int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
+                                     berth_error *error);
 
 /* Local header and descriptor of the entry at directory.by_offset[i]. */
 int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,
@@ -105,7 +107,7 @@ int bth_container_check_entry(bth_container *container, bth_head_cache *cache, s
  * CRC, if the file has one (Z10). If *owned is not NULL, the caller releases it, and it holds the
  * bytes. Else they are valid until the next use of the cache.
  */
-int bth_container_bytes(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
+int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
                         uint8_t **owned, berth_error *error);
 
 /* ---- contents_read.c ---- */
@@ -126,7 +128,7 @@ typedef struct bth_contents {
     bth_region values;        /* memory of the tree */
     berth_tree *tree;
     berth_value *root;
-    bth_zip_entry small[BTH_N_SMALL]; /* as found in the head; use bth_small_entry */
+    bth_zip_entry small[BTH_N_SMALL]; /* as found in the head; use bth_contents_small_record */
     int64_t format_version;           /* 0: no such record */
     int64_t storage_alignment;        /* 0: no such record */
     bool is_big;                      /* byte order of the storages' elements */
@@ -145,7 +147,8 @@ typedef struct bth_contents {
 } bth_contents;
 
 /* NULL: no such record. */
-static inline const bth_zip_entry *bth_small_entry(const bth_contents *contents, int which)
+static inline const bth_zip_entry *bth_contents_small_record(const bth_contents *contents,
+                                                             int which)
 {
     return contents->small[which].record ? &contents->small[which] : NULL;
 }

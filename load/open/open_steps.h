@@ -21,8 +21,8 @@ typedef struct bth_opening {
 int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reason,
                   berth_error *error);
 /* Parses a small text record and stores its value (Z11). */
-int bth_small_record_read(bth_contents *contents, int which, const uint8_t *bytes, size_t nbytes,
-                          uint64_t offset, berth_error *error);
+int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *bytes, size_t nbytes,
+                           uint64_t offset, berth_error *error);
 
 /* ---- layout_check.c: the file against the layout and the directory ---- */
 

@@ -7,9 +7,9 @@
 #include "load/prefetch/prefetch_state.h"
 
 /* X11: a child has no threads for its parent's prefetches. */
-static bool prefetch_is_ours(const berth_prefetch *prefetch)
+static bool prefetch_is_of_this_process(const berth_prefetch *prefetch)
 {
-    return prefetch->process == bth_process();
+    return prefetch->process == bth_process_current_number();
 }
 
 /* ---- begin and end ---- */
@@ -37,23 +37,23 @@ int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *wh
 void berth_prefetch_free(berth_prefetch *prefetch)
 {
     BTH_HOLD_CANCEL(true);
-    if (prefetch && prefetch_is_ours(prefetch))
+    if (prefetch && prefetch_is_of_this_process(prefetch))
         bth_prefetch_end(prefetch);
     else /* X11: a child does not inherit the locks of pages */
-        bth_prefetch_release(prefetch);
+        bth_prefetch_free_memory(prefetch);
 }
 
 void berth_prefetch_cancel(berth_prefetch *prefetch)
 {
     BTH_HOLD_CANCEL(true);
-    if (prefetch && prefetch_is_ours(prefetch))
+    if (prefetch && prefetch_is_of_this_process(prefetch))
         bth_prefetch_cancel(prefetch);
 }
 
 /* ---- the consumer's progress ---- */
 
 /* The position after the page that holds the last byte before `end`. */
-static uint64_t prefetch_position(const berth_prefetch *prefetch, uint64_t end)
+static uint64_t prefetch_position_after_page(const berth_prefetch *prefetch, uint64_t end)
 {
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t more = (page_nbytes - end % page_nbytes) % page_nbytes;
@@ -74,7 +74,7 @@ static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
 static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    uint64_t position = prefetch_position(prefetch, end);
+    uint64_t position = prefetch_position_after_page(prefetch, end);
     double begin_seconds = bth_seconds();
 
     bth_prefetches_lock(all);
@@ -94,11 +94,11 @@ static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error 
     return error->code;
 }
 
-static int prefetch_check(const berth_prefetch *prefetch, berth_error *error)
+static int prefetch_check_handle(const berth_prefetch *prefetch, berth_error *error)
 {
     if (!prefetch)
         return bth_fail_argument(error, "the prefetch is NULL");
-    return prefetch_is_ours(prefetch) ? 0 : bth_fail_forked(error, "prefetch");
+    return prefetch_is_of_this_process(prefetch) ? 0 : bth_fail_forked(error, "prefetch");
 }
 
 int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor, int64_t first,
@@ -107,9 +107,9 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     uint64_t offset, end;
 
     BTH_ERROR_BEGIN(error);
-    if (prefetch_check(prefetch, error) < 0)
+    if (prefetch_check_handle(prefetch, error) < 0)
         return error->code;
-    if (bth_checkpoint_check_tensor(prefetch->checkpoint, tensor, error) == 0) {
+    if (bth_checkpoint_check_caller_tensor(prefetch->checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
         if (n < 0 && first >= 0 && first <= numel)
             n = numel - first;
@@ -121,7 +121,7 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     }
     if (bth_error_in_tensor(prefetch->checkpoint, tensor, error) < 0)
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
-    if (!bth_prefetch_extent(tensor, first, n, &offset, &end))
+    if (!bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
         return 0;
     return prefetch_advance(prefetch, end, error);
 }
@@ -129,7 +129,7 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
 int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    if (prefetch_check(prefetch, error) < 0)
+    if (prefetch_check_handle(prefetch, error) < 0)
         return error->code;
     return prefetch_advance(prefetch, UINT64_MAX, error);
 }
@@ -154,7 +154,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     BTH_ERROR_BEGIN(error);
     if (!stats)
         return bth_fail_argument(error, "the pointer for the statistics is NULL");
-    if (prefetch_check(prefetch, error) < 0)
+    if (prefetch_check_handle(prefetch, error) < 0)
         return error->code;
     const bth_prefetch_plan *plan = &prefetch->plan;
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
@@ -203,31 +203,31 @@ int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
     return error->code;
 }
 
-static void prefetch_pass(berth_prefetch *own, uint64_t end)
+static void prefetch_consume_to_offset(berth_prefetch *own, uint64_t end)
 {
     bth_prefetches *all = &own->checkpoint->prefetches;
 
-    if (!prefetch_is_ours(own))
+    if (!prefetch_is_of_this_process(own))
         return;
     bth_prefetches_lock(all);
-    prefetch_consume(own, prefetch_position(own, end));
+    prefetch_consume(own, prefetch_position_after_page(own, end));
     bth_lock_release(&all->lock);
 }
 
-void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                              int64_t first, int64_t n)
+void bth_prefetch_consume_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                 int64_t first, int64_t n)
 {
     berth_prefetch *own = checkpoint->prefetches.own;
     uint64_t offset, end;
 
-    if (own && bth_prefetch_extent(tensor, first, n, &offset, &end))
-        prefetch_pass(own, end);
+    if (own && bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
+        prefetch_consume_to_offset(own, end);
 }
 
-void bth_prefetch_pass_storage(berth_checkpoint *checkpoint, const berth_storage *storage)
+void bth_prefetch_consume_storage(berth_checkpoint *checkpoint, const berth_storage *storage)
 {
     berth_prefetch *own = checkpoint->prefetches.own;
 
     if (own)
-        prefetch_pass(own, bth_prefetch_storage_offset(storage) + storage->nbytes);
+        prefetch_consume_to_offset(own, bth_prefetch_storage_offset(storage) + storage->nbytes);
 }

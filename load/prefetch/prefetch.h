@@ -25,8 +25,8 @@ int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);
  * Elements [first, first + n) of a tensor, or a whole storage, are used now: the checkpoint's own
  * prefetch may load more bytes after them. Does not wait. Thread-safe.
  */
-void bth_prefetch_pass_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                              int64_t first, int64_t n);
-void bth_prefetch_pass_storage(berth_checkpoint *checkpoint, const berth_storage *storage);
+void bth_prefetch_consume_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                 int64_t first, int64_t n);
+void bth_prefetch_consume_storage(berth_checkpoint *checkpoint, const berth_storage *storage);
 
 #endif

@@ -25,10 +25,10 @@ uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
     return storage->root ? storage->root->offset + storage->root_offset : storage->offset;
 }
 
-bool bth_prefetch_extent(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
-                         uint64_t *end)
+bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
+                                uint64_t *offset, uint64_t *end)
 {
-    uint64_t nbytes, elements = (uint64_t)bth_dtype_elements(tensor->dtype);
+    uint64_t nbytes, elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
 
     if (n == 0 || !bth_tensor_extent(tensor, &nbytes) || nbytes == 0)
@@ -82,7 +82,7 @@ static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage 
     bth_conditions conditions = {0};
 
     bth_checkpoint_lock(checkpoint);
-    bth_access_describe(&checkpoint->source.access, &conditions);
+    bth_access_set_known_conditions(&checkpoint->source.access, &conditions);
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
     const bth_storage_target *targets = checkpoint->storages.targets;
@@ -107,7 +107,7 @@ static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_
     const berth_storage *root = storage->root ? storage->root : storage;
     uint64_t offset, end;
 
-    if (!bth_prefetch_extent(tensor, 0, -1, &offset, &end) ||
+    if (!bth_prefetch_tensor_extent(tensor, 0, -1, &offset, &end) ||
         !prefetch_needs_storage(context, root))
         return 0;
     return prefetch_add_range(context, root, offset, end - offset, error);
@@ -179,7 +179,7 @@ static int prefetch_fail_budget(const prefetch_ranges *ranges, const struct bert
  * pages. If that is a window or more, it is the fastest method. But it reads beyond the window, and
  * short passes have no room for that. If it is less than a window, there would be many waits.
  */
-static void prefetch_choose_requests(berth_prefetch *prefetch)
+static void prefetch_choose_announcing(berth_prefetch *prefetch)
 {
     const bth_prefetch_plan *plan = &prefetch->plan;
 
@@ -209,12 +209,12 @@ static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *rang
                                         .window_nbytes = window_nbytes,
                                         .natural_window_nbytes = natural_nbytes,
                                         .memory_nbytes = (uint64_t)config->io_memory_nbytes,
-                                        .available_nbytes = bth_free_memory("")};
-    bth_prefetch_line_up(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
-                         prefetch->checkpoint->source.reader.nbytes);
+                                        .available_nbytes = bth_free_memory_nbytes("")};
+    bth_prefetch_coalesce_ranges(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
+                                 prefetch->checkpoint->source.reader.nbytes);
     if (!bth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
         return prefetch_fail_budget(ranges, config, missing_nbytes, error);
-    prefetch_choose_requests(prefetch);
+    prefetch_choose_announcing(prefetch);
     return 0;
 }
 
@@ -223,8 +223,8 @@ static unsigned prefetch_count_helpers(const bth_prefetch_plan *plan,
 {
     if (plan->nbytes == 0)
         return 0;
-    return bth_workers_count(config, BTH_WORKERS_PREFETCH,
-                             (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
+    return bth_workers_choose_count(config, BTH_WORKERS_PREFETCH,
+                                    (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
 }
 
 /* ---- all pages ---- */
@@ -271,7 +271,7 @@ static int prefetch_lock_pages(berth_prefetch *prefetch, berth_error *error)
 
 /* ---- begin and end ---- */
 
-void bth_prefetch_release(berth_prefetch *prefetch)
+void bth_prefetch_free_memory(berth_prefetch *prefetch)
 {
     if (!prefetch)
         return;
@@ -290,12 +290,12 @@ void bth_prefetch_end(berth_prefetch *prefetch)
     /* The error was not returned to any caller: logs it. */
     if (!prefetch->is_reported && prefetch->error.code != BERTH_OK)
         bth_log("%s", prefetch->error.message);
-    bth_prefetch_release(prefetch);
+    bth_prefetch_free_memory(prefetch);
 }
 
 /* Chooses everything; nothing is loaded yet. */
-static int prefetch_prepare(berth_prefetch *prefetch, const prefetch_ranges *ranges,
-                            const struct berth_config *config, berth_error *error)
+static int prefetch_plan_and_lock(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                                  const struct berth_config *config, berth_error *error)
 {
     if (prefetch_choose(prefetch, ranges, config, error) < 0 ||
         prefetch_divide(prefetch, ranges, config, error) < 0 ||
@@ -317,12 +317,12 @@ berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selec
         (void)bth_fail_memory(error, sizeof *prefetch);
         return NULL;
     }
-    *prefetch =
-        (berth_prefetch){.checkpoint = checkpoint, .process = bth_process(), .flags = flags};
+    *prefetch = (berth_prefetch){
+        .checkpoint = checkpoint, .process = bth_process_current_number(), .flags = flags};
     (void)prefetch_collect(&ranges, selection, error);
     prefetch->plan.ranges = ranges.items;
-    if (error->code < 0 || prefetch_prepare(prefetch, &ranges, config, error) < 0) {
-        bth_prefetch_release(prefetch);
+    if (error->code < 0 || prefetch_plan_and_lock(prefetch, &ranges, config, error) < 0) {
+        bth_prefetch_free_memory(prefetch);
         return NULL;
     }
     if (bth_prefetch_start(prefetch, prefetch_count_helpers(&prefetch->plan, config), error) < 0) {

@@ -11,17 +11,17 @@
 /* Used even if the machine reports less free memory. */
 #define MEASURED_MIN_NBYTES (UINT64_C(4) << 20)
 
-static uint64_t round_down(uint64_t n, uint64_t page_nbytes)
+static uint64_t pages_round_down(uint64_t n, uint64_t page_nbytes)
 {
     return n - n % page_nbytes;
 }
 
 /* Saturates at the last page that fits the number. */
-static uint64_t round_up(uint64_t n, uint64_t page_nbytes)
+static uint64_t pages_round_up(uint64_t n, uint64_t page_nbytes)
 {
     uint64_t more = (page_nbytes - n % page_nbytes) % page_nbytes;
 
-    return more > UINT64_MAX - n ? round_down(UINT64_MAX, page_nbytes) : n + more;
+    return more > UINT64_MAX - n ? pages_round_down(UINT64_MAX, page_nbytes) : n + more;
 }
 
 static uint64_t divide_up(uint64_t n, uint64_t by)
@@ -47,17 +47,17 @@ static uint64_t range_end(const bth_prefetch_range *range)
 static bth_prefetch_range range_widen(const bth_prefetch_range *range, uint64_t page_nbytes,
                                       uint64_t file_nbytes)
 {
-    uint64_t begin = round_down(bth_min(range->offset, file_nbytes), page_nbytes);
+    uint64_t begin = pages_round_down(bth_min(range->offset, file_nbytes), page_nbytes);
     uint64_t nbytes = bth_min(range->nbytes, UINT64_MAX - range->offset);
-    uint64_t end = bth_min(round_up(range->offset + nbytes, page_nbytes), file_nbytes);
+    uint64_t end = bth_min(pages_round_up(range->offset + nbytes, page_nbytes), file_nbytes);
 
     if (range->nbytes == 0 || end <= begin)
         return (bth_prefetch_range){0};
     return (bth_prefetch_range){.offset = begin, .nbytes = end - begin};
 }
 
-void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
-                          uint64_t page_nbytes, uint64_t file_nbytes)
+void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
+                                  uint64_t page_nbytes, uint64_t file_nbytes)
 {
     size_t n_kept = 0;
 
@@ -85,25 +85,25 @@ void bth_prefetch_line_up(bth_prefetch_plan *plan, bth_prefetch_range *ranges, s
 /* ---- passes and windows ---- */
 
 /* The maximum of bytes ahead of the consumer, in whole pages. */
-static uint64_t pass_budget(const bth_prefetch_limits *limits)
+static uint64_t pass_max_nbytes(const bth_prefetch_limits *limits)
 {
     uint64_t measured = bth_max(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
     uint64_t nbytes = limits->memory_nbytes ? limits->memory_nbytes : measured;
 
-    return bth_max(round_down(nbytes, limits->page_nbytes), limits->page_nbytes);
+    return bth_max(pages_round_down(nbytes, limits->page_nbytes), limits->page_nbytes);
 }
 
 /*
  * The set number of passes, or as few as fit. No pass is shorter than min_pass_nbytes, because many
  * short passes cost time. The memory limit has priority.
  */
-static uint64_t pass_choose(uint64_t nbytes, const bth_prefetch_limits *limits)
+static uint64_t pass_choose_nbytes(uint64_t nbytes, const bth_prefetch_limits *limits)
 {
-    uint64_t budget = pass_budget(limits);
+    uint64_t budget = pass_max_nbytes(limits);
     uint64_t n = limits->n_passes ? limits->n_passes : divide_up(nbytes, budget);
     uint64_t pass = bth_max(divide_up(nbytes, n), limits->min_pass_nbytes);
 
-    pass = round_up(bth_min(pass, nbytes), limits->page_nbytes);
+    pass = pages_round_up(bth_min(pass, nbytes), limits->page_nbytes);
     return limits->memory_nbytes || !limits->n_passes ? bth_min(pass, budget) : pass;
 }
 
@@ -113,15 +113,15 @@ static uint64_t window_choose(uint64_t pass_nbytes, const bth_prefetch_limits *l
     uint64_t part = bth_max(pass_nbytes / WINDOWS_PER_PASS, WINDOW_MIN_NBYTES);
     uint64_t nbytes = set ? set : bth_min(limits->natural_window_nbytes, part);
 
-    nbytes = round_up(bth_max(nbytes, 1), limits->page_nbytes);
+    nbytes = pages_round_up(bth_max(nbytes, 1), limits->page_nbytes);
     return bth_min(nbytes, pass_nbytes);
 }
 
 bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
                          uint64_t *missing_nbytes)
 {
-    uint64_t window = round_up(bth_max(limits->window_nbytes, 1), limits->page_nbytes);
-    uint64_t needed = bth_min(window, round_up(plan->nbytes, limits->page_nbytes));
+    uint64_t window = pages_round_up(bth_max(limits->window_nbytes, 1), limits->page_nbytes);
+    uint64_t needed = bth_min(window, pages_round_up(plan->nbytes, limits->page_nbytes));
 
     *missing_nbytes = 0;
     if (plan->nbytes == 0)
@@ -130,7 +130,7 @@ bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *lim
         *missing_nbytes = needed - limits->memory_nbytes;
         return false;
     }
-    plan->pass_nbytes = pass_choose(plan->nbytes, limits);
+    plan->pass_nbytes = pass_choose_nbytes(plan->nbytes, limits);
     plan->n_passes = divide_up(plan->nbytes, plan->pass_nbytes);
     plan->window_nbytes = window_choose(plan->pass_nbytes, limits);
     return true;

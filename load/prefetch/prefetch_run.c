@@ -27,16 +27,16 @@ void bth_prefetches_lock(bth_prefetches *prefetches)
  * When pages of a window are touched, the system may read beyond the window: the rest of one
  * readahead, and the next. In short passes it reads only the window.
  */
-static uint64_t prefetch_readahead_nbytes(const berth_prefetch *prefetch)
+static uint64_t prefetch_max_readahead_nbytes(const berth_prefetch *prefetch)
 {
     return 2 * prefetch->readahead_nbytes;
 }
 
-static uint64_t prefetch_beyond(const berth_prefetch *prefetch)
+static uint64_t prefetch_beyond_window_nbytes(const berth_prefetch *prefetch)
 {
     bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
 
-    return is_exact ? 0 : prefetch_readahead_nbytes(prefetch);
+    return is_exact ? 0 : prefetch_max_readahead_nbytes(prefetch);
 }
 
 /* Under the lock: windows before this position may be claimed. */
@@ -45,7 +45,8 @@ static uint64_t prefetch_claim_limit(const berth_prefetch *prefetch)
     uint64_t left = prefetch->plan.nbytes - prefetch->consumed;
     uint64_t ahead = prefetch->plan.pass_nbytes;
 
-    return prefetch->consumed + (ahead < left ? ahead - prefetch_beyond(prefetch) : left);
+    return prefetch->consumed +
+           (ahead < left ? ahead - prefetch_beyond_window_nbytes(prefetch) : left);
 }
 
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
@@ -123,7 +124,7 @@ static int prefetch_window_advise(bth_prefetch_helper *helper, int advice, berth
 }
 
 /* Skips a window that is already in the page cache; but populate still maps its pages. */
-static int prefetch_window_load(bth_prefetch_helper *helper, berth_error *error)
+static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_error *error)
 {
     const berth_prefetch *prefetch = helper->prefetch;
     const bth_prefetch_range *window = &helper->window;
@@ -152,7 +153,8 @@ static int prefetch_window_load(bth_prefetch_helper *helper, berth_error *error)
  * Finds a window to claim. False also while the limit makes the window short, unless the consumer
  * waits for it: short windows would make small requests.
  */
-static bool prefetch_window_find(const berth_prefetch *prefetch, bth_prefetch_range *window)
+static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
+                                          bth_prefetch_range *window)
 {
     const bth_prefetch_plan *plan = &prefetch->plan;
     uint64_t limit = prefetch_claim_limit(prefetch);
@@ -190,10 +192,11 @@ static bth_prefetch_range prefetch_window_overlap_others(const berth_prefetch *p
     return shared;
 }
 
-static void prefetch_count_ahead(berth_prefetch *prefetch)
+static void prefetch_update_peak_ahead(berth_prefetch *prefetch)
 {
     uint64_t *peak = &prefetch->stats.peak_ahead_nbytes;
-    uint64_t end = bth_min(prefetch->begun + prefetch_beyond(prefetch), prefetch->plan.nbytes);
+    uint64_t end =
+        bth_min(prefetch->begun + prefetch_beyond_window_nbytes(prefetch), prefetch->plan.nbytes);
 
     if (end > prefetch->consumed)
         *peak = bth_max(*peak, end - prefetch->consumed);
@@ -220,10 +223,11 @@ static uint64_t prefetch_window_wait_for_others(berth_prefetch *prefetch,
  * far as the system may read ahead. If other prefetches load bytes at the same time, counts only
  * the window, after they have loaded their part of it.
  */
-static void prefetch_window_count_before(berth_prefetch *prefetch, const bth_prefetch_range *window)
+static void prefetch_count_already_cached(berth_prefetch *prefetch,
+                                          const bth_prefetch_range *window)
 {
     bool is_alone = prefetch->checkpoint->prefetches.first == prefetch && !prefetch->next;
-    uint64_t beyond = is_alone ? prefetch_readahead_nbytes(prefetch) : 0, resident_nbytes = 0;
+    uint64_t beyond = is_alone ? prefetch_max_readahead_nbytes(prefetch) : 0, resident_nbytes = 0;
     uint64_t end = bth_min(prefetch->begun + beyond, prefetch->plan.nbytes);
     uint64_t at = prefetch->counted;
 
@@ -247,14 +251,14 @@ static bool prefetch_helper_claim(bth_prefetch_helper *helper)
     bth_prefetch_range window;
 
     while (!prefetch->is_cancelled && prefetch->begun < prefetch->plan.nbytes &&
-           !prefetch_window_find(prefetch, &window))
+           !prefetch_find_window_to_claim(prefetch, &window))
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     if (prefetch->is_cancelled || prefetch->begun >= prefetch->plan.nbytes)
         return false;
     helper->window = window;
     prefetch->begun += window.nbytes;
-    prefetch_count_ahead(prefetch);
-    prefetch_window_count_before(prefetch, &window);
+    prefetch_update_peak_ahead(prefetch);
+    prefetch_count_already_cached(prefetch, &window);
     helper->is_loading = !prefetch->is_cancelled;
     return helper->is_loading;
 }
@@ -287,12 +291,12 @@ static void *prefetch_helper_run(void *argument)
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     berth_error error;
 
-    bth_thread_begin();
+    bth_thread_disable_cancel();
     bth_error_clear(&error);
     bth_prefetches_lock(all);
     while (prefetch_helper_claim(helper)) {
         bth_lock_release(&all->lock);
-        (void)prefetch_window_load(helper, &error);
+        (void)prefetch_window_load_by_method(helper, &error);
         bth_prefetches_lock(all);
         prefetch_helper_finish(helper, &error);
     }

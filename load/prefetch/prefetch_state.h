@@ -63,8 +63,8 @@ uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
  * The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
  * tensor: of all elements. False: it has no bytes.
  */
-bool bth_prefetch_extent(const berth_tensor *tensor, int64_t first, int64_t n, uint64_t *offset,
-                         uint64_t *end);
+bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
+                                uint64_t *offset, uint64_t *end);
 /* Starts a prefetch. NULL: it failed. */
 berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
                                  uint32_t flags, const struct berth_config *config,
@@ -72,6 +72,6 @@ berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selec
 /* Ends and frees one of this process. */
 void bth_prefetch_end(berth_prefetch *prefetch);
 /* Frees the memory alone. NULL: nothing. */
-void bth_prefetch_release(berth_prefetch *prefetch);
+void bth_prefetch_free_memory(berth_prefetch *prefetch);
 
 #endif

@@ -108,19 +108,20 @@ static void rows_begin_cache(berth_rows *rows, const bth_row_layout *layout)
 
 void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes)
 {
-    if (!bth_storage_name(table->checkpoint, table->storage, table->offset, name, name_nbytes))
+    if (!bth_storage_find_tensor_name(table->checkpoint, table->storage, table->offset, name,
+                                      name_nbytes))
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
 }
 
 static int row_table_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
                            berth_error *error)
 {
-    if (bth_checkpoint_check_tensor(checkpoint, tensor, error) < 0)
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0)
         return error->code;
     if (tensor->rank != 2)
         return bth_fail_argument(error, "a table of rows has 2 dimensions, this tensor has %d",
                                  tensor->rank);
-    if (bth_dtype_elements(tensor->dtype) > 1)
+    if (bth_dtype_elements_per_item(tensor->dtype) > 1)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "rows of %s elements are not supported", berth_dtype_name(tensor->dtype));
     if (!berth_tensor_is_contiguous(tensor))
@@ -249,14 +250,14 @@ static int rows_allocate(berth_rows *rows, uint64_t nbytes, bool spread, berth_e
     return 0;
 }
 
-static void rows_prepare(berth_rows *rows, const berth_rows_limits *limits,
-                         const struct berth_config *config)
+static void rows_initialize(berth_rows *rows, const berth_rows_limits *limits,
+                            const struct berth_config *config)
 {
     rows->limits = *limits;
     rows->chunk_nbytes = BUFFER_MAX_NBYTES;
     if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
-    rows->n_readers = bth_workers_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
+    rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
     rows->is_waiting = true; /* until a task did not wait */
     rows->n_processors = bth_processors_count();
     if (rows->n_processors > rows->n_readers)
@@ -283,7 +284,7 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *params, b
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
     if (!rows)
         return bth_fail_memory(error, sizeof *rows);
-    rows_prepare(rows, &limits, &config);
+    rows_initialize(rows, &limits, &config);
     if (rows_allocate(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
         bth_rows_start(rows, error) < 0) {
         berth_rows_free(rows);
@@ -300,7 +301,7 @@ void berth_rows_free(berth_rows *rows)
         return;
     bool is_ours = bth_lock_is_ours(&rows->lock);
     /* X11: a child does not touch the lists if its parent was changing them. */
-    bool are_lists_good = is_ours || bth_lock_was_free(&rows->lock);
+    bool are_lists_good = is_ours || bth_lock_was_free_at_fork(&rows->lock);
     if (is_ours) {
         bth_rows_stop(rows);
         (void)pthread_cond_destroy(&rows->done);

@@ -79,7 +79,7 @@ struct berth_rows {
 };
 
 /* The bytes of a slot. */
-static inline uint8_t *bth_row_at(const berth_rows *rows, uint32_t slot)
+static inline uint8_t *bth_rows_slot_address(const berth_rows *rows, uint32_t slot)
 {
     return rows->memory.bytes + slot * rows->layout.line_nbytes;
 }
@@ -102,6 +102,6 @@ void bth_rows_stop(berth_rows *rows);
 /* Queues the missing rows of a ticket for reading. */
 void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket);
 /* Helps to read. Returns when all rows of the ticket are read or failed. */
-void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket);
+void bth_rows_complete_ticket(berth_rows *rows, bth_row_ticket *ticket);
 
 #endif

@@ -92,8 +92,8 @@ size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *
     return n_unique;
 }
 
-size_t bth_rows_merge(const bth_rows_reads *reads, const uint64_t *rows, const uint32_t *which,
-                      size_t n)
+size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const uint64_t *rows,
+                                   const uint32_t *which, size_t n)
 {
     uint64_t max_rows = reads->max_nbytes / reads->row_nbytes;
     uint64_t gap_rows = reads->gap_nbytes / reads->row_nbytes;

@@ -29,7 +29,7 @@ typedef struct bth_rows_reads {
 } bth_rows_reads;
 
 /* The number of rows for one read, beginning with rows[which[0]]: 1 to n. They are ascending. */
-size_t bth_rows_merge(const bth_rows_reads *reads, const uint64_t *rows, const uint32_t *which,
-                      size_t n);
+size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const uint64_t *rows,
+                                   const uint32_t *which, size_t n);
 
 #endif

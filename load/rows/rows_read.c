@@ -32,7 +32,7 @@ typedef struct row_task {
 
 static uint8_t *rows_buffer(const berth_rows *rows, unsigned number)
 {
-    return bth_row_at(rows, rows->cache.n_lines + rows->cache.n_scratch) +
+    return bth_rows_slot_address(rows, rows->cache.n_lines + rows->cache.n_scratch) +
            number * rows->layout.buffer_nbytes;
 }
 
@@ -44,14 +44,14 @@ static int row_task_read_range(const berth_rows *rows, row_task *task, size_t n)
     const uint32_t *which = ticket->missing + task->filled;
     uint64_t first = ticket->rows[which[0]];
     uint64_t nbytes = (ticket->rows[which[n - 1]] - first + 1) * table->row_nbytes;
-    uint8_t *slot = bth_row_at(rows, ticket->slots[which[0]]);
+    uint8_t *slot = bth_rows_slot_address(rows, ticket->slots[which[0]]);
     uint8_t *bytes = n == 1 ? slot : rows_buffer(rows, task->buffer);
 
     if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
                          table->offset + first * table->row_nbytes, &task->error) < 0)
         return bth_error_prefix(&task->error, table->checkpoint->source.reader.name);
     for (size_t k = 0; n > 1 && k < n; k++)
-        memcpy(bth_row_at(rows, ticket->slots[which[k]]),
+        memcpy(bth_rows_slot_address(rows, ticket->slots[which[k]]),
                bytes + (ticket->rows[which[k]] - first) * table->row_nbytes, table->row_nbytes);
     task->filled += n;
     task->n_requests++;
@@ -73,8 +73,9 @@ static void row_task_read(const berth_rows *rows, row_task *task)
     task->seconds = bth_seconds();
     while (task->filled < task->to &&
            row_task_read_range(rows, task,
-                               bth_rows_merge(&reads, ticket->rows, ticket->missing + task->filled,
-                                              task->to - task->filled)) == 0)
+                               bth_rows_count_for_one_read(&reads, ticket->rows,
+                                                           ticket->missing + task->filled,
+                                                           task->to - task->filled)) == 0)
         continue;
 }
 
@@ -108,7 +109,7 @@ static void rows_wake_reader(berth_rows *rows)
         (void)pthread_cond_signal(&rows->work);
 }
 
-static size_t row_task_size(const berth_rows *rows, const bth_row_ticket *ticket)
+static size_t row_task_choose_n_rows(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     size_t left = ticket->n_missing - ticket->n_begun;
     size_t n_tasks = rows_max_tasks(rows) > 1 ? 2 * (size_t)rows_max_tasks(rows) : 1;
@@ -127,7 +128,7 @@ static bool row_task_claim(berth_rows *rows, row_task *task)
 
     if (!rows_may_begin_task(rows))
         return false;
-    size_t n = row_task_size(rows, ticket);
+    size_t n = row_task_choose_n_rows(rows, ticket);
     *task = (row_task){.ticket = ticket,
                        .from = ticket->n_begun,
                        .to = ticket->n_begun + n,
@@ -226,7 +227,7 @@ static bool row_ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticke
     return true;
 }
 
-void bth_rows_complete(berth_rows *rows, bth_row_ticket *ticket)
+void bth_rows_complete_ticket(berth_rows *rows, bth_row_ticket *ticket)
 {
     while (!row_ticket_is_complete(rows, ticket))
         if (!rows_do_task(rows))
@@ -240,7 +241,7 @@ static void *rows_reader_run(void *argument)
 {
     berth_rows *rows = argument;
 
-    bth_thread_begin();
+    bth_thread_disable_cancel();
     (void)bth_lock_acquire(&rows->lock);
     while (!rows->stop)
         if (!rows_do_task(rows))

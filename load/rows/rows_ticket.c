@@ -51,7 +51,8 @@ static int row_ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t
 }
 
 /* Checks the ids and finds the distinct rows. */
-static int row_ticket_set_ids(bth_row_ticket *ticket, const int64_t *ids, berth_error *error)
+static int row_ticket_find_distinct_rows(bth_row_ticket *ticket, const int64_t *ids,
+                                         berth_error *error)
 {
     size_t n = ticket->n_ids;
     uint64_t n_rows = ticket->table.n_rows;
@@ -145,13 +146,13 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
 }
 
 /* Removes its number. The ticket ends when its reads have ended and no call waits for it. */
-static void rows_withdraw_ticket(berth_rows *rows, bth_row_ticket *ticket)
+static void rows_remove_ticket(berth_rows *rows, bth_row_ticket *ticket)
 {
     rows->tickets[ticket->number & (TICKETS_MAX - 1)] = NULL;
     ticket->is_released = true;
     ticket->awaited_at = ticket->n_rows; /* it awaits no rows of others any more */
     (void)pthread_cond_broadcast(&rows->done);
-    bth_rows_complete(rows, ticket);
+    bth_rows_complete_ticket(rows, ticket);
     while (ticket->n_users > 0)
         (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
     bth_row_cache_release(&rows->cache, ticket->slots, ticket->n_rows);
@@ -174,14 +175,14 @@ static int row_ticket_fail_slots(const bth_row_ticket *ticket, size_t n_short, u
                             : "cache and scratch are too small for one request of so many");
 }
 
-static int row_ticket_begin(bth_row_ticket *ticket, berth_rows *rows, size_t table,
-                            const int64_t *ids, berth_error *error)
+static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, size_t table,
+                                     const int64_t *ids, berth_error *error)
 {
     size_t n_short = 0;
 
     if (row_ticket_set_table(ticket, rows, table, error) < 0)
         return error->code;
-    if (row_ticket_set_ids(ticket, ids, error) == 0) {
+    if (row_ticket_find_distinct_rows(ticket, ids, error) == 0) {
         (void)bth_lock_acquire(&rows->lock);
         bool is_busy = rows->stats.n_tickets > 0;
         uint64_t line_nbytes = rows->layout.line_nbytes;
@@ -210,7 +211,7 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
     bth_row_ticket *made = row_ticket_new(n, error);
     if (!made)
         return error->code;
-    if (row_ticket_begin(made, rows, table, ids, error) < 0) {
+    if (row_ticket_fill_and_admit(made, rows, table, ids, error) < 0) {
         bth_release(made);
         return error->code;
     }
@@ -228,7 +229,7 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket) {
         ticket->n_users++;
-        bth_rows_complete(rows, ticket);
+        bth_rows_complete_ticket(rows, ticket);
         *error = ticket->error;
     }
     bth_lock_release(&rows->lock);
@@ -236,7 +237,7 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
         return error->code;
     /* Without the lock: the ticket stays until n_users is 0. */
     for (size_t i = 0; pointers && error->code == BERTH_OK && i < ticket->n_ids; i++)
-        pointers[i] = bth_row_at(rows, ticket->slots[ticket->index[i]]);
+        pointers[i] = bth_rows_slot_address(rows, ticket->slots[ticket->index[i]]);
     (void)bth_lock_acquire(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);
@@ -252,7 +253,7 @@ int berth_rows_release(berth_rows *rows, berth_ticket number, berth_error *error
     (void)bth_lock_acquire(&rows->lock);
     bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket)
-        rows_withdraw_ticket(rows, ticket);
+        rows_remove_ticket(rows, ticket);
     bth_lock_release(&rows->lock);
     bth_release(ticket);
     return error->code;

@@ -31,13 +31,13 @@ void bth_access_end(bth_access *access)
     bth_map_free(&access->map);
 }
 
-void bth_access_restart(bth_access *access)
+void bth_access_forget_direct(bth_access *access)
 {
-    if (access->direct_n_forks == bth_forks())
+    if (access->direct_n_forks == bth_fork_count())
         access->direct_is_tried = false;
 }
 
-void bth_access_forget(bth_access *access)
+void bth_access_forget_all(bth_access *access)
 {
     access->map = (bth_map){0};
     access->file_system_is_known = false;
@@ -46,7 +46,7 @@ void bth_access_forget(bth_access *access)
 
 /* ---- conditions and choice ---- */
 
-void bth_access_describe(bth_access *access, bth_conditions *conditions)
+void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditions)
 {
     const bth_reader *reader = access->reader;
 
@@ -67,14 +67,14 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
     conditions->page_cache = BTH_PAGE_CACHE_UNKNOWN;
     conditions->free_nbytes = UINT64_MAX;
     if (requested_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
-        conditions->free_nbytes = bth_free_memory("");
+        conditions->free_nbytes = bth_free_memory_nbytes("");
     if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
         conditions->file_system != BTH_IN_MEMORY && begin < end)
         conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
 }
 
 /* Why direct reads are impossible; NULL: they are possible. */
-static const char *access_no_direct(bth_access *access)
+static const char *access_no_direct_reason(bth_access *access)
 {
     if (!access->direct_is_tried) {
         BTH_HOLD_CANCEL(true);
@@ -83,7 +83,8 @@ static const char *access_no_direct(bth_access *access)
             access->no_direct = "the file system is in memory";
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
-        access->direct_n_forks = bth_forks(); /* after the open; see bth_access_restart */
+        access->direct_n_forks =
+            bth_fork_count(); /* after the open; see bth_access_forget_direct */
         atomic_store(&access->direct_is_tried, true);
     }
     if (atomic_load(&access->direct_is_refused))
@@ -99,7 +100,7 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
 
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
-    conditions->no_direct = access_no_direct(access);
+    conditions->no_direct = access_no_direct_reason(access);
     return bth_choose(config, conditions, requested, requested_by);
 }
 
@@ -138,7 +139,7 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
     *map = access->reader->memory;
     if (*map || access->map_is_refused)
         return 0;
-    uint64_t tick = bth_tick(); /* F1 */
+    uint64_t tick = bth_clock_coarse_tick(); /* F1 */
     if (tick != access->sized_at &&
         bth_access_check_size(access->reader, access->reader->nbytes, offset, error) < 0)
         return error->code;
@@ -153,7 +154,7 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
 
 /* Whether the bytes cannot be loaded at all. Else the kernel does not know the advice, or lacks
  * resources for it. */
-static bool advice_lost_bytes(int failure)
+static bool advice_errno_means_unreadable(int failure)
 {
     return failure == ENOMEM || failure == EFAULT || failure == EIO || failure == EHWPOISON;
 }
@@ -170,7 +171,7 @@ int bth_access_advise(const bth_reader *reader, const uint8_t *memory, uint64_t 
     while (result < 0 && errno == EINTR);
     int failure = result < 0 ? errno : 0;
     *done = failure == 0;
-    if (!advice_lost_bytes(failure))
+    if (!advice_errno_means_unreadable(failure))
         return 0;
     if (bth_access_check_size(reader, offset + nbytes, offset, error) < 0)
         return error->code;

@@ -22,7 +22,7 @@ typedef struct bth_access {
     _Atomic bool direct_is_tried;
     const char *no_direct; /* why direct reads are impossible; NULL: `direct` makes them */
     bth_direct direct;
-    uint64_t direct_n_forks; /* bth_forks() when `direct` had been opened */
+    uint64_t direct_n_forks; /* bth_fork_count() when `direct` had been opened */
 } bth_access;
 
 void bth_access_begin(bth_access *access, bth_reader *reader);
@@ -31,12 +31,12 @@ void bth_access_end(bth_access *access);
  * For a child. A fork copies the table of descriptors before memory: of a descriptor that the
  * parent opened in between, the child has the number only. So it opens its own.
  */
-void bth_access_restart(bth_access *access);
+void bth_access_forget_direct(bth_access *access);
 /* For a child that was forked while a thread of the parent changed it: resets all of it. */
-void bth_access_forget(bth_access *access);
+void bth_access_forget_all(bth_access *access);
 
 /* Sets the conditions that are known without measuring. */
-void bth_access_describe(bth_access *access, bth_conditions *conditions);
+void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditions);
 /* Measures the others, for a transfer of `requested_nbytes` bytes within [begin, end). */
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
                         uint64_t end, uint64_t requested_nbytes);

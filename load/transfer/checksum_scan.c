@@ -43,8 +43,8 @@ static bth_range record_range(const bth_scan_record *record)
 
 /* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is cut there
  * is not checked. */
-static void scan_look(void *context, const bth_range *range, const uint8_t *bytes, uint64_t begin,
-                      uint64_t end)
+static void scan_check_headers(void *context, const bth_range *range, const uint8_t *bytes,
+                               uint64_t begin, uint64_t end)
 {
     bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
     uint64_t data_end = record_end(record);
@@ -77,7 +77,7 @@ bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error)
     return scan->goes_on && (reason == EIO || reason == ENODATA || reason == EILSEQ);
 }
 
-static int scan_name(void *context, const bth_range *range, berth_error *error)
+static int scan_add_record_to_error(void *context, const bth_range *range, berth_error *error)
 {
     const bth_scan_record *record = range->owner;
 
@@ -86,13 +86,13 @@ static int scan_name(void *context, const bth_range *range, berth_error *error)
 }
 
 /* 0: after the scan, the records of the request are read again, one by one. */
-static int scan_failed(void *context, const bth_range *range, berth_error *error)
+static int scan_handle_failed_request(void *context, const bth_range *range, berth_error *error)
 {
     struct scan *scan = context;
 
     if (!bth_scan_goes_on(scan->options, error))
         return error->code;
-    (void)scan_name(context, range, error);
+    (void)scan_add_record_to_error(context, range, error);
     if (!atomic_exchange(&scan->has_unread, true))
         scan->options->unread = *error;
     bth_error_clear(error);
@@ -107,14 +107,14 @@ static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records
 
     for (size_t i = 0; i < n_records; i++) {
         bth_range range = record_range(&records[i]);
-        if (bth_range_begin(&range) < bth_range_end(&range))
+        if (bth_range_outer_begin(&range) < bth_range_outer_end(&range))
             ranges[n++] = range;
     }
     return n;
 }
 
 /* Copies the results of the ranges. */
-static void scan_report(const struct scan *scan, const bth_reader *reader)
+static void scan_copy_results(const struct scan *scan, const bth_reader *reader)
 {
     const bth_requests *requests = &scan->transfer.requests;
     bth_choice choice = {0};
@@ -130,7 +130,7 @@ static void scan_report(const struct scan *scan, const bth_reader *reader)
     }
     if (!choice.reason)
         return;
-    scan->options->method = bth_choice_name(choice, reader->memory != NULL, fell_back);
+    scan->options->method = bth_choice_method_name(choice, reader->memory != NULL, fell_back);
     scan->options->reason = fell_back ? "a direct read was refused" : choice.reason;
 }
 
@@ -145,14 +145,16 @@ int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_
     bth_requests *requests = &scan.transfer.requests;
     size_t nbytes = (n_records + 1) * sizeof *requests->ranges;
 
-    scan.transfer.calls = (bth_transfer_calls){
-        .context = &scan, .name = scan_name, .look = scan_look, .failed = scan_failed};
+    scan.transfer.calls = (bth_transfer_calls){.context = &scan,
+                                               .name = scan_add_record_to_error,
+                                               .look = scan_check_headers,
+                                               .failed = scan_handle_failed_request};
     requests->ranges = bth_allocate(nbytes);
     if (!requests->ranges)
         return bth_fail_memory(error, nbytes);
     requests->n_ranges = scan_fill_ranges(requests->ranges, records, n_records);
     (void)bth_transfer_once(&scan.transfer, reader, options->through_cache, error);
-    scan_report(&scan, reader);
+    scan_copy_results(&scan, reader);
     bth_release(requests->ranges);
     return error->code;
 }

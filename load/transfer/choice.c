@@ -28,8 +28,8 @@ static bool choice_excludes_map(const bth_conditions *conditions)
 }
 
 /* Why the file is not mapped; NULL: it may be mapped. */
-static const char *choice_no_map(const struct berth_config *config,
-                                 const bth_conditions *conditions)
+static const char *choice_no_map_reason(const struct berth_config *config,
+                                        const bth_conditions *conditions)
 {
     if (!config->load_mmap)
         return "load.mmap=off";
@@ -43,7 +43,7 @@ static bool choice_memory_is_short(const bth_conditions *conditions)
            conditions->requested_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
 }
 
-static bth_choice choice_at_once(const bth_conditions *conditions, const char *no_map)
+static bth_choice choice_auto_at_once(const bth_conditions *conditions, const char *no_map)
 {
     berth_load_method in_place =
         no_map || choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
@@ -67,13 +67,14 @@ static bth_choice choice_at_once(const bth_conditions *conditions, const char *n
 
 static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
 {
-    const char *no_map = choice_excludes_map(conditions) ? NULL : choice_no_map(config, conditions);
+    const char *no_map =
+        choice_excludes_map(conditions) ? NULL : choice_no_map_reason(config, conditions);
 
     /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
     if (conditions->file_system == BTH_REMOTE)
         return choice_of(BERTH_LOAD_READ, "the file system belongs to a network or a process");
     if (conditions->at_once)
-        return choice_at_once(conditions, no_map);
+        return choice_auto_at_once(conditions, no_map);
     if (no_map)
         return choice_of(BERTH_LOAD_READ, no_map);
     return choice_of(BERTH_LOAD_MAP, "the source is a file");
@@ -93,14 +94,14 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
         return choice_auto(config, conditions);
     if (requested == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
         return choice_of(BERTH_LOAD_READ, "it goes to a device");
-    if (requested == BERTH_LOAD_MAP && choice_no_map(config, conditions))
-        return choice_of(BERTH_LOAD_READ, choice_no_map(config, conditions));
+    if (requested == BERTH_LOAD_MAP && choice_no_map_reason(config, conditions))
+        return choice_of(BERTH_LOAD_READ, choice_no_map_reason(config, conditions));
     if (requested == BERTH_LOAD_DIRECT && conditions->no_direct)
         return choice_of(BERTH_LOAD_READ, conditions->no_direct);
     return choice_of(requested, requested_by ? requested_by : by_option[requested]);
 }
 
-const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back)
+const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back)
 {
     assert(bth_choice_is_method(choice.method));
     if (fell_back)

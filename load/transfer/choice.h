@@ -48,6 +48,6 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
 bool bth_choice_is_method(berth_load_method method);
 
 /* The method's name in statistics; static. fell_back: a direct read was refused. */
-const char *bth_choice_name(bth_choice choice, bool is_memory, bool fell_back);
+const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back);
 
 #endif

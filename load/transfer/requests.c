@@ -14,18 +14,18 @@ struct coalesced {
 };
 
 /* T5: its requests begin at whole elements. */
-static bool range_is_apart(const bth_range *range)
+static bool range_is_never_coalesced(const bth_range *range)
 {
     return range->target.device && range->shift > 0;
 }
 
 /* Whether a range is read together with the one before it. Moving it down needs room. */
-static bool range_follows(const bth_range *before, const bth_range *range)
+static bool range_can_coalesce(const bth_range *before, const bth_range *range)
 {
-    uint64_t end = bth_range_end(before), begin = bth_range_begin(range);
+    uint64_t end = bth_range_outer_end(before), begin = bth_range_outer_begin(range);
 
-    if (range->target.device != before->target.device || range_is_apart(range) ||
-        range_is_apart(before))
+    if (range->target.device != before->target.device || range_is_never_coalesced(range) ||
+        range_is_never_coalesced(before))
         return false;
     return range->choice.method == before->choice.method && begin >= end &&
            begin - end >= range->shift && begin - end <= BTH_GAP_NBYTES;
@@ -37,12 +37,12 @@ static struct coalesced coalesce_from(const bth_requests *requests, size_t first
     struct coalesced all = {.first = first,
                             .end = first + 1,
                             .method = ranges[first].choice.method,
-                            .offset = bth_range_begin(&ranges[first])};
+                            .offset = bth_range_outer_begin(&ranges[first])};
 
     while (!requests->is_separate && all.end < requests->n_ranges &&
-           range_follows(&ranges[all.end - 1], &ranges[all.end]))
+           range_can_coalesce(&ranges[all.end - 1], &ranges[all.end]))
         all.end++;
-    uint64_t end = bth_range_end(&ranges[all.end - 1]);
+    uint64_t end = bth_range_outer_end(&ranges[all.end - 1]);
     if (all.method == BERTH_LOAD_DIRECT) {
         uint64_t block_nbytes = requests->block_nbytes;
         all.offset -= all.offset % block_nbytes;
@@ -63,7 +63,8 @@ static bool coalesced_place(const bth_requests *requests, struct coalesced *all,
     all->at = all->offset;
     if (all->method == BERTH_LOAD_MAP || !has_region)
         return true;
-    uint64_t phase = range_is_apart(&requests->ranges[all->first]) ? 0 : all->offset % block_nbytes;
+    uint64_t phase =
+        range_is_never_coalesced(&requests->ranges[all->first]) ? 0 : all->offset % block_nbytes;
     if (!bth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
                  &begin) ||
         !bth_add(begin, phase, &all->at) || !bth_add(all->at, all->nbytes, region_nbytes))
@@ -113,9 +114,9 @@ static bth_request *coalesced_cut(const bth_requests *requests, const struct coa
     for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
         uint64_t nbytes = coalesced_request_nbytes(requests, all, done);
         uint64_t begin = all->offset + done;
-        while (first < all->end && bth_range_end(&requests->ranges[first]) <= begin)
+        while (first < all->end && bth_range_outer_end(&requests->ranges[first]) <= begin)
             first++;
-        while (end < all->end && bth_range_begin(&requests->ranges[end]) < begin + nbytes)
+        while (end < all->end && bth_range_outer_begin(&requests->ranges[end]) < begin + nbytes)
             end++;
         *request = (bth_request){.offset = begin,
                                  .nbytes = (uint32_t)nbytes,

@@ -55,7 +55,7 @@ void bth_device_memory_list_free(bth_device_memory_list *list)
 {
     for (bth_device_memory_list *next; list; list = next) {
         next = list->next;
-        if (!bth_device_is_gone(list->device, list->life))
+        if (!bth_device_life_is_over(list->device, list->life))
             bth_device_release(list->device, list->address);
         bth_release(list);
     }
@@ -71,7 +71,7 @@ static unsigned staging_device_number(struct staging_run *run, const bth_device_
 }
 
 /* Whether its distance from the range before it is the same as in the file. */
-static bool range_is_beside(const bth_range *before, const bth_range *range)
+static bool range_keeps_file_distance(const bth_range *before, const bth_range *range)
 {
     uint64_t offset = range->offset;
     uint64_t end = before->offset + before->nbytes;
@@ -83,7 +83,7 @@ static bool range_is_beside(const bth_range *before, const bth_range *range)
 }
 
 /* Sets the offset of each range in the memory to be made, and the size of that memory. */
-static bool staging_measure(struct staging_run *run)
+static bool staging_measure_device_memory(struct staging_run *run)
 {
     const bth_requests *requests = &run->to->transfer.requests;
 
@@ -95,7 +95,7 @@ static bool staging_measure(struct staging_run *run)
             run->devices[run->n_devices++] = range->target.device;
         if (range->target.address != 0)
             continue;
-        if (i > 0 && range_is_beside(before, range))
+        if (i > 0 && range_keeps_file_distance(before, range))
             range->region_at = before->region_at + (range->offset - before->offset);
         else if (!bth_add(*nbytes, BTH_DEVICE_ALIGNMENT - 1, &range->region_at))
             return false;
@@ -140,9 +140,9 @@ static int staging_set_addresses(struct staging_run *run, berth_error *error)
             target->address = made->address + (uintptr_t)range->region_at;
             target->life = made->life;
         } else if (bth_device_check_life(target->device, target->life, error) < 0 ||
-                   bth_device_check(target->device, target->address, (size_t)range->nbytes, error) <
-                       0) {
-            return bth_transfer_name(&run->to->transfer, range, error);
+                   bth_device_check_memory(target->device, target->address, (size_t)range->nbytes,
+                                           error) < 0) {
+            return bth_transfer_add_name_to_error(&run->to->transfer, range, error);
         }
     }
     return 0;
@@ -158,7 +158,7 @@ static int device_reopen(const bth_device_handle *device, berth_error *error)
 
 static int staging_make_all_memory(struct staging_run *run, berth_error *error)
 {
-    if (!staging_measure(run))
+    if (!staging_measure_device_memory(run))
         return bth_fail_memory(error, UINT64_MAX);
     for (unsigned i = 0; i < run->n_devices; i++)
         if (device_reopen(run->devices[i], error) < 0 || staging_make_memory(run, i, error) < 0)
@@ -168,7 +168,7 @@ static int staging_make_all_memory(struct staging_run *run, berth_error *error)
 
 /* ---- the ring and its workers ---- */
 
-uint64_t bth_staged_nbytes(const struct berth_config *config)
+uint64_t bth_to_device_request_nbytes(const struct berth_config *config)
 {
     uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
     uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
@@ -270,12 +270,12 @@ static struct range_part range_part_of(const bth_range *range, const bth_request
  * X17: kernels may still use the caller's memory. The device waits for them, not a thread. The
  * requests of a worker are in order, so each stream waits once for a range.
  */
-static int range_wait_until_ready(const bth_range *range, struct staging_stream *stream,
-                                  berth_error *error)
+static int range_wait_for_ready_event(const bth_range *range, struct staging_stream *stream,
+                                      berth_error *error)
 {
     if (!range->target.ready || range->target.ready == stream->waits_for)
         return 0;
-    if (bth_device_stream_wait_for(&stream->stream, range->target.ready, error) < 0)
+    if (bth_device_stream_wait_for_event(&stream->stream, range->target.ready, error) < 0)
         return error->code;
     stream->waits_for = range->target.ready;
     return 0;
@@ -299,11 +299,11 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
                 break;
             part.to = more.to;
         }
-        if (range_wait_until_ready(&ranges[i], stream, error) < 0 ||
+        if (range_wait_for_ready_event(&ranges[i], stream, error) < 0 ||
             bth_device_copy_to_device(&stream->stream, part.address,
                                       request->memory + (part.from - request->offset),
                                       (size_t)(part.to - part.from), error) < 0)
-            return bth_transfer_name(&run->to->transfer, &ranges[i], error);
+            return bth_transfer_add_name_to_error(&run->to->transfer, &ranges[i], error);
     }
     return 0;
 }
@@ -338,9 +338,9 @@ static int staging_run_request(void *context, uint64_t task, unsigned worker, be
 
 /* ---- all ---- */
 
-static int staging_watch(void *context)
+static int staging_report_progress(void *context)
 {
-    return bth_transfer_watch(&((struct staging_run *)context)->to->transfer);
+    return bth_transfer_report_progress(&((struct staging_run *)context)->to->transfer);
 }
 
 /* Errors of copies can appear only here. */
@@ -362,10 +362,10 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
 
     if (staging_make_all_memory(&run, error) == 0 && staging_open_ring(&run, error) == 0 &&
         staging_open_workers(&run, error) == 0 &&
-        bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_watch, &run, error) ==
-            0 &&
+        bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_report_progress, &run,
+                     error) == 0 &&
         staging_wait(&run, error) == 0)
-        bth_transfer_join(&to->transfer);
+        bth_transfer_merge_results(&to->transfer);
     for (unsigned i = 0; run.workers && i < run.n_workers; i++)
         to->device_seconds += run.workers[i].wait_seconds;
     staging_close(&run);

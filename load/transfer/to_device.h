@@ -31,7 +31,7 @@ typedef struct bth_to_device {
 } bth_to_device;
 
 /* The longest request: what one staging buffer holds. */
-uint64_t bth_staged_nbytes(const struct berth_config *config);
+uint64_t bth_to_device_request_nbytes(const struct berth_config *config);
 
 /*
  * When it returns, all copies are complete; after a failure none is running. An error of a read

@@ -33,7 +33,8 @@ struct walk {
     uint32_t crc32; /* of its bytes in this request so far */
 };
 
-/* Z10: if the range begins in this request, sets its CRC; bth_transfer_join adds later requests. */
+/* Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_results adds later
+ * requests. */
 static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes,
                              size_t nbytes)
 {
@@ -59,8 +60,8 @@ static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range 
 
 /* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
  * range. */
-static void request_walk_bytes(struct walk *walk, bth_range *range, uint8_t *bytes, uint64_t from,
-                               uint64_t to)
+static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint8_t *bytes,
+                                       uint64_t from, uint64_t to)
 {
     const bth_transfer *transfer = walk->transfer;
     size_t nbytes = (size_t)(to - from);
@@ -81,15 +82,15 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
         bth_range *range = &walk->transfer->requests.ranges[walk->range];
         uint64_t from = bth_max(range->offset, begin);
         uint64_t to = bth_min(range->offset + range->nbytes, end);
-        if (bth_range_begin(range) >= end)
+        if (bth_range_outer_begin(range) >= end)
             return;
         if (!bytes)
             range->is_unread = true;
         else if (calls->look)
             calls->look(calls->context, range, bytes, begin, end);
         if (bytes && from < to)
-            request_walk_bytes(walk, range, bytes + (from - begin), from, to);
-        if (bth_range_end(range) > end)
+            request_walk_sum_swap_copy(walk, range, bytes + (from - begin), from, to);
+        if (bth_range_outer_end(range) > end)
             return;
         walk->crc32 = 0;
     }
@@ -139,7 +140,7 @@ static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_e
 /* The end of the last range in a request: the file may end before the block does. */
 static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
 {
-    return bth_min(bth_range_end(&transfer->requests.ranges[request->end_range - 1]),
+    return bth_min(bth_range_outer_end(&transfer->requests.ranges[request->end_range - 1]),
                    request->offset + request->nbytes);
 }
 
@@ -165,7 +166,7 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 /* ---- one request ---- */
 
-static void transfer_count(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
+static void transfer_count_read(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
 {
     transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
     atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
@@ -188,8 +189,8 @@ static int request_try_direct(bth_transfer *transfer, bth_request *request, uint
     if (request->fell_back)
         atomic_store(&transfer->access->direct_is_refused, true);
     if (*done_nbytes > 0)
-        bth_reader_count(transfer->access->reader, *done_nbytes);
-    transfer_count(transfer, begin_seconds, *done_nbytes);
+        bth_reader_count_request(transfer->access->reader, *done_nbytes);
+    transfer_count_read(transfer, begin_seconds, *done_nbytes);
     return 0;
 }
 
@@ -209,7 +210,7 @@ static int request_read_piece(bth_transfer *transfer, bth_request *request, uint
     if (bth_reader_read(transfer->access->reader, memory + done_nbytes, nbytes, begin + done_nbytes,
                         error) < 0)
         return error->code;
-    transfer_count(transfer, begin_seconds, nbytes);
+    transfer_count_read(transfer, begin_seconds, nbytes);
     return 0;
 }
 
@@ -226,8 +227,8 @@ static const bth_range *request_range_at(const bth_transfer *transfer, const bth
 }
 
 /* Whether the transfer goes on after a failed request: its bytes are marked as unread. */
-static bool request_walk_goes_on(struct walk *walk, uint64_t begin, uint64_t end,
-                                 berth_error *error)
+static bool request_walk_can_skip_failed(struct walk *walk, uint64_t begin, uint64_t end,
+                                         berth_error *error)
 {
     bth_transfer *transfer = walk->transfer;
     const bth_range *range = request_range_at(transfer, walk->request, walk->range, error->offset);
@@ -255,7 +256,7 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
         uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
             request_walk_piece(&walk, bytes, at, next);
-        else if (!request_walk_goes_on(&walk, at, next, error))
+        else if (!request_walk_can_skip_failed(&walk, at, next, error))
             return error->code;
     }
     return 0;
@@ -284,13 +285,14 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
     if (error->code < 0)
         return error->code;
     if (is_file && is_scan)
-        bth_reader_count(transfer->access->reader, request->nbytes);
+        bth_reader_count_request(transfer->access->reader, request->nbytes);
     transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
     request_walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
     return 0;
 }
 
-int bth_transfer_name(const bth_transfer *transfer, const bth_range *range, berth_error *error)
+int bth_transfer_add_name_to_error(const bth_transfer *transfer, const bth_range *range,
+                                   berth_error *error)
 {
     const bth_transfer_calls *calls = &transfer->calls;
 
@@ -306,7 +308,7 @@ int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_er
                      : request_read(transfer, request, worker, error);
 
     if (result < 0)
-        return bth_transfer_name(
+        return bth_transfer_add_name_to_error(
             transfer, request_range_at(transfer, request, request->first_range, error->offset),
             error);
     atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
@@ -315,7 +317,7 @@ int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_er
 
 /* ---- after all requests ---- */
 
-void bth_transfer_join(bth_transfer *transfer)
+void bth_transfer_merge_results(bth_transfer *transfer)
 {
     for (uint64_t i = 0; i < transfer->requests.n_requests; i++) {
         const bth_request *request = &transfer->list[i];
@@ -332,7 +334,7 @@ void bth_transfer_join(bth_transfer *transfer)
 }
 
 /* T5: moves it to an address that is aligned for its elements. The bytes before it are unused. */
-static int range_finish(void *context, uint64_t task, unsigned worker, berth_error *error)
+static int range_shift_and_swap(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     const bth_transfer *transfer = context;
     bth_range *range = &transfer->requests.ranges[task];
@@ -352,7 +354,7 @@ static int range_finish(void *context, uint64_t task, unsigned worker, berth_err
 
 /* ---- the whole ---- */
 
-int bth_transfer_watch(void *context)
+int bth_transfer_report_progress(void *context)
 {
     const bth_transfer *transfer = context;
     const berth_params *params = transfer->params;
@@ -365,7 +367,7 @@ int bth_transfer_watch(void *context)
                                 transfer->later_nbytes);
 }
 
-static bool transfer_any(const bth_transfer *transfer, berth_load_method method)
+static bool transfer_has_method(const bth_transfer *transfer, berth_load_method method)
 {
     for (size_t i = 0; i < transfer->requests.n_ranges; i++)
         if (transfer->requests.ranges[i].choice.method == method)
@@ -373,7 +375,7 @@ static bool transfer_any(const bth_transfer *transfer, berth_load_method method)
     return false;
 }
 
-static bool transfer_lacks_buffers(const bth_transfer *transfer)
+static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
 {
     int64_t max_nbytes = transfer->config->io_memory_nbytes;
 
@@ -390,8 +392,8 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
     bool is_long = any_direct || transfer->access->reader->fd < 0;
 
-    if (transfer_lacks_buffers(transfer) && requests->use == BTH_USE_CHECKSUMS &&
-        (any_direct || transfer_any(transfer, BERTH_LOAD_READ)))
+    if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
+        (any_direct || transfer_has_method(transfer, BERTH_LOAD_READ)))
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                         "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
                         (unsigned long long)max_nbytes,
@@ -408,7 +410,7 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
 int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
-    bool any_direct = transfer_any(transfer, BERTH_LOAD_DIRECT);
+    bool any_direct = transfer_has_method(transfer, BERTH_LOAD_DIRECT);
 
     if (requests->chunk_nbytes == 0)
         requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);
@@ -429,9 +431,9 @@ int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
     uint64_t n_tasks = requests->n_requests;
     if (requests->use == BTH_USE_CHECKSUMS) /* few bytes are not worth a second thread */
         n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
-    transfer->n_workers =
-        bth_workers_count(transfer->config, any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE,
-                          n_tasks, transfer->buffer_nbytes);
+    transfer->n_workers = bth_workers_choose_count(
+        transfer->config, any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE, n_tasks,
+        transfer->buffer_nbytes);
     return 0;
 }
 
@@ -458,15 +460,15 @@ int bth_transfer_run(bth_transfer *transfer, berth_error *error)
     const bth_requests *requests = &transfer->requests;
 
     if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_request,
-                     bth_transfer_watch, transfer, error) < 0)
+                     bth_transfer_report_progress, transfer, error) < 0)
         return error->code;
-    bth_transfer_join(transfer);
+    bth_transfer_merge_results(transfer);
     if (!transfer->any_late)
         return 0;
     unsigned n_workers =
-        bth_workers_count(transfer->config, BTH_WORKERS_COMPUTE, requests->n_ranges, 0);
-    return bth_pool_run(n_workers, requests->n_ranges, range_finish, bth_transfer_watch, transfer,
-                        error);
+        bth_workers_choose_count(transfer->config, BTH_WORKERS_COMPUTE, requests->n_ranges, 0);
+    return bth_pool_run(n_workers, requests->n_ranges, range_shift_and_swap,
+                        bth_transfer_report_progress, transfer, error);
 }
 
 void bth_transfer_end(bth_transfer *transfer)
@@ -487,7 +489,7 @@ static uint64_t transfer_requested_nbytes(const bth_transfer *transfer)
     uint64_t nbytes = 0;
 
     for (size_t n = transfer->requests.n_ranges; n > 0; n--, range++)
-        nbytes += bth_range_end(range) - bth_range_begin(range);
+        nbytes += bth_range_outer_end(range) - bth_range_outer_begin(range);
     return nbytes;
 }
 
@@ -499,13 +501,14 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
     bth_access *access = transfer->access;
     bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
     berth_load_method requested = (berth_load_method)transfer->config->load_method;
-    uint64_t begin = bth_range_begin(&requests->ranges[0]);
-    uint64_t end = bth_range_end(&requests->ranges[requests->n_ranges - 1]);
+    uint64_t begin = bth_range_outer_begin(&requests->ranges[0]);
+    uint64_t end = bth_range_outer_end(&requests->ranges[requests->n_ranges - 1]);
 
-    requests->is_separate = requests->use == BTH_USE_CALLER && transfer_lacks_buffers(transfer);
+    requests->is_separate =
+        requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
     if (requests->is_separate)
         requested = BERTH_LOAD_READ;
-    bth_access_describe(access, &conditions);
+    bth_access_set_known_conditions(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
         bth_access_measure(access, &conditions, begin, end, transfer_requested_nbytes(transfer));
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
@@ -517,7 +520,7 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
     return 0;
 }
 
-static int transfer_move(bth_transfer *transfer, bool through_cache, berth_error *error)
+static int transfer_choose_and_run(bth_transfer *transfer, bool through_cache, berth_error *error)
 {
     bth_choice choice = {.method = BERTH_LOAD_MAP};
     const uint8_t *map = transfer->memory;
@@ -542,7 +545,7 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
         return 0;
     bth_access_begin(&access, reader);
     transfer->access = &access;
-    (void)transfer_move(transfer, through_cache, error);
+    (void)transfer_choose_and_run(transfer, through_cache, error);
     bth_access_end(&access);
     transfer->access = NULL;
     return error->code;

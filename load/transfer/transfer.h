@@ -92,12 +92,13 @@ int bth_copy_range(bth_reader *reader, const struct berth_config *config, const 
 
 /* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 
-int bth_transfer_watch(void *context);
+int bth_transfer_report_progress(void *context);
 /* Moves request number `task` to its memory. */
 int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_error *error);
 /* After all requests: ranges get the CRCs of their parts, and fell_back. */
-void bth_transfer_join(bth_transfer *transfer);
+void bth_transfer_merge_results(bth_transfer *transfer);
 /* Adds the name of the range's owner to an error. Returns its code. */
-int bth_transfer_name(const bth_transfer *transfer, const bth_range *range, berth_error *error);
+int bth_transfer_add_name_to_error(const bth_transfer *transfer, const bth_range *range,
+                                   berth_error *error);
 
 #endif

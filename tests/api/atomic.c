@@ -154,7 +154,7 @@ static void count(void *context, const berth_temporary *found)
 static void clean(uint32_t flags, double min_age_seconds)
 {
     n_alive = n_dead = n_unknown = n_removed = 0;
-    cr_assert_eq(berth_clean(folder, flags, min_age_seconds, count, NULL, NULL), 0);
+    cr_assert_eq(berth_clean_temporaries(folder, flags, min_age_seconds, count, NULL, NULL), 0);
 }
 
 /* X5 */
@@ -178,10 +178,10 @@ Test(atomic, temporaries_are_listed_and_no_live_one_is_removed)
     check_holds("\0\0\0\0\0\0\0\0\0\0", 10);
     clean(BERTH_CLEAN_REMOVE, 0);
     cr_assert(n_alive + n_dead + n_unknown == 0);
-    cr_assert_eq(berth_clean(folder, 8, 0, count, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_clean(NULL, 0, 0, count, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_clean(folder, 0, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_clean(path, 0, 0, count, NULL, &error), BERTH_E_SYSTEM);
+    cr_assert_eq(berth_clean_temporaries(folder, 8, 0, count, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_clean_temporaries(NULL, 0, 0, count, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_clean_temporaries(folder, 0, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_clean_temporaries(path, 0, 0, count, NULL, &error), BERTH_E_SYSTEM);
     free(unknown), free(other);
 }
 

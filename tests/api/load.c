@@ -71,7 +71,7 @@ Test(load, a_reserved_member_that_is_not_0_is_refused)
     cr_expect_eq(berth_load(checkpoint, &some, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect(strstr(error.message, "berth_selection: reserved[0] is not 0"), "%s", error.message);
     const berth_storage_rule rule = {.reserved = {0, 1}};
-    cr_expect_eq(berth_choose(checkpoint, &rule, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_set_storage_rules(checkpoint, &rule, 1, &error), BERTH_E_ARGUMENT);
 }
 
 Test(load, what_was_saved_is_found_by_name_and_by_path)

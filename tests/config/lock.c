@@ -16,7 +16,7 @@ TestSuite(lock, .timeout = 30);
 static void begin(bool by_id)
 {
     if (by_id)
-        bth_process_by_id();
+        bth_process_use_pids_as_numbers();
     bth_lock_begin(&lock);
 }
 
@@ -30,7 +30,7 @@ static bool takes_as(bth_lock_state wanted)
 
 static int finds_it_free(void)
 {
-    if (bth_lock_is_ours(&lock) || !bth_lock_was_free(&lock))
+    if (bth_lock_is_ours(&lock) || !bth_lock_was_free_at_fork(&lock))
         return 1;
     bth_lock_end(&lock); /* of another process: nothing */
     return takes_as(BTH_LOCK_INHERITED) && bth_lock_is_ours(&lock) && takes_as(BTH_LOCK_OURS) ? 0
@@ -39,7 +39,7 @@ static int finds_it_free(void)
 
 static int finds_it_torn(void)
 {
-    if (bth_lock_is_ours(&lock) || bth_lock_was_free(&lock))
+    if (bth_lock_is_ours(&lock) || bth_lock_was_free_at_fork(&lock))
         return 1;
     return takes_as(BTH_LOCK_TORN) && takes_as(BTH_LOCK_OURS) ? 0 : 2;
 }
@@ -130,16 +130,18 @@ Test(lock, of_a_parent_is_made_anew_once)
 
 static int numbers_itself(void)
 {
-    return bth_process() == bth_process() && bth_forks() == 1 ? 0 : 1;
+    return bth_process_current_number() == bth_process_current_number() && bth_fork_count() == 1
+               ? 0
+               : 1;
 }
 
 Test(process, numbers_are_told_apart)
 {
-    uint64_t mine = bth_process();
+    uint64_t mine = bth_process_current_number();
 
     cr_assert_neq(mine, 0);
-    uint64_t before = bth_forks();
+    uint64_t before = bth_fork_count();
     if (before == 0)
         test_in_child(numbers_itself);
-    cr_assert_eq(bth_process(), mine);
+    cr_assert_eq(bth_process_current_number(), mine);
 }

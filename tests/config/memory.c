@@ -14,7 +14,7 @@ Test(memory, of_no_bytes_is_none)
 
     cr_assert_null(bth_allocate(0));
     cr_assert_null(bth_allocate_zeroed(0));
-    cr_assert_null(bth_duplicate("", SIZE_MAX));
+    cr_assert_null(bth_duplicate_text("", SIZE_MAX));
     kept[0] = 'k';
     cr_assert_null(bth_reallocate(kept, 0), "and the block stays");
     cr_assert_eq(kept[0], 'k');
@@ -61,7 +61,7 @@ Test(memory, of_the_hook_is_zeroed)
 Test(memory, goes_through_the_hook_and_back)
 {
     test_memory_watch();
-    char *a = bth_allocate(10), *b = bth_allocate_zeroed(20), *c = bth_duplicate("ab", 2);
+    char *a = bth_allocate(10), *b = bth_allocate_zeroed(20), *c = bth_duplicate_text("ab", 2);
     a = bth_reallocate(a, 100);
     cr_assert_eq(test_memory_seen().live_nbytes, 100 + 20 + 3);
     cr_assert_str_eq(c, "ab");
@@ -76,12 +76,12 @@ Test(memory, goes_through_the_hook_and_back)
 Test(memory, that_is_refused_leaves_the_old_block)
 {
     test_memory_watch();
-    char *kept = bth_duplicate("kept", 4);
+    char *kept = bth_duplicate_text("kept", 4);
     test_memory_refuse(1, true);
     cr_assert_null(bth_reallocate(kept, 1000));
     cr_assert_null(bth_allocate(1));
     cr_assert_null(bth_allocate_zeroed(1));
-    cr_assert_null(bth_duplicate("", 0));
+    cr_assert_null(bth_duplicate_text("", 0));
     cr_assert_str_eq(kept, "kept");
     bth_release(kept);
     test_memory_unwatch();

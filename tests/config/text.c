@@ -33,7 +33,7 @@ static char *printed(const berth_config *config, berth_config_form form)
 
 static void load(const char *text)
 {
-    assert_ok(berth_config_load(text, &error));
+    assert_ok(berth_config_parse(text, &error));
 }
 
 Test(text, of_defaults_has_nothing_changed)
@@ -125,11 +125,11 @@ Test(text, that_is_bad_names_its_line_and_changes_nothing)
         {"io.threads=3\nload.mmap=#off", "load.mmap = : must be off | on (in line 2)"}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cr_assert_eq(berth_config_load(rows[i][0], &error), BERTH_E_OPTION);
+        cr_assert_eq(berth_config_parse(rows[i][0], &error), BERTH_E_OPTION);
         cr_assert_str_eq(error.message, rows[i][1]);
         cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
     }
-    cr_assert_eq(berth_config_load(NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_config_parse(NULL, &error), BERTH_E_ARGUMENT);
 }
 
 Test(text, has_a_hash_that_stays)

@@ -266,10 +266,10 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
 {
     struct berth_config config;
 
-    assert_ok(berth_config_load("save.byteorder=big\nsave.durability=file\nload.check=data\n"
-                                "load.method=read\nload.unknown_globals=inert\n"
-                                "load.endianness=big\nload.mmap_flags=shared,populate\n",
-                                &error));
+    assert_ok(berth_config_parse("save.byteorder=big\nsave.durability=file\nload.check=data\n"
+                                 "load.method=read\nload.unknown_globals=inert\n"
+                                 "load.endianness=big\nload.mmap_flags=shared,populate\n",
+                                 &error));
     cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
     cr_assert_eq(config.save_byteorder, BTH_BYTEORDER_BIG);
     cr_assert_eq(config.save_method, BTH_SAVE_AUTO);

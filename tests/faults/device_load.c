@@ -58,7 +58,7 @@ static int load(void)
     int status = berth_open(path, NULL, &checkpoint, &error);
 
     if (status == 0)
-        status = berth_choose(checkpoint, &as_they_were, 1, &error);
+        status = berth_set_storage_rules(checkpoint, &as_they_were, 1, &error);
     return status == 0 ? berth_load(checkpoint, NULL, NULL, &error) : status;
 }
 
@@ -67,7 +67,8 @@ static void load_again(void)
 {
     berth_error again;
 
-    cr_assert_eq(berth_choose(checkpoint, &as_they_were, 1, &again), 0, "%s", again.message);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, &as_they_were, 1, &again), 0, "%s",
+                 again.message);
     cr_assert_eq(berth_load(checkpoint, NULL, NULL, &again), 0, "%s", again.message);
     again = error;
     expect_all_as_they_were();

@@ -192,7 +192,7 @@ static void use_options(const char *value)
     expect(berth_config_patch("io.memory_nbytes=1GiB", &error) == 0, "patch", &error);
     expect(berth_config_get("io.memory_nbytes", text, sizeof text, &error) == 0, "get", &error);
     expect(berth_config_unpatch(&error) == 0, "unpatch", &error);
-    expect(berth_config_load("save.storage_alignment = 64\nlog.level = 0", NULL) != 0, "load",
+    expect(berth_config_parse("save.storage_alignment = 64\nlog.level = 0", NULL) != 0, "load",
            NULL);
     expect(berth_config_reset("io.memory_nbytes", &error) == 0, "reset", &error);
 }
@@ -526,6 +526,6 @@ Test(fork, beside_threads_of_all_kinds_leaves_a_child_that_works)
 /* X11: where the kernel has no page that it wipes. */
 Test(fork, is_seen_by_the_process_s_id_too)
 {
-    bth_process_by_id();
+    bth_process_use_pids_as_numbers();
     fork_often(test_is_long() ? 200 : 20);
 }

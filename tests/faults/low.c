@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-#include "io/low.h"
+#include "io/low_fds.h"
 #include "tests/support/faults/save_scene.h"
 
 #define OPTIONS "io.threads=2 load.method=direct save.method=direct load.check=data"

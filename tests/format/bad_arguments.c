@@ -97,8 +97,8 @@ Test(bad_arguments, nothing_added_is_no_failure)
 {
     berth_value *list = berth_make_list(tree), *call;
 
-    call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
-                          berth_make_tuple(tree, NULL, 0), false);
+    call = bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
+                        berth_make_tuple(tree, NULL, 0), false);
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
     cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
     cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
@@ -238,9 +238,9 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
             "a tuple of 4294967296 items (at most 4294967295)");
     REFUSED(berth_make_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
             "bytes of 4294967296 bytes (at most 4294967295)");
-    REFUSED(bth_global(tree, "a", huge, "b", 1, false), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_global_new(tree, "a", huge, "b", 1, false), BERTH_E_UNSUPPORTED,
             "a global's name of 1 bytes");
-    REFUSED(bth_global(tree, "a", 1, "b", huge, false), BERTH_E_UNSUPPORTED,
+    REFUSED(bth_global_new(tree, "a", 1, "b", huge, false), BERTH_E_UNSUPPORTED,
             "a global's name of 4294967296 bytes");
     list = berth_make_list(tree);
     expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
@@ -306,7 +306,7 @@ static berth_value *sparse(berth_layout_kind layout, const int64_t *shape, int32
 
 #define DO_NOT_FIT "the parts of a sparse tensor do not fit its shape"
 
-/* Shapes of parts: sparse_parts_agree in tensor.c. */
+/* Shapes of parts: sparse_parts_agree in tensor_bounds.c. */
 Test(bad_arguments, parts_of_sparse_tensors_of_another_dtype_or_layout_are_refused)
 {
     const int64_t shape[] = {4, 5}, negative[] = {4, -5};
@@ -396,7 +396,7 @@ Test(bad_arguments, what_is_no_global_has_no_name)
 {
     const char *module = "a", *name = "b";
 
-    bth_value_global(berth_make_int(tree, 1), &module, &name);
+    bth_value_global_module_and_name(berth_make_int(tree, 1), &module, &name);
     cr_expect_null(module);
     cr_expect_null(name);
 }
@@ -459,7 +459,7 @@ Test(bad_arguments, names_of_nothing_are_refused)
     cr_expect_str_eq(error.message, "no tensor 1 of 1");
     bth_error_clear(&error);
     cr_expect_null(bth_names_value(names, 1));
-    cr_expect_null(bth_names_find(names, NULL, &error));
+    cr_expect_null(bth_names_find_value(names, NULL, &error));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the name is NULL");
     bth_names_free(names);

@@ -322,15 +322,15 @@ static void put_containers(berth_value *dict)
 
 static void put_inert(berth_value *dict)
 {
-    berth_value *callable = bth_global(from, "my", 2, "Thing", 5, true);
+    berth_value *callable = bth_global_new(from, "my", 2, "Thing", 5, true);
     berth_value *arguments[] = {whole(BERTH_INT8, 4), dict};
-    berth_value *call = bth_call_value(from, callable, berth_make_tuple(from, arguments, 2), true);
+    berth_value *call = bth_call_new(from, callable, berth_make_tuple(from, arguments, 2), true);
     berth_value *pair[] = {text("key"), call};
 
     bth_call_extend(call, arguments, 1);
     bth_call_set_items(call, pair, 1);
     berth_value_set_state(call, call);
-    put(dict, "global", bth_global(from, "torch", 5, "float32", 7, false));
+    put(dict, "global", bth_global_new(from, "torch", 5, "float32", 7, false));
     put(dict, "inert", call);
 }
 
@@ -414,8 +414,8 @@ Test(copy, plain_values_are_values_too)
 /* Not None in its place. */
 Test(copy, what_is_not_there_is_not_there)
 {
-    berth_value *call = bth_call_value(from, bth_global(from, "a", 1, "B", 1, false),
-                                       berth_make_tuple(from, NULL, 0), false);
+    berth_value *call = bth_call_new(from, bth_global_new(from, "a", 1, "B", 1, false),
+                                     berth_make_tuple(from, NULL, 0), false);
     const berth_value *made = compact(call);
 
     cr_expect_null(berth_value_part(made, BERTH_PART_LIST_ITEMS));

@@ -92,9 +92,9 @@ Test(dtype, sorts)
 {
     cr_assert(bth_dtype_is_quantized(BERTH_QUINT2X4));
     cr_assert_not(bth_dtype_is_quantized(BERTH_UINT8));
-    cr_assert_eq(bth_dtype_elements(BERTH_QUINT4X2), 2);
-    cr_assert_eq(bth_dtype_elements(BERTH_QUINT2X4), 4);
-    cr_assert_eq(bth_dtype_elements(BERTH_FLOAT4_E2M1FN_X2), 1);
+    cr_assert_eq(bth_dtype_elements_per_item(BERTH_QUINT4X2), 2);
+    cr_assert_eq(bth_dtype_elements_per_item(BERTH_QUINT2X4), 4);
+    cr_assert_eq(bth_dtype_elements_per_item(BERTH_FLOAT4_E2M1FN_X2), 1);
     cr_assert_eq(berth_dtype_nbytes(BERTH_DTYPE_NONE), 1);
     cr_assert_str_eq(berth_dtype_name(BERTH_DTYPE_NONE), "untyped");
     cr_assert_eq(berth_dtype_nbytes((berth_dtype)1000), 1);

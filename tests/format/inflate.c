@@ -84,9 +84,9 @@ Test(inflate, more_than_the_cap_is_refused_before_memory_is_taken)
     bth_zip_entry entry = deflated(5 << 20, BTH_INFLATE_MAX_NBYTES);
     berth_error error;
     bth_error_clear(&error);
-    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "%s", error.message);
+    cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "%s", error.message);
     entry = deflated(BTH_INFLATE_MAX_NBYTES, 10);
-    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "%s", error.message);
+    cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "%s", error.message);
     expect_failure(deflated(5 << 20, BTH_INFLATE_MAX_NBYTES + (uint64_t)1), DEFLATED,
                    BERTH_E_UNSUPPORTED,
                    "data.pkl at byte 100: deflated from 268435457 bytes to 5242880; at most "
@@ -101,9 +101,9 @@ Test(inflate, more_than_64_to_1_is_refused_before_memory_is_taken)
     bth_zip_entry entry = deflated(1, BTH_INFLATE_FREE_NBYTES);
     berth_error error;
     bth_error_clear(&error);
-    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "small ones are not asked");
+    cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "small ones are not asked");
     entry = deflated(10000, 640000 - 1);
-    cr_expect_eq(bth_inflate_check(&entry, &error), 0, "%s", error.message);
+    cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "%s", error.message);
     expect_failure(deflated(10000, 640000), DEFLATED, BERTH_E_UNSUPPORTED,
                    "data.pkl at byte 100: deflated from 640000 bytes to 10000, more than 64 to 1: "
                    "unpack the archive and zip it again with `zip -0 -r`");

@@ -137,7 +137,7 @@ static void check_file(const struct pytorch_file *file, const struct content *co
     for (size_t i = 0; contents[i].name; i++) {
         bth_layout_entry place;
         check_record(file, &contents[i], i, &place);
-        directory_nbytes += bth_layout_central_nbytes(&place);
+        directory_nbytes += bth_layout_central_entry_nbytes(&place);
     }
     cr_expect_eq(directory_nbytes, file->of.directory_nbytes, "%s: directory of %lu bytes",
                  file->of.archive, directory_nbytes);

@@ -64,8 +64,8 @@ static int place_all(struct streamed *read)
         uint8_t count[8] = {0};
         if (at + 8 <= read->file.nbytes)
             memcpy(count, read->file.bytes + at, 8);
-        read->code = bth_legacy_extent(&read->legacy, read->tree, i, count, at, read->file.nbytes,
-                                       &at, &read->error);
+        read->code = bth_legacy_set_storage_offset(&read->legacy, read->tree, i, count, at,
+                                                   read->file.nbytes, &at, &read->error);
     }
     if (read->code == 0)
         cr_expect_eq(at, read->file.nbytes, "the last storage ends the file");
@@ -224,27 +224,28 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
     uint64_t next, at = read.legacy.payload_offset;
     char message[100];
     uint8_t count[8] = {3};
-    cr_expect_eq(
-        bth_legacy_extent(&read.legacy, read.tree, 0, count, at, at + 100, &next, &read.error),
-        BERTH_E_TENSOR);
+    cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at, at + 100,
+                                               &next, &read.error),
+                 BERTH_E_TENSOR);
     snprintf(message, sizeof message,
              "a at byte %llu: 3 elements of float32, but 8 bytes in the object",
              (unsigned long long)at);
     cr_expect_str_eq(read.error.message, message);
     bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\100", 8); /* x 4 wraps to 8 (T1) */
-    cr_expect_eq(
-        bth_legacy_extent(&read.legacy, read.tree, 0, count, at, at + 100, &next, &read.error),
-        BERTH_E_TENSOR);
+    cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at, at + 100,
+                                               &next, &read.error),
+                 BERTH_E_TENSOR);
     bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\0", 8);
-    cr_expect_eq(
-        bth_legacy_extent(&read.legacy, read.tree, 0, count, at, at + 16, &next, &read.error), 0);
+    cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at, at + 16,
+                                               &next, &read.error),
+                 0);
     cr_expect_eq(next, at + 16);
     for (uint64_t file_nbytes = at - 1; file_nbytes < at + 16; file_nbytes++) {
         bth_error_clear(&read.error);
-        cr_expect_eq(bth_legacy_extent(&read.legacy, read.tree, 0, count, at, file_nbytes, &next,
-                                       &read.error),
+        cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at,
+                                                   file_nbytes, &next, &read.error),
                      BERTH_E_TRUNCATED);
     }
     snprintf(message, sizeof message, "a at byte %llu: the file ends within this storage's 8 bytes",

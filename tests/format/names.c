@@ -71,7 +71,7 @@ static void expect_list(const char *expected)
 static void expect_not_found(const char *name, int code, const char *message)
 {
     bth_error_clear(&error);
-    cr_assert_null(bth_names_find(names, name, &error));
+    cr_assert_null(bth_names_find_value(names, name, &error));
     cr_assert_eq(error.code, code);
     cr_assert_str_eq(error.message, message);
     bth_error_clear(&error);
@@ -79,7 +79,7 @@ static void expect_not_found(const char *name, int code, const char *message)
 
 static void expect_found(const char *name, const berth_value *value)
 {
-    cr_assert_eq(bth_names_find(names, name, &error), value, "%s: %s", name, error.message);
+    cr_assert_eq(bth_names_find_value(names, name, &error), value, "%s: %s", name, error.message);
     cr_assert_eq(error.code, BERTH_OK);
 }
 
@@ -470,8 +470,8 @@ Test(names, that_are_too_long_are_near_none)
 Test(names, of_inert_calls_pass_their_arguments)
 {
     berth_value *a = tensor(), *state = berth_make_dict(tree), *b = tensor();
-    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, false),
-                                       berth_make_tuple(tree, &a, 1), true);
+    berth_value *call = bth_call_new(tree, bth_global_new(tree, "m", 1, "C", 1, false),
+                                     berth_make_tuple(tree, &a, 1), true);
     berth_dict_set(state, "b", b);
     berth_value_set_state(call, state);
     walk(call);
@@ -481,8 +481,8 @@ Test(names, of_inert_calls_pass_their_arguments)
 
 Test(names, of_inert_calls_pass_their_items)
 {
-    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, false),
-                                       berth_make_tuple(tree, NULL, 0), true);
+    berth_value *call = bth_call_new(tree, bth_global_new(tree, "m", 1, "C", 1, false),
+                                     berth_make_tuple(tree, NULL, 0), true);
     berth_value *a = tensor(), *b = tensor(), *key = berth_make_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
     cr_assert_eq(bth_call_extend(call, (berth_value *[]){call, a}, 2), 0);
@@ -505,9 +505,9 @@ Test(names, of_inert_calls_pass_their_items)
 Test(names, of_what_is_called_pass_callable)
 {
     berth_value *a = tensor();
-    berth_value *inner = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, false),
-                                        berth_make_tuple(tree, &a, 1), true);
-    berth_value *call = bth_call_value(tree, inner, berth_make_tuple(tree, NULL, 0), false);
+    berth_value *inner = bth_call_new(tree, bth_global_new(tree, "m", 1, "C", 1, false),
+                                      berth_make_tuple(tree, &a, 1), true);
+    berth_value *call = bth_call_new(tree, inner, berth_make_tuple(tree, NULL, 0), false);
     walk(call);
     expect_list("callable.0 .callable[0]\n");
     expect_found("callable.0", a);

@@ -46,7 +46,7 @@ static void walk(const berth_value *root)
 static const berth_value *find(const char *name)
 {
     bth_error_clear(&error);
-    return bth_names_find(names, name, &error);
+    return bth_names_find_value(names, name, &error);
 }
 
 static void expect_none(const char *name)
@@ -157,8 +157,8 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
                    berth_make_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){4}, 1, parts, true));
     berth_dict_set(root, "n", berth_make_nested(tree, nested));
     berth_dict_set(root, "c",
-                   bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
-                                  berth_make_tuple(tree, &list, 1), false));
+                   bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
+                                berth_make_tuple(tree, &list, 1), false));
     cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
@@ -421,7 +421,7 @@ Test(names_asked, keys_as_python_shows_them)
 
 Test(names_asked, an_inert_class_is_a_key_by_its_number)
 {
-    berth_value *class = bth_global(tree, "m", 1, "C", 1, true);
+    berth_value *class = bth_global_new(tree, "m", 1, "C", 1, true);
     char wanted[40];
 
     (void)snprintf(wanted, sizeof wanted, "<m C %zu>", bth_value_id(class));

@@ -57,8 +57,8 @@ static void prepare(void)
     with.indices = tensor_of(BERTH_INT64, 2, square);
     with.sizes = tensor_of(BERTH_INT64, 2, square);
     with.offsets = tensor_of(BERTH_INT64, 1, &one);
-    with.call = bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
-                               berth_make_tuple(tree, NULL, 0), false);
+    with.call = bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
+                             berth_make_tuple(tree, NULL, 0), false);
     two[0] = berth_make_str(tree, long_text, sizeof long_text - 1);
     with.long_key = berth_make_tuple(tree, two, 1);
     while (tree->storages.n_room > 0) /* the next one, too, needs memory */
@@ -84,8 +84,8 @@ static void prepare(void)
     X(bytearray, berth_make_bytearray(with.tree, "a", 1))                                          \
     X(empty_bytearray, bth_bytearray_from(with.tree, NULL))                                        \
     X(bytearray_of, bth_bytearray_from(with.tree, with.bytes))                                     \
-    X(global, bth_global(with.tree, "a", 1, "b", 1, false))                                        \
-    X(inert_global, bth_global(with.tree, "a", 1, "b", 1, true))                                   \
+    X(global, bth_global_new(with.tree, "a", 1, "b", 1, false))                                    \
+    X(inert_global, bth_global_new(with.tree, "a", 1, "b", 1, true))                               \
     X(list, berth_make_list(with.tree))                                                            \
     X(tuple, berth_make_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))             \
     X(dict, berth_make_dict(with.tree))                                                            \
@@ -106,7 +106,7 @@ static void prepare(void)
     X(nested, berth_make_nested(with.tree, (berth_value *[]){with.tensor, with.sizes, with.sizes,  \
                                                              with.offsets}))                       \
     X(call,                                                                                        \
-      bth_call_value(with.tree, berth_value_part(with.call, BERTH_PART_INNER), with.ints, true))   \
+      bth_call_new(with.tree, berth_value_part(with.call, BERTH_PART_INNER), with.ints, true))     \
     X(compact, berth_value_copy(with.tree, with.tensor, BERTH_COPY_COMPACT))                       \
     X(compact_storage, berth_value_copy(with.tree, with.storage_value, BERTH_COPY_COMPACT))        \
     X(compact_inert, berth_value_copy(with.tree, with.call, BERTH_COPY_COMPACT))                   \
@@ -391,8 +391,8 @@ static berth_value *make_named(berth_tree *tree)
     berth_dict_set_value(root, berth_make_float(tree, 2.5),
                          sparse); /* only its own name needs memory */
     set(root, "call",
-        bth_call_value(tree, bth_global(tree, "a", 1, "B", 1, false),
-                       berth_make_tuple(tree, &state, 1), false));
+        bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
+                     berth_make_tuple(tree, &state, 1), false));
     return root;
 }
 
@@ -405,16 +405,16 @@ static int ask_names(const bth_names *names, berth_error *error)
             return error->code;
         for (int k = 0; k < 2; k++) {
             const berth_value *found =
-                error->code == 0 ? bth_names_find(names, texts[k], error) : NULL;
+                error->code == 0 ? bth_names_find_value(names, texts[k], error) : NULL;
             cr_assert(error->code < 0 || found == bth_names_value(names, i), "%s", texts[k]);
             bth_release(texts[k]);
         }
         if (error->code < 0)
             return error->code;
     }
-    (void)bth_names_find(names, "1.5", error);
+    (void)bth_names_find_value(names, "1.5", error);
     if (error->code == 0)
-        (void)bth_names_find(names, "call", error);
+        (void)bth_names_find_value(names, "call", error);
     return error->code;
 }
 
@@ -481,7 +481,7 @@ Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
         uint64_t before = test_memory_seen().n_allocations;
         bth_error_clear(&error);
         test_memory_refuse(nth, true);
-        cr_expect_null(bth_names_find(names, "a.b", &error));
+        cr_expect_null(bth_names_find_value(names, "a.b", &error));
         refused = was_refused(before, nth);
         cr_expect(error.code == BERTH_E_AMBIGUOUS || (refused && error.code == BERTH_E_MEMORY),
                   "allocation %d: %s", (int)nth, error.message);
@@ -511,7 +511,7 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
         uint64_t before = test_memory_seen().n_allocations;
         bth_error_clear(&error);
         test_memory_refuse(nth, false);
-        cr_expect_null(bth_names_find(names, "neer", &error));
+        cr_expect_null(bth_names_find_value(names, "neer", &error));
         refused = was_refused(before, nth);
         if (refused && error.code == BERTH_E_MEMORY)
             continue;

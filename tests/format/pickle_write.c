@@ -279,13 +279,12 @@ Test(pickle_write, memo_numbers_beyond_a_byte)
 
 Test(pickle_write, inert_calls_are_written_back)
 {
-    berth_value *class = bth_global(tree, "a.b", 3, "C", 1, false);
+    berth_value *class = bth_global_new(tree, "a.b", 3, "C", 1, false);
     berth_value *one = berth_make_int(tree, 1);
     berth_value *list = berth_make_list(tree);
-    berth_value *made =
-        add(list, bth_call_value(tree, class, berth_make_tuple(tree, &one, 1), true));
+    berth_value *made = add(list, bth_call_new(tree, class, berth_make_tuple(tree, &one, 1), true));
     cr_assert_eq(berth_value_set_state(made, berth_make_dict(tree)), 0);
-    add(list, bth_call_value(tree, class, berth_make_tuple(tree, NULL, 0), false));
+    add(list, bth_call_new(tree, class, berth_make_tuple(tree, NULL, 0), false));
     add(list, made);
     add(list, class);
     check_pickle(list, "\x80\x02]q\000(ca.b\nC\nq\001K\001\x85q\002\x81q\003}q\004bh\001)Rq\005"
@@ -300,7 +299,7 @@ Test(pickle_write, classes_of_one_name_in_many_modules)
     size_t nbytes = 6;
     for (int i = 0; i < 100; i++) {
         int n = snprintf(module, sizeof module, "m%d", i);
-        add(list, add(list, bth_global(tree, module, (size_t)n, "C", 1, false)));
+        add(list, add(list, bth_global_new(tree, module, (size_t)n, "C", 1, false)));
         nbytes += (size_t)snprintf(expected + nbytes, sizeof expected - nbytes, "c%s\nC\nq%ch%c",
                                    module, i + 1, i + 1);
     }

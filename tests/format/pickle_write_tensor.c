@@ -413,7 +413,7 @@ static berth_value *large_value(void)
     for (int i = 0; i < 100; i++) {
         char name[16];
         int n = snprintf(name, sizeof name, "C%d", i);
-        berth_value *class = bth_global(tree, "a.b", 3, name, (size_t)n, false);
+        berth_value *class = bth_global_new(tree, "a.b", 3, name, (size_t)n, false);
         berth_list_append(inner, LIST(class, class, vector(BERTH_INT8, 2)));
         berth_value *next = berth_make_list(tree);
         berth_list_append(inner, next);
@@ -428,7 +428,7 @@ Test(pickle_write_tensor, a_class_named_again_is_fetched_however_many_there_are)
     for (int i = 0; i < 200; i++) {
         char name[16];
         int n = snprintf(name, sizeof name, "C%03d", i % 100);
-        berth_list_append(root, bth_global(tree, "a.b", 3, name, (size_t)n, false));
+        berth_list_append(root, bth_global_new(tree, "a.b", 3, name, (size_t)n, false));
     }
     bth_pickled pickled = must_write(root);
     /* PROTO, list, MARK, APPENDS, STOP; 100 GLOBALs of 10 bytes with BINPUT; 100 BINGETs. */

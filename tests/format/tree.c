@@ -115,7 +115,7 @@ Test(tree, the_newest_block_is_given_back_too)
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     uint64_t nbytes = test_memory_seen().live_nbytes;
-    bth_tree_discard(tree, bth_tree_allocate(tree, 2000), 2000);
+    bth_tree_release_memory(tree, bth_tree_allocate(tree, 2000), 2000);
     cr_expect_eq(test_memory_seen().live_nbytes, nbytes);
     cr_expect_not_null(berth_make_list(tree));
     berth_tree_free(tree);
@@ -176,7 +176,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     _Alignas(8) static char given[GIVEN_NBYTES];
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
-    bth_tree_set_memory(tree, given, sizeof given);
+    bth_tree_set_spare_memory(tree, given, sizeof given);
     berth_value *dict = berth_make_dict(tree);
     fill_dict(tree, dict, 0, FEW);
     cr_expect_eq(test_memory_seen().n_allocations, 1, "the tree itself");
@@ -195,7 +195,7 @@ Test(tree, what_is_too_little_for_a_block_is_not_used)
 {
     _Alignas(8) static char given[20];
     berth_tree *tree = berth_tree_new(NULL);
-    bth_tree_set_memory(tree, given, sizeof given);
+    bth_tree_set_spare_memory(tree, given, sizeof given);
     char text[2000];
     memset(text, 'a', sizeof text);
     cr_expect(berth_make_str(tree, text, sizeof text));

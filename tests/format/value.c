@@ -324,13 +324,13 @@ Test(value, devices)
     int64_t index;
     berth_value *device = berth_make_device(tree, "cuda", 1);
     cr_assert_str_eq(berth_as_text(device, NULL), "cuda:1");
-    cr_assert_str_eq(bth_value_device(device, &index), "cuda");
+    cr_assert_str_eq(bth_value_device_type_and_index(device, &index), "cuda");
     cr_assert_eq(index, 1);
     device = berth_make_device(tree, "meta", -5);
     cr_assert_str_eq(berth_as_text(device, NULL), "meta");
-    bth_value_device(device, &index);
+    bth_value_device_type_and_index(device, &index);
     cr_assert_eq(index, -1);
-    cr_assert_null(bth_value_device(berth_make_none(tree), &index));
+    cr_assert_null(bth_value_device_type_and_index(berth_make_none(tree), &index));
     expect_failure(berth_make_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
                    "\"cuda:1\" is not a device type");
     expect_failure(berth_make_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
@@ -341,17 +341,17 @@ Test(value, globals_and_calls)
 {
     const char *module, *name;
     size_t nbytes;
-    berth_value *global = bth_global(tree, "a.b", 3, "Class", 5, false),
+    berth_value *global = bth_global_new(tree, "a.b", 3, "Class", 5, false),
                 *item = berth_make_int(tree, 1);
     cr_assert_str_eq(berth_as_text(global, &nbytes), "a.b Class");
     cr_assert_eq(nbytes, 9);
-    bth_value_global(global, &module, &name);
+    bth_value_global_module_and_name(global, &module, &name);
     cr_assert_str_eq(module, "a.b");
     cr_assert_str_eq(name, "Class");
     berth_value *arguments = berth_make_tuple(tree, &item, 1), *state = berth_make_dict(tree);
-    berth_value *call = bth_call_value(tree, global, arguments, true);
+    berth_value *call = bth_call_new(tree, global, arguments, true);
     cr_assert(bth_value_is_new_object(call));
-    cr_assert_not(bth_value_is_new_object(bth_call_value(tree, global, arguments, false)));
+    cr_assert_not(bth_value_is_new_object(bth_call_new(tree, global, arguments, false)));
     cr_assert_eq(berth_value_part(call, BERTH_PART_INNER), global);
     cr_assert_eq(bth_value_arguments(call), arguments);
     cr_assert_eq(berth_value_count(call), 1);
@@ -390,7 +390,7 @@ Test(value, askers_of_other_kinds_give_nothing)
     int number;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         cr_assert_eq(berth_value_count(values[i]), 0);
-        cr_assert_null(berth_list_at(values[i], 0));
+        cr_assert_null(berth_value_at(values[i], 0));
         cr_assert_not(berth_dict_at(values[i], 0, &key, &item) || key || item);
         cr_assert_null(berth_dict_get(values[i], "a"));
         cr_assert_not(berth_as_constant(values[i], BERTH_KIND_DTYPE, &number));

@@ -44,7 +44,7 @@ static int note(events *seen, char sign, const berth_walk *walk, const berth_val
     snprintf(seen->lines + n, sizeof seen->lines - n, "%c%s\n", sign, path);
     /* The path leads there. */
     cr_assert_eq(bth_names_new(seen->root, &names, &error), 0);
-    cr_expect_eq(bth_names_find(names, path, &error), value, "%s", path);
+    cr_expect_eq(bth_names_find_value(names, path, &error), value, "%s", path);
     bth_names_free(names);
     if (seen->ended && strcmp(path, seen->ended) == 0)
         return 17;
@@ -126,8 +126,8 @@ Test(walk, parts_of_tensors_and_objects_are_walked)
     const int64_t two[] = {1, 1}, one = 1;
     berth_value *parts[] = {longs(2, two), longs(1, &one)}, *root = berth_make_list(tree);
     berth_value *item = text("x"), *set = berth_make_set(tree);
-    berth_value *call = bth_call_value(tree, bth_global(tree, "m", 1, "C", 1, true),
-                                       berth_make_tuple(tree, &item, 1), false);
+    berth_value *call = bth_call_new(tree, bth_global_new(tree, "m", 1, "C", 1, true),
+                                     berth_make_tuple(tree, &item, 1), false);
     events seen = {.lines = ""};
 
     berth_list_append(

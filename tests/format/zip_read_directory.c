@@ -66,7 +66,7 @@ Test(zip_directory, zip64_fields_give_what_32_bits_cannot_hold)
     berth_error error;
     bth_error_clear(&error);
     cr_assert_eq(bth_layout_entry_compute(0x100000007, 8, 0x200000009, 64, &place), 0);
-    cr_assert_eq(bth_layout_central_nbytes(&place), sizeof bytes);
+    cr_assert_eq(bth_layout_central_entry_nbytes(&place), sizeof bytes);
     bth_zip_write_central(&place, "m/data/0", 0, bytes);
     const bth_zip_end end = {place.next_offset, sizeof bytes, 1};
     cr_assert_eq(bth_zip_read_directory(bytes, &end, &directory, &error), 0, "%s", error.message);

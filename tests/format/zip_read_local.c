@@ -16,7 +16,8 @@ Test(zip_local, a_header_tells_its_facts)
     bth_zip_local local;
     berth_error error;
     bth_error_clear(&error);
-    cr_assert_eq(bth_zip_read_local(zip.bytes + 214, zip.nbytes - 214, 214, &local, &error), 0);
+    cr_assert_eq(bth_zip_parse_local_header(zip.bytes + 214, zip.nbytes - 214, 214, &local, &error),
+                 0);
     cr_expect_eq(local.name_nbytes, 8);
     cr_expect_eq(memcmp(local.name, "m/data/0", 8), 0);
     cr_expect_eq(local.flags, 0x0808);
@@ -39,8 +40,8 @@ Test(zip_local, a_header_tells_the_size_in_its_zip64_field)
     bth_error_clear(&error);
     cr_assert_eq(bth_layout_entry_compute(0x100000007, 8, 0x100000005, 64, &place), 0);
     bth_zip_write_local(&place, "m/data/0", bytes);
-    cr_assert_eq(bth_zip_read_local(bytes, place.data_offset - place.header_offset,
-                                    place.header_offset, &local, &error),
+    cr_assert_eq(bth_zip_parse_local_header(bytes, place.data_offset - place.header_offset,
+                                            place.header_offset, &local, &error),
                  0, "%s", error.message);
     cr_expect(local.has_zip64);
     cr_expect_eq(local.nbytes, 0x100000005);
@@ -56,8 +57,9 @@ Test(zip_local, a_header_tells_the_sizes_of_its_saturated_fields)
     bth_zip_local local;
     berth_error error;
     bth_error_clear(&error);
-    cr_assert_eq(bth_zip_read_local((const uint8_t *)bytes, sizeof bytes, 0, &local, &error), 0,
-                 "%s", error.message);
+    cr_assert_eq(
+        bth_zip_parse_local_header((const uint8_t *)bytes, sizeof bytes, 0, &local, &error), 0,
+        "%s", error.message);
     cr_expect_eq(local.compressed_nbytes, 4);
     cr_expect_eq(local.nbytes, 5);
 }
@@ -72,7 +74,8 @@ Test(zip_local, a_header_of_an_empty_record_has_no_other_size)
     bth_error_clear(&error);
     cr_assert_eq(bth_layout_entry_compute(0x100000000, 8, 0, 1, &place), 0);
     bth_zip_write_local(&place, "m/data/0", bytes);
-    cr_assert_eq(bth_zip_read_local(bytes, sizeof bytes, place.header_offset, &local, &error), 0);
+    cr_assert_eq(
+        bth_zip_parse_local_header(bytes, sizeof bytes, place.header_offset, &local, &error), 0);
     cr_expect_eq(local.nbytes, 0);
     cr_expect_eq(local.n_zip64, 1);
     cr_expect_eq(local.zip64[0], 0x100000000);
@@ -88,7 +91,7 @@ Test(zip_local, a_header_cut_off_anywhere_asks_for_more)
         char sentence[96];
         memcpy(part, zip.bytes + 214, n);
         bth_error_clear(&error);
-        cr_expect_eq(bth_zip_read_local(part, n, 214, &local, &error), BERTH_E_TRUNCATED);
+        cr_expect_eq(bth_zip_parse_local_header(part, n, 214, &local, &error), BERTH_E_TRUNCATED);
         snprintf(sentence, sizeof sentence,
                  "at byte 214: a local header does not end within %zu bytes", n);
         cr_expect_str_eq(error.message, sentence);

@@ -109,8 +109,8 @@ Test(zip_write, headers_have_pytorchs_bytes)
         expect_bytes(bytes, place.descriptor_nbytes, record->descriptor, "descriptor",
                      record->name);
         bth_zip_write_central(&place, record->name, record->crc32, bytes);
-        expect_bytes(bytes, bth_layout_central_nbytes(&place), record->central, "central entry",
-                     record->name);
+        expect_bytes(bytes, bth_layout_central_entry_nbytes(&place), record->central,
+                     "central entry", record->name);
     }
 }
 

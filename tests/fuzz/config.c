@@ -129,7 +129,7 @@ static void check_in_force(const char *text)
     if (result == 0)
         MUST(berth_config_unpatch(&error) == 0, "%s", error.message);
     MUST(berth_config_hash(NULL) == before, "a patch that is gone, or refused, changes something");
-    result = berth_config_load(text, &error);
+    result = berth_config_parse(text, &error);
     check_result(result, &error);
     MUST(result == 0 || berth_config_hash(NULL) == before, "refused text changes something");
     MUST(berth_config_reset(NULL, &error) == 0 && berth_config_hash(NULL) == before, "%s",

@@ -54,11 +54,11 @@ static void use_all(void)
     expect_good(bth_device_copy_to_device(&stream, address, bytes, 81, &error));
     cr_expect_eq(last_nbytes, 81);
     expect_good(bth_device_event_record(&event, &stream, &error));
-    expect_good(bth_device_stream_wait_for(&stream, &memory, &error));
+    expect_good(bth_device_stream_wait_for_event(&stream, &memory, &error));
     cr_expect_eq(last_event, &memory, "a program's own event");
     expect_good(bth_device_event_wait(&event, &error));
     expect_good(bth_device_stream_wait(&stream, &error));
-    expect_good(bth_device_find(device, address, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, address, &owner, &error));
     cr_expect(owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == 1);
     bth_device_event_close(&event);
     bth_device_stream_close(&stream);
@@ -111,14 +111,14 @@ CUDA_TEST(memory_is_told_by_its_address)
     bth_memory_owner owner;
 
     open_device("cuda:0", 0);
-    expect_good(bth_device_find(device, 0xA000, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, 0xA000, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
-    expect_good(bth_device_find(device, 0xB000, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, 0xB000, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
-    cr_expect_eq(bth_device_check(device, 0xD000, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_device_check_memory(device, 0xD000, 1, &error), BERTH_E_ARGUMENT);
     expect_failure(BERTH_E_ARGUMENT, "cuda:0: 1 bytes at 0xd000 are memory of cuda:1");
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_find(device, 0xD000, &owner, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_find_memory_owner(device, 0xD000, &owner, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE,
                    "cuda:0: the owner of the memory at 0xd000 cannot be found, and the process "
                    "must be started again: a fake (CUDA_ERROR_FAKE)");

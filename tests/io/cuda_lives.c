@@ -90,7 +90,7 @@ static void expect_gone(bth_device_stream *stream, bth_device_event *event, cons
     expect_failure(BERTH_E_DEVICE, sentence);
     (void)bth_device_stream_wait(stream, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
-    (void)bth_device_stream_wait_for(stream, &memory, &error);
+    (void)bth_device_stream_wait_for_event(stream, &memory, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
     (void)bth_device_event_record(event, stream, &error);
     expect_failure(BERTH_E_DEVICE, sentence);
@@ -327,8 +327,8 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
 static int open_and_place(void *ready)
 {
     expect_good(berth_open_source(FROM_MEMORY(file, file_nbytes), NULL, &checkpoint, &error));
-    return berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = ready}, 1,
-                        &error);
+    return berth_set_storage_rules(
+        checkpoint, &(berth_storage_rule){.choose = give, .context = ready}, 1, &error);
 }
 
 static int address_of_all(uintptr_t *address)
@@ -363,8 +363,8 @@ static void load_again(void)
 {
     uintptr_t address;
 
-    expect_good(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1,
-                             &error));
+    expect_good(berth_set_storage_rules(
+        checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error));
     expect_good(berth_load(checkpoint, NULL, NULL, &error));
     expect_good(address_of_all(&address));
     cr_expect_eq(address, 0xD000);

@@ -122,11 +122,11 @@ DEVICE_TEST(memory_that_is_there_can_be_pinned)
     if (bth_pinned_register(device, bytes, 2 * nbytes, &error) == BERTH_E_UNSUPPORTED)
         cr_skip_test("%s", error.message);
     expect_good(error.code);
-    expect_good(bth_device_find(device, (uintptr_t)bytes + nbytes, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes + nbytes, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
     expect_round_trip(bytes, bytes + nbytes, at, nbytes);
     bth_pinned_unregister(device, bytes);
-    expect_good(bth_device_find(device, (uintptr_t)bytes, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     munmap(bytes, 2 * nbytes);
     bth_device_release(device, at);
@@ -139,16 +139,16 @@ DEVICE_TEST(an_address_tells_whose_memory_it_is)
     bth_memory_owner owner;
     int here;
 
-    expect_good(bth_device_find(device, at, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, at, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_DEVICE);
     cr_expect_eq(owner.ordinal, 0);
-    expect_good(bth_device_find(device, at + NBYTES - 1, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, at + NBYTES - 1, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_DEVICE);
-    expect_good(bth_device_find(device, (uintptr_t)pinned, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, (uintptr_t)pinned, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
-    expect_good(bth_device_find(device, (uintptr_t)&here, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, (uintptr_t)&here, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
-    expect_good(bth_device_find(device, 0, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, 0, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     bth_pinned_release(device, pinned);
     bth_device_release(device, at);
@@ -162,7 +162,7 @@ static void expect_refused(uintptr_t at, size_t nbytes)
              "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
              bth_device_name(device), nbytes, (size_t)at);
     bth_error_clear(&error);
-    cr_expect_eq(bth_device_check(device, at, nbytes, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_device_check_memory(device, at, nbytes, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, sentence);
     bth_error_clear(&error);
 }
@@ -174,9 +174,9 @@ DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
     void *pinned = new_pinned(100);
     int here;
 
-    expect_good(bth_device_check(device, at, nbytes, &error));
-    expect_good(bth_device_check(device, at + 5, 1, &error));
-    expect_good(bth_device_check(device, 0, 0, &error));
+    expect_good(bth_device_check_memory(device, at, nbytes, &error));
+    expect_good(bth_device_check_memory(device, at + 5, 1, &error));
+    expect_good(bth_device_check_memory(device, 0, 0, &error));
     expect_refused((uintptr_t)pinned, 100);
     expect_refused((uintptr_t)&here, sizeof here);
     bth_device_release(device, at);
@@ -186,7 +186,7 @@ DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
 
 DEVICE_TEST(bytes_that_end_beyond_all_addresses_are_refused)
 {
-    cr_expect_eq(bth_device_check(device, UINTPTR_MAX - 10, 12, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_device_check_memory(device, UINTPTR_MAX - 10, 12, &error), BERTH_E_ARGUMENT);
     cr_expect(
         strstr(error.message, ": 12 bytes at 0xfffffffffffffff5 end beyond the address space"));
 }
@@ -228,7 +228,7 @@ DEVICE_TEST(a_stream_waits_for_an_event_of_another)
         fill(out, NBYTES, turn);
         expect_good(bth_device_copy_to_device(&first, at, out, NBYTES, &error));
         expect_good(bth_device_event_record(&event, &first, &error));
-        expect_good(bth_device_stream_wait_for(&second, event.native, &error));
+        expect_good(bth_device_stream_wait_for_event(&second, event.native, &error));
         expect_good(bth_device_copy_to_host(&second, in, at, NBYTES, &error));
         expect_good(bth_device_stream_wait(&second, &error));
         cr_expect(memcmp(out, in, NBYTES) == 0, "turn %u", turn);
@@ -262,7 +262,7 @@ DEVICE_TEST(an_event_may_be_closed_before_it_comes)
     expect_good(bth_device_event_open(device, &event, &error));
     expect_good(bth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
     expect_good(bth_device_event_record(&event, &streams[0], &error));
-    expect_good(bth_device_stream_wait_for(&streams[1], event.native, &error));
+    expect_good(bth_device_stream_wait_for_event(&streams[1], event.native, &error));
     bth_device_event_close(&event);
     for (size_t i = 0; i < 2; i++) {
         expect_good(bth_device_stream_wait(&streams[i], &error));

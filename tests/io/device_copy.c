@@ -20,7 +20,7 @@ Test(copy, for_a_device_is_a_copy_at_any_place_and_of_any_size)
                 memset(to, 0xEE, ROOM);
                 memset(expected, 0xEE, ROOM);
                 memcpy(expected + to_at, from + from_at, n);
-                bth_copy_for_device(to + to_at, from + from_at, n);
+                bth_copy_bypassing_caches(to + to_at, from + from_at, n);
                 cr_assert_arr_eq(to, expected, ROOM, "%zu bytes, %zu to %zu", n, from_at, to_at);
             }
 }

@@ -52,20 +52,20 @@ TestSuite(free_memory, .init = set_up, .fini = tear_down);
 
 Test(free_memory, is_what_the_system_has_available_and_free_swap)
 {
-    cr_expect_eq(bth_free_memory(root), AVAILABLE);
+    cr_expect_eq(bth_free_memory_nbytes(root), AVAILABLE);
     put("proc/meminfo", "MemAvailable: 77 kB\nSwapFree: 500 kB\n");
-    cr_expect_eq(bth_free_memory(root), 577 * 1024);
+    cr_expect_eq(bth_free_memory_nbytes(root), 577 * 1024);
     put("proc/meminfo", "MemAvailable: 77 kB\n");
-    cr_expect_eq(bth_free_memory(root), 77 * 1024);
+    cr_expect_eq(bth_free_memory_nbytes(root), 77 * 1024);
 }
 
 Test(free_memory, is_unknown_where_nobody_tells)
 {
-    cr_expect_eq(bth_free_memory("/nowhere"), UINT64_MAX);
+    cr_expect_eq(bth_free_memory_nbytes("/nowhere"), UINT64_MAX);
     put("proc/meminfo", "MemTotal: 77 kB\n");
-    cr_expect_eq(bth_free_memory(root), UINT64_MAX);
+    cr_expect_eq(bth_free_memory_nbytes(root), UINT64_MAX);
     put("proc/meminfo", "");
-    cr_expect_eq(bth_free_memory(root), UINT64_MAX);
+    cr_expect_eq(bth_free_memory_nbytes(root), UINT64_MAX);
 }
 
 Test(free_memory, is_what_a_group_leaves_if_that_is_less)
@@ -73,15 +73,15 @@ Test(free_memory, is_what_a_group_leaves_if_that_is_less)
     put("proc/self/cgroup", "0::/a/b\n");
     put(V2 "/a/b/memory.max", "5000000\n");
     put(V2 "/a/b/memory.current", "3000000\n");
-    cr_expect_eq(bth_free_memory(root), 2000000);
+    cr_expect_eq(bth_free_memory_nbytes(root), 2000000);
     put(V2 "/a/b/memory.stat", "anon 1\ninactive_file 700000\nactive_file 300000\nfile 9\n");
-    cr_expect_eq(bth_free_memory(root), 3000000, "file pages can go");
+    cr_expect_eq(bth_free_memory_nbytes(root), 3000000, "file pages can go");
     put(V2 "/a/b/memory.current", "6000000\n");
-    cr_expect_eq(bth_free_memory(root), 0);
+    cr_expect_eq(bth_free_memory_nbytes(root), 0);
     put(V2 "/a/b/memory.current", "100\n");
-    cr_expect_eq(bth_free_memory(root), 5000000);
+    cr_expect_eq(bth_free_memory_nbytes(root), 5000000);
     put(V2 "/a/b/memory.max", "max\n");
-    cr_expect_eq(bth_free_memory(root), AVAILABLE);
+    cr_expect_eq(bth_free_memory_nbytes(root), AVAILABLE);
 }
 
 Test(free_memory, is_what_the_groups_around_leave_too)
@@ -91,10 +91,10 @@ Test(free_memory, is_what_the_groups_around_leave_too)
     put(V2 "/a/b/memory.current", "0\n");
     put(V2 "/a/memory.max", "4000000\n");
     put(V2 "/a/memory.current", "1000000\n");
-    cr_expect_eq(bth_free_memory(root), 3000000);
+    cr_expect_eq(bth_free_memory_nbytes(root), 3000000);
     put(V2 "/memory.max", "10\n");
     put(V2 "/memory.current", "3\n");
-    cr_expect_eq(bth_free_memory(root), 7);
+    cr_expect_eq(bth_free_memory_nbytes(root), 7);
 }
 
 /* The group's path is the host's: what is seen of it is mounted at the top. */
@@ -103,9 +103,9 @@ Test(free_memory, of_a_container)
     put("proc/self/cgroup", "0::/docker/0123456789\n");
     put(V2 "/memory.max", "6000000\n");
     put(V2 "/memory.current", "1000000\n");
-    cr_expect_eq(bth_free_memory(root), 5000000);
+    cr_expect_eq(bth_free_memory_nbytes(root), 5000000);
     put("proc/self/cgroup", "0::/\n");
-    cr_expect_eq(bth_free_memory(root), 5000000);
+    cr_expect_eq(bth_free_memory_nbytes(root), 5000000);
 }
 
 Test(free_memory, of_groups_of_the_first_version)
@@ -114,9 +114,9 @@ Test(free_memory, of_groups_of_the_first_version)
     put(V1 "/a/memory.limit_in_bytes", "5000000\n");
     put(V1 "/a/memory.usage_in_bytes", "4000000\n");
     put(V1 "/a/memory.stat", "inactive_file 9\ntotal_inactive_file 500000\ntotal_active_file 1\n");
-    cr_expect_eq(bth_free_memory(root), 1500001);
+    cr_expect_eq(bth_free_memory_nbytes(root), 1500001);
     put(V1 "/a/memory.limit_in_bytes", "9223372036854771712\n");
-    cr_expect_eq(bth_free_memory(root), AVAILABLE);
+    cr_expect_eq(bth_free_memory_nbytes(root), AVAILABLE);
 }
 
 /* X15: a group of 10,000,000 bytes with 9,000,000 used, of which something can be reclaimed. */
@@ -166,7 +166,7 @@ static const struct reclaimed {
 static uint64_t free_in(const char *groups)
 {
     put("proc/self/cgroup", groups);
-    return bth_free_memory(root);
+    return bth_free_memory_nbytes(root);
 }
 
 Test(free_memory, counts_what_can_be_reclaimed_as_free_X15)
@@ -223,7 +223,7 @@ Test(free_memory, counts_swap_that_the_group_may_use_as_free_X15)
 
 Test(free_memory, of_this_machine_is_a_number_of_bytes)
 {
-    uint64_t nbytes = bth_free_memory("");
+    uint64_t nbytes = bth_free_memory_nbytes("");
 
     cr_expect(nbytes > 1000000, "%llu", (unsigned long long)nbytes);
 }

@@ -23,7 +23,7 @@ static void set_up(void)
     cr_assert_neq(memory, MAP_FAILED);
     aligned = (uint8_t *)(((uintptr_t)memory + BTH_LARGE_PAGE_NBYTES - 1) &
                           ~(uintptr_t)(BTH_LARGE_PAGE_NBYTES - 1));
-    fd = bth_pages_open();
+    fd = bth_pagemap_open();
 }
 
 static void tear_down(void)

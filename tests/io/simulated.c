@@ -159,7 +159,7 @@ SIMULATED_TEST(a_stream_that_waits_for_an_event_does_not_begin_before_it)
     expect_good(bth_device_event_open(device, &behind, &error));
     bth_simulated_hold(&stream, true);
     expect_good(bth_device_event_record(&event, &stream, &error));
-    expect_good(bth_device_stream_wait_for(&second, event.native, &error));
+    expect_good(bth_device_stream_wait_for_event(&second, event.native, &error));
     expect_good(bth_device_event_record(&behind, &second, &error));
     (void)nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
     cr_expect_not(bth_simulated_has_come(&behind));
@@ -215,10 +215,10 @@ SIMULATED_TEST(memory_of_another_device_is_told)
 
     snprintf(sentence, sizeof sentence, "simulated:1: 100 bytes at 0x%zx are memory of simulated:0",
              (size_t)memory);
-    cr_expect_eq(bth_device_check(other, memory, 100, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_device_check_memory(other, memory, 100, &error), BERTH_E_ARGUMENT);
     expect_failure(BERTH_E_ARGUMENT, sentence);
-    expect_good(bth_device_check(device, memory, 100, &error));
-    cr_expect_eq(bth_device_check(device, memory + 1, NBYTES, &error), BERTH_E_ARGUMENT,
+    expect_good(bth_device_check_memory(device, memory, 100, &error));
+    cr_expect_eq(bth_device_check_memory(device, memory + 1, NBYTES, &error), BERTH_E_ARGUMENT,
                  "the last byte is not looked at");
     bth_error_clear(&error);
 }
@@ -267,7 +267,7 @@ static int use_all(void)
     void *bytes = NULL;
 
     (void)(bth_device_allocate(device, 100, &at, &error) < 0 ||
-           bth_device_find(device, at, &owner, &error) < 0 ||
+           bth_device_find_memory_owner(device, at, &owner, &error) < 0 ||
            bth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
            bth_device_stream_open(device, &own, &error) < 0 ||
            bth_device_event_open(device, &event, &error) < 0 ||
@@ -347,7 +347,7 @@ SIMULATED_TEST(a_lost_device_lets_nobody_wait_for_ever)
     expect_good(bth_device_event_open(device, &event, &error));
     bth_simulated_hold(&stream, true);
     expect_good(bth_device_event_record(&event, &stream, &error));
-    expect_good(bth_device_stream_wait_for(&second, event.native, &error));
+    expect_good(bth_device_stream_wait_for_event(&second, event.native, &error));
     bth_simulated_fail(BTH_SIMULATED_COPY, 1, BTH_SIMULATED_LOST);
     cr_expect_eq(bth_device_copy_to_host(&second, pinned, memory, 9, &error), BERTH_E_DEVICE);
     bth_error_clear(&error);

@@ -71,7 +71,7 @@ static bth_memory_kind kind_of(const uint8_t *bytes)
 {
     bth_memory_owner owner;
 
-    expect_good(bth_device_find(device, (uintptr_t)bytes, &owner, &error));
+    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
     return owner.kind;
 }
 

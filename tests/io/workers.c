@@ -72,9 +72,9 @@ Test(workers, count_is_bounded_by_threads_memory_and_tasks)
         struct berth_config config = {.io_threads = cases[i].threads,
                                       .io_memory_nbytes = cases[i].memory_nbytes};
         n_processors = cases[i].n_processors;
-        cr_expect_eq(
-            bth_workers_count(&config, cases[i].kind, cases[i].n_tasks, cases[i].worker_nbytes),
-            cases[i].n, "case %zu", i);
+        cr_expect_eq(bth_workers_choose_count(&config, cases[i].kind, cases[i].n_tasks,
+                                              cases[i].worker_nbytes),
+                     cases[i].n, "case %zu", i);
     }
 }
 

@@ -77,7 +77,7 @@ Test(device, the_first_rule_that_fits_says_where)
                                                   "simulated:0", "simulated:1", "cpu"};
 
     open_as("");
-    assert_ok(berth_choose(checkpoint, rules, 4, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, rules, 4, &error));
     (void)fetched(NULL);
     for (size_t i = 0; i < N_PARTS; i++)
         expect_part(i, expected[i]);
@@ -410,7 +410,7 @@ Test(device, between_storages_in_memory_of_the_callers_nothing_is_written)
                                           BERTH_TO_DEVICE, &error),
                  0);
     open_as("");
-    assert_ok(berth_choose(
+    assert_ok(berth_set_storage_rules(
         checkpoint, &(berth_storage_rule){.choose = give_small, .context = &address}, 1, &error));
     (void)fetched(NULL);
     for (size_t i = 0; i < 10; i++) {
@@ -454,8 +454,8 @@ Test(device, a_function_says_where_and_gives_memory)
 
     cr_assert_eq(bth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
     open_as("load.check=data");
-    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = &giver}, 1,
-                           &error));
+    assert_ok(berth_set_storage_rules(
+        checkpoint, &(berth_storage_rule){.choose = give, .context = &giver}, 1, &error));
     cr_expect_eq(giver.n_asked, N_PARTS);
     (void)fetched(NULL);
     cr_expect_eq(address_at(1), giver.address + 64);

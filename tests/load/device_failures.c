@@ -40,7 +40,7 @@ static int place_at(const char *place)
     const berth_storage_rule rules[] = {{.pattern = "part0", .device = "simulated:0"},
                                         {.pattern = "part1", .device = place}};
 
-    return berth_choose(checkpoint, rules, 2, &error);
+    return berth_set_storage_rules(checkpoint, rules, 2, &error);
 }
 
 Test(device_failures, places_that_there_are_not_change_none)
@@ -54,10 +54,10 @@ Test(device_failures, places_that_there_are_not_change_none)
         "\"part1\": data/1: mps:0: not the name of a device; devices are cuda:0, cuda:1 and so on");
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(stats_at(0).device, "cpu");
-    cr_expect_str_eq(told(berth_choose(NULL, NULL, 0, &error)),
-                     "berth_choose needs a checkpoint and rules");
-    cr_expect_str_eq(told(berth_choose(checkpoint, NULL, 1, &error)),
-                     "berth_choose needs a checkpoint and rules");
+    cr_expect_str_eq(told(berth_set_storage_rules(NULL, NULL, 0, &error)),
+                     "berth_set_storage_rules needs a checkpoint and rules");
+    cr_expect_str_eq(told(berth_set_storage_rules(checkpoint, NULL, 1, &error)),
+                     "berth_set_storage_rules needs a checkpoint and rules");
 }
 
 Test(device_failures, a_machine_without_devices_says_so)
@@ -91,7 +91,7 @@ static int choose_said(berth_storage_choice *said)
 {
     const berth_storage_rule rule = {.choose = say, .context = said};
 
-    return berth_choose(checkpoint, &rule, 1, &error);
+    return berth_set_storage_rules(checkpoint, &rule, 1, &error);
 }
 
 Test(device_failures, memory_that_cannot_be_it_is_refused)

@@ -101,8 +101,8 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
 static void open_for_kernels(const char *options)
 {
     open_as(options);
-    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1,
-                           &error));
+    assert_ok(berth_set_storage_rules(
+        checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error));
 }
 
 static void expect_all_loaded(const char *what)
@@ -202,8 +202,8 @@ static void open_source(struct watched *seen, int (*read)(void *, void *, size_t
     cr_assert_eq(berth_config_patch("io.threads=1 io.chunk_nbytes=65536", &error), 0);
     assert_ok(berth_open_source(&source, NULL, &checkpoint, &error));
     cr_assert_eq(berth_config_unpatch(&error), 0);
-    assert_ok(berth_choose(checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1,
-                           &error));
+    assert_ok(berth_set_storage_rules(
+        checkpoint, &(berth_storage_rule){.choose = give, .context = NULL}, 1, &error));
     hold_all();
     seen->n_reads = 0;
 }

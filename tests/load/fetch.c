@@ -195,7 +195,7 @@ Test(fetch, mixes_methods_in_one_checkpoint)
         {.location = "cpu", .max_nbytes = 2000000, .method = BERTH_LOAD_DIRECT}};
 
     open_as("load.method=read");
-    assert_ok(berth_choose(checkpoint, rules, 3, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, rules, 3, &error));
     berth_stats stats = fetched(NULL);
     cr_expect_str_eq(stats.method, "mixed");
     cr_expect_str_eq(stats_at(0).method, "read");
@@ -204,9 +204,9 @@ Test(fetch, mixes_methods_in_one_checkpoint)
     if (direct_reads_work())
         cr_expect_str_eq(stats_at(7).method, "direct");
     expect_elements();
-    cr_expect_eq(berth_choose(checkpoint, rules, 3, &error), 0);
+    cr_expect_eq(berth_set_storage_rules(checkpoint, rules, 3, &error), 0);
     const berth_storage_rule wrong = {.method = (berth_load_method)4};
-    cr_expect_eq(berth_choose(checkpoint, &wrong, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_set_storage_rules(checkpoint, &wrong, 1, &error), BERTH_E_ARGUMENT);
 }
 
 /* ---- sources that are no files ---- */

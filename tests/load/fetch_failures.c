@@ -316,7 +316,7 @@ Test(fetch_failures, that_does_not_fit_names_the_first_tensor_and_what_is_missin
     bth_system.pread = pread;
     /* What is mapped needs none. */
     const berth_storage_rule rules[] = {{.pattern = "second", .method = BERTH_LOAD_MAP}};
-    cr_assert_eq(berth_choose(checkpoint, rules, 1, &error), 0);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, rules, 1, &error), 0);
     fetched(NULL);
     bth_system_restore();
     free(fake_meminfo);

@@ -155,7 +155,7 @@ Test(forked, memory_that_came_meanwhile_is_brought_again)
         ;
     cr_assert(kept);
     cr_assert_eq(kept, checkpoint->storages.regions);
-    kept->n_forks = bth_forks() + 1;
+    kept->n_forks = bth_fork_count() + 1;
     memset(kept->region.bytes, 0, sizeof bytes[2]);
     test_in_child(finds_the_latest_anew);
     close_opened();
@@ -169,7 +169,7 @@ Test(forked, a_descriptor_that_was_opened_meanwhile_is_not_used)
     access->direct_is_tried = true;
     access->no_direct = NULL;
     access->direct = (bth_direct){.fd = 999, .block_nbytes = 4096, .memory_alignment = 4096};
-    access->direct_n_forks = bth_forks() + 1;
+    access->direct_n_forks = bth_fork_count() + 1;
     test_in_child(read_all);
     *access = were;
     cr_assert_eq(read_all(), 0);

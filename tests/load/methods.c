@@ -156,12 +156,12 @@ Test(chosen, by_rules_the_first_that_fits_counts)
     };
 
     open_as("load.method=map");
-    assert_ok(berth_choose(checkpoint, rules, 4, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, rules, 4, &error));
     cr_expect_str_eq(way_of("bias"), "read: a rule chose it");
     cr_expect_str_eq(way_of("weight"), "map: load.method=map");
     cr_expect_str_eq(way_of("words"), "map: load.method=map");
     /* A later choice does not count for what is memory already. */
-    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, NULL, 0, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: a rule chose it");
 }
 
@@ -172,7 +172,7 @@ Test(chosen, by_rules_one_without_a_pattern_goes_before_those_behind_it)
                                         {.pattern = "b*", .method = BERTH_LOAD_MAP}};
 
     open_as("");
-    assert_ok(berth_choose(checkpoint, rules, 2, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, rules, 2, &error));
     cr_expect_str_eq(way_of("bias"), "read: a rule chose it");
 }
 
@@ -181,8 +181,8 @@ Test(chosen, by_no_rules_load_method_counts_again)
     const berth_storage_rule all = {.method = BERTH_LOAD_READ};
 
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint, &all, 1, &error), 0);
-    cr_assert_eq(berth_choose(checkpoint, NULL, 0, &error), 0);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, &all, 1, &error), 0);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, NULL, 0, &error), 0);
     cr_expect_str_eq(way_of("bias"), "map: the source is a file");
 }
 
@@ -193,12 +193,12 @@ Test(chosen, by_rules_that_are_none)
     char expected[300];
 
     open_as("");
-    cr_expect_eq(berth_choose(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_set_storage_rules(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
     (void)snprintf(expected, sizeof expected, "%s: rule 1: invalid method 4", path);
     cr_expect_str_eq(error.message, expected);
     cr_expect_str_eq(way_of("bias"), "map: the source is a file", "none of them was taken");
-    cr_expect_eq(berth_choose(NULL, rules, 1, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_choose(checkpoint, NULL, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_set_storage_rules(NULL, rules, 1, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_set_storage_rules(checkpoint, NULL, 1, &error), BERTH_E_ARGUMENT);
 }
 
 /* load.mmap=off is a promise: no rule maps. */
@@ -207,7 +207,7 @@ Test(chosen, maps_are_never_made_with_load_mmap_off)
     const berth_storage_rule all = {.method = BERTH_LOAD_MAP};
 
     open_as("load.mmap=off");
-    cr_assert_eq(berth_choose(checkpoint, &all, 1, &error), 0);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, &all, 1, &error), 0);
     cr_expect_str_eq(way_of("bias"), "read: load.mmap=off");
     cr_expect_null(checkpoint->source.access.map.address);
 }
@@ -233,16 +233,17 @@ Test(chosen, by_a_function_asked_once_a_storage)
     int n = 0;
 
     open_as("");
-    cr_assert_eq(berth_choose(checkpoint,
-                              &(berth_storage_rule){.choose = small_ones_are_read, .context = &n},
-                              1, &error),
-                 0);
+    cr_assert_eq(
+        berth_set_storage_rules(checkpoint,
+                                &(berth_storage_rule){.choose = small_ones_are_read, .context = &n},
+                                1, &error),
+        0);
     cr_expect_eq(n, 3);
     cr_expect_str_eq(way_of("words"), "read: the caller's function chose it");
     cr_expect_str_eq(way_of("bias"), "map: the caller's function chose it");
-    cr_expect_eq(berth_choose(checkpoint,
-                              &(berth_storage_rule){.choose = nonsense, .context = NULL}, 1,
-                              &error),
+    cr_expect_eq(berth_set_storage_rules(checkpoint,
+                                         &(berth_storage_rule){.choose = nonsense, .context = NULL},
+                                         1, &error),
                  BERTH_E_ARGUMENT);
     cr_expect_str_eq(way_of("weight"), "map: the caller's function chose it");
 }

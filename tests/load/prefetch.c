@@ -158,7 +158,8 @@ Test(prefetch, of_the_same_bytes_at_once_reads_them_once)
     cr_expect_gt(stats.shared_nbytes + others.shared_nbytes, 0);
     cr_expect_eq(others.resident_nbytes + others.shared_nbytes + others.loaded_nbytes,
                  others.requested_nbytes);
-    cr_expect_leq(device_nbytes() - before_nbytes, stats.requested_nbytes);
+    /* Once, not twice; the process may read pages of its own code again. */
+    cr_expect_lt(device_nbytes() - before_nbytes, stats.requested_nbytes / 2 * 3);
 }
 
 /* ---- ends ---- */
@@ -295,7 +296,7 @@ Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
                                         {.pattern = "t2?", .method = BERTH_LOAD_READ}};
 
     open_path("");
-    if (berth_choose(checkpoint, rules, 2, &error) < 0)
+    if (berth_set_storage_rules(checkpoint, rules, 2, &error) < 0)
         cr_assert_fail("%s", error.message);
     begin_prefetch("");
     berth_prefetch_get_stats(prefetch, &stats, NULL);
@@ -333,16 +334,16 @@ Test(prefetch, leaves_out_what_became_memory_whatever_its_method_would_be_now)
                              direct = {.pattern = "t1?", .method = BERTH_LOAD_DIRECT};
 
     open_path("");
-    assert_ok(berth_choose(checkpoint, &read, 1, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, &read, 1, &error));
     assert_ok(berth_load(checkpoint, NULL, NULL, &error));
-    assert_ok(berth_choose(checkpoint, NULL, 0, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, NULL, 0, &error));
     evict_file();
     expect_none("it is memory of its own already");
     cr_expect_eq(cached_nbytes(TENSOR_NBYTES, (N_TENSORS - 1) * TENSOR_NBYTES), 0);
     /* And the other way round: it is mapped, and stays so. */
     open_path("load.method=map");
     assert_ok(berth_load(checkpoint, NULL, NULL, &error));
-    assert_ok(berth_choose(checkpoint, &direct, 1, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, &direct, 1, &error));
     begin_prefetch("");
     wait_for_all();
     cr_expect_geq(stats.requested_nbytes, N_TENSORS * TENSOR_NBYTES);

@@ -150,7 +150,8 @@ Test(prefetch_faults, short_and_interrupted_reads_go_on_w3)
     bth_system.pread = halting_pread;
     begin_prefetch("load.prefetch=read");
     wait_for_all();
-    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+    /* The system may have dropped some pages again. Without the rest of each read, half is missing. */
+    cr_expect_geq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES / 10 * 9);
 }
 
 /* ---- the file changes ---- */

@@ -97,7 +97,7 @@ Test(range, goes_by_the_method_that_was_chosen_for_its_storage)
     open_as("debug=off load.method=read io.threads=4 io.chunk_nbytes=65536");
     if (!direct_reads_work())
         cr_skip("no direct reads here");
-    cr_assert_eq(berth_choose(checkpoint, &rule, 1, &error), 0);
+    cr_assert_eq(berth_set_storage_rules(checkpoint, &rule, 1, &error), 0);
     expect_long("by a rule");
     cr_expect_eq(n_odd, 0);
 }

@@ -114,7 +114,7 @@ static size_t merge(uint64_t row_nbytes, uint64_t gap_nbytes, uint64_t max_nbyte
     const bth_rows_reads reads = {
         .row_nbytes = row_nbytes, .gap_nbytes = gap_nbytes, .max_nbytes = max_nbytes};
 
-    return bth_rows_merge(&reads, rows, which, n);
+    return bth_rows_count_for_one_read(&reads, rows, which, n);
 }
 
 Test(rows_plan, neighbours_come_together_up_to_the_gap)
@@ -147,6 +147,6 @@ Test(rows_plan, only_the_rows_that_are_missing)
     static const uint32_t which[] = {0, 2, 3};
     const bth_rows_reads reads = {.row_nbytes = 8, .gap_nbytes = 8, .max_nbytes = 1000};
 
-    cr_expect_eq(bth_rows_merge(&reads, rows, which, 3), 2);
-    cr_expect_eq(bth_rows_merge(&reads, rows, which + 1, 2), 1);
+    cr_expect_eq(bth_rows_count_for_one_read(&reads, rows, which, 3), 2);
+    cr_expect_eq(bth_rows_count_for_one_read(&reads, rows, which + 1, 2), 1);
 }

@@ -135,7 +135,7 @@ Test(sums, a_method_that_is_chosen_later_checks_too)
 
     file[places[4]] ^= 1;
     open_sums("load.method=read", true);
-    assert_ok(berth_choose(checkpoint, &rule, 1, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, &rule, 1, &error));
     cr_expect_not_null(berth_tensor_data(checkpoint, tensor_at(3), &error));
     cr_expect_eq(stats_at(3).crc32, BERTH_CRC_GOOD);
     cr_expect_null(berth_tensor_data(checkpoint, tensor_at(4), &error));

@@ -14,7 +14,7 @@ from files import Bad, expect
 from readings import pickles, read_alike, without_debug
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TABLE = os.path.join(HERE, "../../format/values/tensor_attributes.c")
+TABLE = os.path.join(HERE, "../../format/values/forbidden_attributes.c")
 STORAGES = [("0", struct.pack("<4f", 1, 2, 3, 4)), ("1", struct.pack("<4f", 5, 6, 7, 8))]
 
 HOOKS = b"ccollections\nOrderedDict\n)R"
@@ -86,7 +86,7 @@ def the_table():
         table = re.findall(r'^    "(\w+)",$', file.read(), re.MULTILINE)
     ours = {name for name in own_names() if not is_magic(name)}
     expect(len(ours) > 40, f"only {len(ours)} names")
-    expect(table == sorted(ours), f"format/values/tensor_attributes.c lacks {sorted(ours - set(table))}, and "
+    expect(table == sorted(ours), f"format/values/forbidden_attributes.c lacks {sorted(ours - set(table))}, and "
                                   f"has {sorted(set(table) - ours)} besides, or is not sorted")
 
 

@@ -168,7 +168,7 @@ DECLARATIONS = {
     "berth_as_complex": (BOOL, [P, c.POINTER(DOUBLE), c.POINTER(DOUBLE)]),
     "berth_as_constant": (BOOL, [P, INT, c.POINTER(INT)]),
     "berth_as_text": (P, [P, c.POINTER(SIZE)]), "berth_as_bytes": (P, [P, c.POINTER(SIZE)]),
-    "berth_value_count": (SIZE, [P]), "berth_list_at": (P, [P, SIZE]),
+    "berth_value_count": (SIZE, [P]), "berth_value_at": (P, [P, SIZE]),
     "berth_dict_at": (BOOL, [P, SIZE, c.POINTER(P), c.POINTER(P)]),
     "berth_as_storage": (P, [P]), "berth_as_tensor": (c.POINTER(Tensor), [P]),
     "berth_as_size": (I64S, [P, c.POINTER(c.c_int32)]), "berth_value_flags": (c.c_uint32, [P]),
@@ -186,7 +186,7 @@ DECLARATIONS = {
     "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),
     "berth_device_memory_free": (None, [TEXT, c.c_size_t]),
     "berth_device_memory_copy": (INT, [TEXT, c.c_size_t, P, SIZE, INT, ERROR]),
-    "berth_choose": (INT, [P, P, SIZE, ERROR]),
+    "berth_set_storage_rules": (INT, [P, P, SIZE, ERROR]),
     "berth_tensor_device_address": (INT, [P, c.POINTER(Tensor), c.POINTER(c.c_size_t), ERROR]),
     # loading
     "berth_open": (INT, [TEXT, P, c.POINTER(P), ERROR]), "berth_close": (None, [P]),

@@ -248,7 +248,7 @@ class FromBerth:
         return ("bytearray", self.raw(node))
 
     def items(self, node):
-        return [self.describe(b.berth_list_at(node, i)) for i in range(b.berth_value_count(node))]
+        return [self.describe(b.berth_value_at(node, i)) for i in range(b.berth_value_count(node))]
 
     def list(self, node):
         return ("list", *self.items(node))
@@ -344,7 +344,7 @@ class FromBerth:
         return (name, bits(tensor.scale), tensor.zero_point)
 
     def parts(self, node):
-        return [self.tensor(b.berth_list_at(node, i)) for i in range(b.berth_value_count(node))]
+        return [self.tensor(b.berth_value_at(node, i)) for i in range(b.berth_value_count(node))]
 
     def sparse(self, node):
         coalesced = bool(b.berth_value_flags(node) & b.COALESCED)

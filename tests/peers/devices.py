@@ -94,7 +94,7 @@ class ToDevice(FromBerth):
         super().__init__(path)
         self.place = place.encode()
         rule = Rule(device=self.place)
-        b.check(b.berth_choose, self.checkpoint, c.byref(rule), 1)
+        b.check(b.berth_set_storage_rules, self.checkpoint, c.byref(rule), 1)
         b.check(b.berth_load, self.checkpoint, None, None)
 
     def digest_of(self, storage, nbytes):

@@ -400,7 +400,7 @@ static void make_directory(const struct kind *kind, size_t n, struct pickle *mad
     uint64_t directory_at = at;
     for (size_t i = 0; i < n; i++) {
         bth_zip_write_central(&places[i], names[i], 0, made->bytes + at);
-        at += bth_layout_central_nbytes(&places[i]);
+        at += bth_layout_central_entry_nbytes(&places[i]);
     }
     bth_zip_write_end(n, directory_at, at - directory_at, made->bytes + at);
     made->nbytes = at + BTH_ZIP_END_NBYTES;

@@ -41,7 +41,7 @@ static int place(berth_checkpoint *checkpoint, berth_error *error)
                                         {.pattern = "t*[02468]", .device = names[0]},
                                         {.device = names[1]}};
 
-    return berth_choose(checkpoint, rules, 3, error);
+    return berth_set_storage_rules(checkpoint, rules, 3, error);
 }
 
 static void expect_elements(berth_checkpoint *checkpoint, int i)

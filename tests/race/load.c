@@ -79,7 +79,7 @@ static void *fetch(void *context)
     berth_params call = {.stats = &stats};
     berth_error error;
 
-    expect(berth_choose(checkpoint, rules, 2, &error) == 0, error.message);
+    expect(berth_set_storage_rules(checkpoint, rules, 2, &error) == 0, error.message);
     expect(berth_load(checkpoint, &selection, &call, &error) == 0, error.message);
     const berth_tensor *tensor = berth_find_tensor(checkpoint, "t1", NULL);
     expect(berth_storage_get_stats(checkpoint, tensor->storage, &told, &error) == 0, error.message);

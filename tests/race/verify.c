@@ -95,8 +95,9 @@ static void *choose_methods(void *checkpoint)
     berth_error error;
 
     for (int i = 0; i < 10; i++)
-        expect(berth_choose(checkpoint, &(berth_storage_rule){.choose = choose, .context = NULL}, 1,
-                            &error) == 0,
+        expect(berth_set_storage_rules(checkpoint,
+                                       &(berth_storage_rule){.choose = choose, .context = NULL}, 1,
+                                       &error) == 0,
                error.message);
     return NULL;
 }

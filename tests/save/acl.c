@@ -110,14 +110,14 @@ static void check_world(const bth_acl *old, bool change_owner, bool change_group
                .group = change_group ? SAVERS : TEAM};
     mode_t mode;
 
-    cr_assert_leq(bth_acl_room(old->nbytes), sizeof made.bytes);
+    cr_assert_leq(bth_acl_new_owner_max_nbytes(old->nbytes), sizeof made.bytes);
     made.acl.bytes = made.bytes;
     plain.acl.bytes = plain.bytes;
-    bth_acl_pass_on(old, &w.change, &made.acl);
+    bth_acl_make_for_new_owner(old, &w.change, &made.acl);
     cr_assert(bth_acl_is_valid(made.acl.bytes, made.acl.nbytes));
     cr_assert((!change_owner && !change_group) || is_looked_at(&made.acl));
     compare(&w, &made.acl, true);
-    bool keeps_owner = bth_acl_narrow(old, &w.change, &mode);
+    bool keeps_owner = bth_acl_compute_narrower_mode(old, &w.change, &mode);
     bth_acl_of_mode(mode, &plain.acl);
     compare(&w, &plain.acl, false);
     for (unsigned groups = 0; keeps_owner && groups < 16; groups += 2)

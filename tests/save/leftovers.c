@@ -116,8 +116,8 @@ static void remove_by(int remover)
     berth_error error;
 
     if (remover == 0) {
-        cr_assert_eq(berth_clean(folder, BERTH_CLEAN_REMOVE, 0, ignore, NULL, &error), 0, "%s",
-                     error.message);
+        cr_assert_eq(berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, 0, ignore, NULL, &error),
+                     0, "%s", error.message);
         return;
     }
     cr_assert_eq(berth_atomic_begin(path, 5, NULL, &file, &error), 0, "%s", error.message);

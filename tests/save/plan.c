@@ -137,7 +137,8 @@ Test(plan, sizes_and_offsets_beyond_32_bits_get_a_zip64_extra)
         cr_assert_eq(after->descriptor_nbytes, 24);
         cr_assert_eq(after->data_offset % 64, 0);
         const bth_plan_record *last = &plan->records[7];
-        cr_assert_eq(plan->nbytes, last->central_offset + bth_layout_central_nbytes(&last->layout) +
+        cr_assert_eq(plan->nbytes, last->central_offset +
+                                       bth_layout_central_entry_nbytes(&last->layout) +
                                        BTH_ZIP_END_NBYTES);
         berth_plan_free(plan);
     }
@@ -312,7 +313,7 @@ Test(plan, finding_by_offset_agrees_with_a_walk)
         size_t i = 0;
         while (i < plan->n_records && plan->records[i].layout.next_offset <= offset)
             i++;
-        cr_assert_eq(bth_plan_find(plan, offset), i);
+        cr_assert_eq(bth_plan_find_record_by_offset(plan, offset), i);
     }
     berth_plan_free(plan);
 }

@@ -66,7 +66,7 @@ static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, bert
 
 static bool is_data(const berth_plan *plan, uint64_t at)
 {
-    size_t i = bth_plan_find(plan, at);
+    size_t i = bth_plan_find_record_by_offset(plan, at);
 
     if (i == plan->n_records)
         return false;

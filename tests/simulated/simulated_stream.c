@@ -131,7 +131,7 @@ static void *run(void *argument)
 {
     struct stream *stream = argument;
 
-    bth_thread_begin();
+    bth_thread_disable_cancel();
     (void)bth_lock_acquire(&bth_simulated.lock);
     for (;;) {
         while (!can_begin(stream) && !(stream->is_closing && !stream->first))

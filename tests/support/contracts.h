@@ -33,7 +33,7 @@ static inline char *contract_duplicate(const char *text, size_t n)
 #define bth_allocate_zeroed(nbytes) calloc(1, nbytes)
 #define bth_reallocate(pointer, nbytes) realloc(pointer, nbytes)
 #define bth_release(pointer) free(pointer)
-#define bth_duplicate(text, n) contract_duplicate(text, n)
+#define bth_duplicate_text(text, n) contract_duplicate(text, n)
 
 /* bth_fail and its kin leave an error behind, and return its code. */
 static inline int contract_failed(berth_error *error, int code)

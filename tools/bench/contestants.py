@@ -56,8 +56,8 @@ def torch_save(state, crc32, synced=True):
 
     def run(path):
         torch.serialization.set_crc32_options(crc32)
-        told = then_synced(name, lambda to: torch.save(state, to), path)
-        return told if synced else {name: told[name]}
+        seconds = then_synced(name, lambda to: torch.save(state, to), path)
+        return seconds if synced else {name: seconds[name]}
     return run
 
 

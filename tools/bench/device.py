@@ -32,7 +32,7 @@ from turns import COLD, WARM, Turn, Turns
 SIZE = 8192 * MIB
 RAW = ("raw *", "fio *")
 COPY, SLOWER = "copy loop", "the slower limit"
-CHECKED = "load.check=data load.mmap=off"  # or open would sum what it could map, before it is placed
+CHECKED = "load.check=data load.mmap=off"  # or open would sum what it could map, before its device is set
 BEST_TORCH = "torch.save, pinned, CRC off"
 
 # label, ours, theirs, the aim
@@ -86,7 +86,7 @@ class Save(save.Bench):
 
     def __init__(self, options, shape, folder, device):
         self.device = device
-        self.command_words = ("--device", device.place, "--stats")
+        self.command_words = ("--device", device.device_name, "--stats")
         super().__init__(options, shape, folder, None)
 
     def wanted(self, natural):
@@ -130,8 +130,8 @@ class Save(save.Bench):
         self.raw.sync_file_system(self.folder)
         return pt, other
 
-    def what_limits(self, told):
-        stats = told.get("stats", {})
+    def what_limits(self, report):
+        stats = report.get("stats", {})
         found = [f"{key.removesuffix('_seconds')} {stats[key]:.3f} s" for key in
                  ("device_seconds", "render_seconds", "crc32_seconds", "disk_seconds") if key in stats]
         if stats.get("limited_by"):
@@ -148,15 +148,15 @@ class Save(save.Bench):
         self.tree.free()
         self.state.clear()
         self.device.settle()
-        told = self.command(kept[0], n_tensors)
-        self.remark(f"method {told['method']} ({told['reason']}){self.what_limits(told)}")
+        report = self.command(kept[0], n_tensors)
+        self.remark(f"method {report['method']} ({report['reason']}){self.what_limits(report)}")
         figures = {name: reports.figure([each[name] for each in rounds], self.nbytes)
                    for name in sorted(rounds[0])}
         return {"case": "save", "shape": self.shape, "letter": f"{self.letter}: save",
-                "what": f"{self.what}, from {self.device.place}", "tensors": n_tensors,
+                "what": f"{self.what}, from {self.device.device_name}", "tensors": n_tensors,
                 "nbytes": self.nbytes, "figures": figures,
                 "ratios": reports.ratios(aims(SAVE_RATIOS, self.device), rounds),
-                "costs": reports.costs(told)[1:], "command": told, "remarks": self.remarks}, kept
+                "costs": reports.costs(report)[1:], "command": report, "remarks": self.remarks}, kept
 
 
 class Load(Turns):
@@ -167,14 +167,14 @@ class Load(Turns):
         self.device, self.saved, (self.pt, self.safetensors) = device, saved, kept
         self.set = " ".join(["debug=off", *options.set])
 
-    def take(self, turn):
+    def measure_turn(self, turn):
         self.device.settle()
-        return super().take(turn)
+        return super().measure_turn(turn)
 
     def ours(self, cache):
         import devices
 
-        return [Turn(name, devices.berth_load(self.pt, f"{self.set} {option}", self.device.place), self.pt,
+        return [Turn(name, devices.berth_load(self.pt, f"{self.set} {option}", self.device.device_name), self.pt,
                      cache) for name, option in (("berth", "load.check=directory"),
                                                  ("berth, CRCs verified", CHECKED))]
 
@@ -190,11 +190,11 @@ class Load(Turns):
         import devices
 
         for options in ("load.method=direct", "load.method=read load.check=data"):
-            devices.compare(self.pt, f"{self.set} {options}", self.device.place)
+            devices.compare(self.pt, f"{self.set} {options}", self.device.device_name)
 
     def measure(self):
         size = {key: self.saved[key] for key in ("nbytes", "tensors", "shape")}
-        letter, what = self.saved["letter"][0], f"{shapes.SHAPES[size['shape']][1]}, to {self.device.place}"
+        letter, what = self.saved["letter"][0], f"{shapes.SHAPES[size['shape']][1]}, to {self.device.device_name}"
         for cache in (COLD, WARM):
             yield self.section(
                 f"{letter}: load, {cache}", f"{what}, {cache}",

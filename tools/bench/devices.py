@@ -24,15 +24,15 @@ try:
 except ImportError:  # PyTorch before 2.7
     config = None
 
-MOST_BLOCK_NBYTES = 256 * MIB  # of the copy loops: more than caches hold
+MAX_BLOCK_NBYTES = 256 * MIB  # of the copy loops: more than caches hold
 Rule = b.structure("berth_storage_rule")
 
 
 class Tree(contestants.Tree):
     """A state_dict whose tensors are on a device."""
 
-    def __init__(self, state, place):
-        self.place = place.encode()
+    def __init__(self, state, device_name):
+        self.device_name = device_name.encode()
         super().__init__(state)
 
     def address_of(self, tensor):
@@ -41,16 +41,16 @@ class Tree(contestants.Tree):
     def give_bytes(self, made, tensor):
         nbytes = tensor.numel() * tensor.element_size()
         made.storage = b.berth_device_storage_new(self.tree, made.dtype, self.address_of(tensor), nbytes,
-                                                  self.place, None)
+                                                  self.device_name, None)
 
 
 class CopiedTree(Tree):
     """The same for tensors in main memory that are copied to a device of Berth."""
 
-    def __init__(self, state, place):
-        self.memory = [memory_of(place, tensor) for tensor in state.values()]
+    def __init__(self, state, device_name):
+        self.memory = [memory_of(device_name, tensor) for tensor in state.values()]
         self.left = iter(self.memory)
-        super().__init__(state, place)
+        super().__init__(state, device_name)
 
     def address_of(self, tensor):
         return next(self.left)
@@ -58,13 +58,13 @@ class CopiedTree(Tree):
     def free(self):
         super().free()
         for address in self.memory:
-            b.berth_device_memory_free(self.place, address)
+            b.berth_device_memory_free(self.device_name, address)
 
 
-def memory_of(place, tensor):
+def memory_of(device_name, tensor):
     address, nbytes = c.c_size_t(), tensor.numel() * tensor.element_size()
-    b.check(b.berth_device_memory_new, place.encode(), nbytes, c.byref(address))
-    b.check(b.berth_device_memory_copy, place.encode(), address, tensor.data_ptr(), nbytes,
+    b.check(b.berth_device_memory_new, device_name.encode(), nbytes, c.byref(address))
+    b.check(b.berth_device_memory_copy, device_name.encode(), address, tensor.data_ptr(), nbytes,
             b.TO_DEVICE)
     return address.value
 
@@ -72,14 +72,14 @@ def memory_of(place, tensor):
 # ---- loading ----
 
 
-class Placed(loaders.Checkpoint):
+class DeviceCheckpoint(loaders.Checkpoint):
     """An open checkpoint, all of which goes to a device."""
 
-    def __init__(self, path, place):
+    def __init__(self, path, device_name):
         super().__init__(path)
-        self.place = place.encode()
-        rule = Rule(device=self.place)
-        b.check(b.berth_choose, self.pointer, c.byref(rule), 1)
+        self.device_name = device_name.encode()
+        rule = Rule(device=self.device_name)
+        b.check(b.berth_set_storage_rules, self.pointer, c.byref(rule), 1)
 
     def tensors(self):
         """{name: bytes of a tensor, copied back}: for those that are contiguous."""
@@ -88,27 +88,27 @@ class Placed(loaders.Checkpoint):
             nbytes = b.numel(named.tensor) * loaders.DTYPE_NBYTES[named.tensor.contents.dtype]
             back = torch.empty(nbytes, dtype=torch.uint8)
             b.check(b.berth_tensor_device_address, self.pointer, named.tensor, c.byref(address))
-            b.check(b.berth_device_memory_copy, self.place, address, back.data_ptr(), nbytes,
+            b.check(b.berth_device_memory_copy, self.device_name, address, back.data_ptr(), nbytes,
                     b.FROM_DEVICE)
             found[named.name.decode()] = back
         return found
 
 
-def berth_load(path, options, place):
+def berth_load(path, options, device_name):
     """Until all bytes are on the device. Opening the device is not counted: a process does it once."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
-            checkpoint = Placed(path, place)
+            checkpoint = DeviceCheckpoint(path, device_name)
             checkpoint.fetch()
             return time.perf_counter() - begin
     return run
 
 
-def compare(path, options, place):
+def compare(path, options, device_name):
     """Checks that Berth loads to the device what PyTorch reads, byte for byte."""
     with b.patched(options):
-        checkpoint = Placed(path, place)
+        checkpoint = DeviceCheckpoint(path, device_name)
         checkpoint.fetch()
         ours, theirs = checkpoint.tensors(), torch.load(path, map_location="cpu", mmap=True)
         if list(ours) != list(theirs):
@@ -124,25 +124,25 @@ def compare(path, options, place):
 class Gpu:
     is_real = True
 
-    def __init__(self, place):
+    def __init__(self, device_name):
         if not torch.cuda.is_available():
             raise OSError("PyTorch finds no GPU here (torch.cuda.is_available() is false): nothing was "
                           "measured. `--device simulated` runs all of this without one, for no figures")
-        self.place = place if ":" in place else f"{place}:0"
-        if torch.device(self.place).index >= torch.cuda.device_count():
-            raise OSError(f"{self.place}: PyTorch finds {torch.cuda.device_count()} GPUs here")
-        torch.cuda.set_device(self.place)
-        b.check(b.berth_device_memory_new, self.place.encode(), 0, c.byref(c.c_size_t()))  # can Berth?
+        self.device_name = device_name if ":" in device_name else f"{device_name}:0"
+        if torch.device(self.device_name).index >= torch.cuda.device_count():
+            raise OSError(f"{self.device_name}: PyTorch finds {torch.cuda.device_count()} GPUs here")
+        torch.cuda.set_device(self.device_name)
+        b.check(b.berth_device_memory_new, self.device_name.encode(), 0, c.byref(c.c_size_t()))  # can Berth?
         self.host = self.block = None
 
     def facts(self):
-        told = torch.cuda.get_device_properties(self.place)
-        return {"device": self.place, "name": told.name, "memory_nbytes": told.total_memory,
+        properties = torch.cuda.get_device_properties(self.device_name)
+        return {"device": self.device_name, "name": properties.name, "memory_nbytes": properties.total_memory,
                 "cuda": torch.version.cuda, "driver": machine.text_of("/proc/driver/nvidia/version")[:80]}
 
     def room(self):
         self.settle()
-        return torch.cuda.mem_get_info(self.place)[0]
+        return torch.cuda.mem_get_info(self.device_name)[0]
 
     def settle(self):
         """Waits for all work, and frees what earlier turns left."""
@@ -151,16 +151,16 @@ class Gpu:
         torch.cuda.empty_cache()
 
     def make(self, shape, nbytes):
-        state = shapes.make(shape, nbytes, self.place)
+        state = shapes.make(shape, nbytes, self.device_name)
         torch.cuda.synchronize()
-        return state, Tree(state, self.place)
+        return state, Tree(state, self.device_name)
 
     def copy(self, nbytes, to_host):
         """A plain loop of copies between pinned memory and the device: the bus alone."""
-        n = min(nbytes, MOST_BLOCK_NBYTES)
+        n = min(nbytes, MAX_BLOCK_NBYTES)
         if self.host is None or self.host.numel() < n:
             self.host = torch.ones(n, dtype=torch.uint8).pin_memory()
-            self.block = torch.ones(n, dtype=torch.uint8, device=self.place)
+            self.block = torch.ones(n, dtype=torch.uint8, device=self.device_name)
             torch.cuda.synchronize()
         target, source = (self.host, self.block) if to_host else (self.block, self.host)
         begin = time.perf_counter()
@@ -177,19 +177,19 @@ class Gpu:
         return [each for each in made if each]
 
     def loaders(self, pt, safetensors, cache):
-        place = self.place
+        device = self.device_name
 
         def synced(load):
             return loaders.timed(load, lambda _: torch.cuda.synchronize())
 
-        made = [Turn("torch.load", synced(lambda: torch.load(pt, map_location=place, weights_only=True)),
+        made = [Turn("torch.load", synced(lambda: torch.load(pt, map_location=device, weights_only=True)),
                      pt, cache),
-                Turn("torch.load(mmap)", synced(lambda: torch.load(pt, map_location=place, mmap=True,
+                Turn("torch.load(mmap)", synced(lambda: torch.load(pt, map_location=device, mmap=True,
                                                                    weights_only=True)), pt, cache)]
         if safetensors:
             from safetensors.torch import load_file
 
-            made.append(Turn("safetensors", synced(lambda: load_file(safetensors, device=place)),
+            made.append(Turn("safetensors", synced(lambda: load_file(safetensors, device=device)),
                              safetensors, cache))
         return made
 
@@ -197,12 +197,12 @@ class Gpu:
 class Simulated:
     is_real = False
 
-    def __init__(self, place):
-        self.place = place if ":" in place else f"{place}:0"
-        b.check(b.berth_device_memory_new, self.place.encode(), 0, c.byref(c.c_size_t()))
+    def __init__(self, device_name):
+        self.device_name = device_name if ":" in device_name else f"{device_name}:0"
+        b.check(b.berth_device_memory_new, self.device_name.encode(), 0, c.byref(c.c_size_t()))
 
     def facts(self):
-        return {"device": self.place, "name": "simulated", "memory_nbytes": 0}
+        return {"device": self.device_name, "name": "simulated", "memory_nbytes": 0}
 
     def room(self):
         return machine.available_nbytes() / 2
@@ -212,19 +212,19 @@ class Simulated:
 
     def make(self, shape, nbytes):
         state = shapes.make(shape, nbytes)
-        return state, CopiedTree(state, self.place)
+        return state, CopiedTree(state, self.device_name)
 
     def copy(self, nbytes, to_host):
         n, address = min(nbytes, 16 * MIB), c.c_size_t()
         host = torch.ones(n, dtype=torch.uint8)
-        b.check(b.berth_device_memory_new, self.place.encode(), n, c.byref(address))
+        b.check(b.berth_device_memory_new, self.device_name.encode(), n, c.byref(address))
         direction = b.FROM_DEVICE if to_host else b.TO_DEVICE
         begin = time.perf_counter()
         for at in range(0, nbytes, n):
-            b.check(b.berth_device_memory_copy, self.place.encode(), address, host.data_ptr(),
+            b.check(b.berth_device_memory_copy, self.device_name.encode(), address, host.data_ptr(),
                     min(n, nbytes - at), direction)
         seconds = time.perf_counter() - begin
-        b.berth_device_memory_free(self.place.encode(), address)
+        b.berth_device_memory_free(self.device_name.encode(), address)
         return seconds
 
     def savers(self, state):

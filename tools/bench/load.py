@@ -114,11 +114,11 @@ class Bench(Turns):
             self.remark(f"left out: {error}")
             return False
 
-    def berth(self, name, options, cache, bring=None):
+    def berth(self, name, options, cache, load_bytes=None):
         if not self.can(options):
             return []
-        bring = bring or self.who.Checkpoint.fetch
-        return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", bring), self.pt, cache)]
+        load_bytes = load_bytes or self.who.Checkpoint.fetch
+        return [Turn(name, self.who.berth(self.pt, f"{self.set} {options}", load_bytes), self.pt, cache)]
 
     def streamers(self, cache):
         """Peers that are not installed everywhere."""
@@ -159,9 +159,9 @@ class Bench(Turns):
 
         if not os.path.exists("/proc/self/io"):
             return []
-        most = 1 if n < 5000 else 2 if n < 50000 else 3
+        max_reads = 1 if n < 5000 else 2 if n < 50000 else 3
         path = self.path(f"{name}.pt")
-        costs = [{"case": f"reads to open {n:,}, check={check}", "at_most": most + extra,
+        costs = [{"case": f"reads to open {n:,}, check={check}", "at_most": max_reads + extra,
                   "value": reads(self.who.berth_open(path, f"{self.set} load.check={check}"))}
                  for check, extra in (("none", 0), ("directory", 2))]
         for calculated in (False, True):
@@ -288,34 +288,34 @@ class Bench(Turns):
             return f"{self.set} load.method=map load.prefetch_passes={n}"
 
         def turns():
-            return [Turn(name, self.who.sweep(self.pt, options(n), []), self.pt, COLD)
+            return [Turn(name, self.who.prefetch_and_touch(self.pt, options(n), []), self.pt, COLD)
                     for n, name in names.items()]
 
         made = self.section("passes", "mapped, cold, a prefetch in passes, a consumer of every byte",
                             turns, [(f"{n} passes, against one", f"{n} passes", "1 pass", 0.95)
                                     for n in (2, 4, 12)], None, self.large)
         for n, name in names.items():
-            counted, said = self.count_ahead(options(n))
+            counted, stats = self.count_ahead(options(n))
             made["costs"].append({"case": f"MiB ahead of a slow consumer, {name}", "value": counted / MIB,
-                                  "told": said.peak_ahead_nbytes / MIB,
+                                  "told": stats.peak_ahead_nbytes / MIB,
                                   "at_most": self.large["nbytes"] / n / MIB * 1.05})
-            self.remark(f"{name} of {said.pass_nbytes / MIB:.1f} MiB ({said.method.decode()}): by its own "
-                        f"count at most {said.peak_ahead_nbytes / MIB:.1f} MiB ahead")
+            self.remark(f"{name} of {stats.pass_nbytes / MIB:.1f} MiB ({stats.method.decode()}): by its own "
+                        f"count at most {stats.peak_ahead_nbytes / MIB:.1f} MiB ahead")
         yield made
 
     def count_ahead(self, options):
         """The maximum of bytes in the page cache ahead of a consumer of 512 MiB a second, as the kernel
         counts them; and the statistics of the prefetch."""
-        most, told, begin = 0, [], time.perf_counter()
+        max_nbytes, stats, begin = 0, [], time.perf_counter()
 
         def ahead(offset):
-            nonlocal most
+            nonlocal max_nbytes
             time.sleep(max(0, begin + offset / (512 * MIB) - time.perf_counter()))
-            most = max(most, self.raw.resident_nbytes(self.pt, offset))
+            max_nbytes = max(max_nbytes, self.raw.resident_nbytes(self.pt, offset))
 
         self.raw.evict(self.pt)
-        self.who.sweep(self.pt, options, told, ahead)()
-        return most, told[0]
+        self.who.prefetch_and_touch(self.pt, options, stats, ahead)()
+        return max_nbytes, stats[0]
 
     # ---- rows ----
 
@@ -359,22 +359,22 @@ class Bench(Turns):
         tree.free()
 
     def rows_by_berth(self, cache_nbytes, batch, batches):
-        told = self.command("rows", self.path("table.pt"), "--ids", self.path("ids"), "--batch", str(batch),
+        report = self.command("rows", self.path("table.pt"), "--ids", self.path("ids"), "--batch", str(batch),
                             "--batches", str(batches), "--cache", str(cache_nbytes), enter=self.enter_cgroup)
-        self.peak = max(self.peak, told["peak_nbytes"])
-        return self.counted_if_cold("berth_rows", told)
+        self.peak = max(self.peak, report["peak_nbytes"])
+        return self.counted_if_cold("berth_rows", report)
 
     def rows_by_peer(self, way, ids):
         path = self.path("table.pt")
         self.raw.evict(path)
         cold = self.raw.residency(path) <= 0.01
-        told = rows.take(way, path, self.who.Checkpoint(path).first_offset(), ids, self.enter_cgroup)
-        return self.counted_if_cold(way, dict(told, cold=cold))
+        report = rows.run_process(way, path, self.who.Checkpoint(path).first_offset(), ids, self.enter_cgroup)
+        return self.counted_if_cold(way, dict(report, cold=cold))
 
-    def counted_if_cold(self, name, told):
-        self.sums.add(told["sum"])
-        if told["cold"]:
-            return told["seconds"]
+    def counted_if_cold(self, name, report):
+        self.sums.add(report["sum"])
+        if report["cold"]:
+            return report["seconds"]
         self.remark(f"a turn of {name} was not cold; it is not counted")
         return None
 
@@ -423,7 +423,7 @@ class Bench(Turns):
              ("warm, against zipfile.testzip", "berth verify, warm", "zipfile.testzip, warm", 10),
              ("cold, against the disk's limit", "berth verify, cold", LIMIT, 0.9)], None, self.large)
 
-    # ---- what only the command tells ----
+    # ---- what only the command reports ----
 
     def command(self, *words, enter=None):
         """`berth bench ...` in a process of its own: its report."""
@@ -436,18 +436,18 @@ class Bench(Turns):
         path = self.path(f"small{n}.pt")
         if not os.path.exists(path):
             self.make("small", n * 2560, f"small{n}")
-        told = [self.command("load", "--open", path) for _ in range(self.options.rounds)]
-        seconds = [each["parse"]["seconds"] for each in told]
-        nbytes = told[0]["parse"]["nbytes"]
+        runs = [self.command("load", "--open", path) for _ in range(self.options.rounds)]
+        seconds = [each["parse"]["seconds"] for each in runs]
+        nbytes = runs[0]["parse"]["nbytes"]
         row = reports.figure(seconds)
         rates = sorted(nbytes / each / 1e6 for each in seconds)
-        phases = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in told[0]["phases"].items())
+        phases = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in runs[0]["phases"].items())
         self.remark(f"data.pkl has {nbytes / 1e6:.1f} MB; all of the opening: {phases}")
         yield {"case": "parse", "letter": "parse", "what": f"data.pkl of {n:,} tensors, in C, from memory",
                "figures": {"parsing": row},
                "ratios": [{"case": "MB/s", "aim": 300, "rounds": rates,
                            "median": nbytes / row["median"] / 1e6, "min": rates[0], "max": rates[-1]}],
-               "costs": [], "command": told[0], "remarks": self.remarks}
+               "costs": [], "command": runs[0], "remarks": self.remarks}
 
 
 def run(options, folder):

@@ -105,24 +105,24 @@ DTYPE_NBYTES = {i: getattr(torch, name).itemsize for i, name in b.DTYPE_NAMES.it
                 if hasattr(torch, name)}
 
 
-def berth(path, options, bring=Checkpoint.fetch):
-    """Until bring(checkpoint) is done; by default until all bytes are in memory."""
+def berth(path, options, load_bytes=Checkpoint.fetch):
+    """Until load_bytes(checkpoint) is done; by default until all bytes are in memory."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
             checkpoint = Checkpoint(path)
-            bring(checkpoint)
+            load_bytes(checkpoint)
             return time.perf_counter() - begin
     return run
 
 
-def sweep(path, options, told, ahead=None):
+def prefetch_and_touch(path, options, stats, ahead=None):
     """Opens the file, prefetches everything, and looks at every byte in order, in parts of 16 MiB.
-    Appends the statistics of the prefetch to `told`; calls ahead(offset) after each part."""
+    Appends the statistics of the prefetch to `stats`; calls ahead(offset) after each part."""
     def run():
         with b.patched(options):
             begin = time.perf_counter()
-            told.append(consume(Checkpoint(path), ahead))
+            stats.append(consume(Checkpoint(path), ahead))
             return time.perf_counter() - begin
     return run
 

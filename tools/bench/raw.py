@@ -69,7 +69,7 @@ def fresh_memory(nbytes, touched=False):
 
 
 def evict(path):
-    """Drops a file from the page cache; residency tells whether it went."""
+    """Drops a file from the page cache; residency reports whether it went."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(fd)

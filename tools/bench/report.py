@@ -34,7 +34,7 @@ SAVE_RATIOS = [
     ("page cache, against safetensors", (*LARGE, "small"), "disk: berth, page cache",
      "disk: safetensors", None),
 ]
-MOST_PEAK_NBYTES = 64 << 20
+MAX_PEAK_NBYTES = 64 << 20
 
 
 def figure(seconds, nbytes=None):
@@ -76,7 +76,7 @@ def costs(bench):
     """Memory and disk traffic from the report of `berth bench save --json`."""
     above = bench["written_nbytes"] - bench["file_nbytes"]
     return [{"case": "memory above the tensors, MiB", "value": bench["peak_nbytes"] / (1 << 20),
-             "at_most": MOST_PEAK_NBYTES / (1 << 20)},
+             "at_most": MAX_PEAK_NBYTES / (1 << 20)},
             {"case": "bytes to the device above the file's, MiB", "value": above / (1 << 20),
              "at_most": (bench["file_nbytes"] / 1000 + (1 << 20)) / (1 << 20)}]
 

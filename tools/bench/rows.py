@@ -41,7 +41,7 @@ def write_ids(path, ids):
     return path
 
 
-def take(way, path, offset, ids_path, enter):
+def run_process(way, path, offset, ids_path, enter):
     """The report of one run in a process of its own, which calls enter() first."""
     command = [sys.executable, "-S", __file__, way, path, str(offset), ids_path]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, preexec_fn=enter, check=True).stdout)

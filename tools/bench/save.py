@@ -185,10 +185,10 @@ class Bench:
         words = ["save", path, *self.command_words]
         for each in self.options.set:
             words += ["--set", each]
-        told = tool.berth_bench(self.folder, *words)
-        if (told["tensors"], told["nbytes"]) != (n_tensors, self.nbytes):
-            raise AssertionError(f"`berth bench save` saved other tensors: {told}")
-        return told
+        report = tool.berth_bench(self.folder, *words)
+        if (report["tensors"], report["nbytes"]) != (n_tensors, self.nbytes):
+            raise AssertionError(f"`berth bench save` saved other tensors: {report}")
+        return report
 
     def measure(self):
         rounds = self.rounds(self.on_disk(), self.folder, "disk")
@@ -203,19 +203,19 @@ class Bench:
         self.who.berth_save("", self.tree, "save.durability=none")(path)
         self.tree.free()
         self.state.clear()  # room for the command's own
-        told = self.command(path, n_tensors)
+        report = self.command(path, n_tensors)
         os.unlink(path)
-        self.remark(f"method {told['method']} ({told['reason']}); making the tree of values, in C: "
-                    f"{told['build_seconds']:.4f} s, not counted")
+        self.remark(f"method {report['method']} ({report['reason']}); making the tree of values, in C: "
+                    f"{report['build_seconds']:.4f} s, not counted")
         for each in rounds if self.shape == "small" else []:
             name = "disk: berth, page cache"
-            each[f"{name}, with its tree"] = each[name] + told["build_seconds"]
+            each[f"{name}, with its tree"] = each[name] + report["build_seconds"]
         figures = {name: reports.figure([each[name] for each in rounds], self.nbytes)
                    for name in sorted(rounds[0])}
         return {"shape": self.shape, "letter": self.letter, "what": self.what,
                 "tensors": n_tensors, "nbytes": self.nbytes, "figures": figures,
-                "ratios": reports.save_ratios(self.shape, rounds), "costs": reports.costs(told),
-                "command": told, "remarks": self.remarks}
+                "ratios": reports.save_ratios(self.shape, rounds), "costs": reports.costs(report),
+                "command": report, "remarks": self.remarks}
 
 
 def run(options, folder):

@@ -68,7 +68,7 @@ class Turns:
         tried = []
         for turn in turns:
             try:
-                seconds = self.take(turn)
+                seconds = self.measure_turn(turn)
             except OSError as error:
                 self.remark(f"{otherwise}: {error.strerror or error}")
                 break
@@ -78,7 +78,7 @@ class Turns:
 
     # ---- taking turns ----
 
-    def take(self, turn):
+    def measure_turn(self, turn):
         """Seconds; None: the file was not cold, or not warm, as it should be."""
         gc.collect()
         if turn.cache:
@@ -103,7 +103,7 @@ class Turns:
             if not number and check:
                 check()
             for turn in random.Random(number).sample(turns, len(turns)):
-                seconds = self.take(turn)
+                seconds = self.measure_turn(turn)
                 if seconds:
                     figures[turn.name] = seconds
             if number:

@@ -216,7 +216,8 @@ static void ignore_temporary(void *context, const berth_temporary *temporary)
 
 void clean_folder(void)
 {
-    cr_assert_eq(berth_clean(folder, BERTH_CLEAN_REMOVE, 0, ignore_temporary, NULL, NULL), 0);
+    cr_assert_eq(
+        berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, 0, ignore_temporary, NULL, NULL), 0);
 }
 
 size_t n_open_files(void)

@@ -62,7 +62,7 @@ void compose_archive(composed *file, const char *top, const struct record *recor
         (void)snprintf(name, sizeof name, "%s%s", top, records[i].name);
         if (!lies[i]->unlisted)
             bth_zip_write_central(&told, name, file->sums[i],
-                                  grow(file, bth_layout_central_nbytes(&told)));
+                                  grow(file, bth_layout_central_entry_nbytes(&told)));
         n_listed += !lies[i]->unlisted;
     }
     file->end_at = file->nbytes;

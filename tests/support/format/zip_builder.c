@@ -178,7 +178,7 @@ static int test_zip_check_data(const test_zip *zip, const bth_zip_entry *entry, 
     bool present;
 
     if (entry->method == BTH_ZIP_DEFLATED) {
-        if (bth_inflate_check(entry, error) < 0)
+        if (bth_inflate_check_limits(entry, error) < 0)
             return error->code;
         inflated = malloc(entry->nbytes + 1);
         if (bth_inflate(entry, data, inflated, error) == 0)

@@ -75,7 +75,7 @@ void end_devices(void)
 
 void place_all(const berth_storage_rule *rule)
 {
-    assert_ok(berth_choose(checkpoint, rule, 1, &error));
+    assert_ok(berth_set_storage_rules(checkpoint, rule, 1, &error));
 }
 
 void open_as_they_were(const char *options)
@@ -111,7 +111,8 @@ void expect_bytes(const char *name, uintptr_t address, size_t i)
     size_t nbytes = parts[i].n_words * 4;
     uint8_t *bytes = malloc(nbytes + 1);
 
-    assert_ok(bth_device_read(device_named(name), bytes, address, nbytes, NULL, &error));
+    assert_ok(
+        bth_device_copy_to_host_and_wait(device_named(name), bytes, address, nbytes, NULL, &error));
     cr_expect_eq(memcmp(bytes, words[i], nbytes), 0, "part%zu on %s", i, name);
     free(bytes);
 }

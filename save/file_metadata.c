@@ -96,7 +96,7 @@ static int metadata_copy_label(const metadata *m, const char *attribute, berth_e
 /* ---- attributes of users ---- */
 
 /* Checksums of the old bytes, by words in their names: user.shatag.sha256, user.md5. */
-static bool attribute_is_of_bytes(const char *attribute)
+static bool attribute_is_checksum(const char *attribute)
 {
     static const char *const words[] = {"sha1",   "sha2",   "sha3", "sha5",     "shatag",   "md5",
                                         "crc",    "xxh",    "hash", "b2sum",    "b3sum",    "blake",
@@ -137,7 +137,7 @@ static int metadata_copy_attributes(const metadata *m, berth_error *error)
     if (n < 0 && !bth_xattr_is_absent(errno))
         bth_log("%s: attributes of users are not kept: %s", m->name, strerrordesc_np(errno));
     for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
-        if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_of_bytes(at))
+        if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_checksum(at))
             metadata_copy_attribute(m, at);
     bth_release(names);
     return 0;
@@ -146,7 +146,8 @@ static int metadata_copy_attributes(const metadata *m, berth_error *error)
 /* ---- owner and group ---- */
 
 /* `present`: the new file's. */
-static int metadata_copy_id(metadata *m, bool is_group, long present, berth_error *error)
+static int metadata_copy_user_or_group_id(metadata *m, bool is_group, long present,
+                                          berth_error *error)
 {
     uid_t user = is_group ? (uid_t)-1 : m->old.st_uid;
     gid_t group = is_group ? m->old.st_gid : (gid_t)-1;
@@ -173,8 +174,8 @@ static int metadata_copy_owner(metadata *m, berth_error *error)
 
     if (bth_system.fstat(m->to, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
-    if (metadata_copy_id(m, true, (long)status.st_gid, error) == 0)
-        (void)metadata_copy_id(m, false, (long)status.st_uid, error);
+    if (metadata_copy_user_or_group_id(m, true, (long)status.st_gid, error) == 0)
+        (void)metadata_copy_user_or_group_id(m, false, (long)status.st_uid, error);
     return error->code;
 }
 
@@ -206,7 +207,7 @@ static int metadata_set_mode(const metadata *m, mode_t mode, berth_error *error)
 }
 
 /* Sets the mode and removes an ACL that the folder gave to the new file. */
-static int metadata_set_mode_alone(const metadata *m, mode_t mode, berth_error *error)
+static int metadata_set_mode_and_remove_acl(const metadata *m, mode_t mode, berth_error *error)
 {
     bool has_acl = bth_xattr_get(m->to, POSIX_ACL, NULL, 0) >= 0 ||
                    !(bth_xattr_is_absent(errno) || errno == ENOENT);
@@ -221,11 +222,11 @@ static int metadata_set_narrower_mode(const metadata *m, const bth_acl *old, ber
 {
     mode_t mode;
 
-    if (!bth_acl_narrow(old, &m->change, &mode))
+    if (!bth_acl_compute_narrower_mode(old, &m->change, &mode))
         return metadata_fail_lock_out(m, error);
     if (mode != (m->old.st_mode & 0777))
         bth_log("%s: its rights become narrower: mode %03o", m->name, (unsigned)mode);
-    return metadata_set_mode_alone(m, mode, error);
+    return metadata_set_mode_and_remove_acl(m, mode, error);
 }
 
 static int metadata_set_acl(const metadata *m, const bth_acl *old, const bth_acl *wanted,
@@ -243,7 +244,7 @@ static int metadata_set_acl(const metadata *m, const bth_acl *old, const bth_acl
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
 static int metadata_copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *error)
 {
-    size_t room = bth_acl_room(old->nbytes);
+    size_t room = bth_acl_new_owner_max_nbytes(old->nbytes);
     uint8_t *bytes = bth_allocate(2 * room);
     bth_acl was = *old, made;
     bool is_changed = m->change.owner || m->change.group;
@@ -258,12 +259,12 @@ static int metadata_copy_posix_acl(const metadata *m, const bth_acl *old, berth_
         (void)metadata_set_narrower_mode(m, &was, error);
     else if (is_changed) {
         made.bytes = bytes + room;
-        bth_acl_pass_on(&was, &m->change, &made);
+        bth_acl_make_for_new_owner(&was, &m->change, &made);
         (void)metadata_set_acl(m, &was, &made, error);
     } else if (old->bytes)
         (void)metadata_set_acl(m, &was, old, error);
     else
-        (void)metadata_set_mode_alone(m, m->old.st_mode & 0777, error);
+        (void)metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0777, error);
     bth_release(bytes);
     return error->code;
 }
@@ -274,7 +275,7 @@ static int metadata_set_owner_only(const metadata *m, berth_error *error)
     if (m->change.owner)
         return metadata_fail_lock_out(m, error);
     bth_log("%s: only its owner keeps access: its ACL cannot be read or kept", m->name);
-    return metadata_set_mode_alone(m, m->old.st_mode & 0700, error);
+    return metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0700, error);
 }
 
 /* An NFS 4 ACL is kept as it is, or not at all. Every file there has one, mostly the same. */

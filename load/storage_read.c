@@ -16,7 +16,7 @@ typedef unsigned long long ull;
 /* ---- which bytes are swapped (T5) ---- */
 
 /* Views with elements of one byte do not count. */
-static void storage_set_unit(bth_stored *stored, berth_dtype dtype)
+static void storage_set_unit(bth_storage_state *stored, berth_dtype dtype)
 {
     size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
 
@@ -82,7 +82,7 @@ int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, 
 static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage *root,
                               uint8_t *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+    const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
 
     if (!bth_read_is_long(&checkpoint->config, nbytes))
         return bth_reader_read(&checkpoint->source.reader, buffer, nbytes, root->offset + offset,
@@ -135,13 +135,13 @@ static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storag
 }
 
 /* Reads from the file, in this machine's order. */
-static int storage_read_root(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
-                             size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_storage *root,
+                                  void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+    const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
 
     if (stored->is_ambiguous)
-        return bth_fail_ambiguous(root, error);
+        return bth_storage_fail_ambiguous_swap(root, error);
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
         bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
@@ -156,10 +156,10 @@ static int storage_read_from_device(const bth_range_target *target, const berth_
                                     berth_error *error)
 {
     if (bth_device_check_life(target->device, target->life, error) < 0 ||
-        bth_device_check(target->device, target->address, (size_t)root->nbytes, error) < 0)
+        bth_device_check_memory(target->device, target->address, (size_t)root->nbytes, error) < 0)
         return error->code;
-    return bth_device_read(target->device, buffer, target->address + (uintptr_t)offset, nbytes,
-                           NULL, error);
+    return bth_device_copy_to_host_and_wait(
+        target->device, buffer, target->address + (uintptr_t)offset, nbytes, NULL, error);
 }
 
 static bool storage_is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
@@ -171,8 +171,9 @@ static bool storage_is_mapped(berth_checkpoint *checkpoint, const uint8_t *memor
 }
 
 /* Reads from memory or the device if it is loaded, else from the file. */
-static int storage_read_anywhere(berth_checkpoint *checkpoint, const berth_storage *root,
-                                 void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth_storage *root,
+                                       void *buffer, size_t nbytes, uint64_t offset,
+                                       berth_error *error)
 {
     /* Memory first: the caller may have changed the bytes there. */
     const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
@@ -188,7 +189,7 @@ static int storage_read_anywhere(berth_checkpoint *checkpoint, const berth_stora
     bth_storage_target target = bth_storage_get_target(checkpoint, root);
     if (target.is_there)
         return storage_read_from_device(&target.range, root, buffer, nbytes, offset, error);
-    return storage_read_root(checkpoint, root, buffer, nbytes, offset, error);
+    return storage_read_from_file(checkpoint, root, buffer, nbytes, offset, error);
 }
 
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
@@ -203,16 +204,16 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
     offset += storage->root ? storage->root_offset : 0;
     if (error->code == BERTH_OK &&
         (nbytes == 0 ||
-         storage_read_anywhere(checkpoint, root, buffer, nbytes, offset, error) == 0))
+         storage_read_loaded_or_file(checkpoint, root, buffer, nbytes, offset, error) == 0))
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
 }
 
 /* Through this hook save/ reads storages of a checkpoint without including load/. */
-static int storage_read_hook(const berth_storage *storage, void *buffer, size_t nbytes,
-                             uint64_t offset, berth_error *error)
+static int storage_read_for_save(const berth_storage *storage, void *buffer, size_t nbytes,
+                                 uint64_t offset, berth_error *error)
 {
-    bth_stored *stored = storage->context;
+    bth_storage_state *stored = storage->context;
 
     if (bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error) < 0)
         return bth_error_in_checkpoint(stored->checkpoint, error);
@@ -224,7 +225,7 @@ static int storage_read_hook(const berth_storage *storage, void *buffer, size_t 
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error)
 {
-    bth_stored *stored = &checkpoint->storages.stored[storage->index];
+    bth_storage_state *stored = &checkpoint->storages.stored[storage->index];
     const berth_storage *root = bth_storage_root(storage);
     bth_load_request request = {.config = &checkpoint->config};
 
@@ -243,7 +244,7 @@ int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storag
     return 0;
 }
 
-bool bth_storage_is_available(berth_checkpoint *checkpoint, const berth_storage *storage)
+bool bth_storage_is_loaded_or_mapped(berth_checkpoint *checkpoint, const berth_storage *storage)
 {
     const berth_storage *root = bth_storage_root(storage);
 
@@ -263,10 +264,10 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
         return bth_fail_argument(error, "the pointer for the statistics is NULL");
     *stats =
         (berth_storage_stats){.method = "none", .reason = "it is not loaded yet", .device = "cpu"};
-    if (bth_checkpoint_check_storage(checkpoint, storage, error) < 0)
+    if (bth_checkpoint_check_caller_storage(checkpoint, storage, error) < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     const berth_storage *root = bth_storage_root(storage);
-    const bth_stored *stored = &checkpoint->storages.stored[root->index];
+    const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
     const bth_device_handle *device = bth_storage_get_target(checkpoint, root).range.device;
     bth_checkpoint_lock(checkpoint);
     stats->device = device ? bth_device_name(device) : "cpu";
@@ -296,9 +297,9 @@ int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
         return bth_fail_memory(error, n * sizeof *checkpoint->storages.stored);
     for (size_t i = 0; i < n; i++) {
         berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        checkpoint->storages.stored[i] = (bth_stored){.checkpoint = checkpoint, .unit = 1};
+        checkpoint->storages.stored[i] = (bth_storage_state){.checkpoint = checkpoint, .unit = 1};
         storage->context = &checkpoint->storages.stored[i];
-        storage->read = storage_read_hook;
+        storage->read = storage_read_for_save;
     }
     bool is_foreign = checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
     return is_foreign ? storages_set_units(checkpoint, error) : 0;

@@ -79,7 +79,8 @@ static bool attribute_is_of_tensor(const char *name, size_t nbytes)
 }
 
 /* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
-static bool attributes_are_good(const berth_value *attributes, char *problem, size_t problem_nbytes)
+static bool attributes_dict_is_allowed(const berth_value *attributes, char *problem,
+                                       size_t problem_nbytes)
 {
     if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
         return true;
@@ -101,10 +102,10 @@ static bool attributes_are_good(const berth_value *attributes, char *problem, si
     return true;
 }
 
-bool bth_attributes_are_good(const berth_value *state, char *problem, size_t nbytes)
+bool bth_state_attributes_are_allowed(const berth_value *state, char *problem, size_t nbytes)
 {
     if (bth_node_kind(state) != BERTH_KIND_TUPLE)
-        return attributes_are_good(state, problem, nbytes);
-    return attributes_are_good(bth_value_item(state, 0), problem, nbytes) &&
-           attributes_are_good(bth_value_item(state, 1), problem, nbytes);
+        return attributes_dict_is_allowed(state, problem, nbytes);
+    return attributes_dict_is_allowed(bth_value_item(state, 0), problem, nbytes) &&
+           attributes_dict_is_allowed(bth_value_item(state, 1), problem, nbytes);
 }

@@ -34,7 +34,7 @@ void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride)
 /* Bytes of n elements. */
 static bool tensor_elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbytes)
 {
-    uint64_t per_item = (uint64_t)bth_dtype_elements(dtype);
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(dtype);
     uint64_t items = per_item == 1 ? n : n / per_item + (n % per_item != 0);
     return bth_multiply(items, berth_dtype_nbytes(dtype), nbytes);
 }
@@ -71,10 +71,10 @@ const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_
 
     *storage_offset = tensor->storage_offset;
     if (!storage->root || storage->root_offset % item_nbytes != 0 ||
-        !bth_dtype_same_class(storage->root->dtype, bth_dtype_of_storage(tensor->dtype)))
+        !bth_dtype_same_class(storage->root->dtype, bth_dtype_to_storage_dtype(tensor->dtype)))
         return storage;
     int64_t moved =
-        (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements(tensor->dtype);
+        (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements_per_item(tensor->dtype);
     if (__builtin_add_overflow(*storage_offset, moved, storage_offset))
         *storage_offset = 0; /* without elements (T2), any offset is valid */
     return storage->root;
@@ -105,7 +105,7 @@ static const char *tensor_text(const berth_tensor *tensor, char text[320])
 
 #define TENSOR_FAIL(error, ...) bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 
-static int tensor_check_signs(const berth_tensor *tensor, berth_error *error)
+static int tensor_check_dtype_and_dimensions(const berth_tensor *tensor, berth_error *error)
 {
     if (tensor->dtype == BERTH_DTYPE_NONE || (unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
         return TENSOR_FAIL(error, "a tensor without a dtype");
@@ -189,7 +189,7 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
 {
     int64_t numel;
     uint64_t nbytes;
-    if (tensor_check_signs(tensor, error) < 0)
+    if (tensor_check_dtype_and_dimensions(tensor, error) < 0)
         return error->code;
     /* T1: a product may not wrap: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
     if (!bth_shape_numel(tensor->shape, tensor->rank, &numel) ||

@@ -11,7 +11,7 @@ berth_value *berth_make_none(berth_tree *tree)
     if (!tree)
         return NULL;
     if (!tree->none)
-        tree->none = bth_node_new_plain(tree, BERTH_KIND_NONE, sizeof(berth_value));
+        tree->none = bth_node_new_without_id(tree, BERTH_KIND_NONE, sizeof(berth_value));
     return tree->none;
 }
 
@@ -21,7 +21,7 @@ berth_value *berth_make_bool(berth_tree *tree, bool value)
         return NULL;
     berth_value **node = &tree->bools[value];
     if (!*node) {
-        *node = bth_node_new_plain(tree, BERTH_KIND_BOOL, sizeof(berth_value));
+        *node = bth_node_new_without_id(tree, BERTH_KIND_BOOL, sizeof(berth_value));
         if (*node && value)
             (*node)->flags |= BTH_NODE_TRUE;
     }
@@ -30,7 +30,7 @@ berth_value *berth_make_bool(berth_tree *tree, bool value)
 
 berth_value *berth_make_int(berth_tree *tree, int64_t value)
 {
-    struct int_node *node = bth_node_new_plain(tree, BERTH_KIND_INT, sizeof(*node));
+    struct int_node *node = bth_node_new_without_id(tree, BERTH_KIND_INT, sizeof(*node));
     if (!node)
         return NULL;
     node->value = value;
@@ -61,7 +61,7 @@ berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nb
             integer = integer << 8 | bytes[i];
         return berth_make_int(tree, (int64_t)integer);
     }
-    struct big_node *node = bth_node_new_plain(tree, BERTH_KIND_INT, sizeof(*node) + nbytes);
+    struct big_node *node = bth_node_new_without_id(tree, BERTH_KIND_INT, sizeof(*node) + nbytes);
     if (!node)
         return NULL;
     node->head.flags |= BTH_NODE_BIG;
@@ -72,7 +72,7 @@ berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nb
 
 berth_value *berth_make_float(berth_tree *tree, double value)
 {
-    struct float_node *node = bth_node_new_plain(tree, BERTH_KIND_FLOAT, BTH_FLOAT_NBYTES);
+    struct float_node *node = bth_node_new_without_id(tree, BERTH_KIND_FLOAT, BTH_FLOAT_NBYTES);
     if (!node)
         return NULL;
     node->real = value;
@@ -118,12 +118,12 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
     return *slot;
 }
 
-berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, berth_dtype dtype)
+berth_value *bth_storage_value_new(berth_tree *tree, berth_storage *storage, berth_dtype dtype)
 {
     if (!storage || storage->tree != tree)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                storage ? "the storage is of another tree" : "the storage is NULL");
-    struct storage_node *node = bth_node_raw(tree, BERTH_KIND_STORAGE, sizeof(*node));
+    struct storage_node *node = bth_node_new_uninitialized(tree, BERTH_KIND_STORAGE, sizeof(*node));
     if (!node)
         return NULL;
     node->storage = storage;
@@ -133,7 +133,7 @@ berth_value *bth_storage_value_as(berth_tree *tree, berth_storage *storage, bert
 
 berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage)
 {
-    return bth_storage_value_as(tree, storage, storage ? storage->dtype : BERTH_DTYPE_NONE);
+    return bth_storage_value_new(tree, storage, storage ? storage->dtype : BERTH_DTYPE_NONE);
 }
 
 /* ---- reading ---- */

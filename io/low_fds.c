@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* These calls do not go through bth_system: its functions that open files use them. */
-#include "io/low.h"
+#include "io/low_fds.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,13 +19,13 @@ static struct {
     bool has_placeholder[N_LOW];
 } low;
 
-static bool low_is_open(int fd)
+static bool low_fd_is_open(int fd)
 {
     return fcntl(fd, F_GETFD) >= 0;
 }
 
 /* False: the program has put its own file there. Only we have O_PATH descriptors there. */
-static bool low_is_placeholder(int fd)
+static bool low_fd_is_placeholder(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
 
@@ -48,14 +48,14 @@ static void placeholders_open(void)
 static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
-        if (low.has_placeholder[fd] && low_is_placeholder(fd))
+        if (low.has_placeholder[fd] && low_fd_is_placeholder(fd))
             (void)close(fd);
         low.has_placeholder[fd] = false;
     }
 }
 
 /* X11: a child closes the placeholders of its parent's threads. */
-static void low_lock(void)
+static void low_fds_lock(void)
 {
     bth_lock_state state = bth_lock_acquire(&low.lock);
 
@@ -71,11 +71,11 @@ bool bth_low_fds_fill(void)
 {
     int failure = errno;
 
-    if (!atomic_load(&were_closed) && low_is_open(0) && low_is_open(1) && low_is_open(2) &&
+    if (!atomic_load(&were_closed) && low_fd_is_open(0) && low_fd_is_open(1) && low_fd_is_open(2) &&
         !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
         return false;
     atomic_store(&were_closed, true);
-    low_lock();
+    low_fds_lock();
     placeholders_open();
     low.n_users++;
     bth_lock_release(&low.lock);
@@ -87,7 +87,7 @@ void bth_low_fds_release(void)
 {
     int failure = errno;
 
-    low_lock();
+    low_fds_lock();
     if (low.n_users > 0 && --low.n_users == 0)
         placeholders_close();
     bth_lock_release(&low.lock);
