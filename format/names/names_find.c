@@ -73,10 +73,11 @@ static int keys_find_by_repr(const berth_value *dict, const char *text, size_t n
     return n_found;
 }
 
+/* The step is one of an attribute or a part. */
 static bool step_has_name(const berth_value *value, uint32_t step, const char *text, size_t nbytes)
 {
     const char *name = bth_step_attribute_name(value, step);
-    return name && strlen(name) == nbytes && memcmp(name, text, nbytes) == 0 &&
+    return strlen(name) == nbytes && memcmp(name, text, nbytes) == 0 &&
            bth_value_child_at_step(value, step);
 }
 

@@ -249,8 +249,8 @@ static int zip_part_get(void *context, uint64_t offset, uint64_t nbytes, uint64_
     const bth_zip_part *part = context;
 
     (void)ahead;
-    if (offset < part->offset || offset - part->offset > part->nbytes ||
-        nbytes > part->nbytes - (offset - part->offset))
+    /* If the offset is before the part, the difference wraps and is too large, too. */
+    if (offset - part->offset > part->nbytes || nbytes > part->nbytes - (offset - part->offset))
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%" PRIu64 " bytes needed, but only bytes %" PRIu64 " to %" PRIu64
                         " are here",

@@ -195,6 +195,16 @@ Test(keys, found_as_ints_are_ints)
     cr_assert_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
 }
 
+/* Their hashes are equal, as in Python. */
+Test(keys, found_as_texts_are_no_bytes)
+{
+    berth_value *dict = berth_make_dict(tree);
+    berth_dict_set_value(dict, berth_make_bytes(tree, "a", 1), berth_make_none(tree));
+    cr_expect_null(berth_dict_get(dict, "a"));
+    berth_dict_set(dict, "a", berth_make_bool(tree, true));
+    cr_expect_eq(berth_value_kind(berth_dict_get(dict, "a")), BERTH_KIND_BOOL);
+}
+
 static void expect_refused(berth_value *key, const char *message)
 {
     berth_error error;

@@ -49,7 +49,11 @@ Test(pickle_shapes, the_state_of_an_old_parameter)
 Test(pickle_shapes, the_state_of_an_old_tensor)
 {
     REFUSES_EACH(BERTH_E_PICKLE, TENSOR_WANTS, OLD_TENSOR "EMPTY_TUPLE !BUILD STOP",
+                 OLD_TENSOR "MARK" FLOATS "0 6 TUPLE1 TUPLE !BUILD STOP",
+                 OLD_TENSOR "MARK" FLOATS "0 6 TUPLE1 1 TUPLE1 1 TUPLE !BUILD STOP",
                  OLD_TENSOR "MARK 1 0 6 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP",
+                 "GLOBAL torch Tensor EMPTY_TUPLE REDUCE MARK 1 0 6 TUPLE1 1 TUPLE1 TUPLE "
+                 "!BUILD STOP",
                  OLD_TENSOR "MARK" FLOATS "'a' 6 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP");
     refuses(OLD_TENSOR "MARK" FLOATS "0 7 TUPLE1 1 TUPLE1 TUPLE !BUILD STOP", BERTH_E_TENSOR,
             "BUILD: a tensor of float32, shape [7], stride [1] and storage offset 0 ends at byte "

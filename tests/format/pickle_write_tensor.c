@@ -238,16 +238,21 @@ Test(pickle_write_tensor, quantized_per_tensor)
 /* As torch does: what is on meta is asked first, and has no quantizer. */
 Test(pickle_write_tensor, a_quantized_meta_tensor_is_written_as_any_on_meta)
 {
+    static const berth_qscheme schemes[] = {BERTH_PER_TENSOR_AFFINE, BERTH_PER_CHANNEL_AFFINE,
+                                            BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS};
     const int64_t n = 2;
     berth_tensor tensor = {.dtype = BERTH_QINT8, .rank = 1, .shape = &n, .flags = BERTH_META};
     bth_pickled plain = must_write(berth_make_tensor(tree, &tensor));
-    tensor.qscheme = BERTH_PER_TENSOR_AFFINE;
     tensor.scale = 0.5;
-    bth_pickled quantized = must_write(berth_make_tensor(tree, &tensor));
-    cr_assert_eq(quantized.nbytes, plain.nbytes);
-    cr_expect_arr_eq(quantized.bytes, plain.bytes, plain.nbytes);
+    tensor.scales = tensor.zero_points = vector(BERTH_FLOAT32, 2);
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        tensor.qscheme = schemes[i];
+        bth_pickled quantized = must_write(berth_make_tensor(tree, &tensor));
+        cr_assert_eq(quantized.nbytes, plain.nbytes);
+        cr_expect_arr_eq(quantized.bytes, plain.bytes, plain.nbytes);
+        bth_pickled_free(&quantized);
+    }
     bth_pickled_free(&plain);
-    bth_pickled_free(&quantized);
 }
 
 static berth_value *per_channel(berth_qscheme qscheme)
