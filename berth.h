@@ -265,7 +265,7 @@ typedef enum berth_dtype {
     BERTH_UINT5 = 44,
     BERTH_UINT6 = 45,
     BERTH_UINT7 = 46,
-    BERTH_DTYPE_COUNT /* of this header; a newer library may know more */
+    BERTH_DTYPE_COUNT = 47 /* of this header; a newer library may know more */
 } berth_dtype;
 
 /*
@@ -2124,8 +2124,8 @@ BERTH_API int berth_archive_at(const berth_archive *archive, size_t i, berth_rec
  * Errors: BERTH_E_NOT_FOUND: there is no record of that name.
  * Threads: any.
  */
-BERTH_API int berth_archive_find(const berth_archive *archive, const char *name,
-                                 berth_record *record, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_archive_find(const berth_archive *archive, const char *name,
+                                                  berth_record *record, berth_error *error);
 
 /*
  * Reads bytes [offset, offset + nbytes) of a record, inflated if it is deflated. Long ranges are
@@ -2339,8 +2339,9 @@ BERTH_API void berth_rows_free(berth_rows *rows);
  * scratch; the message names the tensor and the missing bytes. BERTH_E_BUSY: the cache would be
  * emptied, but tickets are live.
  */
-BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
-                             const berth_tensor *tensor, size_t *table, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
+                                              const berth_tensor *tensor, size_t *table,
+                                              berth_error *error);
 
 /*
  * Requests rows of a table, and does not wait.
@@ -2351,8 +2352,9 @@ BERTH_API int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint,
  * such table. BERTH_E_BUSY: live tickets hold too many rows; the message names the missing bytes.
  * BERTH_E_MEMORY: the rows would not fit even without other tickets.
  */
-BERTH_API int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
-                                  berth_ticket *ticket, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_rows_prefetch(berth_rows *rows, size_t table,
+                                                   const int64_t *ids, size_t n,
+                                                   berth_ticket *ticket, berth_error *error);
 
 /*
  * Waits until all rows of a ticket are there, and helps to read them.
@@ -2362,8 +2364,8 @@ BERTH_API int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t 
  * two tickets requested is read once, and fails for both. Rows that were not read are not kept: the
  * next request reads them again.
  */
-BERTH_API int berth_rows_wait(berth_rows *rows, berth_ticket ticket, const void **pointers,
-                              berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_rows_wait(berth_rows *rows, berth_ticket ticket,
+                                               const void **pointers, berth_error *error);
 
 /*
  * Ends a ticket, so that its rows may be evicted. What is still to be read for it is read first.
@@ -2534,8 +2536,9 @@ BERTH_API BERTH_MUST_CHECK int berth_device_memory_copy(const char *device, uint
  * Errors: BERTH_E_ARGUMENT: the tensor's device is the host. Otherwise as for berth_load.
  * Threads: any.
  */
-BERTH_API int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                          uintptr_t *address, berth_error *error);
+BERTH_API BERTH_MUST_CHECK int berth_tensor_device_address(berth_checkpoint *checkpoint,
+                                                           const berth_tensor *tensor,
+                                                           uintptr_t *address, berth_error *error);
 
 #ifdef __cplusplus
 }

@@ -126,7 +126,7 @@ static void check_folder(const power_folder *left, size_t moment, unsigned low, 
 {
     int file = power_file_named(left, "model.pt");
 
-    for (int i = 0; i < POWER_MOST_NAMES; i++) {
+    for (int i = 0; i < POWER_MAX_NAMES; i++) {
         const char *name = left->entries[i].name;
         cr_assert(!*name || strcmp(name, "model.pt") == 0 || bth_temporary_is_name(name),
                   "%s is no name of a temporary", name);
@@ -210,7 +210,7 @@ Test(power_cut, after_any_fault_leaves_an_old_file_or_a_new_one, .timeout = 600)
 
 static void write_folder(const power_folder *left, size_t moment, unsigned random)
 {
-    for (int i = 0; i < POWER_MOST_NAMES; i++) {
+    for (int i = 0; i < POWER_MAX_NAMES; i++) {
         power_fate fate = {.choice = KEEP_SOME, .random = random};
         if (!left->entries[i].name[0])
             continue;

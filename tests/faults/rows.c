@@ -82,8 +82,9 @@ static int use_tickets(berth_rows *rows, berth_error *error)
     berth_ticket tickets[2] = {0};
     berth_error last;
 
-    for (int i = 0; i < 2 && error->code == 0; i++)
-        (void)berth_rows_prefetch(rows, 0, ids[i], N_IDS, &tickets[i], error);
+    for (int i = 0; i < 2; i++)
+        if (berth_rows_prefetch(rows, 0, ids[i], N_IDS, &tickets[i], error) < 0)
+            break;
     for (int i = 1; i >= 0; i--) {
         if (!tickets[i])
             continue;

@@ -9,7 +9,7 @@
 
 #include "tests/support/faults/save_scene.h"
 
-enum { MOST_WRITERS = 8 };
+enum { MAX_WRITERS = 8 };
 
 TestSuite(writers, .init = begin_faults, .fini = end_faults, .timeout = 3000);
 
@@ -23,7 +23,7 @@ static const char *const options[] = {
 static struct {
     uint8_t *bytes;
     size_t nbytes;
-} images[MOST_WRITERS];
+} images[MAX_WRITERS];
 
 /* Each has bytes, sizes and ways of its own. */
 static int save_as(unsigned writer, const char *to, berth_error *error)
@@ -44,7 +44,7 @@ static void make_images(unsigned n_writers)
 
 static void free_images(void)
 {
-    for (unsigned i = 0; i < MOST_WRITERS; i++)
+    for (unsigned i = 0; i < MAX_WRITERS; i++)
         free(images[i].bytes);
 }
 
@@ -54,7 +54,7 @@ static bool is_image(void)
     uint8_t *file = test_read_file(path, &nbytes);
     bool found = false;
 
-    for (unsigned i = 0; i < MOST_WRITERS && !found; i++)
+    for (unsigned i = 0; i < MAX_WRITERS && !found; i++)
         found = nbytes == images[i].nbytes && memcmp(file, images[i].bytes, nbytes) == 0;
     free(file);
     return found;
@@ -96,7 +96,7 @@ Test(writers, on_one_path_each_make_a_whole_file)
 {
     unsigned n_writers = test_is_long() ? 8 : 4, n_saves = test_is_long() ? 1000 : 200;
     unsigned n_killed = 0, n_read = 0, n_left = n_writers;
-    pid_t children[MOST_WRITERS];
+    pid_t children[MAX_WRITERS];
     berth_error error;
 
     make_images(n_writers);

@@ -7,8 +7,8 @@
 
 #include "config/layer.h"
 
-#define MOST_VARIABLES 64
-#define MOST_TEXT_NBYTES 8192
+#define MAX_VARIABLES 64
+#define MAX_TEXT_NBYTES 8192
 
 static void check_result(int result, const berth_error *error)
 {
@@ -53,12 +53,12 @@ static bool is_same_layer(const bth_layer *a, const bth_layer *b)
 /* Bytes divided by NULs: variables. */
 static void check_environment(char *text, size_t nbytes)
 {
-    char *variables[MOST_VARIABLES + 1];
+    char *variables[MAX_VARIABLES + 1];
     static bth_environment environment;
     size_t n = 0;
     berth_error error = {0};
 
-    for (size_t at = 0; at < nbytes && n < MOST_VARIABLES; at += strlen(text + at) + 1)
+    for (size_t at = 0; at < nbytes && n < MAX_VARIABLES; at += strlen(text + at) + 1)
         variables[n++] = text + at;
     variables[n] = NULL;
     int result = bth_environment_read(variables, &environment, &error);
@@ -160,7 +160,7 @@ static void check_values(const char *text)
 
 void check_input(const uint8_t *bytes, size_t nbytes)
 {
-    if (nbytes > MOST_TEXT_NBYTES)
+    if (nbytes > MAX_TEXT_NBYTES)
         return;
     char *text = malloc(nbytes + 1);
     memcpy(text, bytes, nbytes);

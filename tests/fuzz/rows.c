@@ -10,9 +10,9 @@
 #include <errno.h>
 
 #define N_ROWS 200
-#define MOST_TICKETS 32
-#define MOST_IDS 64
-#define MOST_LINES 8000 /* of 8 bytes, of a cache */
+#define MAX_TICKETS 32
+#define MAX_IDS 64
+#define MAX_LINES 8000 /* of 8 bytes, of a cache */
 
 /* ---- a file with three tables ---- */
 
@@ -79,15 +79,15 @@ static unsigned next(struct asked *asked)
 struct request {
     berth_ticket ticket; /* 0: none */
     size_t table, n;
-    int64_t ids[MOST_IDS];
-    const void *pointers[MOST_IDS]; /* NULL until they were looked up */
+    int64_t ids[MAX_IDS];
+    const void *pointers[MAX_IDS]; /* NULL until they were looked up */
 };
 
 struct scene {
     berth_rows *rows;
     size_t n_tables;
     size_t of_table[3]; /* which of the file's tables each is */
-    struct request requests[MOST_TICKETS];
+    struct request requests[MAX_TICKETS];
 };
 
 static void check_sentence(int result, const berth_error *error)
@@ -128,13 +128,13 @@ static void add_table(struct scene *scene, struct asked *asked)
 
 static void prefetch(struct scene *scene, struct asked *asked)
 {
-    struct request *request = &scene->requests[next(asked) % MOST_TICKETS];
+    struct request *request = &scene->requests[next(asked) % MAX_TICKETS];
     berth_error error;
     bool is_valid = true;
 
     if (request->ticket)
         return;
-    *request = (struct request){.table = next(asked) % 4, .n = next(asked) % (MOST_IDS + 1)};
+    *request = (struct request){.table = next(asked) % 4, .n = next(asked) % (MAX_IDS + 1)};
     unsigned first = next(asked), step = next(asked);
     for (size_t i = 0; i < request->n; i++) {
         unsigned id = step ? (first + (unsigned)i * step) % 256 : next(asked);
@@ -153,8 +153,8 @@ static void prefetch(struct scene *scene, struct asked *asked)
 
 static void look_up(struct scene *scene, struct asked *asked)
 {
-    struct request *request = &scene->requests[next(asked) % MOST_TICKETS];
-    const void *pointers[MOST_IDS];
+    struct request *request = &scene->requests[next(asked) % MAX_TICKETS];
+    const void *pointers[MAX_IDS];
     berth_error error;
 
     int result = berth_rows_wait(scene->rows, request->ticket, pointers, &error);
@@ -170,7 +170,7 @@ static void look_up(struct scene *scene, struct asked *asked)
 
 static void release(struct scene *scene, struct asked *asked)
 {
-    struct request *request = &scene->requests[next(asked) % MOST_TICKETS];
+    struct request *request = &scene->requests[next(asked) % MAX_TICKETS];
     berth_error error;
 
     check_request(scene, request);
@@ -186,7 +186,7 @@ static void check_stats(struct scene *scene)
     size_t n = 0;
 
     MUST(berth_rows_get_stats(scene->rows, &stats, NULL) == 0, "no statistics");
-    for (size_t i = 0; i < MOST_TICKETS; i++)
+    for (size_t i = 0; i < MAX_TICKETS; i++)
         n += scene->requests[i].ticket != 0;
     MUST(stats.n_tickets == n && stats.n_hits + stats.n_misses == stats.n_unique &&
              stats.n_unique <= stats.n_ids,
@@ -205,14 +205,14 @@ static void carry_out(struct scene *scene, struct asked *asked)
             steps[what](scene, asked);
         else if (what == 7)
             check_sentence(berth_rows_wait(scene->rows,
-                                           scene->requests[next(asked) % MOST_TICKETS].ticket, NULL,
+                                           scene->requests[next(asked) % MAX_TICKETS].ticket, NULL,
                                            &error),
                            &error);
         else
             tables.fails_at = tables.n_reads + 1 + next(asked);
         check_stats(scene);
     }
-    for (size_t i = 0; i < MOST_TICKETS; i++)
+    for (size_t i = 0; i < MAX_TICKETS; i++)
         check_request(scene, &scene->requests[i]);
 }
 
@@ -230,8 +230,8 @@ void check_input(const uint8_t *bytes, size_t nbytes)
     size_t before_nbytes = live_nbytes;
     unsigned lines = next(&asked) | next(&asked) << 8, slots = next(&asked) | next(&asked) << 8;
     /* Not far more than all tables hold: it is cleared each time. */
-    berth_rows_limits limits = {.cache_nbytes = lines % MOST_LINES * 8,
-                                .scratch_nbytes = slots % MOST_LINES * 4,
+    berth_rows_limits limits = {.cache_nbytes = lines % MAX_LINES * 8,
+                                .scratch_nbytes = slots % MAX_LINES * 4,
                                 .ways = next(&asked) % 80};
     most_nbytes = live_nbytes;
     MUST(berth_config_patch(next(&asked) % 2 ? "io.threads=1" : "io.threads=1 io.chunk_nbytes=1",
@@ -243,7 +243,7 @@ void check_input(const uint8_t *bytes, size_t nbytes)
         carry_out(&scene, &asked);
     uint64_t most = limits.cache_nbytes +
                     (limits.scratch_nbytes ? limits.scratch_nbytes : limits.cache_nbytes / 8 + 1);
-    MUST(most_nbytes - before_nbytes <= most + 16384 + MOST_TICKETS * (1024 + 20 * MOST_IDS),
+    MUST(most_nbytes - before_nbytes <= most + 16384 + MAX_TICKETS * (1024 + 20 * MAX_IDS),
          "%zu bytes of memory, the limits are %llu", most_nbytes - before_nbytes,
          (unsigned long long)most);
     berth_rows_free(scene.rows);

@@ -11,8 +11,8 @@
 #include <errno.h>
 
 #define LIE_NBYTES 8
-#define MOST_GIVEN_NBYTES ((size_t)16 << 20)
-#define MOST_STORAGE_NBYTES 65536
+#define MAX_GIVEN_NBYTES ((size_t)16 << 20)
+#define MAX_STORAGE_NBYTES 65536
 
 struct liar {
     const uint8_t *bytes;
@@ -34,7 +34,7 @@ static int give(void *context, void *buffer, size_t nbytes, uint64_t offset)
          "%zu bytes at %llu of %llu are asked for", nbytes, (unsigned long long)offset,
          (unsigned long long)liar->told_nbytes);
     liar->n_reads++;
-    if (liar->n_reads == liar->fails_at || nbytes > MOST_GIVEN_NBYTES - liar->given_nbytes)
+    if (liar->n_reads == liar->fails_at || nbytes > MAX_GIVEN_NBYTES - liar->given_nbytes)
         return EIO;
     if (!liar->is_filled && (offset > liar->nbytes || nbytes > liar->nbytes - offset))
         return ENODATA;
@@ -110,7 +110,7 @@ static void ask(berth_checkpoint *checkpoint)
     (void)berth_get_info(checkpoint, &info, &error);
     for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0 || !named.tensor->storage ||
-            berth_storage_get_info(named.tensor->storage)->nbytes > MOST_STORAGE_NBYTES)
+            berth_storage_get_info(named.tensor->storage)->nbytes > MAX_STORAGE_NBYTES)
             continue;
         if (!is_subbyte(named.tensor) && berth_tensor_numel(named.tensor) > 0) {
             int result = berth_tensor_read(checkpoint, named.tensor, 0, 1, element, &error);
@@ -228,7 +228,7 @@ static void seed_lies(const char *path, const char *name)
         {7, 0, 0, 0, 0, 0, 0, 0}, {7, 0, 0, 3, 0, 0, 4, 0}, {7, 0, 0, 0, 2, 0, 2, 0},
         {0, 0, 1, 0, 0, 1, 0, 0}, {1, 9, 0, 0, 0, 0, 1, 0}, {2, 60, 0, 0, 0, 1, 5, 0},
         {3, 0, 0, 0, 0, 1, 3, 0}, {4, 0, 0, 0, 0, 0, 6, 0}, {7, 0, 0, 9, 9, 0, 7, 0}};
-    static uint8_t bytes[MOST_FILE_NBYTES];
+    static uint8_t bytes[MAX_FILE_NBYTES];
     FILE *file = fopen(path, "rb");
 
     MUST(file, "%s does not open", path);

@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import berth_ctypes as berth  # noqa: E402
 
 LIBRARY = berth.LIBRARY
-MOST_NBYTES = 1 << 24
+MAX_NBYTES = 1 << 24
 
 
 def declare(name, result, *arguments):
@@ -58,7 +58,7 @@ def ours(content):
     listed, top = {}, info.name.decode()
     for i in range(info.n_records):
         LIBRARY.berth_archive_at(archive, i, c.byref(record))
-        small = record.nbytes <= MOST_NBYTES
+        small = record.nbytes <= MAX_NBYTES
         listed[f"{top}/{record.name.decode()}"] = (record.nbytes,
                                                    read(archive, record) if small else None)
     LIBRARY.berth_archive_close(archive)

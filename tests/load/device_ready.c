@@ -7,7 +7,7 @@
 #include "tests/support/load/device_scene.h"
 
 #define PATTERN 0xa5
-#define MOST_NBYTES ((size_t)4 * 500000)
+#define MAX_NBYTES ((size_t)4 * 500000)
 
 /* A kernel that writes all of the memory, late, and the event behind it. */
 struct kernel {
@@ -29,9 +29,9 @@ static void launch(struct kernel *kernel)
 {
     bth_device_handle *device = device_named(kernel->device);
 
-    cr_assert_eq(bth_pinned_allocate(device, MOST_NBYTES, &kernel->pinned, &error), 0);
-    memset(kernel->pinned, PATTERN, MOST_NBYTES);
-    cr_assert_eq(bth_device_allocate(device, MOST_NBYTES, &kernel->address, &error), 0);
+    cr_assert_eq(bth_pinned_allocate(device, MAX_NBYTES, &kernel->pinned, &error), 0);
+    memset(kernel->pinned, PATTERN, MAX_NBYTES);
+    cr_assert_eq(bth_device_allocate(device, MAX_NBYTES, &kernel->address, &error), 0);
     cr_assert_eq(bth_device_stream_open(device, &kernel->stream, &error), 0);
     cr_assert_eq(bth_device_event_open(device, &kernel->event, &error), 0);
     kernel->is_told = true;
@@ -44,7 +44,7 @@ static void hold_all(void)
         struct kernel *kernel = &kernels[i];
         bth_simulated_hold(&kernel->stream, true);
         cr_assert_eq(bth_device_copy_to_device(&kernel->stream, kernel->address, kernel->pinned,
-                                               MOST_NBYTES, &error),
+                                               MAX_NBYTES, &error),
                      0);
         cr_assert_eq(bth_device_event_record(&kernel->event, &kernel->stream, &error), 0);
     }
@@ -92,7 +92,7 @@ static int give(void *context, const berth_storage *storage, berth_storage_choic
             *placement =
                 (berth_storage_choice){.device = kernel->device,
                                        .address = kernel->address,
-                                       .nbytes = MOST_NBYTES,
+                                       .nbytes = MAX_NBYTES,
                                        .ready = kernel->is_told ? kernel->event.native : NULL};
     }
     return 0;
@@ -275,7 +275,7 @@ Test(device_ready, a_load_that_fails_ends_its_copies_before_it_comes_back)
     cr_assert_eq(pthread_create(&thread, NULL, let_go_late, NULL), 0);
     cr_expect_eq(berth_load(checkpoint, &large, NULL, &error), BERTH_E_CALLBACK);
     bth_error_clear(&error);
-    cr_assert_eq(berth_device_memory_copy("simulated:0", kernels[0].address, words[1], MOST_NBYTES,
+    cr_assert_eq(berth_device_memory_copy("simulated:0", kernels[0].address, words[1], MAX_NBYTES,
                                           BERTH_TO_DEVICE, &error),
                  0);
     pthread_join(thread, NULL);

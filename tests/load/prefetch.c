@@ -32,9 +32,7 @@ Test(prefetch, brings_every_storage_by_each_method)
         cr_expect_leq(stats.resident_nbytes, 300000);
         cr_expect_eq(stats.resident_nbytes + stats.loaded_nbytes, all);
         cr_expect_eq(stats.shared_nbytes, 0);
-        for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
-            (void)usleep(10000); /* advice does not wait */
-        cr_expect_eq(cached_nbytes(0, all), all);
+        wait_until_cached(0, all);
         free_prefetch();
         close_opened();
     }
@@ -78,9 +76,10 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
     cr_assert_eq(try_to_begin(&what, 0, "load.prefetch=advise", &prefetch), 0);
     wait_for_all();
     cr_expect_eq(stats.requested_nbytes, TENSOR_NBYTES + 4096);
-    for (int k = 0; k < 2000 && cached_nbytes(0, 8 * TENSOR_NBYTES) < stats.requested_nbytes; k++)
-        (void)usleep(10000);
-    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), stats.requested_nbytes);
+    berth_named_tensor third;
+    cr_assert_eq(berth_tensor_at(checkpoint, 3, &third, &error), 0);
+    wait_until_cached(third.offset - third.offset % 4096, TENSOR_NBYTES);
+    cr_expect_leq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), stats.requested_nbytes);
     /* Tensors that are not in it are passed by. */
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(20), 0, -1, &error), 0);
 }
@@ -287,7 +286,7 @@ Test(prefetch, of_what_is_not_mapped_reads_into_the_page_cache)
     advance_through_all();
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.mmap=off");
-    cr_expect_eq(cached_nbytes(0, N_TENSORS * TENSOR_NBYTES), N_TENSORS * TENSOR_NBYTES);
+    expect_cached(0, N_TENSORS * TENSOR_NBYTES);
 }
 
 Test(prefetch, leaves_out_what_is_read_past_the_page_cache_or_is_memory_already)
@@ -416,9 +415,7 @@ Test(prefetch, goes_on_behind_an_open_that_asks_for_it)
 
     evict_file();
     open_path("load.prefetch=advise");
-    for (int k = 0; k < 2000 && cached_nbytes(0, all) < all; k++)
-        (void)usleep(10000);
-    cr_expect_eq(cached_nbytes(0, all), all);
+    wait_until_cached(0, all);
 }
 
 Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
@@ -430,9 +427,7 @@ Test(prefetch, of_an_open_advances_as_tensors_are_asked_for)
     (void)usleep(100000);
     cr_expect_leq(cached_nbytes(0, all), all / 12 + 131072);
     cr_assert_not_null(berth_tensor_data(checkpoint, tensor_at(11), &error));
-    for (int k = 0; k < 2000 && cached_nbytes(0, all / 2) < all / 2; k++)
-        (void)usleep(10000);
-    cr_expect_eq(cached_nbytes(0, all / 2), all / 2);
+    wait_until_cached(0, all / 2);
     (void)usleep(50000);
     cr_expect_leq(cached_nbytes(0, all), all / 2 + all / 12 + 131072);
 }

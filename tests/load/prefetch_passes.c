@@ -66,7 +66,7 @@ Test(prefetch_passes, waits_for_the_tensor_that_the_consumer_is_at)
         cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(i), 0, -1, &error), 0);
         cr_assert_eq(berth_tensor_at(checkpoint, i, &named, &error), 0);
         uint64_t page = named.offset - named.offset % 4096;
-        cr_expect_eq(cached_nbytes(page, TENSOR_NBYTES), TENSOR_NBYTES, "tensor %zu", i);
+        expect_cached(page, TENSOR_NBYTES);
     }
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.n_passes_done, stats.n_passes);

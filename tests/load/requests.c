@@ -5,9 +5,9 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#define MOST_RANGES 40
+#define MAX_RANGES 40
 
-static bth_range ranges[MOST_RANGES];
+static bth_range ranges[MAX_RANGES];
 static bth_requests requests;
 static bth_request *list;
 
@@ -123,7 +123,7 @@ static void add_at_random(void)
     uint64_t at = (uint64_t)(rand() % 10000);
 
     begin(rand() % 2 ? 4096 : 65536);
-    for (int n = 1 + rand() % MOST_RANGES; n > 0; n--) {
+    for (int n = 1 + rand() % MAX_RANGES; n > 0; n--) {
         uint64_t nbytes = 1 + (uint64_t)(rand() % (rand() % 3 ? 3000 : 300000));
         berth_load_method method = methods[rand() % 4];
         add(at, nbytes, method, method == BERTH_LOAD_MAP ? 0 : (uint8_t)(at % 8));

@@ -6,7 +6,7 @@
 
 #include "load/rows/rows_cache.h"
 
-#define MOST_ROWS 4096
+#define MAX_ROWS 4096
 #define TABLE 1
 
 static bth_row_cache cache;
@@ -15,8 +15,8 @@ static void *notes;
 /* What a request took, to be given back. */
 struct request {
     size_t n;
-    uint32_t slots[MOST_ROWS];
-    uint32_t missing[MOST_ROWS];
+    uint32_t slots[MAX_ROWS];
+    uint32_t missing[MAX_ROWS];
     bth_row_result result;
 };
 
@@ -288,15 +288,15 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
 Test(rows_cache, rows_spread_over_all_sets)
 {
     static const uint64_t strides[] = {1, 2, 7, 64, 1000, 65536, UINT64_C(1) << 32};
-    static uint64_t rows[MOST_ROWS];
+    static uint64_t rows[MAX_ROWS];
     static struct request request;
 
-    begin(512, 16, MOST_ROWS);
+    begin(512, 16, MAX_ROWS);
     for (size_t k = 0; k < sizeof strides / sizeof *strides; k++) {
-        for (size_t i = 0; i < MOST_ROWS; i++)
+        for (size_t i = 0; i < MAX_ROWS; i++)
             rows[i] = i * strides[k];
-        take(&request, rows, MOST_ROWS);
-        cr_expect_lt(request.result.n_conflicts, MOST_ROWS / 50, "stride %llu: %zu conflicts",
+        take(&request, rows, MAX_ROWS);
+        cr_expect_lt(request.result.n_conflicts, MAX_ROWS / 50, "stride %llu: %zu conflicts",
                      (unsigned long long)strides[k], request.result.n_conflicts);
         fill(&request), give(&request);
     }
@@ -331,7 +331,7 @@ Test(rows_cache, any_history_gives_what_a_list_in_order_of_use_gives)
 
 Test(rows_cache, all_lines_and_slots_can_be_held)
 {
-    static uint64_t rows[MOST_ROWS];
+    static uint64_t rows[MAX_ROWS];
     static struct request request;
 
     begin(1, 64, 36);

@@ -20,17 +20,17 @@
 #define IS_SANITIZED false
 #endif
 
-enum { MOST_PER_BYTE = 64, MOST_FIXED = 65536, MOST_NANOSECONDS = 1000, MOST_STACK = 32768 };
+enum { MAX_PER_BYTE = 64, MAX_FIXED = 65536, MAX_NANOSECONDS = 1000, MAX_STACK = 32768 };
 enum { N_ROUNDS = 3, N_WORDS = 60000, N_RECORDS = 20000, STACK_NBYTES = 1 << 20, PAINT = 0xa5 };
 /*
  * Each of the sizes is twice the one before it; a byte may cost so many times what it does in the
  * first. What is quadratic, or grows by a constant, costs 8 times as much. Of keys, which lie where
  * their hashes say, caches hold less and less of the table, and the less the busier the machine is.
  */
-enum { N_SIZES = 4, MOST_TRIES = 40 };
-#define MOST_GROWTH_OF_MEMORY 1.25
-#define MOST_GROWTH_OF_TIME 1.6
-#define MOST_GROWTH_OF_KEYS 3.0
+enum { N_SIZES = 4, MAX_TRIES = 40 };
+#define MAX_GROWTH_OF_MEMORY 1.25
+#define MAX_GROWTH_OF_TIME 1.6
+#define MAX_GROWTH_OF_KEYS 3.0
 
 static struct {
     double nbytes;      /* of memory a byte of input, the fixed part taken off */
@@ -62,7 +62,7 @@ struct kind {
     const char *after;
     void (*make)(const struct kind *kind, size_t n, struct pickle *made);
     void (*parse)(const cost *asked);
-    double most_growth; /* of time a byte; 0: MOST_GROWTH_OF_TIME */
+    double most_growth; /* of time a byte; 0: MAX_GROWTH_OF_TIME */
 };
 
 static double now(void)
@@ -147,14 +147,14 @@ static void judge_bounds(const struct kind *kind)
     }
     stack = stack > idle ? stack - idle : 0;
     double nbytes = (double)asked.nbytes;
-    double each = peak > MOST_FIXED ? (double)(peak - MOST_FIXED) / nbytes : 0;
+    double each = peak > MAX_FIXED ? (double)(peak - MAX_FIXED) / nbytes : 0;
     double nanoseconds = seconds * 1e9 / nbytes;
     printf("  %-40s %9zu bytes: %5.1f bytes and %6.1f ns a byte, %6zu bytes of stack\n", kind->name,
            asked.nbytes, each, nanoseconds, stack);
-    cr_expect_leq(each, MOST_PER_BYTE, "%s: %.1f bytes a byte", kind->name, each);
+    cr_expect_leq(each, MAX_PER_BYTE, "%s: %.1f bytes a byte", kind->name, each);
     if (!IS_SANITIZED) {
-        cr_expect_leq(nanoseconds, MOST_NANOSECONDS, "%s: %.1f ns a byte", kind->name, nanoseconds);
-        cr_expect_leq(stack, MOST_STACK, "%s: %zu bytes of stack", kind->name, stack);
+        cr_expect_leq(nanoseconds, MAX_NANOSECONDS, "%s: %.1f ns a byte", kind->name, nanoseconds);
+        cr_expect_leq(stack, MAX_STACK, "%s: %zu bytes of stack", kind->name, stack);
     }
     if (each >= worst.nbytes)
         worst.nbytes = each, worst.hungry = kind->name;
@@ -200,7 +200,7 @@ static double time_growth(const cost sizes[N_SIZES], double most)
 
     while (seconds_of(&sizes[0], n_runs) * (double)n_runs < 0.001)
         n_runs *= 2;
-    for (int try = 0; try < MOST_TRIES && (try < N_ROUNDS || growth > most); try++) {
+    for (int try = 0; try < MAX_TRIES && (try < N_ROUNDS || growth > most); try++) {
         for (int i = 0; i < N_SIZES; i++) {
             double seconds = seconds_of(&sizes[i], (n_runs >> i) + !(n_runs >> i));
             least[i] = try == 0 || seconds < least[i] ? seconds : least[i];
@@ -220,11 +220,11 @@ static void judge_growth(const struct kind *kind)
         sizes[i] = cost_of(kind, kind->n >> (N_SIZES - 1 - i), &made[i]);
         peaks[i] = (double)peak_of(&sizes[i]);
     }
-    double most = kind->most_growth > 0 ? kind->most_growth : MOST_GROWTH_OF_TIME;
+    double most = kind->most_growth > 0 ? kind->most_growth : MAX_GROWTH_OF_TIME;
     double memory = growth_of(sizes, peaks), time = IS_SANITIZED ? 0 : time_growth(sizes, most);
     printf("  %-40s %7zu to %9zu bytes: %.2f times the memory, %.2f times the time a byte\n",
            kind->name, sizes[0].nbytes, sizes[N_SIZES - 1].nbytes, memory, time);
-    cr_expect_leq(memory, MOST_GROWTH_OF_MEMORY, "%s: memory grows by %.2f a byte", kind->name,
+    cr_expect_leq(memory, MAX_GROWTH_OF_MEMORY, "%s: memory grows by %.2f a byte", kind->name,
                   memory);
     cr_expect_leq(time, most, "%s: time grows by %.2f a byte", kind->name, time);
     if (memory >= worst_growth.memory)
@@ -305,7 +305,7 @@ static void repeat_long_key(const struct kind *kind, size_t n, struct pickle *ma
 #define REPEATED .make = repeat_words, .parse = parse_pickle
 #define COUNTED                                                                                    \
     .before = "EMPTY_DICT MARK", .n = N_WORDS, .after = "SETITEMS STOP", .make = count_words,      \
-    .parse = parse_pickle, .most_growth = MOST_GROWTH_OF_KEYS
+    .parse = parse_pickle, .most_growth = MAX_GROWTH_OF_KEYS
 #define KEPT_INERT .make = repeat_words, .parse = parse_inert_pickle
 
 /* What is read at once from the second on; of rank 0 it is shortest. */

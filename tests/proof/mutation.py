@@ -10,7 +10,7 @@ against the tests that reach it, the most particular first. What survives is tri
 address sanitizer. Without --long only a sample of SAMPLE mutants is tried, or of as many as --sample
 says, and not by the sanitizer; --only takes those whose line ("file:line: kind: text") holds TEXT,
 --again those that survived the run before, and tells of both together. --quick: only the most
-particular tests, so that some survive which others would find: for --again. Fails below LEAST_SCORE.
+particular tests, so that some survive which others would find: for --again. Fails below MIN_SCORE.
 What was tried is kept in BUILD/mutation/told.json, with its cost in seconds.
 
 mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
@@ -40,9 +40,9 @@ CODE = [f"{top}/**/*.[ch]" for top in
 SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
                   "tests/hostile/**"]
 SAMPLE = 60
-MOST_OF_QUICK = 120
-LEAST_SCORE = 90.0
-LEAST_OF_SAMPLE = 80.0  # without the sanitizer, and of a few
+MAX_OF_QUICK = 120
+MIN_SCORE = 90.0
+MIN_OF_SAMPLE = 80.0  # without the sanitizer, and of a few
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXCEPTIONS = os.path.join(HERE, "mutation_exceptions.txt")
 SWITCH = """
@@ -211,7 +211,7 @@ def batches(tests):
     """The most particular tests first, few at a time; slow ones last."""
     ordered = sorted(tests, key=lambda test: (test.seconds > 1, len(test.met)))
     if "--quick" in sys.argv:
-        ordered = [test for test in ordered if test.seconds <= 1][:MOST_OF_QUICK]
+        ordered = [test for test in ordered if test.seconds <= 1][:MAX_OF_QUICK]
     for begin, end in ((0, 4), (4, 24), (24, 120), (120, len(ordered))):
         by_source = {}
         for test in ordered[begin:end]:
@@ -331,7 +331,7 @@ def main():
         survivors = try_all(Programs(folder, "asan"), tests, survivors, told)
     tried = [each for each in found if each.key() in told and each.key() not in excepted]
     score = report(found, tried, survivors, excepted)
-    least = LEAST_OF_SAMPLE if is_sample else LEAST_SCORE
+    least = MIN_OF_SAMPLE if is_sample else MIN_SCORE
     good = score >= least and not unknown and bool(tried)
     print(f"{int(good)} passed, {int(not good)} failed")
     sys.exit(not good)

@@ -17,7 +17,7 @@
 #define N_ROWS 2000
 #define N_THREADS 6
 #define N_ROUNDS 120
-#define MOST_IDS 40
+#define MAX_IDS 40
 
 static const int64_t n_columns[] = {20, 7};
 
@@ -74,7 +74,7 @@ static uint64_t next(uint64_t *state)
 /* A request of rows that other threads want too: low numbers come more often. */
 struct request {
     size_t table, n;
-    int64_t ids[MOST_IDS];
+    int64_t ids[MAX_IDS];
     berth_ticket ticket;
 };
 
@@ -83,7 +83,7 @@ static bool ask(struct request *request, uint64_t *state)
     berth_error error;
 
     request->table = next(state) % 2;
-    request->n = next(state) % MOST_IDS;
+    request->n = next(state) % MAX_IDS;
     for (size_t i = 0; i < request->n; i++)
         request->ids[i] = (int64_t)(next(state) % (next(state) % 4 ? 60 : N_ROWS));
     int status = berth_rows_prefetch(rows, request->table, request->ids, request->n,
@@ -95,7 +95,7 @@ static bool ask(struct request *request, uint64_t *state)
 
 static void look(const struct request *request)
 {
-    const void *pointers[MOST_IDS];
+    const void *pointers[MAX_IDS];
     berth_error error;
 
     int status = berth_rows_wait(rows, request->ticket, pointers, &error);

@@ -22,8 +22,8 @@ void bth_simulated_set(const bth_simulated_machine *machine)
 
     (void)bth_lock_acquire(&bth_simulated.lock);
     bth_simulated.machine = machine ? *machine : unasked;
-    if (bth_simulated.machine.n_devices > SIMULATED_MOST_DEVICES)
-        bth_simulated.machine.n_devices = SIMULATED_MOST_DEVICES;
+    if (bth_simulated.machine.n_devices > SIMULATED_MAX_DEVICES)
+        bth_simulated.machine.n_devices = SIMULATED_MAX_DEVICES;
     bth_simulated.fail_at = 0;
     bth_simulated.n_random = bth_simulated.machine.seed;
     memset(bth_simulated.n_calls, 0, sizeof bth_simulated.n_calls);

@@ -9,7 +9,7 @@
 #include "io/device_driver.h"
 #include "tests/simulated/simulated.h"
 
-#define SIMULATED_MOST_DEVICES 8
+#define SIMULATED_MAX_DEVICES 8
 
 enum { /* what calls come back with; texts in tests/simulated/simulated.c */
        SIMULATED_OK,
@@ -43,9 +43,9 @@ extern struct simulated_state {
     uint64_t fail_at; /* of n_calls; 0: never */
     uint64_t n_calls[BTH_SIMULATED_N_CALLS];
     uint64_t n_random;
-    uint64_t used_nbytes[SIMULATED_MOST_DEVICES];
-    bool is_lost[SIMULATED_MOST_DEVICES];
-    bool is_destroyed[SIMULATED_MOST_DEVICES]; /* until it is opened */
+    uint64_t used_nbytes[SIMULATED_MAX_DEVICES];
+    bool is_lost[SIMULATED_MAX_DEVICES];
+    bool is_destroyed[SIMULATED_MAX_DEVICES]; /* until it is opened */
     bth_simulated_live live;
     struct simulated_range *ranges; /* by address, apart; they move in the table */
     size_t n_ranges;

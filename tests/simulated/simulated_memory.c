@@ -5,7 +5,7 @@
 #include "io/syscalls.h"
 #include "tests/simulated/simulated_inner.h"
 
-#define MOST_RANGES ((size_t)1 << 20)
+#define MAX_RANGES ((size_t)1 << 20)
 
 /* How many ranges begin at or before an address. */
 static size_t count_up_to(uintptr_t address)
@@ -51,8 +51,8 @@ static bool has_room(void)
 {
     if (!bth_simulated.ranges)
         bth_simulated.ranges =
-            map(MOST_RANGES * sizeof *bth_simulated.ranges, PROT_READ | PROT_WRITE);
-    return bth_simulated.ranges && bth_simulated.n_ranges < MOST_RANGES;
+            map(MAX_RANGES * sizeof *bth_simulated.ranges, PROT_READ | PROT_WRITE);
+    return bth_simulated.ranges && bth_simulated.n_ranges < MAX_RANGES;
 }
 
 static uint64_t *live_nbytes(const struct simulated_range *range)

@@ -20,7 +20,7 @@ import sys
 
 from check_includes import ROOMS, SOURCE
 
-MOST_IN_CYCLE = 3
+MAX_IN_CYCLE = 3
 PUBLIC = re.compile(r"\b(?:berth|BERTH)_\w+")
 PRIVATE = re.compile(r"\b(?:bth|BTH)_\w+")
 NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -97,9 +97,9 @@ def check_calls(objects, root):
         if not graph:
             told.append(f"{room}: no objects in {objects}")
         for cycle in cycles(graph):
-            if len(cycle) > MOST_IN_CYCLE:
+            if len(cycle) > MAX_IN_CYCLE:
                 told += [f"{room}: a cycle of calls among {len(cycle)} sources, at most "
-                         f"{MOST_IN_CYCLE} may be:"] + between(graph, cycle)
+                         f"{MAX_IN_CYCLE} may be:"] + between(graph, cycle)
         folders = folded(graph)
         for cycle in cycles(folders):
             told += [f"{room}: a cycle of calls between sub-rooms:"] + between(folders, cycle)

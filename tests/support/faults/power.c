@@ -6,7 +6,7 @@ static bth_system_table beneath;
 
 static int power_find(const power_folder *in, const char *name)
 {
-    for (int i = 0; i < POWER_MOST_NAMES; i++)
+    for (int i = 0; i < POWER_MAX_NAMES; i++)
         if (strcmp(in->entries[i].name, name) == 0)
             return i;
     return -1;
@@ -54,7 +54,7 @@ static int power_add_file(int fd)
     struct stat status;
 
     cr_assert_eq(fstat(fd, &status), 0);
-    cr_assert_lt(power.n_files, POWER_MOST_FILES);
+    cr_assert_lt(power.n_files, POWER_MAX_FILES);
     power.files[power.n_files].device = status.st_dev;
     power.files[power.n_files].number = status.st_ino;
     return power.n_files++;
@@ -256,7 +256,7 @@ void power_end(void)
         free(power.events[i].bytes);
     for (int i = 0; i < power.n_files; i++)
         free(power.files[i].bytes);
-    for (int i = 0; i < POWER_MOST_VERSIONS; i++)
+    for (int i = 0; i < POWER_MAX_VERSIONS; i++)
         free(power.versions[i].bytes);
     free(power.events);
     power.events = NULL;

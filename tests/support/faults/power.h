@@ -33,13 +33,13 @@ typedef struct power_event {
     char name[64], to[64];
 } power_event;
 
-enum { POWER_MOST_FILES = 64, POWER_MOST_NAMES = 16, POWER_MOST_VERSIONS = 4 };
+enum { POWER_MAX_FILES = 64, POWER_MAX_NAMES = 16, POWER_MAX_VERSIONS = 4 };
 
 typedef struct power_folder {
     struct {
         char name[64]; /* "": free */
         int file;
-    } entries[POWER_MOST_NAMES];
+    } entries[POWER_MAX_NAMES];
 } power_folder;
 
 extern struct power {
@@ -51,13 +51,13 @@ extern struct power {
         ino_t number;
         uint8_t *bytes; /* what it had, durably, when recording began */
         uint64_t nbytes;
-    } files[POWER_MOST_FILES];
+    } files[POWER_MAX_FILES];
     int n_files;
     power_folder before, now;
     struct {
         uint8_t *bytes; /* NULL: no file at all */
         size_t nbytes;
-    } versions[POWER_MOST_VERSIONS];
+    } versions[POWER_MAX_VERSIONS];
     bool forget[POWER_TOLD + 1]; /* kinds that are not recorded: a save that does not do this */
 } power;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/archive.h"
 
-#define MOST_ARCHIVE_NBYTES ((size_t)1 << 18)
+#define MAX_ARCHIVE_NBYTES ((size_t)1 << 18)
 
 /* How an archive is written; zeros: without sums, as small as can be. */
 struct style {
@@ -23,7 +23,7 @@ struct image {
 
 /* Data of changed parts: they are longer than where they were. */
 struct room {
-    uint8_t bytes[MOST_ARCHIVE_NBYTES];
+    uint8_t bytes[MAX_ARCHIVE_NBYTES];
     size_t nbytes;
 };
 
@@ -199,7 +199,7 @@ static void change_name(struct part *part)
         return;
     }
     part->name_nbytes =
-        (uint32_t)LLVMFuzzerMutate((uint8_t *)part->name, part->name_nbytes, MOST_NAME_NBYTES - 1);
+        (uint32_t)LLVMFuzzerMutate((uint8_t *)part->name, part->name_nbytes, MAX_NAME_NBYTES - 1);
 }
 
 /* Pickles by their opcodes; else bytes by bytes. What was deflated gets no sum: nobody knows it. */
@@ -276,7 +276,7 @@ static void change_parts(struct parts *parts, struct room *room, unsigned number
             *one = parts->list[--parts->n];
         break;
     case 3:
-        if (parts->n < MOST_PARTS)
+        if (parts->n < MAX_PARTS)
             parts->list[parts->n++] = *one;
         break;
     case 4:
@@ -454,7 +454,7 @@ static size_t rebuild(uint8_t *bytes, size_t nbytes, size_t most, unsigned numbe
 {
     static struct parts parts;
     static struct room room;
-    static uint8_t built[MOST_ARCHIVE_NBYTES];
+    static uint8_t built[MAX_ARCHIVE_NBYTES];
 
     if (!take_apart(bytes, nbytes, &parts))
         return 0;

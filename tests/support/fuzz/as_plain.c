@@ -58,7 +58,7 @@ static const struct part *check_plain_place(const struct plain *plain,
     const berth_storage *storage = named->tensor->storage;
     uint64_t nbytes = berth_storage_get_info(storage)->nbytes, at = storage_at(named);
     bool is_calculated = plain->info.calculated_offsets;
-    char record[MOST_NAME_NBYTES];
+    char record[MAX_NAME_NBYTES];
 
     if ((size_t)snprintf(record, sizeof record, "data/%s", berth_storage_get_info(storage)->key) >=
         sizeof record)

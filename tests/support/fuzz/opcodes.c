@@ -72,7 +72,7 @@ void find_opcodes(const uint8_t *bytes, size_t nbytes, struct opcodes *found)
     size_t at = 0;
 
     found->n = 0;
-    while (at < nbytes && found->n < MOST_OPCODES) {
+    while (at < nbytes && found->n < MAX_OPCODES) {
         found->at[found->n++] = at;
         at += opcode_nbytes(bytes + at, nbytes - at);
     }

@@ -6,13 +6,13 @@
 #include "format/pickle/pickle_machine.h"
 #include "tests/support/fuzz/target.h"
 
-#define MOST_OPCODES 4096
-#define MOST_FRAGMENT_NBYTES 2048
+#define MAX_OPCODES 4096
+#define MAX_FRAGMENT_NBYTES 2048
 
 /* ---- said ---- */
 
 struct fragment {
-    uint8_t bytes[MOST_FRAGMENT_NBYTES];
+    uint8_t bytes[MAX_FRAGMENT_NBYTES];
     size_t nbytes;
 };
 void say_bytes(struct fragment *out, const void *bytes, size_t n);
@@ -25,7 +25,7 @@ void say_int(struct fragment *out, size_t number);
 /* ---- found ---- */
 
 struct opcodes {
-    size_t at[MOST_OPCODES + 1]; /* the last is the end */
+    size_t at[MAX_OPCODES + 1]; /* the last is the end */
     size_t n;
 };
 void find_opcodes(const uint8_t *bytes, size_t nbytes, struct opcodes *found);

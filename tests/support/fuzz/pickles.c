@@ -226,7 +226,7 @@ void say_anything(struct fragment *out)
 static size_t repeat_run(uint8_t *bytes, size_t nbytes, size_t most, size_t begin, size_t end,
                          size_t at)
 {
-    uint8_t run[MOST_FRAGMENT_NBYTES];
+    uint8_t run[MAX_FRAGMENT_NBYTES];
     size_t times = random_below(4) ? 1 : 1 + random_below(200), n = end - begin;
 
     if (n > sizeof run)
@@ -285,7 +285,7 @@ static size_t mutate_opcodes(uint8_t *bytes, size_t nbytes, size_t most,
 static size_t change_pickle(uint8_t *bytes, size_t nbytes, size_t most)
 {
     static struct opcodes found;
-    size_t firsts[MOST_USUAL];
+    size_t firsts[MAX_USUAL];
 
     find_opcodes(bytes, nbytes, &found);
     size_t n_usual = find_usual(bytes, &found, firsts);

@@ -91,7 +91,7 @@ static size_t take_part(const uint8_t *bytes, size_t nbytes, size_t at, size_t e
                           .header_at = u32_at(bytes + at + 42)};
     if (length > end - at || nbytes < 30)
         return 0;
-    parts->is_beyond = name_nbytes >= MOST_NAME_NBYTES;
+    parts->is_beyond = name_nbytes >= MAX_NAME_NBYTES;
     if (parts->is_beyond)
         return 0;
     take_wide(bytes + at + 46 + name_nbytes, extra_nbytes, part);
@@ -116,7 +116,7 @@ bool take_apart(const uint8_t *bytes, size_t nbytes, struct parts *parts)
     if (!find_directory(bytes, nbytes, &at, &end, &parts->end_at))
         return false;
     parts->begin = at;
-    while (at < end && parts->n < MOST_PARTS) {
+    while (at < end && parts->n < MAX_PARTS) {
         size_t length = take_part(bytes, nbytes, at, end, parts);
         if (length == 0)
             return parts->n > 0;
@@ -306,7 +306,7 @@ bool is_storage_part(const struct part *part)
 
 bool check_plain(const uint8_t *bytes, size_t nbytes, struct parts *parts, enum looked looked)
 {
-    size_t order[MOST_PARTS] = {0}; /* gcc does not see that sort_parts fills it */
+    size_t order[MAX_PARTS] = {0}; /* gcc does not see that sort_parts fills it */
 
     if (!take_apart(bytes, nbytes, parts) || !parts->is_whole) {
         MUST(parts->is_beyond, "Z2, Z3: no entry %zu where the end record has the directory",

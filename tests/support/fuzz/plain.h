@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PARTS 64
-#define MOST_NAME_NBYTES 96
+#define MAX_PARTS 64
+#define MAX_NAME_NBYTES 96
 #define SATURATED UINT32_MAX
 
 /* Stops at once, so that a fuzzer keeps the input; `what` names the property. */
@@ -29,7 +29,7 @@
     } while (0)
 
 struct part {
-    char name[MOST_NAME_NBYTES]; /* whole, with the top folder */
+    char name[MAX_NAME_NBYTES]; /* whole, with the top folder */
     uint32_t name_nbytes;
     uint32_t flags;
     uint32_t method;
@@ -46,7 +46,7 @@ struct part {
 };
 
 struct parts {
-    struct part list[MOST_PARTS];
+    struct part list[MAX_PARTS];
     size_t n;
     size_t begin, end_at; /* of the directory, and the end record */
     bool is_whole;        /* every entry was taken */

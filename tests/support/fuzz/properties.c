@@ -3,7 +3,7 @@
 #include "tests/support/support.h"
 
 /* No more memory at a time, whatever a file asks for. */
-#define MOST_MEMORY ((size_t)256 << 20)
+#define MAX_MEMORY ((size_t)256 << 20)
 
 /* P3: seconds of a processor that opening may cost beside a fixed part: what a sanitizer's program
  * needs on a machine that is busy with others. What grows faster than the file needs more. */
@@ -34,7 +34,7 @@ void *count_memory(void *context, void *pointer, size_t nbytes)
         free(block);
         return NULL;
     }
-    if (nbytes > MOST_MEMORY || !(block = realloc(block, nbytes + COUNT_NBYTES)))
+    if (nbytes > MAX_MEMORY || !(block = realloc(block, nbytes + COUNT_NBYTES)))
         return NULL;
     memcpy(block, &nbytes, sizeof nbytes);
     live_nbytes += nbytes - old_nbytes;
@@ -156,10 +156,10 @@ static void check_last_element(const berth_named_tensor *named, int64_t numel, s
 static void check_tensor(berth_checkpoint *checkpoint, const berth_named_tensor *named,
                          size_t nbytes)
 {
-    static uint8_t buffer[MOST_ELEMENTS * 16];
+    static uint8_t buffer[MAX_ELEMENTS * 16];
     const berth_tensor *tensor = named->tensor;
     int64_t numel = berth_tensor_numel(tensor);
-    int64_t n = numel < MOST_ELEMENTS ? numel : MOST_ELEMENTS;
+    int64_t n = numel < MAX_ELEMENTS ? numel : MAX_ELEMENTS;
     berth_error error;
 
     MUST(tensor->rank >= 0 && tensor->rank <= BERTH_MAX_RANK && numel >= 0, "%s", named->path);
@@ -232,9 +232,9 @@ bool read_first(berth_checkpoint *checkpoint, const berth_tensor *tensor, uint8_
                 size_t *nbytes)
 {
     int64_t numel = berth_tensor_numel(tensor);
-    int64_t n = numel < MOST_ELEMENTS || is_subbyte(tensor) ? numel : MOST_ELEMENTS;
+    int64_t n = numel < MAX_ELEMENTS || is_subbyte(tensor) ? numel : MAX_ELEMENTS;
 
-    if (tensor->flags & BERTH_META || n > MOST_ELEMENTS)
+    if (tensor->flags & BERTH_META || n > MAX_ELEMENTS)
         return false;
     *nbytes = (size_t)n * berth_dtype_nbytes(tensor->dtype);
     return berth_tensor_read(checkpoint, tensor, 0, n, buffer, NULL) == 0;
@@ -244,7 +244,7 @@ bool read_first(berth_checkpoint *checkpoint, const berth_tensor *tensor, uint8_
 static void check_same_tensor(berth_checkpoint *a, const berth_tensor *our, berth_checkpoint *b,
                               const berth_tensor *their, const char *path)
 {
-    static uint8_t ours[MOST_ELEMENTS * 16], theirs[MOST_ELEMENTS * 16];
+    static uint8_t ours[MAX_ELEMENTS * 16], theirs[MAX_ELEMENTS * 16];
     size_t nbytes, other_nbytes;
 
     MUST(our->dtype == their->dtype && our->rank == their->rank && our->flags == their->flags &&

@@ -22,7 +22,7 @@
 #define MEMORY_PER_BYTE 64
 #define MEMORY_FIXED ((size_t)256 << 10)
 /* Elements that are read of a tensor: an expanded one has more than any file. */
-#define MOST_ELEMENTS 4096
+#define MAX_ELEMENTS 4096
 
 /* ---- what is checked of an input ---- */
 

@@ -23,7 +23,7 @@ static bool is_same_path(const char *a, const char *b)
 /* Elements alone: where they lie may differ. */
 static void check_same_elements(berth_checkpoint *a, berth_checkpoint *b)
 {
-    static uint8_t ours[MOST_ELEMENTS * 16], theirs[MOST_ELEMENTS * 16];
+    static uint8_t ours[MAX_ELEMENTS * 16], theirs[MAX_ELEMENTS * 16];
     berth_named_tensor our, their;
     size_t n = berth_tensor_count(a), nbytes, other_nbytes;
 

@@ -22,14 +22,14 @@ size_t random_below(size_t n)
 /* ---- what was accepted ---- */
 
 /* Seconds of a processor that all properties of an input may take. */
-#define MOST_SECONDS 5
+#define MAX_SECONDS 5
 
 /* Of what a fuzzer keeps nearly all is refused, and most changes of that are refused as well. */
 #define N_KEPT 64
-#define MOST_KEPT_NBYTES 8192
+#define MAX_KEPT_NBYTES 8192
 
 static struct kept {
-    uint8_t bytes[MOST_KEPT_NBYTES];
+    uint8_t bytes[MAX_KEPT_NBYTES];
     size_t nbytes;
 } all_kept[N_KEPT];
 static size_t n_kept;
@@ -39,7 +39,7 @@ static void keep(const uint8_t *bytes, size_t nbytes)
 {
     size_t at = n_kept < N_KEPT ? n_kept : N_KEPT / 2 + n_kept % (N_KEPT / 2);
 
-    if (nbytes == 0 || nbytes > MOST_KEPT_NBYTES)
+    if (nbytes == 0 || nbytes > MAX_KEPT_NBYTES)
         return;
     memcpy(all_kept[at].bytes, bytes, nbytes);
     all_kept[at].nbytes = nbytes;
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
     if (is_accepted)
         keep(bytes, nbytes);
     double seconds = processor_seconds() - since;
-    MUST(seconds <= MOST_SECONDS, "P3: %.3f seconds for %zu bytes", seconds, nbytes);
+    MUST(seconds <= MAX_SECONDS, "P3: %.3f seconds for %zu bytes", seconds, nbytes);
     return 0;
 }
 
@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 /* An existing file as a seed. */
 static void seed_file(const char *path, const char *name)
 {
-    static uint8_t bytes[MOST_FILE_NBYTES];
+    static uint8_t bytes[MAX_FILE_NBYTES];
     FILE *file = fopen(path, "rb");
 
     MUST(file, "%s does not open", path);

@@ -25,7 +25,7 @@ size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number);
 
 /* ---- seeds ---- */
 
-#define MOST_FILE_NBYTES ((size_t)1 << 20)
+#define MAX_FILE_NBYTES ((size_t)1 << 20)
 
 void seed(const char *name, const void *bytes, size_t nbytes);
 /* All files of a folder whose name holds `part`; in the project's root, where tests run. */

@@ -2,7 +2,7 @@
 #include "tests/support/fuzz/usual.h"
 
 /* Opcodes of one, at most: a shape has a few more or less. */
-#define MOST_USUAL_OPCODES 40
+#define MAX_USUAL_OPCODES 40
 
 static bool is_there(const uint8_t *bytes, size_t nbytes, const char *text)
 {
@@ -50,10 +50,10 @@ static bool is_int(uint8_t opcode)
 /* The last ones stay, too. */
 static void note(struct memo *memo, enum sort sort, uint32_t index)
 {
-    size_t n = memo->n[sort] < MOST_OF_A_SORT ? memo->n[sort]++ : random_below(MOST_OF_A_SORT);
+    size_t n = memo->n[sort] < MAX_OF_A_SORT ? memo->n[sort]++ : random_below(MAX_OF_A_SORT);
 
     memo->at[sort][n] = index;
-    if (index < MOST_FRAGMENT_NBYTES && index >= memo->next)
+    if (index < MAX_FRAGMENT_NBYTES && index >= memo->next)
         memo->next = index + 1;
 }
 
@@ -322,7 +322,7 @@ size_t find_usual(const uint8_t *bytes, const struct opcodes *found, size_t *fir
 {
     size_t n = 0;
 
-    for (size_t i = 0; i + 3 < found->n && n < MOST_USUAL; i++)
+    for (size_t i = 0; i + 3 < found->n && n < MAX_USUAL; i++)
         if (is_get(bytes[found->at[i]]) && bytes[found->at[i + 1]] == '(' &&
             bytes[found->at[i + 2]] == '(')
             first[n++] = i;
@@ -334,7 +334,7 @@ static size_t end_of_usual(const uint8_t *bytes, const struct opcodes *found, si
 {
     size_t n_reduced = 0, i = first;
 
-    while (i < found->n && i < first + MOST_USUAL_OPCODES && n_reduced < 2)
+    while (i < found->n && i < first + MAX_USUAL_OPCODES && n_reduced < 2)
         n_reduced += bytes[found->at[i++]] == 'R';
     return i;
 }

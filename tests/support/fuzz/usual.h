@@ -9,8 +9,8 @@
 
 #include "tests/support/fuzz/opcodes.h"
 
-#define MOST_OF_A_SORT 32
-#define MOST_USUAL 64
+#define MAX_OF_A_SORT 32
+#define MAX_USUAL 64
 /* ---- what is in the memo ---- */
 
 enum sort {
@@ -25,7 +25,7 @@ enum sort {
 };
 
 struct memo {
-    uint32_t at[N_SORTS][MOST_OF_A_SORT];
+    uint32_t at[N_SORTS][MAX_OF_A_SORT];
     size_t n[N_SORTS];
     uint32_t next; /* one more than the largest */
     /* The storage said last. */

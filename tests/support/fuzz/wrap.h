@@ -5,7 +5,7 @@
 
 #include "tests/support/fuzz/properties.h"
 
-#define MOST_STORAGE_NBYTES 65536
+#define MAX_STORAGE_NBYTES 65536
 
 struct memory_file {
     uint8_t bytes[8 << 20];

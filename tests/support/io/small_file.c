@@ -3,7 +3,7 @@
 
 #include <criterion/criterion.h>
 
-uint8_t file_bytes[MOST_FILE_NBYTES];
+uint8_t file_bytes[MAX_FILE_NBYTES];
 int file_fd;
 
 void begin_file(size_t nbytes)

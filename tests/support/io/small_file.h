@@ -6,9 +6,9 @@
 #include "io/syscalls.h"
 #include "tests/support/opened.h"
 
-#define MOST_FILE_NBYTES 100000
-extern uint8_t file_bytes[MOST_FILE_NBYTES]; /* what the file has */
-extern int file_fd;                          /* the file, open for reading */
+#define MAX_FILE_NBYTES 100000
+extern uint8_t file_bytes[MAX_FILE_NBYTES]; /* what the file has */
+extern int file_fd;                         /* the file, open for reading */
 
 void begin_file(size_t nbytes);
 /* Also puts the real system calls back. */

@@ -64,6 +64,21 @@ uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes)
     return n;
 }
 
+void expect_cached(uint64_t offset, uint64_t nbytes)
+{
+    uint64_t cached = cached_nbytes(offset, nbytes);
+
+    cr_expect_geq(cached, nbytes / 10 * 9, "%llu of %llu bytes", (unsigned long long)cached,
+                  (unsigned long long)nbytes);
+}
+
+void wait_until_cached(uint64_t offset, uint64_t nbytes)
+{
+    for (int k = 0; k < 2000 && cached_nbytes(offset, nbytes) < nbytes / 10 * 9; k++)
+        (void)usleep(10000);
+    expect_cached(offset, nbytes);
+}
+
 int try_to_open(const char *options)
 {
     char all[200];

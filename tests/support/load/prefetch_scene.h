@@ -28,6 +28,10 @@ void evict_file(void);
 
 /* How many bytes of the file are in memory. */
 uint64_t cached_nbytes(uint64_t offset, uint64_t nbytes);
+/* Nine of ten bytes are in memory: the system may drop pages again, and take advice in part. */
+void expect_cached(uint64_t offset, uint64_t nbytes);
+/* The same within 20 seconds: advice does not wait. */
+void wait_until_cached(uint64_t offset, uint64_t nbytes);
 /* load.head_nbytes: no more of the file comes into memory than must. */
 int try_to_open(const char *options);
 void open_path(const char *options);
