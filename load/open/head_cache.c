@@ -66,7 +66,8 @@ int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *err
 static const uint8_t *head_cache_find_range(const uint8_t *bytes, uint64_t at, uint64_t have,
                                             uint64_t offset, uint64_t nbytes)
 {
-    if (!bytes || offset < at || offset - at > have || nbytes > have - (offset - at))
+    /* If the offset is before the range, the difference wraps and is too large, too. */
+    if (!bytes || offset - at > have || nbytes > have - (offset - at))
         return NULL;
     return bytes + (offset - at);
 }

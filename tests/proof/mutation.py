@@ -38,7 +38,7 @@ TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/hostile/*.c",
 CODE = [f"{top}/**/*.[ch]" for top in
         ("config", "format", "io", "save", "load", "tools", "tests")]
 SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
-                  "tests/hostile/**"]
+                  "tests/hostile/**", "tests/fuzz/found/**"]
 SAMPLE = 60
 MAX_OF_QUICK = 120
 MIN_SCORE = 90.0
