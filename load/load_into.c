@@ -69,7 +69,7 @@ static int destination_check(const struct load_into *into, const berth_destinati
 
 static int destination_check_named(const struct load_into *into, size_t i, berth_error *error)
 {
-    char which[32];
+    char which[48];
 
     if (destination_check(into, &into->destinations[i], error) == 0)
         return 0;
