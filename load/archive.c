@@ -84,7 +84,7 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
         archive_read_number_record(archive, cache, ".format_version", bth_record_format_version) <
             1)
         return false;
-    uint32_t alignment = /* 0: bth_layout_place fails */
+    uint32_t alignment = /* 0: bth_layout_entry_compute fails */
         bth_container_find(&archive->container, ".storage_alignment")
             ? archive_read_number_record(archive, cache, ".storage_alignment", bth_record_alignment)
             : BTH_DEFAULT_ALIGNMENT;

@@ -121,7 +121,6 @@ static int staging_make_memory(struct staging_run *run, unsigned number, berth_e
                                      .life = bth_device_life(run->devices[number]),
                                      .next = run->to->memory};
     run->made[number] = run->to->memory = made;
-    run->to->memory_nbytes += run->nbytes[number];
     return bth_device_allocate(made->device, run->nbytes[number], &made->address, error);
 }
 

@@ -25,7 +25,6 @@ typedef struct bth_to_device {
     bth_transfer transfer; /* of ranges that have devices; prepared and cut */
     /* Results; also on failure: */
     bth_device_memory_list *memory; /* that was made, where a range has no address of its own */
-    uint64_t memory_nbytes;         /* of it */
     uint64_t staging_nbytes;
     double device_seconds; /* that workers waited for copies */
 } bth_to_device;
