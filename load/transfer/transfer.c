@@ -38,7 +38,7 @@ struct walk {
 static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes,
                              size_t nbytes)
 {
-    bool is_timed = walk->transfer->is_swapped; /* else walk_piece counts the time */
+    bool is_timed = walk->transfer->is_swapped; /* else request_walk_piece counts the time */
     double begin_seconds = is_timed ? bth_seconds() : 0;
 
     if (!walk->transfer->with_crc32)
