@@ -112,27 +112,27 @@ typedef enum berth_status {
     BERTH_OK = 0,
     BERTH_E_ARGUMENT = -1,        /* invalid argument */
     BERTH_E_OPTION = -2,          /* invalid option name or value */
-    BERTH_E_UNAVAILABLE = -3,     /* this build does not have it */
+    BERTH_E_UNAVAILABLE = -3,     /* not available in this build */
     BERTH_E_MEMORY = -4,          /* out of memory */
     BERTH_E_SYSTEM = -5,          /* a system call failed: see system_errno */
     BERTH_E_NO_SPACE = -6,        /* no space left, or a size limit was reached */
-    BERTH_E_CALLBACK = -7,        /* a function of the caller failed */
+    BERTH_E_CALLBACK = -7,        /* a function of the caller's failed */
     BERTH_E_CANCELLED = -8,       /* cancelled */
     BERTH_E_NOT_DURABLE = -9,     /* the file is in place, but may be lost in a power cut */
     BERTH_E_NOT_FOUND = -10,      /* not found */
-    BERTH_E_AMBIGUOUS = -11,      /* the name fits more than one value */
+    BERTH_E_AMBIGUOUS = -11,      /* the name matches several values */
     BERTH_E_NOT_CHECKPOINT = -12, /* not a checkpoint */
     BERTH_E_ARCHIVE = -13,        /* the archive is broken or ambiguous */
     BERTH_E_PICKLE = -14,         /* the pickle is malformed */
-    BERTH_E_FORBIDDEN = -15,      /* the pickle wants to call what Berth never calls */
+    BERTH_E_FORBIDDEN = -15,      /* the pickle names a function that is not allowed */
     BERTH_E_TENSOR = -16,         /* a tensor does not fit its storage */
     BERTH_E_OFFSETS = -17,        /* computed offsets differ from the file's */
     BERTH_E_CHECKSUM = -18,       /* a checksum does not match */
     BERTH_E_TRUNCATED = -19,      /* the file ends too early */
-    BERTH_E_UNSUPPORTED = -20,    /* valid, but cannot be expressed here */
+    BERTH_E_UNSUPPORTED = -20,    /* valid, but not supported */
     BERTH_E_DEVICE = -21,         /* a device failed, or does not exist */
-    BERTH_E_BUSY = -22,           /* live tickets hold the row cache */
-    BERTH_E_TIMEOUT = -23         /* not done within the given time */
+    BERTH_E_BUSY = -22,           /* live tickets still use the row cache */
+    BERTH_E_TIMEOUT = -23         /* not done in the given time */
 } berth_status;
 
 /* The value of `berth_error.offset` if the error concerns no byte of a file. */

@@ -11,7 +11,7 @@
 
 #define N_LOW 3
 
-/* One of them was closed at some time. Before that, no call needs the lock. */
+/* Some call found descriptor 0, 1 or 2 closed. Before that, no call needs the lock. */
 static atomic_bool were_closed;
 static struct {
     bth_lock lock; /* protects the rest */

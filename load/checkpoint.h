@@ -194,13 +194,12 @@ bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_c
                               bth_conditions *conditions, const berth_storage *root);
 /* Whether that method is map. Thread-safe. */
 bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root);
-/*
- * Compares the CRC of nbytes that were read with that in the directory, which is parsed. Keeps the
- * verdict (Z10). BERTH_E_CHECKSUM: they differ.
- */
 /* Compares the CRC of the whole storage, once, before ranges of it are read. Thread-safe. */
 int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
-
+/*
+ * Compares the CRC of the nbytes that were read with the one in the parsed directory. Keeps the
+ * verdict (Z10). BERTH_E_CHECKSUM: they differ.
+ */
 int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
                             uint64_t nbytes, uint32_t crc32, berth_error *error);
 /* The same for a transfer's ranges, which are whole storages, if it has computed CRCs. */

@@ -257,7 +257,7 @@ static int verify_fail_misplaced(verification *v, const bth_scan_record *record,
     return error->code;
 }
 
-/* Header, descriptor and CRC of one entry, after the scan. */
+/* The verdict on the CRC of one entry, after the scan. */
 static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i, berth_error *bad)
 {
     bool present = false;

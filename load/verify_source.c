@@ -12,7 +12,7 @@ static int verify_open(const berth_source *source, struct berth_config *config,
                        berth_checkpoint **checkpoint, berth_error *error)
 {
     config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
-    config->load_prefetch = BTH_PREFETCH_OFF; /* the scan reads all bytes anyway */
+    config->load_prefetch = BTH_PREFETCH_OFF; /* the scan reads all bytes */
     if (bth_checkpoint_open(source, config, params, checkpoint, error) == 0 || config->debug ||
         (!bth_verify_is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;

@@ -40,7 +40,7 @@ void bth_acl_make_for_new_owner(const bth_acl *old, const bth_acl_change *change
 
 /*
  * The same without an ACL: a mode that gives nobody more rights. False: the old owner may lose
- * rights by it, as far as can be known without the members of groups.
+ * rights by it. The members of groups are not known.
  */
 bool bth_acl_compute_narrower_mode(const bth_acl *old, const bth_acl_change *change, mode_t *mode);
 

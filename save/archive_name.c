@@ -9,9 +9,9 @@
 #include "save/failure.h"
 
 /*
- * PyTorch's reader keeps so many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL. In
- * these bytes of the first record's name it looks for the slash behind the archive's name. It lists
- * these bytes of every name as text.
+ * PyTorch's reader keeps this many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL.
+ * In these bytes of the first record's name it looks for the slash behind the archive's name. It
+ * lists these bytes of every name as text.
  */
 #define KEPT_NBYTES 511
 

@@ -34,7 +34,7 @@ void bth_commit_abort(bth_commit *commit)
  * write zeros there.
  *
  * On tmpfs this makes every page, which is most of the time of a save (0.11 of 0.17 s for 512 MiB).
- * Writes that make the pages need as long (0.18 s), maps that two threads fill twice as long.
+ * Writes that make the pages take as long (0.18 s); a map filled by two threads, twice as long.
  */
 static int commit_reserve(const bth_commit *commit, berth_error *error)
 {
@@ -81,7 +81,7 @@ static int commit_begin_in_place(bth_commit *commit, berth_error *error)
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
     commit->in_place = true;
-    /* Before anything is lost: a memfd may be sealed. -1: it is no memfd. */
+    /* Checked before the old content is lost: a memfd may be sealed. -1: not a memfd. */
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
         return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");

@@ -18,7 +18,7 @@
 static const char *const nfs4_acls[] = {"system.nfs4_acl", "system.nfs4_acl_xdr"};
 #define USER_PREFIX "user."
 
-/* Labels of security modules that say who may use the file. */
+/* Labels by which security modules decide who may use the file. */
 static const char *const labels[] = {"security.selinux", "security.SMACK64"};
 
 typedef struct metadata {

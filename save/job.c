@@ -13,9 +13,9 @@ struct berth_job {
     bth_operation operation;
     pthread_t thread;
     bth_lock lock;          /* of the rest; only in the process that has the thread (X11) */
-    pthread_cond_t changed; /* one of the two events came */
+    pthread_cond_t changed; /* staged or done */
     bool staged, done;
-    bool waited_for;   /* a caller got the error */
+    bool waited_for;   /* the error was returned to a caller */
     berth_error error; /* the thread's, until it is done */
 };
 
@@ -68,7 +68,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     bool snapshot = flags & BERTH_SAVE_SNAPSHOT;
 
     BTH_ERROR_BEGIN(error);
-    BTH_HOLD_FILE_LIMIT(); /* room is taken on this thread */
+    BTH_HOLD_FILE_LIMIT(); /* this thread reserves the disk space */
     if (!job)
         return bth_fail_argument(error, "job is NULL");
     *job = NULL;

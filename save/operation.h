@@ -55,8 +55,8 @@ int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, 
                                     const berth_params *params, berth_error *error);
 int bth_operation_transfer(bth_operation *operation, berth_error *error);
 int bth_operation_finish(bth_operation *operation, berth_error *error);
-/* Reports the statistics, removes the temporary of an unfinished save, frees. Puts the path before
- * the error's message and returns its code. */
+/* Reports the statistics, removes the temporary of an unfinished save, frees. Adds the path to the
+ * error's message and returns the code. */
 int bth_operation_end(bth_operation *operation, berth_error *error);
 
 /* From any thread, any number of times. True: the target keeps its old content. */

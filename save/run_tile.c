@@ -179,7 +179,7 @@ static int tile_prepare_and_render(bth_run_state *run, uint64_t task, unsigned w
         waited = tile->slot->wait_seconds - waited;
     double seconds = bth_seconds() - begin - waited;
     run_add_seconds(&run->render_nanoseconds, seconds);
-    /* Measured on a sample: a slow one may stand for more time than all of the tile took. */
+    /* Estimated from a sample, so it can exceed the time of the whole tile. */
     run_add_seconds(&run->crc32_nanoseconds,
                     tile->crc32_seconds < seconds ? tile->crc32_seconds : seconds);
     return 0;

@@ -21,7 +21,7 @@ void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan
     }
 }
 
-/* `direct` or `buffered`, by the save's method. NULL: it was neither all the time. */
+/* `direct` or `buffered`, by the save's method. NULL: any other method. */
 static const char *stats_pick_text_by_method(const berth_stats *save, const char *direct,
                                              const char *buffered)
 {

@@ -19,7 +19,7 @@ typedef struct bth_target_file {
 
 #define BTH_NO_TARGET_FILE ((bth_target_file){.folder = -1, .nameless = -1})
 
-/* Follows symbolic links. Refuses all but a regular file that may be written, or none (W10). */
+/* Follows symbolic links. Refuses anything but a writable regular file or a new name (W10). */
 int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error);
 /* Checks again the file that has the name now, of this status. Refuses as above. */
 int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error);
@@ -37,9 +37,9 @@ bool bth_id_is_unmapped(unsigned id, bool is_group);
  * Metadata that a new file gets from the file that it replaces (X1): owner, group, mode, ACL,
  * security label and user attributes.
  *
- * Nobody but the saving process can read or write the new file who could not read or write the old
- * one. Where the process may not give the file away, an ACL passes the rights on, or they become
- * narrower, and the log says so. A save that would lock out the old owner is refused.
+ * Whoever could not read or write the old file cannot read or write the new one, except for the
+ * saving process. If the process may not change the owner, an ACL passes the rights on, or the file
+ * has fewer rights, and the log reports it. A save that would lock out the old owner is refused.
  *
  * `fd`: a new, empty file that only its owner can open. When this returns 0, it has its final
  * rights, and *copied is the status of the old file. The target must exist.

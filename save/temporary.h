@@ -36,7 +36,7 @@ typedef struct bth_temporary_file {
     berth_temporary_state state;
 } bth_temporary_file;
 
-/* False: no regular file has the name. Else the caller closes file->fd. */
+/* False: the name has no regular file. Else the caller closes file->fd. */
 bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
 /*
  * Removes it. False: another process does, or errno says why not; EEXIST: another process has

@@ -17,7 +17,7 @@ int bench_folder_make(bench_folder *folder)
     if (!mkdtemp(folder->folder)) {
         int code = errno;
         folder->folder[0] = '\0';
-        return print_trouble("a folder for the files cannot be made here: %s", strerror(code));
+        return print_trouble("cannot make a folder in the current one: %s", strerror(code));
     }
     snprintf(folder->path, sizeof folder->path, "%s/bench.pt", folder->folder);
     return 0;
@@ -40,7 +40,7 @@ static int file_evict(const char *path)
 
     if (fd < 0)
         return print_trouble("%s: %s", path, strerror(errno));
-    /* Only clean pages go. What stays is counted afterwards. */
+    /* The kernel evicts only clean pages. The caller counts the pages that stay. */
     int code = fdatasync(fd) != 0 && errno != EINVAL && errno != EROFS ? errno : 0;
     if (!code)
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -96,7 +96,7 @@ static double file_cached_part(const char *path)
     struct stat status;
     double part = -1;
 
-    /* Of files that are neither one's own nor writable, mincore says that all is present. */
+    /* If the caller neither owns the file nor may write it, mincore reports all pages. */
     if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size > 0 &&
         (status.st_uid == geteuid() || access(path, W_OK) == 0)) {
         size_t nbytes = (size_t)status.st_size;

@@ -132,15 +132,15 @@ static void load_warn_page_cache(const load_bench *bench)
     if (bench->options.common.quiet)
         return;
     if (part < 0)
-        fprintf(stderr, "berth: %s: how much of it was in the page cache is not known\n", path);
+        fprintf(stderr, "berth: %s: cannot measure how much of it was in the page cache\n", path);
     else if (bench->cache.is_cold && !bench_cache_was_cold(&bench->cache))
         fprintf(stderr, "berth: %s: cannot be evicted: %.0f %% stayed in the page cache\n", path,
                 part * 100);
     else if (!bench->cache.is_cold && part < 0.99)
-        fprintf(stderr, "berth: %s: only %.0f %% of it were in the page cache\n", path, part * 100);
+        fprintf(stderr, "berth: %s: only %.0f %% of it was in the page cache\n", path, part * 100);
 }
 
-/* If not, only opening has statistics. */
+/* False: only the opening has statistics. */
 static bool load_has_transfer_stats(const load_result *result)
 {
     return result->fetch.n_storages > 0;
@@ -190,7 +190,7 @@ static int load_print_text_report(const load_bench *bench)
            human_nbytes(bench->subject.nbytes, size), load_device_name(bench), loaded->method,
            loaded->reason, bench->check,
            bench_cache_was_cold(&bench->cache) ? "cold"
-           : bench->cache.is_cold              ? "meant to be cold"
+           : bench->cache.is_cold              ? "not fully evicted"
                                                : "warm");
     bench_run_print(&bench->run);
     printf("requests: %llu, %llu of them to open it; memory: %s at most\n",
@@ -222,9 +222,9 @@ int run_bench_load(int argc, char **argv)
         own_options,
         bench_load_parse,
         "[FILE]",
-        "Load FILE, or a file of random bytes that is made for this, once; print how long each "
-        "phase took. Where the file is mapped, the phase touch looks at every byte. Options that "
-        "matter: --set load.method=read, load.check=data, load.prefetch=populate, io.threads=1. "
+        "Load FILE, or a new file of random bytes, once; print how long each phase took. If the "
+        "file is mapped, the phase touch reads every byte. Options that matter: --set "
+        "load.method=read, load.check=data, load.prefetch=populate, io.threads=1. "
         "tools/bench/load compares with other programs.",
         bench_children,
         NULL,
@@ -238,7 +238,7 @@ int run_bench_load(int argc, char **argv)
     bench.run.phases = bench.only_open ? open_phases : load_phases;
     bench.subject.path = bench.options.words.words[0];
     bench.subject.device = bench.options.device;
-    /* From here on a signal only cancels: what was made is removed before this ends. */
+    /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "load", &bench.options.common, &params, NULL);
     int code = load_prepare_and_run(&bench);
     if (code == EXIT_YES) {

@@ -27,7 +27,7 @@ typedef struct load_result {
     const char *method, *reason;
     double phases[LOAD_N_PHASES];
     uint64_t touched_nbytes;
-    uint64_t sum; /* of all bytes that were touched, so that no compiler leaves them out */
+    uint64_t sum; /* of all touched bytes: the compiler must not remove the reads */
 } load_result;
 
 /* Each returns 0, or an exit code after printing why. */
@@ -35,14 +35,14 @@ typedef struct load_result {
 /* Opens the file once and fills the rest of the subject. */
 int load_subject_read_info(load_subject *subject);
 /*
- * Loads the file: open, names, bytes into memory, and a look at every byte if it is mapped. With
+ * Loads the file: open, names, bytes into memory, and every byte read once if it is mapped. With
  * only_open: open, names, and the addresses of all tensors, if that needs no reading.
  */
 int load_run(const load_subject *subject, const berth_params *params, bool only_open,
              load_result *result);
 /* Frees what was loaded; the figures stay. */
 void load_result_free(load_result *result);
-/* Seconds to open the file from memory, unchecked: almost only parsing. */
+/* Measures opening the file from memory without checks, which is almost only parsing. */
 int load_measure_parsing(const load_subject *subject, double *seconds);
 
 #endif

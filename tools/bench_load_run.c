@@ -297,7 +297,7 @@ int load_measure_parsing(const load_subject *subject, double *seconds)
     if (map == MAP_FAILED) {
         code = print_trouble("%s: %s", subject->path, strerror(errno));
     } else {
-        /* Once for the pages, once for the figure. */
+        /* The first time loads the pages; the second time is measured. */
         code = load_open_memory(map, nbytes, seconds);
         code = code ? code : load_open_memory(map, nbytes, seconds);
         munmap(map, nbytes);

@@ -351,10 +351,10 @@ static int rows_print_text_report(const rows_bench *bench)
            human_nbytes((uint64_t)bench->n_rows * bench->row_nbytes, table),
            human_nbytes(bench->cache_nbytes, memory));
     bench_run_print(&bench->run);
-    printf(
-        "of %llu distinct rows %llu were in the cache; %llu reads, %llu of them of several rows\n",
-        (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
-        (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
+    printf("distinct rows: %llu, %llu of them in the cache; reads: %llu, %llu of them of several "
+           "rows\n",
+           (unsigned long long)stats->n_unique, (unsigned long long)stats->n_hits,
+           (unsigned long long)stats->n_reads, (unsigned long long)stats->n_merged);
     if (bench->common.stats)
         rows_print_cache(stats);
     return finish_output(EXIT_YES);
@@ -366,12 +366,11 @@ int run_bench_rows(int argc, char **argv)
         own_options,
         bench_rows_parse,
         "[FILE]",
-        "Read rows of a table in batches, as embeddings are used, with less memory than the "
-        "table has; print how long each phase took. Each batch is requested before the previous "
-        "one "
-        "it is used. The table is the largest tensor of two dimensions in FILE; without FILE, a "
-        "file of random bytes is made, and removed. The file is evicted from the page cache "
-        "first.",
+        "Read rows of a table in batches, as a model reads embeddings, with less memory than the "
+        "table needs; print how long each phase took. The next batch is requested before the "
+        "previous one is used. The table is the largest tensor of two dimensions in FILE; without "
+        "FILE, it is a new file of random bytes, which is removed at the end. First the file is "
+        "evicted from the page cache.",
         common_children,
         NULL,
         NULL};
@@ -387,7 +386,7 @@ int run_bench_rows(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     bench.path = bench.words.words[0];
-    /* From here on a signal only cancels: what was made is removed before this ends. */
+    /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "rows", &bench.common, &params, NULL);
     int code = rows_prepare_and_run(&bench);
     if (code == EXIT_YES)

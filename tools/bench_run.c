@@ -34,7 +34,7 @@ static void memory_reset_peak(void)
     if (fd < 0)
         return;
     if (write(fd, "5", 1) != 1) /* "5": resets VmHWM, see proc(5) */
-        fputs("berth: the peak of memory cannot be reset; it is that of the whole run\n", stderr);
+        fputs("berth: cannot reset the peak of memory: it includes earlier work\n", stderr);
     close(fd);
 }
 

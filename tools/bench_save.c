@@ -185,7 +185,7 @@ static int save_print_json_report(const save_bench *bench)
     return print_json(report);
 }
 
-/* Bytes are those of tensors, not of the file: what the user wanted moved. */
+/* Counts the bytes of tensors, not of the file. */
 static int save_print_text_report(const save_bench *bench)
 {
     char size[32], peak[32];
@@ -194,7 +194,7 @@ static int save_print_text_report(const save_bench *bench)
            save_device_name(bench), human_nbytes(bench->tensors.nbytes, size), bench->stats.method,
            bench->stats.reason, bench->durability, bench->crc32);
     bench_run_print(&bench->run);
-    printf("memory above tensors and values: %s at most\n",
+    printf("memory beside tensors and values: %s at most\n",
            human_nbytes(bench->run.peak_nbytes, peak));
     if (bench->storages) {
         print_stats(&bench->stats);
@@ -220,8 +220,8 @@ int run_bench_save(int argc, char **argv)
         NULL,
         bench_save_parse,
         "[FILE]",
-        "Save the tensors of FILE, or tensors of random bytes, into the current folder; print how "
-        "long each phase took; remove what was written. Options that matter: --set "
+        "Save the tensors of FILE, or tensors of random bytes, into the current folder, print how "
+        "long each phase took, and remove the file. Options that matter: --set "
         "save.durability=none, save.compute_crc32=off, io.threads=1. tools/bench/save compares "
         "with other programs.",
         bench_children,
@@ -234,7 +234,7 @@ int run_bench_save(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     berth_config_get("save.durability", bench.durability, sizeof bench.durability, NULL);
     berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
-    /* From here on a signal only cancels: what was written is removed before this ends. */
+    /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "save", &bench.options.common, &params, &bench.stats);
     int code = save_prepare_and_run(&bench);
     if (code == EXIT_YES)

@@ -173,7 +173,7 @@ int bench_tensors_fill(bench_tensors *tensors, const char *device)
         code = bench_tensors_allocate_on_device(tensors, device);
     else if (tensors->nbytes > available)
         code = print_trouble(
-            "%s of tensors do not fit the memory (%s are available); --size sets less",
+            "%s of tensors do not fit into memory (%s available): choose less with --size",
             human_nbytes(tensors->nbytes, needed), human_nbytes(available, there));
     for (size_t i = 0; i < tensors->n && code == 0; i++) {
         code = tensor_fill_on_host(tensors, &tensors->items[i], &random);

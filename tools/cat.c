@@ -58,7 +58,7 @@ static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tenso
         params->progress(params->progress_context, done, total);
     }
     params->stats->requested_nbytes = done;
-    params->stats->method = NULL; /* that of opening says nothing here */
+    params->stats->method = NULL; /* it would be that of opening */
     free(buffer);
     return code == EXIT_YES ? finish_output(code) : code;
 }
@@ -106,7 +106,7 @@ int run_cat(int argc, char **argv)
         cat_parse,
         "FILE NAME",
         "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
-        "byte order. NAME as `berth ls` shows it, or a path like ['model'][0]['a.b'].",
+        "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
         common_children,
         NULL,
         NULL};

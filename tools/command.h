@@ -55,7 +55,7 @@ typedef struct positional {
     int max;
 } positional;
 
-/* Stores one positional word, or checks their number at the end. For a parser's function. */
+/* Called by parsers: stores one positional word, or checks their number at the end. */
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words);
 
 /* Arguments of a subcommand without options of its own, and the parser's function for it. */
@@ -82,7 +82,7 @@ int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)))
 void usage_error(const struct argp_state *state, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool has_control(const char *text);
-/* Prints a name of a file, without its control characters. */
+/* Prints a name from a file, without control characters. */
 void print_name(FILE *out, const char *name);
 /* EXIT_NO if the error is in the content of a file, else EXIT_TROUBLE. */
 int exit_code(const berth_error *error);
@@ -122,6 +122,13 @@ bool has_extension(const char *name, const char *extension);
  */
 int refuse_in_place(const char *in, const char *out);
 
+/*
+ * Adds `nbytes` to *counted if the name is long. Refuses a sum that is far larger than in any real
+ * file (P3): with deep nesting and long keys a small file can have very long names. Returns 0, or
+ * EXIT_TROUBLE after printing why.
+ */
+int check_total_of_long_names(size_t *counted, size_t nbytes);
+
 /* ---- progress.c ---- */
 
 /* A bar on stderr, when that is a terminal and the work takes longer than a moment. */
@@ -153,13 +160,6 @@ int print_cancelled(const char *path);
 double seconds_now(void);
 /* Seconds since progress_begin. */
 double progress_elapsed_seconds(const progress *p);
-
-/*
- * Adds `nbytes` to *counted. Refuses a sum that is far larger than in any real file (P3): with deep
- * nesting and long keys a small file can have very long names. Returns 0, or EXIT_TROUBLE after
- * printing why.
- */
-int check_total_of_long_names(size_t *counted, size_t nbytes);
 
 /* ---- standard_descriptors.c ---- */
 

@@ -59,7 +59,7 @@ static void set_option(const char *assignment, struct argp_state *state)
     char name[64];
 
     if (!equals || (size_t)(equals - assignment) >= sizeof name)
-        usage_error(state, "--set wants NAME=VALUE");
+        usage_error(state, "--set needs NAME=VALUE");
     else {
         memcpy(name, assignment, (size_t)(equals - assignment));
         name[equals - assignment] = '\0';
@@ -141,7 +141,7 @@ int exit_code(const berth_error *error)
     switch (error->code) {
     case BERTH_E_CANCELLED:
         return signal_code(EXIT_TROUBLE);
-    case BERTH_E_NOT_FOUND: /* a name that is not there; a missing file comes with an errno */
+    case BERTH_E_NOT_FOUND: /* no such name; a missing file also sets errno */
         return error->system_errno ? EXIT_TROUBLE : EXIT_NO;
     case BERTH_E_AMBIGUOUS:
     case BERTH_E_NOT_CHECKPOINT:
@@ -259,7 +259,7 @@ static double stats_rate(const berth_stats *stats)
                : 0;
 }
 
-/* Only what is known: without a method the library did not move the bytes. */
+/* Without a method the library did not move the bytes, and knows no requests. */
 void print_stats(const berth_stats *stats)
 {
     char requested[32], moved[32];
@@ -384,7 +384,7 @@ int refuse_in_place(const char *in, const char *out)
     if (has_name)
         return 0;
     return print_trouble(
-        "%s: this is also the file that is read; it has no name, so it cannot be replaced", out);
+        "%s: input and output are one file without a name, which cannot be replaced", out);
 }
 
 void shorten(char *text)
@@ -407,6 +407,7 @@ int check_total_of_long_names(size_t *counted, size_t nbytes)
         *counted += nbytes;
     if (*counted <= MAX_NBYTES)
         return 0;
-    return print_trouble("names above %d bytes have more than %d MiB together: they are not listed",
-                         LONG_NBYTES, MAX_NBYTES >> 20);
+    return print_trouble(
+        "names above %d bytes take more than %d MiB in all: Berth does not list them", LONG_NBYTES,
+        MAX_NBYTES >> 20);
 }

@@ -106,7 +106,7 @@ int run_config(int argc, char **argv)
         own_options,
         config_parse,
         "[NAME]",
-        "Show every option, its value, and where the value was set. With NAME, show all about one "
+        "Show every option, its value, and where the value was set. With NAME, describe one "
         "option.",
         common_children,
         NULL,

@@ -43,7 +43,7 @@ static bool is_checkpoint_name(const char *name)
            has_extension(name, ".bin") || has_extension(name, ".ckpt");
 }
 
-/* `tree` NULL: the value as it is. */
+/* `tree` NULL: the value is written unchanged. */
 static int save_value(const char *out, const berth_value *value, berth_tree *tree,
                       const berth_params *params, berth_error *error)
 {
@@ -54,7 +54,7 @@ static int save_value(const char *out, const berth_value *value, berth_tree *tre
     return berth_save(out, value, params, error);
 }
 
-/* Writes any checkpoint that opens in today's format. */
+/* Writes a checkpoint of any format that Berth reads, in today's format. */
 static int convert_checkpoint_to_checkpoint(const char *in, const char *out, bool compact,
                                             const common *options)
 {
@@ -88,11 +88,12 @@ int run_convert(int argc, char **argv)
         own_options,
         convert_parse,
         "IN OUT",
-        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; the names "
+        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; the extensions "
         "decide. From checkpoint to checkpoint, write an older file in today's format. "
         "Safetensors has no views and no tied tensors: each is written in full. It has no "
-        "attributes of state_dicts: they are left out. Any other value is refused by name, "
-        "unless --tensors-only. Checksums are compared first; --set load.check=directory skips "
+        "attributes of state_dicts: they are left out. Any other value is an error that names it, "
+        "unless --tensors-only is set. Checksums are compared first; --set load.check=directory "
+        "skips "
         "that.",
         common_children,
         NULL,

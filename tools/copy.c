@@ -73,7 +73,7 @@ static int copy_choose_alignment(copy *c, const char *in, berth_config *config, 
         return berth_config_get("save.storage_alignment", c->alignment, sizeof c->alignment, error);
     if (!archive_read_text(c->archive, ".storage_alignment", text, sizeof text))
         return 0;
-    /* Digits only: the text is the file's, and assignments are separated by spaces. */
+    /* Only digits: a space in the text of the file would begin another assignment. */
     if (!text[0] || text[strspn(text, "0123456789")] != '\0')
         strcpy(text, "0");
     snprintf(assignment, sizeof assignment, "save.storage_alignment=%s", text);
@@ -157,7 +157,7 @@ static void copy_report_dropped(const char *in, berth_checkpoint *checkpoint, bo
                             info.n_unknown_records);
 }
 
-/* NULL, after the path, where PyTorch could not open a file of that name. */
+/* NULL if PyTorch could not open a file of that name: the save then uses the path. */
 static const char *copy_archive_name(const copy *c)
 {
     enum { MAX_NBYTES = 510 };
@@ -212,12 +212,11 @@ static int copy_check_record_order(copy *c, const char *in, berth_error *error)
     berth_config_free(config);
     if (code != BERTH_E_OFFSETS)
         return 0; /* other archives, too, are copied as they are */
-    snprintf(
-        error->message, sizeof error->message,
-        "%.400s: its records are not where .format_version says; PyTorch could misread a copy: "
-        "`berth convert --set load.calculate_storage_offsets=off` writes a correct "
-        "file",
-        in);
+    snprintf(error->message, sizeof error->message,
+             "%.400s: its records are not at the calculated offsets; PyTorch could misread a copy: "
+             "`berth convert --set load.calculate_storage_offsets=off` writes a correct "
+             "file",
+             in);
     return code;
 }
 

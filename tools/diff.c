@@ -35,7 +35,7 @@ static void comparison_report_progress(comparison *c, uint64_t nbytes)
     c->params->progress(c->params->progress_context, stats->requested_nbytes / 2, c->total_nbytes);
 }
 
-/* Whether the name of a file, or a text out of it: no control characters. */
+/* The texts may come from a file: prints them without control characters. */
 static void print_difference(const char *path, const char *what, const char *a, const char *b)
 {
     print_name(stdout, path);
@@ -99,7 +99,7 @@ static uint8_t *comparison_get_chunk_buffer(comparison *c, size_t chunk_nbytes, 
     return c->buffer;
 }
 
-/* 0 and *at, the first element that differs, or -1; or an exit code. */
+/* *at: the first element that differs, or -1. Returns 0 or an exit code. */
 static int tensors_compare_bytes(comparison *c, const berth_tensor *a, const berth_tensor *b,
                                  int64_t *at)
 {
@@ -200,7 +200,8 @@ static int tensors_compare(comparison *c, const pair_walk *walk, const berth_ten
     return code || (a->flags & BERTH_META) ? code : tensors_compare_elements(c, walk, a, b);
 }
 
-/* Compares values that have bytes without making texts, which may be long. 1: they have none. */
+/* Compares values that have bytes without making texts, which may be long. 1: they have no bytes.
+ */
 static int values_compare_raw_bytes(const berth_value *a, const berth_value *b)
 {
     size_t n = 0, m = 0;
@@ -333,7 +334,7 @@ static int open_sides(comparison *c, const char *left, const char *right)
     return code;
 }
 
-/* Opens and compares both. The library does not report how it read what was compared. */
+/* The method stays NULL: the library does not report how it read the compared bytes. */
 static void comparison_finish_stats(const comparison *c, const progress *bar)
 {
     const berth_stats *left = &c->left.stats, *right = &c->right.stats;

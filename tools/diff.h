@@ -9,7 +9,7 @@ typedef struct pair_walk pair_walk;
 
 /* Called on the way; a result other than 0 stops the walk. */
 typedef struct pair_visitor {
-    /* Two values that are no containers or of different sorts, and two tensors. */
+    /* Two tensors, two values without items, or two values of different families. */
     int (*both)(void *context, const pair_walk *walk, const berth_value *a, const berth_value *b);
     /* An item that only one of two containers has. */
     int (*only)(void *context, const pair_walk *walk, bool in_left);
@@ -18,10 +18,9 @@ typedef struct pair_visitor {
 
 /*
  * Walks both in step, without recursion: items by key or index, attributes, and the parts of
- * tensors. What was compared once is not compared again: equality is transitive, so values that
- * were compared form classes (Hopcroft and Karp). Time is linear even where the two sides share
- * their containers differently (P3). Returns what the visitor returned, or EXIT_TROUBLE after it
- * has reported why.
+ * tensors. Equality is transitive, so compared values form classes, and two values of one class are
+ * not compared again (Hopcroft and Karp). Time is linear even if the two sides share their
+ * containers differently (P3). Returns the visitor's result, or EXIT_TROUBLE after printing why.
  */
 int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor);
 

@@ -11,7 +11,7 @@
 
 #define ABSENT SIZE_MAX
 
-/* Item i of the left goes with item j of the right. */
+/* Item i of the left side matches item j of the right side. */
 typedef struct match {
     size_t i, j;
 } match;
@@ -138,7 +138,7 @@ static bool pair_walk_find_or_add_class(pair_walk *w, const berth_value *value, 
     return true;
 }
 
-/* 1: compare the two values. 0: they are of one class already. -1: no memory. */
+/* 1: the two values must be compared. 0: they are in one class already. -1: no memory. */
 static int pair_walk_unite(pair_walk *w, const berth_value *a, const berth_value *b)
 {
     uint32_t left, right;
@@ -221,7 +221,7 @@ static named_item *container_sorted_names(pair_walk *w, const berth_value *conta
     }
     if (!names || i < n) {
         named_items_free(names, n);
-        if (!too_long) /* else it is reported */
+        if (!too_long) /* which is already reported */
             print_trouble("out of memory");
         return NULL;
     }

@@ -14,7 +14,7 @@ static bool value_is_nonempty_container(const berth_value *value)
     return kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET && berth_value_count(value) > 0;
 }
 
-/* The function's result; negative: the walk had no memory. */
+/* A negative result means that the walk had no memory. */
 static int walk_exit_code(int code)
 {
     return code < 0 ? print_trouble("out of memory") : code;
@@ -320,10 +320,8 @@ static void print_non_tuple(FILE *out, const berth_value *value)
     }
 }
 
-/*
- * A tuple, which can be a key: with what is in it, so that two keys are distinguished. Bounded in
- * depth and length: nested tuples can double (P3).
- */
+/* Shows the items of a tuple, because tuples are keys. Depth and length are bounded: nested tuples
+ * can double (P3). */
 static void print_tuple(FILE *out, const berth_value *tuple)
 {
     enum { MAX_DEPTH = 16, MAX_NBYTES = 1024 };

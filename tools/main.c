@@ -26,7 +26,7 @@ static const size_t n_commands = sizeof commands / sizeof commands[0];
 static void print_help(FILE *out)
 {
     fputs("Usage: berth COMMAND [OPTION...] [ARGUMENT...]\n"
-          "Save, load and examine PyTorch checkpoints without running anything of them.\n\n"
+          "Save, load and examine PyTorch checkpoints. Code in them is never run.\n\n"
           "Commands:\n",
           out);
     for (size_t i = 0; i < n_commands; i++)
@@ -66,9 +66,9 @@ static int run_command(const command *chosen, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    /* A reader that stops early, such as `head`, ends us silently, whatever was inherited. */
+    /* A reader that stops early, such as `head`, ends us silently, even if SIGPIPE was ignored. */
     (void)signal(SIGPIPE, SIG_DFL);
-    (void)signal(SIGXFSZ, SIG_IGN); /* X14: a limit of standard output is an error, too */
+    (void)signal(SIGXFSZ, SIG_IGN); /* X14: a write beyond the limit of a file is an error */
     keep_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);

@@ -55,7 +55,7 @@ static int safetensors_map(safetensors_file *file)
     if (status.st_size == 0)
         return safetensors_refuse(file, "", too_short);
     file->nbytes = (size_t)status.st_size;
-    /* Elements may be swapped where they lie, in pages that are ours. */
+    /* A private map: elements may be swapped in place. */
     bool swaps = __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__;
     file->map =
         mmap(NULL, file->nbytes, PROT_READ | (swaps ? PROT_WRITE : 0), MAP_PRIVATE, file->fd, 0);
@@ -101,8 +101,7 @@ static int safetensors_parse_header(safetensors_file *file)
         return safetensors_refuse(
             file, "", "not a safetensors file: its header is longer than the file, or than 100 MB");
     if (header_has_too_many_objects(file->bytes + 8, (size_t)n))
-        return safetensors_refuse(file, "",
-                                  "its header has more objects than its length allows tensors");
+        return safetensors_refuse(file, "", "its header has too many objects for its length");
     file->header =
         json_loadb((const char *)file->bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(file->header)) {
@@ -131,7 +130,7 @@ static bool header_read_shape(const json_t *array, int64_t *shape, int32_t *rank
     return true;
 }
 
-/* F4's shape counts elements, PyTorch's the bytes of two. false: no such tensor in PyTorch. */
+/* F4 shapes count elements, PyTorch's count bytes of two. False: PyTorch has no such tensor. */
 static bool tensor_halve_f4(berth_tensor *tensor, int64_t *shape)
 {
     if (tensor->dtype != BERTH_FLOAT4_E2M1FN_X2)

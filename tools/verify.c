@@ -88,7 +88,7 @@ static int compare_key(const void *key, const void *element)
     return strcmp(key, (*bad)->record + strlen("data/"));
 }
 
-/* Those of storages, by name; *n of them. The caller frees them. NULL: out of memory. */
+/* The *n bad records that are storages, sorted by name; the caller frees it. NULL: no memory. */
 static bad_record **findings_sort_bad_storages(const findings *found, size_t *n)
 {
     bad_record **storages = calloc(found->n + 1, sizeof *storages);

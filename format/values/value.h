@@ -214,8 +214,8 @@ void bth_swap_bytes(void *out, const void *in, size_t nbytes, size_t unit);
 
 /* Elements an item holds: 2 for quint4x2, 4 for quint2x4, else 1. */
 int bth_dtype_elements_per_item(berth_dtype dtype);
-/* Whether storages have a class of their own (FloatStorage); else UntypedStorage (v3). */
-const char *bth_dtype_storage_class(berth_dtype dtype); /* "FloatStorage" or NULL */
+/* The name of its storage class, such as "FloatStorage"; NULL: UntypedStorage (v3). */
+const char *bth_dtype_storage_class(berth_dtype dtype);
 /* The class by which a tensor of this dtype names its storage; NONE: UntypedStorage. */
 berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype);
 /* Whether two classes are one to PyTorch, which treats an UntypedStorage as uint8 (T3). */

@@ -354,7 +354,7 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
             bth_legacy_set_storage_offset(legacy, opening->contents->tree, i, count, at,
                                           file_nbytes, &at, error) < 0)
             return error->code;
-    /* One reading: some readers would read a second object after the first, others would not. */
+    /* Some readers would read a second object after the first, others would not. */
     if (at != file_nbytes)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
                         (unsigned long long)(file_nbytes - at));

@@ -246,10 +246,10 @@ int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_er
 /* ---- comparing with the directory ---- */
 
 /*
- * One reading: the entry that was compared last must end where the layout has its end. Then no
- * listed record begins inside it, and the last storage's data are at the computed offset. For all
- * other storages the next header proves that. If the local header was read, its descriptor is
- * checked first: that message is clearer.
+ * Proves that readers cannot disagree: the entry that was compared last must end where the layout
+ * has its end. Then no listed record begins inside it, and the last storage's data are at the
+ * computed offset. For all other storages the next header proves that. If the local header was
+ * read, its descriptor is checked first: that message is clearer.
  */
 static int layout_compare_entry_end(const layout_walk *walk, uint64_t end, berth_error *error)
 {
@@ -306,7 +306,7 @@ static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, c
     return 0;
 }
 
-/* Z11, one reading: a small record that is not in the head must not be anywhere else. */
+/* Z11: a small record that is not in the head must not be anywhere else. */
 static int layout_check_absent(const layout_walk *walk, const char *record, berth_error *error)
 {
     const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);

@@ -7,7 +7,7 @@
 /* For fewer bytes the page cache is as fast, and keeps the file for the next load. */
 #define DIRECT_MIN_NBYTES ((uint64_t)64 * 1024 * 1024)
 
-/* What statistics say of a method that load.method requests, by number; its name is after "=". */
+/* The reason in statistics if load.method sets the method, by number. Its name is after "=". */
 static const char *const by_option[] = {"load.method=auto", "load.method=map", "load.method=read",
                                         "load.method=direct"};
 

@@ -12,7 +12,7 @@ typedef enum bth_use {
     BTH_USE_MEMORY,    /* they stay, in the map or in memory of the library */
     BTH_USE_CALLER,    /* they go to an address of the caller's */
     BTH_USE_DEVICE,    /* they go to a device */
-    BTH_USE_CHECKSUMS, /* each is looked at once */
+    BTH_USE_CHECKSUMS, /* each byte is read once and summed */
 } bth_use;
 
 /* The conditions: of the source and, if bytes are moved now, of this transfer. */
@@ -25,9 +25,9 @@ typedef struct bth_conditions {
     bth_use use;
     bool at_once;       /* all bytes are loaded when the transfer ends, not when they are touched */
     bool through_cache; /* leaves the bytes in the page cache: they are read again soon */
-    /* If at_once, of the bytes requested for: */
+    /* Only if at_once: */
     bth_page_cache page_cache;
-    uint64_t requested_nbytes; /* that are not in memory yet */
+    uint64_t requested_nbytes; /* of these, not in memory yet */
     uint64_t free_nbytes;      /* so much memory is free */
 } bth_conditions;
 
