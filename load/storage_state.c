@@ -63,10 +63,10 @@ bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_c
                               bth_conditions *conditions, const berth_storage *root)
 {
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
-    berth_load_method asked =
+    berth_load_method requested =
         stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
-    bth_choice choice =
-        bth_access_choose(&checkpoint->source.access, config, conditions, asked, stored->chosen_by);
+    bth_choice choice = bth_access_choose(&checkpoint->source.access, config, conditions, requested,
+                                          stored->chosen_by);
 
     return storage_replace_unusable_map(checkpoint, root, choice);
 }
