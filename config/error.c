@@ -74,13 +74,13 @@ void bth_error_clear(berth_error *error)
  * without control characters, which a terminal would execute. If the text was cut inside a
  * sequence, that sequence is removed.
  */
-static void text_make_one_line(char *text, size_t text_nbytes)
+static void text_replace_unprintable(char *text, size_t text_nbytes)
 {
     uint8_t *bytes = (uint8_t *)text;
     size_t length = strlen(text), n;
 
     for (size_t i = 0; i < length; i += n) {
-        n = bth_utf8_sequence(bytes + i, length - i);
+        n = bth_utf8_sequence_nbytes(bytes + i, length - i);
         if (n > 0 && !bth_utf8_is_control(bytes + i))
             continue;
         bool is_cut = n == 0 && length == text_nbytes - 1 && length - i < 4 && bytes[i] >= 0xC2;
@@ -117,7 +117,7 @@ static void error_set_code_and_begin_message(berth_error *error, int code, const
     error->offset = offset;
     if (record && *record) {
         (void)snprintf(error->record, sizeof error->record, "%s", record);
-        text_make_one_line(error->record, sizeof error->record);
+        text_replace_unprintable(error->record, sizeof error->record);
         error_message_append(error, "%s", error->record);
     }
     if (offset != BERTH_NO_OFFSET)
@@ -159,7 +159,7 @@ error_fail_va_list(berth_error *error, int code, int system_errno, const char *r
         error_message_append(error, ": error %d", system_errno);
     else if (*text)
         error_message_append(error, ": %s", text);
-    text_make_one_line(error->message, sizeof error->message);
+    text_replace_unprintable(error->message, sizeof error->message);
     return error->code;
 }
 
@@ -195,7 +195,7 @@ static void error_message_prepend(berth_error *error, const char *text, const ch
     memcpy(message, error->message, sizeof message);
     error->message[0] = '\0';
     error_message_append(error, "%s%s%s", text, between, message);
-    text_make_one_line(error->message, sizeof error->message);
+    text_replace_unprintable(error->message, sizeof error->message);
 }
 
 int bth_error_prefix(berth_error *error, const char *name)
@@ -212,7 +212,7 @@ int bth_error_add_record(berth_error *error, const char *record)
     if (error->code == BERTH_OK || error->record[0])
         return error->code;
     (void)snprintf(error->record, sizeof error->record, "%s", record);
-    text_make_one_line(error->record, sizeof error->record);
+    text_replace_unprintable(error->record, sizeof error->record);
     error_message_prepend(error, error->record,
                           strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
     return error->code;
@@ -245,6 +245,6 @@ void bth_log(const char *format, ...)
     va_start(arguments, format);
     error_message_append_va_list(&line, format, arguments);
     va_end(arguments);
-    text_make_one_line(line.message, sizeof line.message);
+    text_replace_unprintable(line.message, sizeof line.message);
     log_function(log_context, line.message);
 }

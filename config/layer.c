@@ -67,7 +67,7 @@ static int variable_identify(const char *entry, variable *found, berth_error *er
         return 0;
     found->is_forced = variable_skip_prefix(&rest, &n, "FORCE_");
     found->row = bth_option_find(rest, n, true, &found->rank);
-    if (!found->row && (found->is_forced || bth_option_name_has_section(rest, n)))
+    if (!found->row && (found->is_forced || bth_variable_name_has_section(rest, n)))
         return bth_fail_status(error, BERTH_E_OPTION, "%.*s in the environment: no such option",
                                (int)(found->name_n < 100 ? found->name_n : 100), entry);
     return 0;

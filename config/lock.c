@@ -73,7 +73,7 @@ static uint64_t lock_encode_process(uint64_t process)
     return process << 1;
 }
 
-void bth_lock_begin(bth_lock *lock)
+void bth_lock_initialize(bth_lock *lock)
 {
     (void)pthread_mutex_init(&lock->mutex, NULL);
     lock->state = BTH_LOCK_OURS;
@@ -122,7 +122,7 @@ void bth_lock_release(bth_lock *lock)
     (void)pthread_mutex_unlock(&lock->mutex);
 }
 
-bool bth_lock_is_ours(const bth_lock *lock)
+bool bth_lock_is_of_this_process(const bth_lock *lock)
 {
     return atomic_load_explicit(&lock->process, memory_order_relaxed) ==
            lock_encode_process(bth_process_current_number());
@@ -130,16 +130,16 @@ bool bth_lock_is_ours(const bth_lock *lock)
 
 bool bth_lock_was_free_at_fork(bth_lock *lock)
 {
-    assert(!bth_lock_is_ours(lock));
+    assert(!bth_lock_is_of_this_process(lock));
     if (pthread_mutex_trylock(&lock->mutex) != 0)
         return false;
     (void)pthread_mutex_unlock(&lock->mutex);
     return true;
 }
 
-void bth_lock_end(bth_lock *lock)
+void bth_lock_destroy(bth_lock *lock)
 {
-    if (bth_lock_is_ours(lock))
+    if (bth_lock_is_of_this_process(lock))
         (void)pthread_mutex_destroy(&lock->mutex);
 }
 

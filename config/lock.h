@@ -49,16 +49,16 @@ typedef struct bth_lock {
     bth_lock_state state;     /* of the next bth_lock_acquire */
 } bth_lock;
 
-void bth_lock_begin(bth_lock *lock);
+void bth_lock_initialize(bth_lock *lock);
 /* If the result is not OURS, the caller first repairs the data that the lock protects. */
 bth_lock_state bth_lock_acquire(bth_lock *lock);
 void bth_lock_release(bth_lock *lock);
 /* Whether this process initialized the lock. False: the object is the parent's. */
-bool bth_lock_is_ours(const bth_lock *lock);
+bool bth_lock_is_of_this_process(const bth_lock *lock);
 /* Whether a parent's lock, which this process has not acquired, was free at the fork. */
 bool bth_lock_was_free_at_fork(bth_lock *lock);
 /* Does nothing to a lock of the parent's. */
-void bth_lock_end(bth_lock *lock);
+void bth_lock_destroy(bth_lock *lock);
 
 /* BERTH_E_ARGUMENT: a `what` belongs to the parent, whose threads do not exist in this process. */
 int bth_fail_forked(berth_error *error, const char *what);

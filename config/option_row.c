@@ -104,7 +104,7 @@ const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variab
     return NULL;
 }
 
-bool bth_option_name_has_section(const char *name, size_t n)
+bool bth_variable_name_has_section(const char *name, size_t n)
 {
     for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const char *dot = strchr(rows[i].name, '.');

@@ -39,7 +39,7 @@ size_t bth_option_index(const bth_option_row *row);
 const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank);
 
 /* Whether a variable's name ("SAVE_METHD") begins with a section: then it must be an option. */
-bool bth_option_name_has_section(const char *name, size_t n);
+bool bth_variable_name_has_section(const char *name, size_t n);
 
 int64_t *bth_option_field(struct berth_config *config, const bth_option_row *row);
 int64_t bth_option_value(const struct berth_config *config, const bth_option_row *row);

@@ -63,7 +63,7 @@ static int environment_read_once(berth_error *error)
     return error->code;
 }
 
-void bth_config_reread_environment(void)
+void bth_config_forget_environment(void)
 {
     (void)bth_lock_acquire(&process.lock);
     atomic_store(&process.environment_is_read, false);
@@ -211,7 +211,8 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
     return 0;
 }
 
-int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error)
+int bth_config_copy_for_operation(const berth_params *call, struct berth_config *config,
+                                  berth_error *error)
 {
     if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
         return error->code;
@@ -335,7 +336,7 @@ static struct {
 } row_texts[BTH_N_OPTIONS];
 static pthread_once_t row_texts_once = PTHREAD_ONCE_INIT;
 
-static void option_make_description_texts(void)
+static void options_make_description_texts(void)
 {
     for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
         const bth_option_row *row = bth_option_at(i);
@@ -353,7 +354,7 @@ static int option_describe(const bth_option_row *row, berth_option *option, bert
 
     if (options_copy_values_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
-    (void)pthread_once(&row_texts_once, option_make_description_texts);
+    (void)pthread_once(&row_texts_once, options_make_description_texts);
     *option = (berth_option){.name = row->name,
                              .type = types[row->kind],
                              .unit = row->unit,

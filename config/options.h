@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The values of all options. An operation takes a copy when it starts (bth_config_resolve) and
- * reads the fields, which come from options.def: section "save", name "method" -> save_method.
+ * The values of all options. An operation takes a copy when it starts
+ * (bth_config_copy_for_operation) and reads the fields, which come from options.def: section
+ * "save", name "method" -> save_method.
  */
 #ifndef BTH_CONFIG_OPTIONS_H
 #define BTH_CONFIG_OPTIONS_H
@@ -33,7 +34,8 @@ struct berth_config {
  * values of the environment, else what is in force on this thread. With debug, load_check is at
  * least BTH_CHECK_HEADERS. Fails if a variable of the environment is invalid.
  */
-int bth_config_resolve(const berth_params *call, struct berth_config *config, berth_error *error);
+int bth_config_copy_for_operation(const berth_params *call, struct berth_config *config,
+                                  berth_error *error);
 
 /* Refuses a struct of a caller in which a reserved word is not 0. */
 #define BTH_CHECK_RESERVED(type, made, error)                                                      \
@@ -45,6 +47,6 @@ int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, ber
 int bth_config_copy_in_force(struct berth_config *config, berth_error *error);
 
 /* For tests: the next use reads the environment again. */
-void bth_config_reread_environment(void);
+void bth_config_forget_environment(void);
 
 #endif

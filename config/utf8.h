@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* The length of the well-formed sequence at the start of the text; 0: malformed. nbytes > 0. */
-static inline size_t bth_utf8_sequence(const uint8_t *text, size_t nbytes)
+static inline size_t bth_utf8_sequence_nbytes(const uint8_t *text, size_t nbytes)
 {
     uint8_t lead = text[0];
     size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;

@@ -19,7 +19,7 @@ typedef struct bth_cursor {
     bool good;
 } bth_cursor;
 
-static inline bth_cursor bth_cursor_over(const uint8_t *start, size_t nbytes)
+static inline bth_cursor bth_cursor_make(const uint8_t *start, size_t nbytes)
 {
     return (bth_cursor){.start = start, .nbytes = nbytes, .at = 0, .good = true};
 }

@@ -73,7 +73,7 @@ berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype)
     return bth_dtype_storage_class(dtype) ? dtype : BERTH_DTYPE_NONE;
 }
 
-bool bth_dtype_same_class(berth_dtype a, berth_dtype b)
+bool bth_storage_dtypes_are_compatible(berth_dtype a, berth_dtype b)
 {
     return a == b || (a == BERTH_DTYPE_NONE && b == BERTH_UINT8) ||
            (a == BERTH_UINT8 && b == BERTH_DTYPE_NONE);

@@ -15,7 +15,8 @@ static inline double bth_seconds(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* The time `seconds` from now, which are 0 to 30 years, for a condition of bth_condition_begin. */
+/* The time `seconds` from now, which are 0 to 30 years, for a condition of
+ * bth_condition_initialize. */
 static inline struct timespec bth_time_after(double seconds)
 {
     double end = bth_seconds() + (seconds < 0 ? 0 : seconds < 1e9 ? seconds : 1e9);
@@ -25,7 +26,7 @@ static inline struct timespec bth_time_after(double seconds)
 }
 
 /* A condition whose time limits are of the monotonic clock. */
-static inline void bth_condition_begin(pthread_cond_t *condition)
+static inline void bth_condition_initialize(pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;
 
@@ -36,7 +37,7 @@ static inline void bth_condition_begin(pthread_cond_t *condition)
 }
 
 /* Changes every 1 to 10 ms (CONFIG_HZ); never 0. Ten times as fast as a system call. */
-static inline uint64_t bth_clock_coarse_tick(void)
+static inline uint64_t bth_clock_read_coarse_tick(void)
 {
     struct timespec time = {0};
 

@@ -76,7 +76,7 @@ static int cuda_fail_missing(const char *missing, berth_error *error)
  * cuda.h: after these errors all calls fail, until the process is started again. (Only newer
  * headers have names for the numbers: CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK.)
  */
-static bool cuda_result_is_final(int result)
+static bool cuda_result_is_sticky_error(int result)
 {
     static const int final[] = {226,
                                 CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -102,7 +102,7 @@ static void cuda_describe_result(int result, bth_driver_result *described)
     described->code = result == CUDA_ERROR_OUT_OF_MEMORY   ? BERTH_E_MEMORY
                       : result == CUDA_ERROR_NOT_SUPPORTED ? BERTH_E_UNSUPPORTED
                                                            : BERTH_E_DEVICE;
-    described->is_final = cuda_result_is_final(result);
+    described->is_sticky = cuda_result_is_sticky_error(result);
     if (cuda.GetErrorName && cuda.GetErrorString &&
         cuda.GetErrorName((CUresult)result, &name) == CUDA_SUCCESS &&
         cuda.GetErrorString((CUresult)result, &text) == CUDA_SUCCESS)
@@ -289,7 +289,7 @@ static int cuda_check_context(const bth_device_handle *device, bool thoroughly)
 
 /* ---- memory ---- */
 
-static int cuda_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address)
+static int cuda_allocate_device_memory(bth_device_handle *device, size_t nbytes, uintptr_t *address)
 {
     CUdeviceptr at = 0;
     CUresult result;
@@ -299,7 +299,7 @@ static int cuda_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *ad
     return (int)result;
 }
 
-CUDA_CALL(cuda_release, (bth_device_handle * device, uintptr_t address),
+CUDA_CALL(cuda_release_device_memory, (bth_device_handle * device, uintptr_t address),
           cuda.MemFree((CUdeviceptr)address))
 
 /* Host memory that the driver does not know is an invalid value. */
@@ -330,9 +330,9 @@ static int cuda_find_memory_owner(bth_device_handle *device, uintptr_t address,
     return (int)result;
 }
 
-CUDA_CALL(cuda_pin, (bth_device_handle * device, size_t nbytes, void **bytes),
+CUDA_CALL(cuda_allocate_pinned, (bth_device_handle * device, size_t nbytes, void **bytes),
           cuda.MemHostAlloc(bytes, nbytes, CU_MEMHOSTALLOC_PORTABLE))
-CUDA_CALL(cuda_unpin, (bth_device_handle * device, void *bytes), cuda.MemFreeHost(bytes))
+CUDA_CALL(cuda_release_pinned, (bth_device_handle * device, void *bytes), cuda.MemFreeHost(bytes))
 CUDA_CALL(cuda_register_pinned, (bth_device_handle * device, void *bytes, size_t nbytes),
           !cuda.MemHostRegister || !cuda.MemHostUnregister
               ? CUDA_ERROR_NOT_SUPPORTED
@@ -380,11 +380,11 @@ static int cuda_open_event(bth_device_handle *device, void **event)
 
 CUDA_CALL(cuda_close_event, (bth_device_handle * device, void *event),
           cuda.EventDestroy((CUevent)event))
-CUDA_CALL(cuda_record, (bth_device_handle * device, void *event, void *stream),
+CUDA_CALL(cuda_record_event, (bth_device_handle * device, void *event, void *stream),
           cuda.EventRecord((CUevent)event, (CUstream)stream))
 CUDA_CALL(cuda_wait_event, (bth_device_handle * device, void *event),
           cuda.EventSynchronize((CUevent)event))
-CUDA_CALL(cuda_wait_for, (bth_device_handle * device, void *stream, void *event),
+CUDA_CALL(cuda_stream_wait_for_event, (bth_device_handle * device, void *stream, void *event),
           cuda.StreamWaitEvent((CUstream)stream, (CUevent)event, 0))
 
 const bth_device_driver bth_cuda_driver = {
@@ -394,11 +394,11 @@ const bth_device_driver bth_cuda_driver = {
     .count = cuda_count,
     .open = cuda_open,
     .check = cuda_check_context,
-    .allocate = cuda_allocate,
-    .release = cuda_release,
+    .allocate = cuda_allocate_device_memory,
+    .release = cuda_release_device_memory,
     .find = cuda_find_memory_owner,
-    .pin = cuda_pin,
-    .unpin = cuda_unpin,
+    .pin = cuda_allocate_pinned,
+    .unpin = cuda_release_pinned,
     .register_pinned = cuda_register_pinned,
     .unregister_pinned = cuda_unregister_pinned,
     .open_stream = cuda_open_stream,
@@ -408,7 +408,7 @@ const bth_device_driver bth_cuda_driver = {
     .wait_stream = cuda_wait_stream,
     .open_event = cuda_open_event,
     .close_event = cuda_close_event,
-    .record = cuda_record,
+    .record = cuda_record_event,
     .wait_event = cuda_wait_event,
-    .wait_for = cuda_wait_for,
+    .wait_for = cuda_stream_wait_for_event,
 };

@@ -50,7 +50,7 @@ __attribute__((format(printf, 4, 5))) static int device_check_result(bth_device_
     va_end(arguments);
     atomic_store(&device->is_doubted, true);
     device->driver->describe(result, &described);
-    const char *what_next = described.is_final ? ", and the process must be started again" : "";
+    const char *what_next = described.is_sticky ? ", and the process must be started again" : "";
     return bth_fail_status(error, described.code, "%s: %s%s: %s", device->name, failed, what_next,
                            described.text);
 }

@@ -14,7 +14,7 @@
 typedef struct bth_driver_result {
     char text[160]; /* one line: the driver's text and its name for the error */
     berth_status code;
-    bool is_final; /* the driver works again only in a new process */
+    bool is_sticky; /* the driver works again only in a new process */
 } bth_driver_result;
 
 typedef struct bth_device_driver {

@@ -18,7 +18,7 @@ static bool is_power_of_two(uint32_t n)
  * Sets the alignment: what statx reports (Linux 6.1 and later, some file systems), else a page. A
  * request never divides a block of the file system: ext4 and XFS would lock the whole file for it.
  */
-static bool direct_set_alignment(int fd, const struct stat *status, bth_direct *direct)
+static bool direct_query_alignment(int fd, const struct stat *status, bth_direct *direct)
 {
     uint32_t block_nbytes = BTH_DIRECT_BLOCK_NBYTES;
     uint32_t memory_alignment = BTH_DIRECT_BLOCK_NBYTES;
@@ -51,7 +51,7 @@ bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
     *reason = "the file cannot be opened a second time";
     if (bth_system.fstat(fd, &first) < 0)
         return false;
-    if (!direct_set_alignment(fd, &first, direct)) {
+    if (!direct_query_alignment(fd, &first, direct)) {
         *reason = none;
         return false;
     }

@@ -85,7 +85,7 @@ int bth_file_open_again(int fd, int flags)
     return file_open_close_on_exec(bth_file_proc_path(fd, path), flags);
 }
 
-bool bth_file_read_text(const char *path, char *text, size_t text_nbytes)
+bool bth_file_read_start_as_text(const char *path, char *text, size_t text_nbytes)
 {
     int fd = file_open_close_on_exec(path, O_RDONLY);
     ssize_t n;

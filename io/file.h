@@ -25,7 +25,7 @@ const char *bth_file_proc_path(int fd, char path[BTH_FILE_PATH_NBYTES]);
  */
 int bth_file_open_again(int fd, int flags);
 /* Reads the start of a short file of the kernel, and adds a NUL. False: nothing could be read. */
-bool bth_file_read_text(const char *path, char *text, size_t text_nbytes);
+bool bth_file_read_start_as_text(const char *path, char *text, size_t text_nbytes);
 /* Ignores -1. A failure of close after reading is no error. */
 void bth_file_close(int fd);
 

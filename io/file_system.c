@@ -46,7 +46,7 @@ static file_system_row file_system_find_row(int fd)
     return *row;
 }
 
-bth_file_system bth_file_system_of(int fd)
+bth_file_system bth_file_system_query_kind(int fd)
 {
     return file_system_find_row(fd).kind;
 }

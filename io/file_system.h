@@ -14,7 +14,7 @@ typedef enum bth_file_system {
     BTH_ELSEWHERE  /* all others, or unknown */
 } bth_file_system;
 
-bth_file_system bth_file_system_of(int fd);
+bth_file_system bth_file_system_query_kind(int fd);
 
 /*
  * Whether an ACL that was set decides who may open the file. FUSE, SMB and 9P may only pass it on

@@ -56,7 +56,7 @@ static bool kernel_file_read_text(const char *folder, const char *name, char *te
 
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     text[0] = '\n';
-    return bth_file_read_text(path, text + 1, text_nbytes - 1);
+    return bth_file_read_start_as_text(path, text + 1, text_nbytes - 1);
 }
 
 /* The number after a label. False: the label is missing, or its value is "max". */

@@ -55,7 +55,7 @@ static void placeholders_close(void)
 }
 
 /* X11: a child closes the placeholders of its parent's threads. */
-static void low_fds_lock(void)
+static void low_fds_lock_and_reset_if_forked(void)
 {
     bth_lock_state state = bth_lock_acquire(&low.lock);
 
@@ -75,7 +75,7 @@ bool bth_low_fds_fill(void)
         !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
         return false;
     atomic_store(&were_closed, true);
-    low_fds_lock();
+    low_fds_lock_and_reset_if_forked();
     placeholders_open();
     low.n_users++;
     bth_lock_release(&low.lock);
@@ -87,7 +87,7 @@ void bth_low_fds_release(void)
 {
     int failure = errno;
 
-    low_fds_lock();
+    low_fds_lock_and_reset_if_forked();
     if (low.n_users > 0 && --low.n_users == 0)
         placeholders_close();
     bth_lock_release(&low.lock);

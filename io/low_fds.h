@@ -4,8 +4,8 @@
  * not land in a file of ours that got such a number. So each open first fills the closed numbers
  * with placeholders that can be neither read nor written, and closes them afterwards.
  */
-#ifndef BTH_IO_LOW_H
-#define BTH_IO_LOW_H
+#ifndef BTH_IO_LOW_FDS_H
+#define BTH_IO_LOW_FDS_H
 
 #include <stdbool.h>
 

@@ -153,7 +153,7 @@ static bool readahead_read_number(const char *path, uint64_t *number)
 {
     char text[24];
 
-    if (!bth_file_read_text(path, text, sizeof text) || *text < '0' || *text > '9')
+    if (!bth_file_read_start_as_text(path, text, sizeof text) || *text < '0' || *text > '9')
         return false;
     *number = strtoull(text, NULL, 10);
     return true;

@@ -175,10 +175,10 @@ static void pool_wait(struct pool *pool, bth_pool_watch watch)
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void pool_prepare(struct pool *pool)
+static void pool_initialize_lock_and_condition(struct pool *pool)
 {
     pthread_mutex_init(&pool->lock, NULL);
-    bth_condition_begin(&pool->finished);
+    bth_condition_initialize(&pool->finished);
 }
 
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
@@ -195,7 +195,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     struct worker *workers = bth_allocate(n_workers * sizeof *workers);
     if (!workers)
         return bth_fail_memory(error, n_workers * sizeof *workers);
-    pool_prepare(&pool);
+    pool_initialize_lock_and_condition(&pool);
     unsigned n_started = pool_start(&pool, workers, n_workers);
     pool_wait(&pool, watch);
     for (unsigned i = 0; i < n_started; i++)

@@ -26,7 +26,8 @@ const char *bth_source_name(const berth_source *source)
     }
 }
 
-static int reader_begin(bth_reader *reader, const berth_source *source, berth_error *error)
+static int reader_initialize_and_name(bth_reader *reader, const berth_source *source,
+                                      berth_error *error)
 {
     const char *name = bth_source_name(source);
     char text[32];
@@ -85,7 +86,8 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
 {
     if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
         return error->code;
-    if (reader_begin(reader, source, error) < 0 || reader_open_by_kind(reader, source, error) < 0)
+    if (reader_initialize_and_name(reader, source, error) < 0 ||
+        reader_open_by_kind(reader, source, error) < 0)
         bth_reader_close(reader);
     return error->code;
 }

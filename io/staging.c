@@ -76,7 +76,7 @@ static void staging_buffer_free(bth_staging_buffer *buffer)
 /* ---- kept buffers ---- */
 
 /* X11: forgets a list that was being changed at a fork; a child cannot use its buffers anyway. */
-static void kept_buffers_lock(void)
+static void kept_buffers_lock_and_drop_torn(void)
 {
     if (bth_lock_acquire(&kept.lock) == BTH_LOCK_TORN)
         kept.n = 0;
@@ -87,7 +87,7 @@ static bool kept_buffers_take(bth_device_handle *device, bth_staging_buffer *buf
 {
     bool is_found = false;
 
-    kept_buffers_lock();
+    kept_buffers_lock_and_drop_torn();
     for (unsigned i = 0; i < kept.n && !is_found; i++) {
         const bth_staging_buffer *each = &kept.buffers[i];
         if (!bth_device_is_same_kind(each->device, device) || each->nbytes != buffer->nbytes)
@@ -102,7 +102,7 @@ static bool kept_buffers_take(bth_device_handle *device, bth_staging_buffer *buf
 
 static bool kept_buffers_add(const bth_staging_buffer *buffer)
 {
-    kept_buffers_lock();
+    kept_buffers_lock_and_drop_torn();
     bool is_kept = kept.n < KEPT_MAX;
     if (is_kept)
         kept.buffers[kept.n++] = *buffer;
@@ -114,7 +114,7 @@ static bool kept_buffers_add(const bth_staging_buffer *buffer)
  * NULL: all buffers. */
 static void kept_buffers_free_unsuitable(bth_device_handle *device, size_t nbytes)
 {
-    kept_buffers_lock();
+    kept_buffers_lock_and_drop_torn();
     for (unsigned i = 0; i < kept.n;) {
         bth_staging_buffer *each = &kept.buffers[i];
         if (device && (!bth_device_is_same_kind(each->device, device) ||
@@ -133,7 +133,7 @@ uint64_t bth_staging_kept_nbytes(void)
 {
     uint64_t nbytes = 0;
 
-    kept_buffers_lock();
+    kept_buffers_lock_and_drop_torn();
     for (unsigned i = 0; i < kept.n; i++)
         nbytes += kept.buffers[i].nbytes;
     bth_lock_release(&kept.lock);
@@ -147,7 +147,8 @@ void bth_staging_trim(void)
 
 /* ---- the buffers of one operation ---- */
 
-static int staging_plan(const bth_staging_need *need, bth_staging *ring, berth_error *error)
+static int staging_choose_size_and_count(const bth_staging_need *need, bth_staging *ring,
+                                         berth_error *error)
 {
     const size_t page_nbytes = BTH_LARGE_PAGE_NBYTES;
 
@@ -192,7 +193,7 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
                      berth_error *error)
 {
     *ring = (bth_staging){.device = device, .is_pinned = device && need->is_pinned};
-    if (staging_plan(need, ring, error) < 0 ||
+    if (staging_choose_size_and_count(need, ring, error) < 0 ||
         (ring->is_pinned && bth_device_check_usable(device, error) < 0))
         goto fail;
     if (ring->is_pinned)

@@ -7,7 +7,7 @@
 #include "io/low_fds.h"
 
 /* open and openat are variadic, and fields of the table cannot be. */
-static int openat_with_mode(int folder, const char *path, int flags, mode_t mode)
+static int openat_avoiding_low_fds(int folder, const char *path, int flags, mode_t mode)
 {
     bool are_filled = bth_low_fds_fill(); /* X10 */
     int fd = openat(folder, path, flags, mode);
@@ -17,43 +17,43 @@ static int openat_with_mode(int folder, const char *path, int flags, mode_t mode
     return fd >= 0 && fd <= STDERR_FILENO ? bth_low_fd_move_up(fd) : fd;
 }
 
-static int open_with_mode(const char *path, int flags, mode_t mode)
+static int open_avoiding_low_fds(const char *path, int flags, mode_t mode)
 {
-    return openat_with_mode(AT_FDCWD, path, flags, mode);
+    return openat_avoiding_low_fds(AT_FDCWD, path, flags, mode);
 }
 
 /* Its first parameter is an enum in glibc and an int elsewhere. */
-static int getrlimit_of(int resource, struct rlimit *limit)
+static int getrlimit_with_int(int resource, struct rlimit *limit)
 {
     return getrlimit((unsigned)resource, limit);
 }
 
-static int ioctl_of(int fd, unsigned long request, void *argument)
+static int ioctl_with_pointer(int fd, unsigned long request, void *argument)
 {
     return ioctl(fd, request, argument);
 }
 
 /* The C library does not have the next two; libnuma has. */
-static long get_mempolicy_of(int *mode, unsigned long *nodes, unsigned long n_nodes, void *address,
-                             unsigned long flags)
+static long get_mempolicy_by_syscall(int *mode, unsigned long *nodes, unsigned long n_nodes,
+                                     void *address, unsigned long flags)
 {
     return syscall(SYS_get_mempolicy, mode, nodes, n_nodes, address, flags);
 }
 
-static long mbind_of(void *address, unsigned long nbytes, int mode, const unsigned long *nodes,
-                     unsigned long n_nodes, unsigned flags)
+static long mbind_by_syscall(void *address, unsigned long nbytes, int mode,
+                             const unsigned long *nodes, unsigned long n_nodes, unsigned flags)
 {
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
 /* The operations that are forbidden for a file of memfd_create. */
-static int get_seals_of(int fd)
+static int get_seals_by_fcntl(int fd)
 {
     return fcntl(fd, F_GET_SEALS);
 }
 
 /* The C library does not have it; libcap has. */
-static int capget_of(void *header, void *capabilities)
+static int capget_by_syscall(void *header, void *capabilities)
 {
     return (int)syscall(SYS_capget, header, capabilities);
 }
@@ -62,7 +62,7 @@ static int capget_of(void *header, void *capabilities)
 #ifndef SYS_cachestat
 #define SYS_cachestat 451
 #endif
-static int cachestat_of(int fd, void *range, void *counts, unsigned flags)
+static int cachestat_by_syscall(int fd, void *range, void *counts, unsigned flags)
 {
     return (int)syscall(SYS_cachestat, fd, range, counts, flags);
 }

@@ -16,7 +16,7 @@
 #define CHUNK_MIN_NBYTES 65536
 #define CHUNK_UNIT_NBYTES 8
 
-unsigned bth_processors_count(void)
+unsigned bth_processors_count_capped(void)
 {
     cpu_set_t cpus;
     long n;
@@ -36,11 +36,11 @@ static uint64_t workers_default_count(bth_workers_kind kind)
     case BTH_WORKERS_WAIT:
         return WAIT_WORKERS;
     case BTH_WORKERS_PREFETCH:
-        return bth_min(bth_processors_count(), PREFETCH_WORKERS_MAX);
+        return bth_min(bth_processors_count_capped(), PREFETCH_WORKERS_MAX);
     case BTH_WORKERS_ROWS:
         return ROW_WORKERS;
     default:
-        return bth_processors_count();
+        return bth_processors_count_capped();
     }
 }
 

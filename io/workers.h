@@ -28,6 +28,6 @@ unsigned bth_workers_choose_count(const struct berth_config *config, bth_workers
 uint64_t bth_workers_chunk_nbytes(const struct berth_config *config);
 
 /* The processors that this process may run on, at most 8. */
-unsigned bth_processors_count(void);
+unsigned bth_processors_count_capped(void);
 
 #endif

@@ -30,7 +30,7 @@ static uint64_t archive_head_nbytes(const berth_archive *archive)
 
 static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, berth_error *error)
 {
-    if (bth_head_cache_grow(cache, archive_head_nbytes(archive), error) < 0)
+    if (bth_head_cache_extend_head(cache, archive_head_nbytes(archive), error) < 0)
         return error->code;
     if (bth_is_legacy(cache->head, cache->head_nbytes))
         return bth_fail_status(
@@ -100,7 +100,7 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
     return true;
 }
 
-static int archive_read_directory(berth_archive *archive, bth_head_cache *cache,
+static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
                                   bth_verify_request *request, berth_error *error)
 {
     bth_container *container = &archive->container;
@@ -111,7 +111,7 @@ static int archive_read_directory(berth_archive *archive, bth_head_cache *cache,
         return error->code;
     if (!all && archive_compute_offsets(archive, cache))
         return 0;
-    if (bth_container_check_headers(container, cache, 0, all, error) < 0)
+    if (bth_container_check_headers_from(container, cache, 0, all, error) < 0)
         return error->code;
     if (archive->config.load_check >= BTH_CHECK_DIRECTORY &&
         bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
@@ -151,12 +151,12 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
     double begin_seconds = bth_seconds();
     bth_head_cache cache;
 
-    if (bth_config_resolve(params, &archive->config, error) < 0)
+    if (bth_config_copy_for_operation(params, &archive->config, error) < 0)
         return error->code;
     if (bth_reader_open_source(source, &archive->reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
-    bth_head_cache_begin(&cache, &archive->reader);
-    (void)archive_read_directory(archive, &cache, &request, error);
+    bth_head_cache_initialize(&cache, &archive->reader);
+    (void)archive_read_and_check(archive, &cache, &request, error);
     bth_head_cache_free(&cache);
     archive_set_stats(archive, begin_seconds, &request.scan, params);
     return bth_error_prefix(error, archive->reader.name);
@@ -167,7 +167,7 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
 {
     BTH_ERROR_BEGIN(error);
     bth_params_initialize_stats(params);
-    if (bth_source_check(source, opened, error) < 0)
+    if (bth_source_check_open_arguments(source, opened, error) < 0)
         return error->code;
     *opened = NULL;
     berth_archive *archive = bth_allocate_zeroed(sizeof *archive);
@@ -246,7 +246,7 @@ static int entry_read_deflated(berth_archive *archive, const bth_zip_entry *entr
     const uint8_t *bytes;
     uint8_t *owned;
 
-    bth_head_cache_begin(&cache, &archive->reader);
+    bth_head_cache_initialize(&cache, &archive->reader);
     if (bth_entry_read_data(entry, &cache, &bytes, &owned, error) == 0 && nbytes > 0)
         memcpy(buffer, bytes + offset, nbytes);
     bth_release(owned);

@@ -82,7 +82,7 @@ struct berth_checkpoint {
 /* ---- checkpoint_lock.c ---- */
 
 /* Resets the state in a child process when it takes the lock for the first time. Under the lock. */
-void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state);
+void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_state state);
 
 /* Also works in a forked child, even if a thread of the parent held the lock during the fork. */
 static inline void bth_checkpoint_lock(berth_checkpoint *checkpoint)
@@ -90,7 +90,7 @@ static inline void bth_checkpoint_lock(berth_checkpoint *checkpoint)
     bth_lock_state state = bth_lock_acquire(&checkpoint->lock);
 
     if (state != BTH_LOCK_OURS)
-        bth_checkpoint_restart(checkpoint, state);
+        bth_checkpoint_reset_after_fork(checkpoint, state);
 }
 
 static inline void bth_checkpoint_unlock(berth_checkpoint *checkpoint)
@@ -98,7 +98,7 @@ static inline void bth_checkpoint_unlock(berth_checkpoint *checkpoint)
     (void)pthread_mutex_unlock(&checkpoint->lock.mutex);
 }
 /* To be called before state is used without the lock, or freed. */
-void bth_checkpoint_restart_if_forked(berth_checkpoint *checkpoint);
+void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint);
 
 /* ---- contents.c: names, and checks of tensors and storages that a caller passes ---- */
 
@@ -153,8 +153,8 @@ int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *err
 
 /* Sets the read hooks of all storages, so that they can be read and saved. Their offsets are set.
  */
-int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error);
-void bth_storages_end(berth_checkpoint *checkpoint);
+int bth_storages_initialize(berth_checkpoint *checkpoint, berth_error *error);
+void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint);
 /* Sets the address of the storage's bytes, in this machine's order and aligned for its dtype. */
 int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
                        const uint8_t **memory, berth_error *error);
@@ -216,8 +216,8 @@ void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
 typedef int (*bth_name_visit)(void *context, const berth_tensor *tensor, const char *name,
                               berth_error *error);
 /* Without with_text each name is NULL. */
-int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
-                    void *context, berth_error *error);
+int bth_checkpoint_visit_names(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
+                               void *context, berth_error *error);
 
 /* Called with each tensor. An error ends the visit. */
 typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
@@ -258,7 +258,8 @@ typedef struct bth_verify_request {
  * before. In the legacy format: reads all storages. Reports all bad records; the error is the first
  * of them in the file's order. The directory is parsed. Not thread-safe.
  */
-int bth_verify_data(berth_checkpoint *checkpoint, bth_verify_request *request, berth_error *error);
+int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
+                          berth_error *error);
 /* The same for an archive that is not a checkpoint; its local headers were read. */
 int bth_verify_container(bth_reader *reader, const struct berth_config *config,
                          bth_container *container, bth_verify_request *request, berth_error *error);
@@ -272,13 +273,15 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 /* ---- load.c ---- */
 
 /* Checks the arguments of a function that opens a source; `opened` is its out-parameter. */
-int bth_source_check(const berth_source *source, const void *opened, berth_error *error);
+int bth_source_check_open_arguments(const berth_source *source, const void *opened,
+                                    berth_error *error);
 /* berth_open_source; `config` NULL: that of the params. */
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error);
 /* The configuration of the params, or else the checkpoint's. */
-int bth_checkpoint_resolve_config(const berth_checkpoint *checkpoint, const berth_params *params,
-                                  struct berth_config *config, berth_error *error);
+int bth_checkpoint_resolve_call_config(const berth_checkpoint *checkpoint,
+                                       const berth_params *params, struct berth_config *config,
+                                       berth_error *error);
 /* Initializes the statistics, if the params have any. So they are set after an early failure, too.
  */
 void bth_params_initialize_stats(const berth_params *params);

@@ -28,7 +28,7 @@ static void storages_forget_region(berth_checkpoint *checkpoint, const bth_kept_
 }
 
 /* Direct reads that ended while the process was forked may be missing here: they are done again. */
-static void storages_forget_latest_regions(berth_checkpoint *checkpoint)
+static void storages_forget_regions_at_fork(berth_checkpoint *checkpoint)
 {
     uint64_t n_forks = bth_fork_count();
 
@@ -47,17 +47,17 @@ static void storages_forget_threads(berth_checkpoint *checkpoint)
     }
 }
 
-void bth_checkpoint_restart(berth_checkpoint *checkpoint, bth_lock_state state)
+void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_state state)
 {
     storages_forget_threads(checkpoint);
-    storages_forget_latest_regions(checkpoint);
+    storages_forget_regions_at_fork(checkpoint);
     bth_access_forget_direct(&checkpoint->source.access);
     if (state == BTH_LOCK_TORN)
         checkpoint_drop_torn_state(checkpoint);
     atomic_store(&checkpoint->process, bth_process_current_number());
 }
 
-void bth_checkpoint_restart_if_forked(berth_checkpoint *checkpoint)
+void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
 {
     if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) ==
         bth_process_current_number())

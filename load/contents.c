@@ -41,9 +41,9 @@ static bool tensor_views_storage_at(const berth_tensor *tensor, const berth_stor
 }
 
 /* The name of `tensor`; if it is NULL or has none, of the first that views the storage there. */
-static bool tensor_find_name(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                             const berth_storage *storage, uint64_t offset, char *name,
-                             size_t name_nbytes)
+static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
+                                           const berth_tensor *tensor, const berth_storage *storage,
+                                           uint64_t offset, char *name, size_t name_nbytes)
 {
     berth_error ignored = {0};
     const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
@@ -59,7 +59,7 @@ static bool tensor_find_name(const berth_checkpoint *checkpoint, const berth_ten
         if (tensor_views_storage_at(named, storage, offset))
             found = i;
     }
-    if (found == n || bth_names_text(names, found, &text, &path, &ignored) < 0)
+    if (found == n || bth_names_allocate_name_and_path(names, found, &text, &path, &ignored) < 0)
         return false;
     (void)snprintf(name, name_nbytes, "%s", text);
     bth_release(text);
@@ -70,7 +70,7 @@ static bool tensor_find_name(const berth_checkpoint *checkpoint, const berth_ten
 bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
                                   uint64_t offset, char *name, size_t name_nbytes)
 {
-    return tensor_find_name(checkpoint, NULL, storage, offset, name, name_nbytes);
+    return tensor_find_own_or_viewer_name(checkpoint, NULL, storage, offset, name, name_nbytes);
 }
 
 /* ---- tensors and storages ---- */
@@ -109,8 +109,10 @@ bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset)
 }
 
 /* The storage may be NULL (a meta tensor); the tensor, too. */
-static int error_add_names(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                           const berth_tensor *tensor, uint64_t offset, berth_error *error)
+static int error_add_record_and_tensor_name(const berth_checkpoint *checkpoint,
+                                            const berth_storage *storage,
+                                            const berth_tensor *tensor, uint64_t offset,
+                                            berth_error *error)
 {
     char record[sizeof error->record], name[100], quoted[sizeof name + 2];
 
@@ -119,7 +121,7 @@ static int error_add_names(const berth_checkpoint *checkpoint, const berth_stora
         (void)snprintf(record, sizeof record, format, bth_storage_root(storage)->key);
         (void)bth_error_add_record(error, record);
     }
-    if (!tensor_find_name(checkpoint, tensor, storage, offset, name, sizeof name))
+    if (!tensor_find_own_or_viewer_name(checkpoint, tensor, storage, offset, name, sizeof name))
         return error->code;
     (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);
     return bth_error_prefix(error, quoted);
@@ -129,7 +131,7 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
                          berth_error *error)
 {
     assert(error->code < 0);
-    return error_add_names(checkpoint, storage, NULL, BERTH_NO_OFFSET, error);
+    return error_add_record_and_tensor_name(checkpoint, storage, NULL, BERTH_NO_OFFSET, error);
 }
 
 int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
@@ -143,7 +145,7 @@ int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *
         return error->code; /* of another checkpoint */
     if (tensor->storage && !bth_tensor_begins_at_byte(tensor, &offset))
         offset = BERTH_NO_OFFSET;
-    return error_add_names(checkpoint, tensor->storage, tensor, offset, error);
+    return error_add_record_and_tensor_name(checkpoint, tensor->storage, tensor, offset, error);
 }
 
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error)

@@ -87,8 +87,9 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 /* ---- addresses on devices ---- */
 
 /* *address: the storage's; 0 if it is empty. */
-static int storage_find_device_address(berth_checkpoint *checkpoint, const berth_storage *storage,
-                                       uintptr_t *address, berth_error *error)
+static int storage_load_and_get_device_address(berth_checkpoint *checkpoint,
+                                               const berth_storage *storage, uintptr_t *address,
+                                               berth_error *error)
 {
     const berth_storage *root = bth_storage_root(storage);
     bth_load_request request = {.config = &checkpoint->config, .at_once = true};
@@ -122,7 +123,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
         *address = 0;
         if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
             tensor_find_first_byte(tensor, &offset, error) == 0 &&
-            storage_find_device_address(checkpoint, tensor->storage, address, error) == 0 &&
+            storage_load_and_get_device_address(checkpoint, tensor->storage, address, error) == 0 &&
             *address != 0)
             *address += (uintptr_t)offset;
         (void)bth_error_in_tensor(checkpoint, tensor, error);
@@ -294,7 +295,7 @@ typedef struct slice_runs {
 } slice_runs;
 
 /* Whether the runs are in the storage's order and do not overlap. */
-static bool slice_is_ascending(const berth_tensor *slice, int32_t n_outer, int64_t run_numel)
+static bool slice_runs_are_ascending(const berth_tensor *slice, int32_t n_outer, int64_t run_numel)
 {
     int64_t extent = run_numel;
 
@@ -306,7 +307,7 @@ static bool slice_is_ascending(const berth_tensor *slice, int32_t n_outer, int64
     return true;
 }
 
-static slice_runs slice_divide(const berth_tensor *slice)
+static slice_runs slice_divide_into_runs(const berth_tensor *slice)
 {
     slice_runs runs = {
         .slice = slice, .numel = 1, .n = 1, .item_nbytes = berth_dtype_nbytes(slice->dtype)};
@@ -327,7 +328,7 @@ static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
 
     return runs->n > 1 && (uint64_t)runs->numel * runs->item_nbytes >= RUN_MIN_NBYTES &&
-           slice_is_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
+           slice_runs_are_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
            runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
            checkpoint->config.load_check < BTH_CHECK_DATA &&
            !bth_storage_is_loaded_or_mapped(checkpoint, runs->slice->storage) &&
@@ -382,7 +383,7 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
         return 0;
     if (!buffer)
         return bth_fail_argument(error, "the buffer is NULL");
-    slice_runs runs = slice_divide(slice);
+    slice_runs runs = slice_divide_into_runs(slice);
     if (bth_dtype_elements_per_item(slice->dtype) > 1 || !slice_is_read_by_runs(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
     bth_prefetch_consume_tensor(checkpoint, slice, 0, numel);
@@ -396,8 +397,9 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
 }
 
 /* *slice: a view of the tensor, with the shape `lengths`. */
-static int tensor_make_slice(const berth_tensor *tensor, const int64_t *starts,
-                             const int64_t *lengths, berth_tensor *slice, berth_error *error)
+static int tensor_check_and_make_slice(const berth_tensor *tensor, const int64_t *starts,
+                                       const int64_t *lengths, berth_tensor *slice,
+                                       berth_error *error)
 {
     bool is_empty = false;
 
@@ -427,7 +429,7 @@ int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *te
 
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
-        tensor_make_slice(tensor, starts, lengths, &slice, error) == 0)
+        tensor_check_and_make_slice(tensor, starts, lengths, &slice, error) == 0)
         (void)slice_read(checkpoint, &slice, buffer, error);
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);

@@ -9,12 +9,13 @@
 
 /* ---- open and close ---- */
 
-int bth_checkpoint_resolve_config(const berth_checkpoint *checkpoint, const berth_params *params,
-                                  struct berth_config *config, berth_error *error)
+int bth_checkpoint_resolve_call_config(const berth_checkpoint *checkpoint,
+                                       const berth_params *params, struct berth_config *config,
+                                       berth_error *error)
 {
     *config = checkpoint->config;
     if (params && BTH_CHECK_RESERVED(berth_params, params, error) == 0 && params->config)
-        (void)bth_config_resolve(params, config, error);
+        (void)bth_config_copy_for_operation(params, config, error);
     return error->code;
 }
 
@@ -70,23 +71,23 @@ static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_param
 
     if (checkpoint->config.load_check < BTH_CHECK_DATA)
         return 0;
-    return bth_verify_data(checkpoint, &request, error);
+    return bth_verify_checkpoint(checkpoint, &request, error);
 }
 
 /* Opens the source of an empty checkpoint and reads its contents. The error names the file. */
-static int checkpoint_read(berth_checkpoint *checkpoint, const berth_source *source,
-                           const berth_params *params, berth_error *error)
+static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_source *source,
+                                    const berth_params *params, berth_error *error)
 {
     if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
-    bth_lock_begin(&checkpoint->lock);
+    bth_lock_initialize(&checkpoint->lock);
     atomic_init(&checkpoint->process, bth_process_current_number());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
     checkpoint->has_lock = true;
-    bth_prefetches_begin(&checkpoint->prefetches);
+    bth_prefetches_initialize(&checkpoint->prefetches);
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
-        bth_storages_begin(checkpoint, error) == 0 &&
+        bth_storages_initialize(checkpoint, error) == 0 &&
         checkpoint_check_data(checkpoint, params, error) == 0)
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
@@ -94,7 +95,8 @@ static int checkpoint_read(berth_checkpoint *checkpoint, const berth_source *sou
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
-int bth_source_check(const berth_source *source, const void *opened, berth_error *error)
+int bth_source_check_open_arguments(const berth_source *source, const void *opened,
+                                    berth_error *error)
 {
     if (source && opened && (source->kind != BERTH_SOURCE_PATH || source->path))
         return 0;
@@ -108,7 +110,7 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
                         const berth_params *params, berth_checkpoint **opened, berth_error *error)
 {
     bth_params_initialize_stats(params);
-    if (bth_source_check(source, opened, error) < 0)
+    if (bth_source_check_open_arguments(source, opened, error) < 0)
         return error->code;
     *opened = NULL;
     berth_checkpoint *checkpoint = bth_allocate_zeroed(sizeof *checkpoint);
@@ -121,8 +123,8 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
     if (config)
         checkpoint->config = *config;
     else
-        (void)bth_config_resolve(params, &checkpoint->config, error);
-    if (error->code == 0 && checkpoint_read(checkpoint, source, params, error) == 0)
+        (void)bth_config_copy_for_operation(params, &checkpoint->config, error);
+    if (error->code == 0 && checkpoint_open_and_read(checkpoint, source, params, error) == 0)
         *opened = checkpoint;
     else
         berth_close(checkpoint);
@@ -151,17 +153,17 @@ void berth_close(berth_checkpoint *checkpoint)
     if (!checkpoint)
         return;
     if (checkpoint->has_lock) {
-        bth_checkpoint_restart_if_forked(checkpoint);
-        bth_prefetches_end(&checkpoint->prefetches);
+        bth_checkpoint_reset_if_forked(checkpoint);
+        bth_prefetches_free_own_and_lock(&checkpoint->prefetches);
     }
-    bth_storages_end(checkpoint);
+    bth_storages_free_memory_and_map(checkpoint);
     bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);
     bth_release(checkpoint->shown_path.text);
     bth_reader_close(&checkpoint->source.reader);
     if (checkpoint->has_lock) {
         (void)pthread_cond_destroy(&checkpoint->storages.finished);
-        bth_lock_end(&checkpoint->lock);
+        bth_lock_destroy(&checkpoint->lock);
     }
     bth_release(checkpoint);
 }
@@ -191,7 +193,7 @@ static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *c
     bth_checkpoint_unlock(checkpoint);
 }
 
-static const char *load_limited_by(const berth_stats *stats)
+static const char *stats_find_limiting_resource(const berth_stats *stats)
 {
     if (stats->moved_nbytes == 0)
         return NULL;
@@ -207,7 +209,7 @@ static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *co
 {
     stats->total_seconds = bth_seconds() - begin_seconds;
     stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
-    stats->limited_by = load_limited_by(stats);
+    stats->limited_by = stats_find_limiting_resource(stats);
     stats->n_records = stats->n_storages = n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
     for (size_t i = 0; i < n; i++)
@@ -224,7 +226,7 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
     bth_load_request request = {.config = &config, .params = params, .at_once = true};
     size_t n = 0;
 
-    if (bth_checkpoint_resolve_config(checkpoint, params, &config, error) < 0)
+    if (bth_checkpoint_resolve_call_config(checkpoint, params, &config, error) < 0)
         return error->code;
     if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)bth_storages_load(checkpoint, &request, roots, n, error);
@@ -313,8 +315,8 @@ static bool value_is_parameter(const berth_value *value)
 }
 
 /* Under the lock: makes the texts, which live until the next call. */
-static const berth_value *checkpoint_write_tensor_name(berth_checkpoint *checkpoint, size_t i,
-                                                       berth_error *error)
+static const berth_value *checkpoint_get_value_and_fill_name(berth_checkpoint *checkpoint, size_t i,
+                                                             berth_error *error)
 {
     const bth_names *names = bth_checkpoint_names_locked(checkpoint, error);
 
@@ -325,7 +327,8 @@ static const berth_value *checkpoint_write_tensor_name(berth_checkpoint *checkpo
                               bth_names_count(names));
         return NULL;
     }
-    if (bth_names_fill_texts(names, i, &checkpoint->shown_name, &checkpoint->shown_path, error) < 0)
+    if (bth_names_write_name_and_path(names, i, &checkpoint->shown_name, &checkpoint->shown_path,
+                                      error) < 0)
         return NULL;
     return bth_names_value(names, i);
 }
@@ -338,7 +341,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
         return bth_fail_argument(error,
                                  "berth_tensor_at needs a checkpoint and a pointer for the tensor");
     bth_checkpoint_lock(checkpoint);
-    const berth_value *value = checkpoint_write_tensor_name(checkpoint, i, error);
+    const berth_value *value = checkpoint_get_value_and_fill_name(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);

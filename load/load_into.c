@@ -190,7 +190,8 @@ static int load_into_need_directory(const struct load_into *into, berth_error *e
     return error->code;
 }
 
-static int load_into_run(struct load_into *into, bth_transfer *transfer, berth_error *error)
+static int load_into_read_ranges_and_rest(struct load_into *into, bth_transfer *transfer,
+                                          berth_error *error)
 {
     berth_checkpoint *checkpoint = into->checkpoint;
 
@@ -247,7 +248,7 @@ static int load_into(struct load_into *into, berth_error *error)
     into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
     load_into_sort_destinations(into);
     load_into_collect_ranges(into);
-    (void)load_into_run(into, &transfer, error);
+    (void)load_into_read_ranges_and_rest(into, &transfer, error);
     load_into_set_stats(into, &transfer, begin_seconds);
     bth_release(into->ranges);
     return error->code;
@@ -263,7 +264,7 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
     bth_params_initialize_stats(params);
     if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
         return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
-    if (bth_checkpoint_resolve_config(checkpoint, params, &into.config, error) == 0)
+    if (bth_checkpoint_resolve_call_config(checkpoint, params, &into.config, error) == 0)
         (void)load_into(&into, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -14,8 +14,8 @@ bool bth_name_fits(const char *pattern, const char *name)
     return fnmatch(pattern, name, 0) == 0;
 }
 
-int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
-                    void *context, berth_error *error)
+int bth_checkpoint_visit_names(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
+                               void *context, berth_error *error)
 {
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     bth_name_text name = {0}, path = {0};
@@ -23,7 +23,7 @@ int bth_names_visit(berth_checkpoint *checkpoint, bool with_text, bth_name_visit
     for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++) {
         const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
         bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
-        if (!with_text || bth_names_fill_texts(names, i, &name, &path, error) == 0)
+        if (!with_text || bth_names_write_name_and_path(names, i, &name, &path, error) == 0)
             (void)visit(context, has_bytes ? tensor : NULL, name.text, error);
     }
     bth_release(name.text);
@@ -54,12 +54,12 @@ static int selection_visit_name(void *context, const berth_tensor *tensor, const
     return tensor ? names->visit(names->context, tensor, error) : 0;
 }
 
-static int selection_visit_names(berth_checkpoint *checkpoint, const char *pattern, bth_visit visit,
-                                 void *context, berth_error *error)
+static int selection_visit_fitting_names(berth_checkpoint *checkpoint, const char *pattern,
+                                         bth_visit visit, void *context, berth_error *error)
 {
     struct selection_names names = {.pattern = pattern, .visit = visit, .context = context};
 
-    if (bth_names_visit(checkpoint, pattern, selection_visit_name, &names, error) < 0 ||
+    if (bth_checkpoint_visit_names(checkpoint, pattern, selection_visit_name, &names, error) < 0 ||
         names.any_fits || !pattern)
         return error->code;
     return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
@@ -72,9 +72,9 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
     if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
         return error->code;
     if (selection_is_everything(selection))
-        return selection_visit_names(checkpoint, NULL, visit, context, error);
+        return selection_visit_fitting_names(checkpoint, NULL, visit, context, error);
     if (selection->pattern &&
-        selection_visit_names(checkpoint, selection->pattern, visit, context, error) < 0)
+        selection_visit_fitting_names(checkpoint, selection->pattern, visit, context, error) < 0)
         return error->code;
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",

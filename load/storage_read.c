@@ -16,7 +16,7 @@ typedef unsigned long long ull;
 /* ---- which bytes are swapped (T5) ---- */
 
 /* Views with elements of one byte do not count. */
-static void storage_set_unit(bth_storage_state *stored, berth_dtype dtype)
+static void storage_widen_unit_for_dtype(bth_storage_state *stored, berth_dtype dtype)
 {
     size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
 
@@ -34,9 +34,9 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        storage_set_unit(&checkpoint->storages.stored[i], storage->dtype);
+        storage_widen_unit_for_dtype(&checkpoint->storages.stored[i], storage->dtype);
         if (bth_storage_is_untyped(storage)) {
-            storage_set_unit(&checkpoint->storages.stored[i], storage->element);
+            storage_widen_unit_for_dtype(&checkpoint->storages.stored[i], storage->element);
             any_untyped = true;
         }
     }
@@ -48,7 +48,8 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
         const berth_tensor *tensor =
             berth_as_tensor(bth_names_value(checkpoint->contents.names, i));
         if (tensor && tensor->storage && bth_storage_is_untyped(tensor->storage))
-            storage_set_unit(&checkpoint->storages.stored[tensor->storage->index], tensor->dtype);
+            storage_widen_unit_for_dtype(&checkpoint->storages.stored[tensor->storage->index],
+                                         tensor->dtype);
     }
     return 0;
 }
@@ -162,7 +163,7 @@ static int storage_read_from_device(const bth_range_target *target, const berth_
         target->device, buffer, target->address + (uintptr_t)offset, nbytes, NULL, error);
 }
 
-static bool storage_is_mapped(berth_checkpoint *checkpoint, const uint8_t *memory)
+static bool memory_is_in_map(berth_checkpoint *checkpoint, const uint8_t *memory)
 {
     bth_checkpoint_lock(checkpoint);
     bool holds = bth_map_holds(&checkpoint->source.access.map, memory);
@@ -180,7 +181,7 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
 
     if (memory && bth_read_is_long(&checkpoint->config, nbytes))
         return bth_copy_range(&checkpoint->source.reader, &checkpoint->config, memory + offset,
-                              storage_is_mapped(checkpoint, memory), buffer, nbytes,
+                              memory_is_in_map(checkpoint, memory), buffer, nbytes,
                               root->offset + offset, error);
     if (memory) {
         memcpy(buffer, memory + offset, nbytes);
@@ -284,7 +285,7 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 
 /* ---- begin and end ---- */
 
-int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
+int bth_storages_initialize(berth_checkpoint *checkpoint, berth_error *error)
 {
     size_t n = bth_tree_n_storages(checkpoint->contents.tree);
 
@@ -305,7 +306,7 @@ int bth_storages_begin(berth_checkpoint *checkpoint, berth_error *error)
     return is_foreign ? storages_set_units(checkpoint, error) : 0;
 }
 
-void bth_storages_end(berth_checkpoint *checkpoint)
+void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
 {
     for (bth_kept_region *kept = checkpoint->storages.regions, *next; kept; kept = next) {
         next = kept->next;

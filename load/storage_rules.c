@@ -72,8 +72,8 @@ static int rules_find_first(struct applied_rules *applied_rules, berth_error *er
     rules_find_first_by_storage(applied_rules);
     for (size_t r = 0; r < applied_rules->n_rules; r++)
         if (applied_rules->rules[r].pattern)
-            return bth_names_visit(applied_rules->checkpoint, true, rules_find_first_by_name,
-                                   applied_rules, error);
+            return bth_checkpoint_visit_names(applied_rules->checkpoint, true,
+                                              rules_find_first_by_name, applied_rules, error);
     return 0;
 }
 
@@ -81,7 +81,7 @@ static int rules_find_first(struct applied_rules *applied_rules, berth_error *er
 
 static int rule_check_method(berth_load_method method, berth_error *error)
 {
-    if (bth_choice_is_method(method))
+    if (bth_load_method_is_valid(method))
         return 0;
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }
@@ -134,8 +134,8 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
                            text ? text : "it returned no errno value");
 }
 
-static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_storage *storage,
-                                 struct chosen *chosen, berth_error *error)
+static int rule_choose_for_storage(const berth_storage_rule *rule, const berth_storage *storage,
+                                   struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
                                    .device = rule->device ? rule->device : "cpu"};
@@ -151,15 +151,15 @@ static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_sto
 }
 
 /* Without the lock: it calls the caller's functions. */
-static int rules_apply_to_storages(const struct applied_rules *applied_rules, berth_error *error)
+static int rules_choose_for_storages(const struct applied_rules *applied_rules, berth_error *error)
 {
     for (size_t i = 0; i < applied_rules->checkpoint->storages.n; i++) {
         const berth_storage *storage =
             bth_tree_storage(applied_rules->checkpoint->contents.tree, i);
         size_t first = applied_rules->first[i];
         if (!storage->root && first < applied_rules->n_rules &&
-            rule_apply_to_storage(&applied_rules->rules[first], storage, &applied_rules->chosen[i],
-                                  error) < 0)
+            rule_choose_for_storage(&applied_rules->rules[first], storage,
+                                    &applied_rules->chosen[i], error) < 0)
             return bth_error_in_storage(applied_rules->checkpoint, storage, error);
     }
     return 0;
@@ -223,7 +223,7 @@ static int rules_run(struct applied_rules *applied_rules, berth_error *error)
         (void)bth_fail_memory(error, n * sizeof *applied_rules->chosen);
     else if (rules_check(applied_rules, error) == 0 &&
              rules_find_first(applied_rules, error) == 0 &&
-             rules_apply_to_storages(applied_rules, error) == 0)
+             rules_choose_for_storages(applied_rules, error) == 0)
         (void)rules_publish_choices(applied_rules, error);
     bth_release(applied_rules->first);
     bth_release(applied_rules->chosen);

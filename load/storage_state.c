@@ -26,7 +26,7 @@ int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *e
 
 const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
 {
-    bth_checkpoint_restart_if_forked(checkpoint);
+    bth_checkpoint_reset_if_forked(checkpoint);
     return atomic_load(&checkpoint->storages.stored[index].memory);
 }
 

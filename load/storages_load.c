@@ -78,8 +78,8 @@ static bool request_checks_crc32(const bth_load_request *request)
 /* ---- under the lock: choices ---- */
 
 /* Chooses, and maps the file if that is chosen. If mapping fails, chooses again. */
-static int phase_choose(struct phase *phase, const berth_storage *root, bth_choice *choice,
-                        berth_error *error)
+static int phase_choose_storage_method(struct phase *phase, const berth_storage *root,
+                                       bth_choice *choice, berth_error *error)
 {
     const struct berth_config *config = phase->request->config;
     int flags = (int)phase->checkpoint->config.load_mmap_flags;
@@ -196,7 +196,7 @@ static int phase_claim_for_host(struct phase *phase, const berth_storage *root, 
         storage_publish(stored, "memory", "it is empty", no_bytes);
         return 0;
     }
-    if (phase_choose(phase, root, &choice, error) < 0)
+    if (phase_choose_storage_method(phase, root, &choice, error) < 0)
         return error->code;
     bool is_mapped = choice.method == BERTH_LOAD_MAP;
     if (!phase_wants_crc32(phase, stored) && is_mapped && !phase->request->at_once) {
@@ -250,7 +250,7 @@ static void phase_set_loading(const struct phase *phase, bool is_loading)
             is_loading;
 }
 
-static void phase_set_waiting(const struct phase *phase, int change)
+static void phase_change_waiting_counts(const struct phase *phase, int change)
 {
     for (size_t i = 0; i < phase->n_rest; i++)
         storage_get_state(phase->checkpoint, phase->rest[i])->n_waiting += change;
@@ -285,8 +285,8 @@ static const berth_storage *phase_claim_all(struct phase *phase, const berth_sto
 }
 
 /* Fills the phase's ranges. They belong to this thread until they are published. */
-static int phase_claim(struct phase *phase, const berth_storage *const *roots, size_t n,
-                       berth_error *error)
+static int phase_lock_and_claim_all(struct phase *phase, const berth_storage *const *roots,
+                                    size_t n, berth_error *error)
 {
     berth_checkpoint *checkpoint = phase->checkpoint;
 
@@ -298,7 +298,7 @@ static int phase_claim(struct phase *phase, const berth_storage *const *roots, s
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     const berth_storage *failed = phase_claim_all(phase, roots, n, error);
     phase_set_loading(phase, true);
-    phase_set_waiting(phase, 1);
+    phase_change_waiting_counts(phase, 1);
     bth_checkpoint_unlock(checkpoint);
     return failed ? bth_error_in_storage(checkpoint, failed, error) : error->code;
 }
@@ -402,7 +402,7 @@ static int phase_run(struct phase *phase, berth_error *error)
 
     BTH_HOLD_CANCEL(true);
     device.transfer.requests.chunk_nbytes = bth_to_device_request_nbytes(phase->request->config);
-    if (bth_transfer_prepare(&host, error) < 0 || bth_transfer_prepare(&device.transfer, error) < 0)
+    if (bth_transfer_measure(&host, error) < 0 || bth_transfer_measure(&device.transfer, error) < 0)
         return error->code;
     host.later_nbytes = device.transfer.requests.nbytes;
     device.transfer.earlier_nbytes = host.requests.nbytes;
@@ -470,7 +470,7 @@ static void phase_keep_or_free_memory(struct phase *phase, bool is_good)
 static void phase_finish(struct phase *phase, bool is_good)
 {
     phase_set_loading(phase, false);
-    phase_set_waiting(phase, -1);
+    phase_change_waiting_counts(phase, -1);
     phase_keep_or_free_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
     for (size_t i = 0; i < phase->host.n && is_good; i++)
         phase_publish_range(phase, &phase->host.ranges[i]);
@@ -478,7 +478,7 @@ static void phase_finish(struct phase *phase, bool is_good)
         phase_publish_range(phase, &phase->device.ranges[i]);
 }
 
-static void load_finish(struct phase *first, struct phase *second, bool is_good)
+static void load_finish_phases(struct phase *first, struct phase *second, bool is_good)
 {
     berth_checkpoint *checkpoint = first->checkpoint;
 
@@ -493,10 +493,11 @@ static void load_finish(struct phase *first, struct phase *second, bool is_good)
 
 /* ---- the whole ---- */
 
-static int phase_load(struct phase *phase, const berth_storage *const *roots, size_t n,
-                      berth_error *error)
+static int phase_claim_and_run(struct phase *phase, const berth_storage *const *roots, size_t n,
+                               berth_error *error)
 {
-    if (phase_claim(phase, roots, n, error) < 0 || phase->host.n + phase->device.n == 0)
+    if (phase_lock_and_claim_all(phase, roots, n, error) < 0 ||
+        phase->host.n + phase->device.n == 0)
         return error->code;
     return phase_run(phase, error);
 }
@@ -511,13 +512,13 @@ static void load_in_phases(struct phase *first, bth_range *ranges, const berth_s
     first->host.ranges = ranges;
     first->device.ranges = ranges + n;
     first->rest = rest;
-    if (phase_load(first, roots, n, error) == 0 && first->n_rest > 0) {
+    if (phase_claim_and_run(first, roots, n, error) == 0 && first->n_rest > 0) {
         BTH_HOLD_CANCEL(true);
         second.host.ranges = first->host.ranges + first->host.n;
         second.device.ranges = first->device.ranges + first->device.n;
-        (void)phase_load(&second, rest, first->n_rest, error);
+        (void)phase_claim_and_run(&second, rest, first->n_rest, error);
     }
-    load_finish(first, &second, error->code == 0);
+    load_finish_phases(first, &second, error->code == 0);
 }
 
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,

@@ -64,7 +64,7 @@ static const berth_storage *verification_storage_of_entry(const verification *v,
 }
 
 /* The offset of an entry's data by the layout; 0: it has no layout entry, or no layout is used. */
-static uint64_t verify_computed_offset(const verification *v, const bth_zip_entry *entry)
+static uint64_t verify_find_computed_offset(const verification *v, const bth_zip_entry *entry)
 {
     const berth_storage *storage = verification_storage_of_entry(v, entry);
 
@@ -90,11 +90,11 @@ static bool verify_leaves_storage_to_load(const verification *v, const berth_sto
  * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed,
  * the scan checks it. Else the header is read first.
  */
-static int verify_prepare_offset(verification *v, size_t i, berth_error *error)
+static int verify_set_record_offset(verification *v, size_t i, berth_error *error)
 {
     bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     bth_scan_record *record = &v->records[i];
-    uint64_t computed = verify_computed_offset(v, entry);
+    uint64_t computed = verify_find_computed_offset(v, entry);
 
     record->wants_descriptor = entry->end_offset == 0;
     if (entry->method == 0 && entry->data_offset == 0 && computed != 0 &&
@@ -125,7 +125,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
 
     *record =
         (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
-    if (verify_prepare_offset(v, i, error) < 0)
+    if (verify_set_record_offset(v, i, error) < 0)
         return error->code;
     if (entry->method != 0 ||
         (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage)))
@@ -172,8 +172,8 @@ static void verify_prepare_legacy(verification *v)
 /* ---- results ---- */
 
 /* Counts and reports one record. Keeps the error of the first bad one. */
-static void verify_report(verification *v, const bth_scan_record *record, berth_crc_verdict crc32,
-                          const berth_error *bad)
+static void verify_count_and_report_record(verification *v, const bth_scan_record *record,
+                                           berth_crc_verdict crc32, const berth_error *bad)
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
@@ -201,7 +201,7 @@ static void verify_report(verification *v, const bth_scan_record *record, berth_
 }
 
 /* Header and descriptor of one entry (Z5, Z6): the scan checked them, or this does. */
-static int verify_check_headers(verification *v, size_t i, berth_error *bad)
+static int verify_check_header_and_descriptor(verification *v, size_t i, berth_error *bad)
 {
     bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     const bth_scan_record *record = &v->records[i];
@@ -253,7 +253,7 @@ static int verify_fail_misplaced(verification *v, const bth_scan_record *record,
     if (bth_layout_check(&v->checkpoint->contents, error) == 0)
         (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
                        "its data are not at the computed offset");
-    verify_report(v, record, BERTH_CRC_UNCHECKED, error);
+    verify_count_and_report_record(v, record, BERTH_CRC_UNCHECKED, error);
     return error->code;
 }
 
@@ -277,7 +277,7 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
     berth_error bad;
 
     bth_error_clear(&bad);
-    if (verify_check_headers(v, i, &bad) == 0) {
+    if (verify_check_header_and_descriptor(v, i, &bad) == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
             return verify_fail_misplaced(v, record, error);
         if (record->is_left_out && entry->method == 0)
@@ -292,7 +292,7 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
         (void)bth_error_add_record(&bad, entry->record);
     bool is_folder = v->container->directory.by_offset[i] >= v->container->directory.n_entries;
     if (!is_folder || bad.code < 0)
-        verify_report(v, record, crc32, &bad);
+        verify_count_and_report_record(v, record, crc32, &bad);
     return 0;
 }
 
@@ -326,7 +326,7 @@ static int verify_everything(verification *v, berth_error *error)
     if (v->container)
         return verify_finish_zip(v, error);
     for (size_t i = 0; i < v->n_records; i++)
-        verify_report(v, &v->records[i], BERTH_CRC_ABSENT, &none);
+        verify_count_and_report_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
     return 0;
 }
 
@@ -340,7 +340,7 @@ static int verify_run(verification *v, berth_error *error)
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
-    bth_head_cache_begin(&v->cache, v->reader);
+    bth_head_cache_initialize(&v->cache, v->reader);
     /* A bad record comes before the error that ended the verification. */
     if ((verify_everything(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
         *error = v->first;
@@ -364,7 +364,8 @@ int bth_verify_container(bth_reader *reader, const struct berth_config *config,
     return verify_run(&v, error);
 }
 
-int bth_verify_data(berth_checkpoint *checkpoint, bth_verify_request *request, berth_error *error)
+int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
+                          berth_error *error)
 {
     bth_contents *contents = &checkpoint->contents;
     verification v = {.reader = &checkpoint->source.reader,

@@ -47,13 +47,13 @@ int berth_verify(const berth_source *source, const berth_params *params,
     bth_params_initialize_stats(params);
     if (verdict)
         *verdict = request.verdict;
-    if (bth_config_resolve(params, &config, error) < 0 ||
+    if (bth_config_copy_for_operation(params, &config, error) < 0 ||
         verify_open(source, &config, params, &first, &checkpoint, error) < 0) {
         verify_add_first_stats(params, &first);
         return error->code;
     }
     request.scan.goes_on = !checkpoint->contents.is_legacy;
-    (void)bth_verify_data(checkpoint, &request, error);
+    (void)bth_verify_checkpoint(checkpoint, &request, error);
     (void)bth_error_in_checkpoint(checkpoint, error);
     if (verdict)
         *verdict = request.verdict;

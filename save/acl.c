@@ -27,7 +27,7 @@ static size_t acl_count(const bth_acl *acl)
 
 static entry acl_get(const bth_acl *acl, size_t i)
 {
-    bth_cursor at = bth_cursor_over(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
+    bth_cursor at = bth_cursor_make(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
     entry read = {.tag = bth_cursor_u16(&at)};
 
     read.rights = bth_cursor_u16(&at);
@@ -51,7 +51,7 @@ static void acl_add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
     acl->nbytes += ENTRY_NBYTES;
 }
 
-size_t bth_acl_new_owner_max_nbytes(size_t nbytes)
+size_t bth_acl_new_owner_or_group_max_nbytes(size_t nbytes)
 {
     size_t min_nbytes = HEAD_NBYTES + 3 * ENTRY_NBYTES;
 
@@ -61,7 +61,7 @@ size_t bth_acl_new_owner_max_nbytes(size_t nbytes)
 bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
 {
     const bth_acl acl = {.bytes = (uint8_t *)(uintptr_t)bytes, .nbytes = nbytes};
-    bth_cursor head = bth_cursor_over(bytes, nbytes);
+    bth_cursor head = bth_cursor_make(bytes, nbytes);
     unsigned seen = 0, last = 0;
 
     if (bth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
@@ -129,9 +129,9 @@ static unsigned acl_new_owner_rights(const rights *old, const bth_acl_change *ch
 /* ---- passing on ---- */
 
 /* Adds the named entries of one tag, and one for the former owner or group. */
-static unsigned acl_copy_named_entries(const bth_acl *old, unsigned tag, unsigned mask,
-                                       bool has_former, uint32_t former, unsigned former_rights,
-                                       bth_acl *made)
+static unsigned acl_add_named_and_former_entries(const bth_acl *old, unsigned tag, unsigned mask,
+                                                 bool has_former, uint32_t former,
+                                                 unsigned former_rights, bth_acl *made)
 {
     unsigned all = 0;
 
@@ -150,7 +150,8 @@ static unsigned acl_copy_named_entries(const bth_acl *old, unsigned tag, unsigne
     return has_former ? all | former_rights : all;
 }
 
-void bth_acl_make_for_new_owner(const bth_acl *old, const bth_acl_change *change, bth_acl *made)
+void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_change *change,
+                                         bth_acl *made)
 {
     rights was = acl_compute_class_rights(old);
     unsigned group = was.group;
@@ -160,11 +161,11 @@ void bth_acl_make_for_new_owner(const bth_acl *old, const bth_acl_change *change
         group &= was.other & was.common_group;
     acl_begin(made);
     acl_add(made, ACL_USER_OBJ, acl_new_owner_rights(&was, change), NO_ID);
-    unsigned mask = group | acl_copy_named_entries(old, ACL_USER, was.mask, change->owner,
-                                                   change->old_owner, was.user, made);
+    unsigned mask = group | acl_add_named_and_former_entries(old, ACL_USER, was.mask, change->owner,
+                                                             change->old_owner, was.user, made);
     acl_add(made, ACL_GROUP_OBJ, group, NO_ID);
-    mask |= acl_copy_named_entries(old, ACL_GROUP, was.mask, change->group, change->old_group,
-                                   was.group, made);
+    mask |= acl_add_named_and_former_entries(old, ACL_GROUP, was.mask, change->group,
+                                             change->old_group, was.group, made);
     /* With a mask of 0 Linux ignores the named entries: a user whose entry has no rights would get
      * those of the others. So the mask is at least the right to execute, which no entry has. */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)

@@ -17,8 +17,8 @@ typedef struct bth_acl {
     size_t nbytes;
 } bth_acl;
 
-/* Bytes that bth_acl_make_for_new_owner needs for an attribute of nbytes bytes. */
-size_t bth_acl_new_owner_max_nbytes(size_t nbytes);
+/* Bytes that bth_acl_make_for_new_owner_or_group needs for an attribute of nbytes bytes. */
+size_t bth_acl_new_owner_or_group_max_nbytes(size_t nbytes);
 /* Whether these are bytes of an ACL, as the kernel makes them. */
 bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes);
 /* Makes the ACL of a file that has only a mode. `acl` has room for three entries. */
@@ -34,9 +34,10 @@ typedef struct bth_acl_change {
 /*
  * Makes the ACL of a new file with another owner or group. Nobody but the new owner gets more
  * rights than before, and the old owner and group keep theirs. `made` has
- * bth_acl_new_owner_max_nbytes bytes.
+ * bth_acl_new_owner_or_group_max_nbytes bytes.
  */
-void bth_acl_make_for_new_owner(const bth_acl *old, const bth_acl_change *change, bth_acl *made);
+void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_change *change,
+                                         bth_acl *made);
 
 /*
  * The same without an ACL: a mode that gives nobody more rights. False: the old owner may lose

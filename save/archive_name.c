@@ -15,7 +15,7 @@
  */
 #define KEPT_NBYTES 511
 
-int bth_check_name(const char *what, const char *name, berth_error *error)
+int bth_check_record_or_archive_name(const char *what, const char *name, berth_error *error)
 {
     berth_error bad;
 
@@ -32,7 +32,7 @@ int bth_check_name(const char *what, const char *name, berth_error *error)
 
 int bth_check_archive_name(const char *name, berth_error *error)
 {
-    if (bth_check_name("archive name", name, error) == 0 && strchr(name, '/'))
+    if (bth_check_record_or_archive_name("archive name", name, error) == 0 && strchr(name, '/'))
         bth_fail_argument(error, "the archive name: it contains a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
         bth_fail_argument(
@@ -43,7 +43,7 @@ int bth_check_archive_name(const char *name, berth_error *error)
     return error->code;
 }
 
-int bth_check_full_name_truncation(const char *full_name, const char *name, berth_error *error)
+int bth_check_full_name_cut_character(const char *full_name, const char *name, berth_error *error)
 {
     if (strlen(full_name) <= KEPT_NBYTES || ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) != 0x80)
         return 0;
@@ -53,7 +53,7 @@ int bth_check_full_name_truncation(const char *full_name, const char *name, bert
                     strlen(full_name), KEPT_NBYTES);
 }
 
-static bool name_is_ascii(const char *text)
+static bool path_is_ascii(const char *text)
 {
     while (*text && (unsigned char)*text < 0x80)
         text++;
@@ -72,7 +72,7 @@ char *bth_archive_name_of_path(const char *path)
     size_t n = dot ? (size_t)(dot - base) : strlen(base);
     char *name = bth_duplicate_text(base, n);
     bth_error_clear(&bad);
-    if (!name || (name_is_ascii(path ? path : "") && bth_check_archive_name(name, &bad) == 0))
+    if (!name || (path_is_ascii(path ? path : "") && bth_check_archive_name(name, &bad) == 0))
         return name;
     bth_release(name);
     return bth_duplicate_text("archive", strlen("archive"));

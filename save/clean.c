@@ -19,7 +19,7 @@ typedef struct cleaning {
     void *context;
 } cleaning;
 
-static double seconds_of(const struct timespec *time)
+static double timespec_to_seconds(const struct timespec *time)
 {
     return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
 }
@@ -44,14 +44,14 @@ static void clean_remove(const cleaning *clean, const char *name, bth_temporary_
     found->error = why;
 }
 
-static void clean_report_entry(const cleaning *clean, const char *name)
+static void clean_remove_and_report_entry(const cleaning *clean, const char *name)
 {
     bth_temporary_file file;
     berth_error why;
 
     if (!bth_temporary_is_name(name) || !bth_temporary_open(clean->folder, name, &file))
         return;
-    double changed = seconds_of(&file.status.st_mtim), age = clean->now - changed;
+    double changed = timespec_to_seconds(&file.status.st_mtim), age = clean->now - changed;
     berth_temporary found = {.name = name,
                              .nbytes = (uint64_t)file.status.st_size,
                              .age_seconds = age > 0 ? age : 0,
@@ -73,7 +73,7 @@ static int clean_folder(const cleaning *clean, berth_error *error)
     while ((n = bth_system.getdents64(clean->folder, entries, sizeof entries)) > 0) {
         for (ssize_t at = 0; at < n;) {
             const struct dirent64 *entry = (const void *)(entries + at);
-            clean_report_entry(clean, entry->d_name);
+            clean_remove_and_report_entry(clean, entry->d_name);
             at += entry->d_reclen;
         }
     }
@@ -104,7 +104,7 @@ int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_s
         (void)bth_fail_system(error, errno, "cannot be opened");
     else {
         (void)clock_gettime(CLOCK_REALTIME, &now);
-        clean.now = seconds_of(&now);
+        clean.now = timespec_to_seconds(&now);
         (void)clean_folder(&clean, error);
         bth_file_close(clean.folder);
     }

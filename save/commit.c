@@ -48,7 +48,7 @@ static int commit_reserve(const bth_commit *commit, berth_error *error)
         return 0;
     int failure = errno;
     if (failure == EOPNOTSUPP || failure == ENOSYS) {
-        if (bth_output_file_room(commit->fd) < commit->nbytes)
+        if (bth_output_file_own_and_free_room(commit->fd) < commit->nbytes)
             failure = ENOSPC;
         else if (bth_system.ftruncate(commit->fd, nbytes) == 0)
             return 0;
@@ -58,12 +58,12 @@ static int commit_reserve(const bth_commit *commit, berth_error *error)
     if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
         return bth_fail_no_space(
             error, failure, NULL, BERTH_NO_OFFSET,
-            bth_missing_nbytes(bth_output_file_room(commit->fd), commit->nbytes, 0));
+            bth_missing_nbytes(bth_output_file_own_and_free_room(commit->fd), commit->nbytes, 0));
     return bth_fail_system(error, failure, "its disk space cannot be reserved");
 }
 
 /* Nobody else may open it until it has the rights of the file that it replaces (X1). */
-static int commit_create_temporary(bth_commit *commit, berth_error *error)
+static int commit_begin_with_temporary(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
@@ -95,7 +95,7 @@ static int commit_begin_in_place(bth_commit *commit, berth_error *error)
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
                      berth_error *error)
 {
-    uint64_t limit = bth_output_file_limit();
+    uint64_t limit = bth_output_file_size_limit();
 
     *commit = (bth_commit){.fd = -1,
                            .target = BTH_NO_TARGET_FILE,
@@ -112,7 +112,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
         bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit);
     else
         (void)(commit->target.nameless >= 0 ? commit_begin_in_place
-                                            : commit_create_temporary)(commit, error);
+                                            : commit_begin_with_temporary)(commit, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
     return error->code;
@@ -190,7 +190,7 @@ static int commit_copy_changed_metadata(bth_commit *commit, berth_error *error)
     }
     if (commit_is_as_copied(&commit->copied, &now))
         return 0;
-    if (bth_target_file_check(target, &now, error) < 0)
+    if (bth_target_file_check_and_set_status(target, &now, error) < 0)
         return error->code;
     (void)bth_system.fchmod(commit->fd, 0600);
     return bth_metadata_copy(target, commit->fd, &commit->copied, error);

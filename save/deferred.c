@@ -91,8 +91,9 @@ static bth_range deferred_find_descriptor_blocks(const bth_image *image, const b
     return (bth_range){.offset = begin, .nbytes = (last < end ? last : end) - begin};
 }
 
-int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *tile, uint64_t end,
-                     bth_range *range, berth_error *error)
+int bth_deferred_add_descriptor_blocks(bth_deferred *deferred, const bth_image *image,
+                                       bth_tile *tile, uint64_t end, bth_range *range,
+                                       berth_error *error)
 {
     size_t i = tile->incomplete;
     bth_deferred_block *block = NULL;
@@ -120,7 +121,8 @@ int bth_deferred_add(bth_deferred *deferred, const bth_image *image, bth_tile *t
     return 0;
 }
 
-bth_deferred_block *bth_deferred_claim(bth_deferred *deferred, const bth_image *image, size_t i)
+bth_deferred_block *bth_deferred_claim_block_of_record(bth_deferred *deferred,
+                                                       const bth_image *image, size_t i)
 {
     pthread_mutex_lock(&deferred->lock);
     bth_deferred_block *block = deferred_find_block_of_record(deferred, i);
@@ -139,15 +141,15 @@ void bth_deferred_release_block(bth_deferred *deferred, bth_deferred_block *bloc
     pthread_mutex_unlock(&deferred->lock);
 }
 
-void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
+void bth_deferred_add_data_part_end(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
 {
     uint64_t end = tile->offset + tile->nbytes;
 
     deferred_copy(&deferred->tail, tile, (bth_range){.offset = begin, .nbytes = end - begin});
 }
 
-size_t bth_deferred_get_last_data_block(const bth_deferred *deferred, const bth_image *image,
-                                        bth_tile *tile)
+size_t bth_deferred_copy_data_part_end_to_tile(const bth_deferred *deferred, const bth_image *image,
+                                               bth_tile *tile)
 {
     const bth_deferred_block *tail = &deferred->tail;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/target_file.h"
+#include "save/replaced_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -27,7 +27,7 @@ typedef struct metadata {
     int to;
     struct stat old;
     bth_acl_change change;
-    bool is_nameless; /* the old owner has no id in this user namespace: no ACL can name it */
+    bool has_unmapped_id; /* the old owner has no id in this user namespace: no ACL can name it */
 } metadata;
 
 typedef bth_acl xattr_value; /* of any attribute. bytes NULL: there is none */
@@ -127,7 +127,7 @@ static void metadata_copy_attribute(const metadata *m, const char *attribute)
 }
 
 /* Losing them gives nobody access, so the save goes on. */
-static int metadata_copy_attributes(const metadata *m, berth_error *error)
+static int metadata_copy_user_attributes(const metadata *m, berth_error *error)
 {
     char *names = bth_allocate(BTH_MAX_XATTR_NBYTES);
 
@@ -160,7 +160,7 @@ static int metadata_copy_user_or_group_id(metadata *m, bool is_group, long prese
     if (!outside && !metadata_is_forbidden(errno))
         return bth_fail_system(error, errno, "its %s cannot be kept", what);
     *(is_group ? &m->change.group : &m->change.owner) = true;
-    m->is_nameless |= outside;
+    m->has_unmapped_id |= outside;
     bth_log("%s: its %s becomes %s %ld: it cannot be given to %s %ld", m->name, what, kind, present,
             kind, old);
     return 0;
@@ -168,7 +168,7 @@ static int metadata_copy_user_or_group_id(metadata *m, bool is_group, long prese
 
 /* The group first, so that no other group can ever open the file. Until it has its mode, only its
  * owner can. */
-static int metadata_copy_owner(metadata *m, berth_error *error)
+static int metadata_copy_owner_and_group(metadata *m, berth_error *error)
 {
     struct stat status;
 
@@ -229,8 +229,8 @@ static int metadata_set_narrower_mode(const metadata *m, const bth_acl *old, ber
     return metadata_set_mode_and_remove_acl(m, mode, error);
 }
 
-static int metadata_set_acl(const metadata *m, const bth_acl *old, const bth_acl *wanted,
-                            berth_error *error)
+static int metadata_set_acl_or_narrower_mode(const metadata *m, const bth_acl *old,
+                                             const bth_acl *wanted, berth_error *error)
 {
     int failure = xattr_write(m->to, POSIX_ACL, wanted);
 
@@ -242,9 +242,10 @@ static int metadata_set_acl(const metadata *m, const bth_acl *old, const bth_acl
 }
 
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
-static int metadata_copy_posix_acl(const metadata *m, const bth_acl *old, berth_error *error)
+static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old,
+                                           berth_error *error)
 {
-    size_t room = bth_acl_new_owner_max_nbytes(old->nbytes);
+    size_t room = bth_acl_new_owner_or_group_max_nbytes(old->nbytes);
     uint8_t *bytes = bth_allocate(2 * room);
     bth_acl was = *old, made;
     bool is_changed = m->change.owner || m->change.group;
@@ -255,14 +256,14 @@ static int metadata_copy_posix_acl(const metadata *m, const bth_acl *old, berth_
         was.bytes = bytes;
         bth_acl_of_mode(m->old.st_mode & 0777, &was);
     }
-    if (is_changed && (m->is_nameless || !bth_file_system_obeys_acls(m->to)))
+    if (is_changed && (m->has_unmapped_id || !bth_file_system_obeys_acls(m->to)))
         (void)metadata_set_narrower_mode(m, &was, error);
     else if (is_changed) {
         made.bytes = bytes + room;
-        bth_acl_make_for_new_owner(&was, &m->change, &made);
-        (void)metadata_set_acl(m, &was, &made, error);
+        bth_acl_make_for_new_owner_or_group(&was, &m->change, &made);
+        (void)metadata_set_acl_or_narrower_mode(m, &was, &made, error);
     } else if (old->bytes)
-        (void)metadata_set_acl(m, &was, old, error);
+        (void)metadata_set_acl_or_narrower_mode(m, &was, old, error);
     else
         (void)metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0777, error);
     bth_release(bytes);
@@ -306,7 +307,7 @@ static int metadata_copy_rights(const metadata *m, berth_error *error)
     else if (nfs4.bytes)
         (void)metadata_copy_nfs4_acl(m, attribute, &nfs4, error);
     else
-        (void)metadata_copy_posix_acl(m, &posix, error);
+        (void)metadata_copy_posix_acl_or_mode(m, &posix, error);
     bth_release(nfs4.bytes);
     bth_release(posix.bytes);
     return error->code;
@@ -341,8 +342,8 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
     m.change.old_group = m.old.st_gid;
     for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++)
         (void)metadata_copy_label(&m, labels[i], error);
-    if (error->code == BERTH_OK && metadata_copy_attributes(&m, error) == 0 &&
-        metadata_copy_owner(&m, error) == 0)
+    if (error->code == BERTH_OK && metadata_copy_user_attributes(&m, error) == 0 &&
+        metadata_copy_owner_and_group(&m, error) == 0)
         (void)metadata_copy_rights(&m, error);
     bth_file_close(m.from);
     *copied = m.old;

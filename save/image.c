@@ -78,7 +78,7 @@ size_t bth_tile_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
 
 /* ---- images ---- */
 
-int bth_image_begin(bth_image *image, berth_error *error)
+int bth_image_allocate_crc32s(bth_image *image, berth_error *error)
 {
     const berth_plan *plan = image->plan;
 
@@ -210,8 +210,8 @@ static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, ui
 }
 
 /* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
-static int image_copy_data_range(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
-                                 uint64_t end, berth_error *error)
+static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile, size_t i,
+                                         uint64_t begin, uint64_t end, berth_error *error)
 {
     uint64_t data_offset = image->plan->records[i].layout.data_offset;
     const uint8_t *from;
@@ -248,12 +248,13 @@ static int image_render_data_share(bth_image *image, bth_tile *tile, size_t i,
     if (!image->plan->records[i].device)
         image_set_why_copied(image, i, share,
                              image_add_zero_copy(image, tile, i, share, &zero_copy));
-    if (image_copy_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
+    if (image_copy_and_sum_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
     if (zero_copy.nbytes > 0)
         image_update_tile_crc32(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
                                 (size_t)zero_copy.nbytes);
-    return image_copy_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end, error);
+    return image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
+                                         error);
 }
 
 /* If the caller has set the record's CRC, refuses other bytes. */

@@ -78,7 +78,7 @@ typedef struct bth_image {
 } bth_image;
 
 /* Adds the sums, if the plan wants CRCs. The plan and the constraints are set. */
-int bth_image_begin(bth_image *image, berth_error *error);
+int bth_image_allocate_crc32s(bth_image *image, berth_error *error);
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after
@@ -105,8 +105,9 @@ bool bth_image_crc32_is_complete(const bth_image *image, size_t i);
 void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
                                 const bth_tile *tile);
 /* Fills *reports for the first n storages of the file. `stats` NULL: nothing was written. */
-void bth_storage_stats_report(const bth_storage_stats *stats, const berth_plan *plan,
-                              const berth_stats *save, berth_storage_stats *reports, size_t n);
+void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
+                                    const berth_stats *save, berth_storage_stats *reports,
+                                    size_t n);
 
 /* ---- record_data.c ---- */
 

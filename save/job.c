@@ -55,9 +55,9 @@ static void *job_run(void *argument)
 
 static void job_free_memory(berth_job *job)
 {
-    if (bth_lock_is_ours(&job->lock)) {
+    if (bth_lock_is_of_this_process(&job->lock)) {
         pthread_cond_destroy(&job->changed);
-        bth_lock_end(&job->lock);
+        bth_lock_destroy(&job->lock);
     }
     bth_release(job);
 }
@@ -77,8 +77,8 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     berth_job *made = bth_allocate_zeroed(sizeof *made);
     if (!made)
         return bth_fail_memory(error, sizeof *made);
-    bth_lock_begin(&made->lock);
-    bth_condition_begin(&made->changed);
+    bth_lock_initialize(&made->lock);
+    bth_condition_initialize(&made->changed);
     made->staged = snapshot;
     if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) == 0) {
         int failure = bth_thread_start(&made->thread, job_run, made);
@@ -99,7 +99,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
 /* X11: a forked child has no thread for the job: its events never happen, and no call may wait. */
 static bool job_is_lost(const berth_job *job)
 {
-    return !bth_lock_is_ours(&job->lock);
+    return !bth_lock_is_of_this_process(&job->lock);
 }
 
 static int job_check(const berth_job *job, berth_job_event event, berth_error *error)

@@ -59,8 +59,8 @@ static int operation_copy_target(bth_operation *operation, const berth_target *t
     return operation->path ? 0 : bth_fail_memory(error, strlen(target->path));
 }
 
-static char *operation_name_archive(const berth_target *target, const berth_params *params,
-                                    berth_error *error)
+static char *operation_choose_archive_name(const berth_target *target, const berth_params *params,
+                                           berth_error *error)
 {
     const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
     const char *given = params->archive_name;
@@ -75,7 +75,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
                                const berth_content *content, berth_error *error)
 {
     berth_stats *stats = &operation->stats;
-    char *archive = operation_name_archive(target, &operation->params, error);
+    char *archive = operation_choose_archive_name(target, &operation->params, error);
 
     if (!archive)
         return error->code;
@@ -167,7 +167,7 @@ int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *
                                   berth_error *error)
 {
     operation_init(operation, params);
-    if (bth_config_resolve(params, &operation->config, error) < 0)
+    if (bth_config_copy_for_operation(params, &operation->config, error) < 0)
         return error->code;
     return operation_make_plan(operation, target, content, error);
 }
@@ -178,7 +178,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
 {
     operation_init(operation, params);
     if (operation_copy_target(operation, target, error) < 0 ||
-        bth_config_resolve(params, &operation->config, error) < 0 ||
+        bth_config_copy_for_operation(params, &operation->config, error) < 0 ||
         operation_make_plan(operation, target, content, error) < 0)
         return error->code;
     if (operation_allocate_storage_stats(operation, error) < 0)
@@ -199,7 +199,7 @@ int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, 
     operation_init(operation, params);
     operation->nbytes = operation->stats.requested_nbytes = nbytes;
     if (operation_copy_target(operation, &target, error) < 0 ||
-        bth_config_resolve(params, &operation->config, error) < 0)
+        bth_config_copy_for_operation(params, &operation->config, error) < 0)
         return error->code;
     return operation_open_file(operation, true, error);
 }
@@ -297,8 +297,8 @@ static void operation_report_stats(bth_operation *operation)
     const berth_params *params = &operation->params;
 
     if (operation->plan && params->storage_stats)
-        bth_storage_stats_report(operation->storage_stats, operation->plan, &operation->stats,
-                                 params->storage_stats, params->n_storage_stats);
+        bth_storage_stats_fill_reports(operation->storage_stats, operation->plan, &operation->stats,
+                                       params->storage_stats, params->n_storage_stats);
     operation->stats.total_seconds = bth_seconds() - operation->begin_seconds;
     if (params->stats)
         *params->stats = operation->stats;

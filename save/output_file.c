@@ -10,14 +10,14 @@
 #include "save/failure.h"
 #include "save/image.h"
 
-uint64_t bth_output_file_limit(void)
+uint64_t bth_output_file_size_limit(void)
 {
     struct rlimit limit;
 
     return bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 ? UINT64_MAX : limit.rlim_cur;
 }
 
-uint64_t bth_output_file_room(int fd)
+uint64_t bth_output_file_own_and_free_room(int fd)
 {
     struct statvfs system;
     struct stat file;
@@ -30,7 +30,7 @@ uint64_t bth_output_file_room(int fd)
 
 static uint64_t output_file_get_room(void *context)
 {
-    return bth_output_file_room(((const bth_output_file *)context)->fd);
+    return bth_output_file_own_and_free_room(((const bth_output_file *)context)->fd);
 }
 
 static int output_file_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
@@ -111,7 +111,7 @@ static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
     if (!bth_direct_open(file->fd, O_WRONLY, &file->direct, &file->reason))
         return false;
     uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
-    if (padded_nbytes > bth_output_file_limit())
+    if (padded_nbytes > bth_output_file_size_limit())
         file->reason = "the limit of a file's size leaves no room for a whole last block";
     else if (padded_nbytes != nbytes && bth_system.ftruncate(file->fd, (off_t)padded_nbytes) < 0)
         file->reason = "the last block cannot be padded";

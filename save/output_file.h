@@ -36,8 +36,8 @@ const char *bth_output_method_choose(const struct berth_config *config, int fd, 
                                      bool *is_direct);
 
 /* RLIMIT_FSIZE. A write beyond it would raise SIGXFSZ, which kills (F5). */
-uint64_t bth_output_file_limit(void);
+uint64_t bth_output_file_size_limit(void);
 /* How large a file can grow: its own room and the free room. UINT64_MAX: not known. */
-uint64_t bth_output_file_room(int fd);
+uint64_t bth_output_file_own_and_free_room(int fd);
 
 #endif

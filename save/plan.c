@@ -96,7 +96,7 @@ static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, si
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
     plan->names_nbytes += *name_nbytes + 1;
-    return bth_check_full_name_truncation(out, name, error);
+    return bth_check_full_name_cut_character(out, name, error);
 }
 
 static int plan_lay_out_record(const berth_plan *plan, const char *name, size_t name_nbytes,
@@ -117,7 +117,7 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
 {
     size_t name_nbytes = 0;
 
-    if (bth_check_name("record name", name, error) < 0)
+    if (bth_check_record_or_archive_name("record name", name, error) < 0)
         return error->code;
     if (plan->n_records == plan->n_records_room &&
         plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
@@ -162,8 +162,8 @@ static int plan_fail_duplicate(const char *name, const char *other, berth_error 
 }
 
 /* `slots`: an open hash table of indices plus one. */
-static int plan_refuse_duplicates(const berth_plan *plan, size_t *slots, size_t mask,
-                                  berth_error *error)
+static int plan_check_names_with_hash_table(const berth_plan *plan, size_t *slots, size_t mask,
+                                            berth_error *error)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const char *name = bth_plan_name(plan, i);
@@ -185,7 +185,7 @@ static int plan_check_unique_names(const berth_plan *plan, berth_error *error)
     size_t *slots = bth_allocate_zeroed(n_slots * sizeof *slots);
     if (!slots)
         return bth_fail_memory(error, n_slots * sizeof *slots);
-    plan_refuse_duplicates(plan, slots, n_slots - 1, error);
+    plan_check_names_with_hash_table(plan, slots, n_slots - 1, error);
     bth_release(slots);
     return error->code;
 }

@@ -41,8 +41,8 @@ static int plan_add_text(berth_plan *plan, const char *name, const char *text, b
 }
 
 /* The records between data.pkl and the storages. */
-static int plan_add_format_and_byteorder(berth_plan *plan, const struct berth_config *config,
-                                         berth_error *error)
+static int plan_add_format_alignment_byteorder(berth_plan *plan, const struct berth_config *config,
+                                               berth_error *error)
 {
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
     plan_add_text(plan, ".format_version", "1", error);
@@ -112,8 +112,8 @@ static int plan_check_alignment_record(const berth_plan *plan, const berth_new_r
                     "says %lu, save.storage_alignment is %u", recorded, plan->alignment);
 }
 
-static int plan_add_all_given(berth_plan *plan, const berth_content *content,
-                              const struct berth_config *config, berth_error *error)
+static int plan_add_given_and_own_records(berth_plan *plan, const berth_content *content,
+                                          const struct berth_config *config, berth_error *error)
 {
     bool complete = content->flags & BERTH_RECORDS_COMPLETE;
 
@@ -122,7 +122,7 @@ static int plan_add_all_given(berth_plan *plan, const berth_content *content,
         if (plan_add_given(plan, record, error) < 0 ||
             plan_check_alignment_record(plan, record, error) < 0)
             return error->code;
-        if (i == 0 && !complete && plan_add_format_and_byteorder(plan, config, error) < 0)
+        if (i == 0 && !complete && plan_add_format_alignment_byteorder(plan, config, error) < 0)
             return error->code;
     }
     return complete ? 0 : plan_add_version_and_id(plan, error);
@@ -225,7 +225,7 @@ static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         plan_add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
-        plan_add_format_and_byteorder(plan, config, error) < 0 ||
+        plan_add_format_alignment_byteorder(plan, config, error) < 0 ||
         plan_add_storages(plan, foreign, error) < 0)
         return error->code;
     return plan_add_version_and_id(plan, error);
@@ -259,7 +259,7 @@ berth_plan *bth_plan_make(const char *archive, const berth_content *content,
     if (!plan)
         return NULL;
     if (content->kind == BERTH_CONTENT_RECORDS)
-        plan_add_all_given(plan, content, config, error);
+        plan_add_given_and_own_records(plan, content, config, error);
     else
         plan_add_records_of_value(plan, content->value, config, error);
     if (error->code == BERTH_OK && bth_plan_close(plan, error) == 0)

@@ -42,8 +42,8 @@ static int record_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nb
 }
 
 /* Reads a share of one element, which a tile's border cuts. */
-static int record_read_cut(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes,
-                           uint64_t at, berth_error *error)
+static int record_read_part_of_element(const berth_plan *plan, size_t i, uint8_t *out,
+                                       size_t nbytes, uint64_t at, berth_error *error)
 {
     size_t unit = plan->records[i].swap_nbytes;
     size_t cut = (size_t)(at % unit);
@@ -92,7 +92,7 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
     while (nbytes > 0) {
         size_t n = record_next_nbytes(nbytes, at, unit);
         bool is_cut = n < unit;
-        if ((is_cut ? record_read_cut : record_read)(plan, i, out, n, at, error) < 0)
+        if ((is_cut ? record_read_part_of_element : record_read)(plan, i, out, n, at, error) < 0)
             return error->code;
         if (!is_cut)
             bth_swap_bytes(out, out, n, unit);

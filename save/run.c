@@ -92,7 +92,7 @@ static uint64_t run_worker_overhead(const bth_run_state *run)
 }
 
 /* With blocks: fewer workers, if some can have whole tiles in large pages. */
-static bool run_bound_workers(bth_run_state *run, uint64_t memory_nbytes)
+static bool run_bound_workers_for_large_pages(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BTH_LARGE_PAGE_NBYTES;
 
@@ -111,7 +111,7 @@ static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t overhead = run_worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
 
-    if (memory_nbytes == 0 || run_bound_workers(run, memory_nbytes))
+    if (memory_nbytes == 0 || run_bound_workers_for_large_pages(run, memory_nbytes))
         return;
     memory_nbytes = memory_nbytes > fixed ? memory_nbytes - fixed : 1;
     uint64_t worker_nbytes = memory_nbytes / run->n_workers;
@@ -130,7 +130,7 @@ static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 }
 
 /* From devices: a tile fits into a staging buffer. */
-static void run_bound_staging(bth_run_state *run, uint64_t memory_nbytes)
+static void run_choose_staging_sizes(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_overhead(run);
     uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
@@ -151,7 +151,7 @@ static void run_choose_sizes(bth_run_state *run)
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = settings->tile_nbytes < nbytes ? settings->tile_nbytes : nbytes;
     if (run->image.plan->n_devices > 0)
-        run_bound_staging(run, settings->memory_nbytes);
+        run_choose_staging_sizes(run, settings->memory_nbytes);
     else
         run_bound_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
@@ -237,7 +237,7 @@ static int run_begin(bth_run_state *run, berth_error *error)
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
     run_choose_sizes(run);
-    if (run_open_slots(run, error) < 0 || bth_image_begin(&run->image, error) < 0)
+    if (run_open_slots(run, error) < 0 || bth_image_allocate_crc32s(&run->image, error) < 0)
         return error->code;
     return run_allocate_buffers(run, error);
 }
@@ -262,7 +262,8 @@ static int run_report_progress(void *context)
                               run->image.plan->nbytes);
 }
 
-static int run_write_part(bth_run_state *run, uint64_t begin, uint64_t end, berth_error *error)
+static int run_write_part_of_file(bth_run_state *run, uint64_t begin, uint64_t end,
+                                  berth_error *error)
 {
     assert(begin < end);
     run->begin = begin;
@@ -290,11 +291,11 @@ static int run_write_all(bth_run_state *run, berth_error *error)
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
 
-    if (run_write_part(run, 0, plan->tail_offset, error) < 0)
+    if (run_write_part_of_file(run, 0, plan->tail_offset, error) < 0)
         return error->code;
     bth_image_compute_id(&run->image);
     run->is_tail = true;
-    if (run_write_part(run, tail, plan->nbytes, error) < 0 || run_read_back(run, error) < 0)
+    if (run_write_part_of_file(run, tail, plan->nbytes, error) < 0 || run_read_back(run, error) < 0)
         return error->code;
     if (run_report_progress(run) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");

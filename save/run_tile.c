@@ -59,7 +59,8 @@ static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *e
 {
     bth_deferred_block *block;
 
-    while ((block = bth_deferred_claim(&run->deferred, &run->image, record)) != NULL) {
+    while ((block = bth_deferred_claim_block_of_record(&run->deferred, &run->image, record)) !=
+           NULL) {
         const bth_tile tile = {.offset = block->range.offset,
                                .nbytes = (size_t)block->range.nbytes,
                                .bytes = block->bytes};
@@ -83,7 +84,7 @@ static uint64_t tile_pad_or_defer_last_block(bth_run_state *run, bth_tile *tile)
     if ((end & mask) == 0)
         return end;
     if (!run->is_tail) {
-        bth_deferred_add_last_data_block(&run->deferred, tile, end & ~mask);
+        bth_deferred_add_data_part_end(&run->deferred, tile, end & ~mask);
         return end & ~mask;
     }
     uint64_t padded = (end + mask) & ~mask;
@@ -97,7 +98,8 @@ static int tile_write(bth_run_state *run, bth_tile *tile, berth_error *error)
     bth_range deferred = {.offset = end};
 
     if (tile->incomplete != BTH_NO_RECORD &&
-        bth_deferred_add(&run->deferred, &run->image, tile, end, &deferred, error) < 0)
+        bth_deferred_add_descriptor_blocks(&run->deferred, &run->image, tile, end, &deferred,
+                                           error) < 0)
         return error->code;
     if (tile_write_range(run, tile, tile->offset, deferred.offset, error) < 0 ||
         tile_write_range(run, tile, deferred.offset + deferred.nbytes, end, error) < 0)
@@ -108,8 +110,9 @@ static int tile_write(bth_run_state *run, bth_tile *tile, berth_error *error)
 /* The first tile of the tail may begin with bytes of the data part. */
 static int tile_render(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    size_t nbytes =
-        run->is_tail ? bth_deferred_get_last_data_block(&run->deferred, &run->image, tile) : 0;
+    size_t nbytes = run->is_tail
+                        ? bth_deferred_copy_data_part_end_to_tile(&run->deferred, &run->image, tile)
+                        : 0;
 
     if (nbytes == 0)
         return bth_image_render(&run->image, tile, error);

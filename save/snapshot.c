@@ -19,7 +19,7 @@
 #define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
 /* Whether the record's bytes are the caller's. The pickle is the plan's own. */
-static bool record_is_borrowed(const berth_plan *plan, size_t i)
+static bool record_is_in_snapshot(const berth_plan *plan, size_t i)
 {
     const bth_plan_record *record = &plan->records[i];
 
@@ -33,7 +33,7 @@ static void snapshot_compute_file_range(bth_snapshot *snapshot, const berth_plan
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         bth_range data = bth_plan_data_range(plan, i);
-        if (!record_is_borrowed(plan, i))
+        if (!record_is_in_snapshot(plan, i))
             continue;
         if (snapshot->end == 0)
             snapshot->begin = data.offset;
@@ -135,11 +135,11 @@ static int snapshot_open_slots(copying *copy, const bth_run_settings *settings, 
     return 0;
 }
 
-static void snapshot_use_copy(const bth_snapshot *snapshot, berth_plan *plan)
+static void snapshot_point_records_to_copy(const bth_snapshot *snapshot, berth_plan *plan)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         bth_plan_record *record = &plan->records[i];
-        if (!record_is_borrowed(plan, i))
+        if (!record_is_in_snapshot(plan, i))
             continue;
         record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
         record->read = NULL;
@@ -172,6 +172,6 @@ int bth_snapshot_take(bth_snapshot *snapshot, berth_plan *plan, const struct ber
     bth_staging_slots_close(&copy.slots);
     bth_release(copy.scratch);
     if (error->code == BERTH_OK)
-        snapshot_use_copy(snapshot, plan);
+        snapshot_point_records_to_copy(snapshot, plan);
     return error->code;
 }

@@ -19,7 +19,7 @@ bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes
 }
 
 /* Makes the copy wait for an event of the program. */
-static int slot_wait_for_event(bth_slot_device *device, void *event, berth_error *error)
+static int slot_stream_wait_for_event(bth_slot_device *device, void *event, berth_error *error)
 {
     if (!event || event == device->awaited)
         return 0;
@@ -30,8 +30,8 @@ static int slot_wait_for_event(bth_slot_device *device, void *event, berth_error
 }
 
 /* Begins to copy a share of record i into the slot's buffer. */
-static int slot_copy(bth_staging_slot *slot, const bth_tile *tile, size_t i, const bth_range *share,
-                     berth_error *error)
+static int slot_begin_copy_of_record(bth_staging_slot *slot, const bth_tile *tile, size_t i,
+                                     const bth_range *share, berth_error *error)
 {
     const bth_plan_record *record = &slot->plan->records[i];
     uint64_t at = share->offset - record->layout.data_offset;
@@ -39,7 +39,7 @@ static int slot_copy(bth_staging_slot *slot, const bth_tile *tile, size_t i, con
     const bth_device_memory *memory = storage->device;
     bth_slot_device *device = &slot->devices[record->device - 1];
 
-    if (slot_wait_for_event(device, memory->ready, error) < 0)
+    if (slot_stream_wait_for_event(device, memory->ready, error) < 0)
         return error->code;
     device->is_pending = true;
     return bth_device_copy_to_host(
@@ -47,7 +47,8 @@ static int slot_copy(bth_staging_slot *slot, const bth_tile *tile, size_t i, con
         memory->address + (uintptr_t)(storage->root_offset + at), (size_t)share->nbytes, error);
 }
 
-static int slot_copy_all(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
+static int slot_begin_copies_of_tile(bth_staging_slot *slot, const bth_tile *tile,
+                                     berth_error *error)
 {
     const berth_plan *plan = slot->plan;
     uint64_t end = tile->offset + tile->nbytes;
@@ -57,7 +58,7 @@ static int slot_copy_all(bth_staging_slot *slot, const bth_tile *tile, berth_err
         bth_range data = bth_plan_data_range(plan, i), share;
         if (plan->records[i].device && bth_tile_intersect_range(tile, data, &share) &&
             bth_staging_slot_can_copy(plan, i, share.nbytes, share.offset - data.offset) &&
-            slot_copy(slot, tile, i, &share, error) < 0)
+            slot_begin_copy_of_record(slot, tile, i, &share, error) < 0)
             return bth_error_add_record(error, bth_plan_name(plan, i));
     }
     return 0;
@@ -66,7 +67,7 @@ static int slot_copy_all(bth_staging_slot *slot, const bth_tile *tile, berth_err
 int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
 {
     slot->offset = tile->offset;
-    if (slot_copy_all(slot, tile, error) < 0)
+    if (slot_begin_copies_of_tile(slot, tile, error) < 0)
         return error->code;
     for (unsigned i = 0; i < slot->plan->n_devices; i++) {
         bth_slot_device *device = &slot->devices[i];
@@ -113,7 +114,8 @@ bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings
                               .is_pinned = settings->is_pinned};
 }
 
-static int slots_open_streams(bth_staging_slots *slots, const berth_plan *plan, berth_error *error)
+static int slots_allocate_and_open_streams(bth_staging_slots *slots, const berth_plan *plan,
+                                           berth_error *error)
 {
     size_t n_devices = (size_t)slots->n * plan->n_devices;
 
@@ -143,7 +145,7 @@ int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
     if (bth_staging_open(plan->devices[0], need, &slots->ring, error) < 0)
         return error->code;
     slots->n = slots->ring.n_buffers;
-    if (slots_open_streams(slots, plan, error) < 0)
+    if (slots_allocate_and_open_streams(slots, plan, error) < 0)
         bth_staging_slots_close(slots);
     return error->code;
 }

@@ -31,8 +31,8 @@ static const char *stats_pick_text_by_method(const berth_stats *save, const char
 }
 
 /* Copies at the ends of a record do not count if most of it was zero-copy. */
-static void stats_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
-                         const berth_stats *save, berth_storage_stats *out)
+static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
+                              const berth_stats *save, berth_storage_stats *out)
 {
     const bth_plan_record *record = &plan->records[i];
     uint64_t moved_nbytes = stats ? atomic_load(&stats->moved_nbytes) : 0;
@@ -54,12 +54,12 @@ static void stats_report(const bth_storage_stats *stats, const berth_plan *plan,
     out->reason = method && !record->device ? why_copied : save->reason;
 }
 
-void bth_storage_stats_report(const bth_storage_stats *stats, const berth_plan *plan,
-                              const berth_stats *save, berth_storage_stats *reports, size_t n)
+void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
+                                    const berth_stats *save, berth_storage_stats *reports, size_t n)
 {
     size_t at = 0;
 
     for (size_t i = 0; i < plan->n_records && at < n; i++)
         if (strncmp(bth_plan_name(plan, i), "data/", 5) == 0)
-            stats_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
+            stats_fill_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
 }

@@ -210,7 +210,7 @@ static int temporary_open_new(int folder, const char *name, mode_t mode)
 }
 
 /* Opens the first slot that is free, or that a dead save left. -1 and EEXIST: there is none. */
-static int temporary_open_slot(int folder, uint64_t hash, mode_t mode, char *name)
+static int temporary_create_in_free_slot(int folder, uint64_t hash, mode_t mode, char *name)
 {
     bool exists;
 
@@ -229,8 +229,8 @@ static int temporary_open_slot(int folder, uint64_t hash, mode_t mode, char *nam
     return -1;
 }
 
-static int temporary_open_random(int folder, uint64_t hash, mode_t mode, char *name,
-                                 berth_error *error)
+static int temporary_create_with_random_name(int folder, uint64_t hash, mode_t mode, char *name,
+                                             berth_error *error)
 {
     if (name_of_random(name, hash, error) < 0)
         return -1;
@@ -258,10 +258,10 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     char owner[BTH_TEMPORARY_OWNER_NBYTES];
     bool has_owner = bth_temporary_owner_self(owner); /* first: a kill after the creation
                                                     would leave it without owner */
-    int created = temporary_open_slot(folder, hash, mode, name);
+    int created = temporary_create_in_free_slot(folder, hash, mode, name);
 
     if (created < 0 && errno == EEXIST)
-        created = temporary_open_random(folder, hash, mode, name, error);
+        created = temporary_create_with_random_name(folder, hash, mode, name, error);
     if (error->code != BERTH_OK)
         return error->code;
     if (created < 0)

@@ -62,7 +62,7 @@ static bool owner_read_start(const char *of, unsigned long long *start, bool *is
     unsigned long long n_threads = 0;
 
     (void)snprintf(path, sizeof path, "/proc/%.40s/stat", of);
-    if (!bth_file_read_text(path, text, sizeof text))
+    if (!bth_file_read_start_as_text(path, text, sizeof text))
         return false;
     const char *at = strrchr(text, ')'); /* the name may hold parentheses */
     for (int field = 3; at && field <= START_FIELD; field++) {
@@ -103,7 +103,7 @@ static bool owner_describe_host(void)
     char boot[LINK_NBYTES];
     unsigned long long processes, time = 0;
 
-    if (!bth_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
+    if (!bth_file_read_start_as_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
         !owner_read_namespace("/proc/thread-self/ns/pid", &processes))
         return false;
     boot[strcspn(boot, " \n")] = '\0';
@@ -125,7 +125,7 @@ static bool owner_read_own_start(void)
 }
 
 /* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
-static bool owner_describe_self(char *host, unsigned long long *start)
+static bool owner_get_own_host_and_start(char *host, unsigned long long *start)
 {
     (void)bth_lock_acquire(&known.lock);
     if (known.process != bth_process_current_number() || known.id != getpid()) {
@@ -145,7 +145,7 @@ bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 {
     unsigned long long start;
 
-    if (!owner_describe_self(text, &start))
+    if (!owner_get_own_host_and_start(text, &start))
         return false;
     size_t n = strlen(text);
     (void)snprintf(text + n, BTH_TEMPORARY_OWNER_NBYTES - n, "%ld %llu", (long)getpid(), start);
@@ -175,7 +175,7 @@ berth_temporary_state bth_temporary_owner_state(const char *text)
     char host[BTH_TEMPORARY_OWNER_NBYTES];
     unsigned long long process, start;
 
-    if (!owner_describe_self(host, &start) || strncmp(text, host, strlen(host)) != 0)
+    if (!owner_get_own_host_and_start(host, &start) || strncmp(text, host, strlen(host)) != 0)
         return BERTH_TEMPORARY_UNKNOWN;
     /* Anybody may have written it: kill takes a pid of 0 or less for a group. */
     const char *at = text + strlen(host);

@@ -57,20 +57,20 @@ typedef struct bench_tensors {
 /* Each returns 0, or an exit code after printing why. bench_tensors_free is due in any case. */
 
 /* Lists n float32 tensors of the same size. */
-int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes);
+int bench_tensors_list_equal_sizes(bench_tensors *tensors, uint64_t n, uint64_t nbytes);
 /* Lists one tensor of so many rows. */
 int bench_tensors_list_table(bench_tensors *tensors, uint64_t n_rows, uint64_t row_nbytes);
 /* Lists the tensors of a checkpoint that are not quantized. */
 int bench_tensors_list_file(bench_tensors *tensors, const char *path);
 /* Gives them bytes, on a device ("cuda:0") unless it is NULL. Stops on a signal. */
-int bench_tensors_fill(bench_tensors *tensors, const char *device);
+int bench_tensors_allocate_and_fill(bench_tensors *tensors, const char *device);
 void bench_tensors_free(bench_tensors *tensors);
 /* A state_dict of them; the tree remembers what failed. */
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree);
 /* Fills and saves them, as a file that can be loaded. */
-int bench_tensors_save(bench_tensors *tensors, const char *path, const common *options);
+int bench_tensors_fill_and_save(bench_tensors *tensors, const char *path, const common *options);
 
-/* ---- bench_run.c ---- */
+/* ---- bench_measurement.c ---- */
 
 enum { BENCH_MAX_PHASES = 6 };
 
@@ -85,8 +85,8 @@ typedef struct bench_run {
     uint64_t fetched_nbytes; /* that it read from disks */
 } bench_run;
 
-void bench_run_begin(bench_run *run);
-void bench_run_end(bench_run *run);
+void bench_run_begin_memory_and_disk(bench_run *run);
+void bench_run_end_memory_and_disk(bench_run *run);
 /* Sets phase i, and adds it to the run's seconds. */
 void bench_run_add_phase(bench_run *run, int i, double seconds);
 /* Memory that is available without swapping; UINT64_MAX: unknown. */
@@ -119,10 +119,10 @@ typedef struct bench_cache {
  * Evicts a file from the page cache, or reads all of it into the cache; then measures how much is
  * there. Stops on a signal.
  */
-int bench_cache_set(bench_cache *cache, const char *path);
+int bench_cache_set_and_measure(bench_cache *cache, const char *path);
 /* Whether it was cold: a few pages may stay. */
 bool bench_cache_was_cold(const bench_cache *cache);
 /* The part as JSON; null: unknown. */
-json_t *bench_cache_json(const bench_cache *cache);
+json_t *bench_cache_part_json(const bench_cache *cache);
 
 #endif

@@ -111,7 +111,7 @@ static double file_cached_part(const char *path)
     return part;
 }
 
-int bench_cache_set(bench_cache *cache, const char *path)
+int bench_cache_set_and_measure(bench_cache *cache, const char *path)
 {
     int code = cache->is_cold ? file_evict(path) : file_warm(path);
 
@@ -124,7 +124,7 @@ bool bench_cache_was_cold(const bench_cache *cache)
     return cache->is_cold && cache->before >= 0 && cache->before <= 0.01;
 }
 
-json_t *bench_cache_json(const bench_cache *cache)
+json_t *bench_cache_part_json(const bench_cache *cache)
 {
     return cache->before < 0 ? json_null() : json_real(cache->before);
 }

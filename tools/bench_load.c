@@ -50,9 +50,10 @@ static error_t bench_load_parse(int key, char *word, struct argp_state *state)
         return 0;
     case ARGP_KEY_SUCCESS:
         if (bench->cache.is_cold && bench->is_warm)
-            usage_error(state, "--cold and --warm exclude each other");
+            print_usage_error_and_exit(state, "--cold and --warm exclude each other");
         if (bench->only_open && bench->options.device)
-            usage_error(state, "--open moves nothing to a device: --device does not apply");
+            print_usage_error_and_exit(state,
+                                       "--open moves nothing to a device: --device does not apply");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -64,12 +65,13 @@ static error_t bench_load_parse(int key, char *word, struct argp_state *state)
 static int load_make_file(load_bench *bench)
 {
     bench_tensors tensors = {0};
-    int code = bench_tensors_list(&tensors, bench->options.n_tensors, bench->options.nbytes);
+    int code =
+        bench_tensors_list_equal_sizes(&tensors, bench->options.n_tensors, bench->options.nbytes);
 
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)
-        code = bench_tensors_save(&tensors, bench->folder.path, &bench->options.common);
+        code = bench_tensors_fill_and_save(&tensors, bench->folder.path, &bench->options.common);
     bench_tensors_free(&tensors);
     bench->subject.path = bench->folder.path;
     return code;
@@ -92,13 +94,13 @@ static int load_once(load_bench *bench)
     progress bar;
 
     progress_begin(&bar, "load", &bench->options.common, &params, NULL);
-    bench_run_begin(run);
+    bench_run_begin_memory_and_disk(run);
     int code = load_run(&bench->subject, &params, bench->only_open, &bench->loaded);
-    bench_run_end(run);
-    progress_end(&bar);
+    bench_run_end_memory_and_disk(run);
+    progress_clear_bar(&bar);
     for (int i = 0; run->phases[i]; i++)
         bench_run_add_phase(run, i, bench->loaded.phases[i]);
-    load_result_free(&bench->loaded);
+    load_result_close_checkpoint(&bench->loaded);
     return code;
 }
 
@@ -112,7 +114,7 @@ static int load_prepare_and_run(load_bench *bench)
         code = load_subject_read_info(&bench->subject);
     bench->run.nbytes = bench->subject.nbytes;
     if (code == 0)
-        code = bench_cache_set(&bench->cache, bench->subject.path);
+        code = bench_cache_set_and_measure(&bench->cache, bench->subject.path);
     if (code == 0 && !signal_code(0))
         code = load_once(bench);
     if (code == 0 && bench->only_open && bench->subject.pickle_nbytes)
@@ -165,7 +167,7 @@ static int load_print_json_report(const load_bench *bench)
                   (json_int_t)bench->subject.n_storages, "device", load_device_name(bench),
                   "method", loaded->method, "reason", loaded->reason, "check", bench->check,
                   "prefetch", bench->prefetch, "cold", bench_cache_was_cold(&bench->cache),
-                  "resident_before", bench_cache_json(&bench->cache), "open_requests",
+                  "resident_before", bench_cache_part_json(&bench->cache), "open_requests",
                   (json_int_t)loaded->open.n_requests, "n_requests",
                   (json_int_t)loaded->open.n_requests + (json_int_t)loaded->fetch.n_requests,
                   "moved_nbytes",

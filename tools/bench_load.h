@@ -18,7 +18,7 @@ typedef struct load_subject {
 
 enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 
-/* One load: its objects, until load_result_free, and its figures. */
+/* One load: its objects, until load_result_close_checkpoint, and its figures. */
 typedef struct load_result {
     berth_checkpoint *checkpoint;
     struct tensor_storage *tensor_storages; /* each tensor's storage */
@@ -41,7 +41,7 @@ int load_subject_read_info(load_subject *subject);
 int load_run(const load_subject *subject, const berth_params *params, bool only_open,
              load_result *result);
 /* Frees what was loaded; the figures stay. */
-void load_result_free(load_result *result);
+void load_result_close_checkpoint(load_result *result);
 /* Measures opening the file from memory without checks, which is almost only parsing. */
 int load_measure_parsing(const load_subject *subject, double *seconds);
 

@@ -54,7 +54,7 @@ static int tensor_storage_compare_offsets(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static int load_list_tensor_storages(load_result *result, bool in_order)
+static int load_list_storage_of_each_tensor(load_result *result, bool in_order)
 {
     size_t n = berth_tensor_count(result->checkpoint);
     berth_named_tensor named;
@@ -128,7 +128,7 @@ static int load_all_storages(load_result *result, const berth_params *params)
     return code;
 }
 
-static int load_choose_device(const load_result *result, const char *device)
+static int load_set_device(const load_result *result, const char *device)
 {
     const berth_storage_rule rule = {.device = device};
     berth_error error;
@@ -169,7 +169,8 @@ static int load_touch_storage(load_result *result, const tensor_storage *entry,
 
 /* Reads each storage once, in the file's order. Getting its address reports the progress to a
  * prefetch (load.prefetch). */
-static int load_touch_storages(load_result *result, const berth_params *params, uint64_t total)
+static int load_touch_mapped_storages(load_result *result, const berth_params *params,
+                                      uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
@@ -206,11 +207,11 @@ static bool prefetch_is_on(void)
 }
 
 /* Storages on a device have no address here. */
-static int load_transfer(load_result *result, const load_subject *subject,
-                         const berth_params *params)
+static int load_run_transfer_phase(load_result *result, const load_subject *subject,
+                                   const berth_params *params)
 {
     if (subject->device) {
-        int code = load_choose_device(result, subject->device);
+        int code = load_set_device(result, subject->device);
         return code ? code : load_all_storages(result, params);
     }
     if (prefetch_is_on())
@@ -220,8 +221,8 @@ static int load_transfer(load_result *result, const load_subject *subject,
 }
 
 /* The phases after the names. */
-static int load_run_later_phases(load_result *result, const load_subject *subject,
-                                 const berth_params *params, bool only_open, double *since)
+static int load_run_phases_after_names(load_result *result, const load_subject *subject,
+                                       const berth_params *params, bool only_open, double *since)
 {
     bool is_mapped = result->method && !strcmp(result->method, "map");
     int code = 0;
@@ -229,10 +230,10 @@ static int load_run_later_phases(load_result *result, const load_subject *subjec
     if (only_open)
         code = is_mapped ? load_get_addresses(result) : 0;
     else
-        code = load_transfer(result, subject, params);
+        code = load_run_transfer_phase(result, subject, params);
     result->phases[LOAD_TRANSFER] = seconds_since_and_restart(since);
     if (code == 0 && !only_open && !subject->device)
-        code = load_touch_storages(result, params, subject->nbytes);
+        code = load_touch_mapped_storages(result, params, subject->nbytes);
     result->phases[LOAD_TOUCH] = seconds_since_and_restart(since);
     return code;
 }
@@ -252,12 +253,12 @@ int load_run(const load_subject *subject, const berth_params *params, bool only_
     result->reason = result->open.reason;
     if (code < 0)
         return fail(&error);
-    code = load_list_tensor_storages(result, !only_open);
+    code = load_list_storage_of_each_tensor(result, !only_open);
     result->phases[LOAD_NAMES] = seconds_since_and_restart(&since);
-    return code ? code : load_run_later_phases(result, subject, params, only_open, &since);
+    return code ? code : load_run_phases_after_names(result, subject, params, only_open, &since);
 }
 
-void load_result_free(load_result *result)
+void load_result_close_checkpoint(load_result *result)
 {
     free(result->tensor_storages);
     result->tensor_storages = NULL;
@@ -265,7 +266,7 @@ void load_result_free(load_result *result)
     result->checkpoint = NULL;
 }
 
-static int load_open_memory(const void *bytes, size_t nbytes, double *seconds)
+static int load_measure_open_from_memory(const void *bytes, size_t nbytes, double *seconds)
 {
     berth_checkpoint *checkpoint = NULL;
     berth_error error;
@@ -298,8 +299,8 @@ int load_measure_parsing(const load_subject *subject, double *seconds)
         code = print_trouble("%s: %s", subject->path, strerror(errno));
     } else {
         /* The first time loads the pages; the second time is measured. */
-        code = load_open_memory(map, nbytes, seconds);
-        code = code ? code : load_open_memory(map, nbytes, seconds);
+        code = load_measure_open_from_memory(map, nbytes, seconds);
+        code = code ? code : load_measure_open_from_memory(map, nbytes, seconds);
         munmap(map, nbytes);
     }
     close(fd);

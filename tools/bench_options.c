@@ -38,7 +38,8 @@ uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *s
     uint64_t nbytes = 0;
 
     if (!text_to_nbytes(word, &nbytes))
-        usage_error(state, "%s: '%s' is not a number of bytes such as 4GiB", option, word);
+        print_usage_error_and_exit(state, "%s: '%s' is not a number of bytes such as 4GiB", option,
+                                   word);
     return nbytes;
 }
 
@@ -49,7 +50,8 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
     errno = 0;
     uint64_t n = strtoull(word, &end, 10);
     if (*word < '0' || *word > '9' || *end || errno || n < 1 || n > max)
-        usage_error(state, "%s: '%s' is not a number from 1 to %" PRIu64, option, word, max);
+        print_usage_error_and_exit(state, "%s: '%s' is not a number from 1 to %" PRIu64, option,
+                                   word, max);
     return n;
 }
 
@@ -75,7 +77,8 @@ static error_t bench_parse(int key, char *word, struct argp_state *state)
         return 0;
     case ARGP_KEY_SUCCESS:
         if (options->words.n && options->is_sized)
-            usage_error(state, "FILE has tensors of its own: --size and --tensors do not apply");
+            print_usage_error_and_exit(
+                state, "FILE has tensors of its own: --size and --tensors do not apply");
         if (!options->nbytes)
             options->nbytes = UINT64_C(2) << 30;
         return 0;

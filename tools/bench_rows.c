@@ -52,10 +52,11 @@ static const struct argp_option own_options[] = {
 static void rows_check_options(rows_bench *bench, const struct argp_state *state)
 {
     if (bench->row_size % 4 || bench->size < bench->row_size)
-        usage_error(state, "--row: %llu is not a multiple of 4 that fits the table",
-                    (unsigned long long)bench->row_size);
+        print_usage_error_and_exit(state, "--row: %llu is not a multiple of 4 that fits the table",
+                                   (unsigned long long)bench->row_size);
     if (bench->words.n && bench->is_sized)
-        usage_error(state, "FILE has a table of its own: --size and --row do not apply");
+        print_usage_error_and_exit(state,
+                                   "FILE has a table of its own: --size and --row do not apply");
 }
 
 static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
@@ -108,14 +109,14 @@ static int rows_make_file(rows_bench *bench)
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)
-        code = bench_tensors_save(&tensors, bench->folder.path, &bench->common);
+        code = bench_tensors_fill_and_save(&tensors, bench->folder.path, &bench->common);
     bench_tensors_free(&tensors);
     bench->path = bench->folder.path;
     return code;
 }
 
 /* The largest tensor of two dimensions. */
-static int rows_find_table(rows_bench *bench)
+static int rows_open_and_find_table(rows_bench *bench)
 {
     uint64_t max_nbytes = 0;
     berth_named_tensor named;
@@ -216,7 +217,7 @@ static int rows_prefetch_batch(rows_bench *bench, size_t batch)
 }
 
 /* Requests the next batch before it uses this one. */
-static int rows_use_batch(rows_bench *bench, size_t batch)
+static int rows_sum_batch_and_prefetch_next(rows_bench *bench, size_t batch)
 {
     berth_error error;
 
@@ -234,7 +235,7 @@ static int rows_use_batch(rows_bench *bench, size_t batch)
     return 0;
 }
 
-static int rows_use_all(rows_bench *bench, const berth_params *params)
+static int rows_sum_all_batches(rows_bench *bench, const berth_params *params)
 {
     /* The cache and its scratch, an eighth of it, share the memory. */
     const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
@@ -247,7 +248,7 @@ static int rows_use_all(rows_bench *bench, const berth_params *params)
         return fail(&error);
     int code = rows_prefetch_batch(bench, 0);
     for (size_t i = 0; i < bench->n_batches && code == 0; i++) {
-        code = rows_use_batch(bench, i);
+        code = rows_sum_batch_and_prefetch_next(bench, i);
         if (code == 0 && params->progress(params->progress_context, (i + 1) * batch_nbytes,
                                           bench->n_batches * batch_nbytes))
             code = EXIT_TROUBLE;
@@ -263,11 +264,11 @@ static int rows_run_once(rows_bench *bench)
     progress bar;
 
     progress_begin(&bar, "rows", &bench->common, &params, NULL);
-    bench_run_begin(&bench->run);
+    bench_run_begin_memory_and_disk(&bench->run);
     bench->since = seconds_now();
-    int code = rows_use_all(bench, &params);
-    bench_run_end(&bench->run);
-    progress_end(&bar);
+    int code = rows_sum_all_batches(bench, &params);
+    bench_run_end_memory_and_disk(&bench->run);
+    progress_clear_bar(&bar);
     berth_rows_free(bench->rows);
     for (int i = 0; phases[i]; i++)
         bench_run_add_phase(&bench->run, i, bench->phase_seconds[i]);
@@ -279,11 +280,11 @@ static int rows_prepare_and_run(rows_bench *bench)
     int code = bench->path ? 0 : rows_make_file(bench);
 
     if (code == 0)
-        code = rows_find_table(bench);
+        code = rows_open_and_find_table(bench);
     if (code == 0)
         code = rows_prepare_ids(bench);
     if (code == 0)
-        code = bench_cache_set(&bench->cache, bench->path);
+        code = bench_cache_set_and_measure(&bench->cache, bench->path);
     bench->run.nbytes = (uint64_t)bench->n_ids * bench->n_batches * bench->row_nbytes;
     if (!bench->cache_nbytes)
         bench->cache_nbytes = (uint64_t)bench->n_rows * bench->row_nbytes / 2;
@@ -319,7 +320,7 @@ static int rows_print_json_report(const rows_bench *bench)
                                      (json_int_t)bench->n_rows * (json_int_t)bench->row_nbytes,
                                      "cache_nbytes", (json_int_t)bench->cache_nbytes, "cold",
                                      bench_cache_was_cold(&bench->cache), "resident_before",
-                                     bench_cache_json(&bench->cache), "sum", sum, "cache",
+                                     bench_cache_part_json(&bench->cache), "sum", sum, "cache",
                                      rows_stats_json(&bench->stats)));
     return print_json(report);
 }

@@ -49,12 +49,12 @@ static int save_once(save_bench *bench, const berth_value *value)
     progress_begin(&bar, "save", &bench->options.common, &params, &bench->stats);
     params.storage_stats = bench->storages;
     params.n_storage_stats = bench->storages ? bench->tensors.n : 0;
-    bench_run_begin(&bench->run);
+    bench_run_begin_memory_and_disk(&bench->run);
     double begin = seconds_now();
     int code = berth_save(bench->folder.path, value, &params, &error);
     save_set_phases(bench, seconds_now() - begin);
-    bench_run_end(&bench->run);
-    progress_end(&bar);
+    bench_run_end_memory_and_disk(&bench->run);
+    progress_clear_bar(&bar);
     if (code < 0)
         return fail(&error);
     if (stat(bench->folder.path, &status) != 0)
@@ -82,9 +82,9 @@ static int save_list_tensors(save_bench *bench)
 {
     const bench_options *options = &bench->options;
 
-    return options->words.n
-               ? bench_tensors_list_file(&bench->tensors, options->words.words[0])
-               : bench_tensors_list(&bench->tensors, options->n_tensors, options->nbytes);
+    return options->words.n ? bench_tensors_list_file(&bench->tensors, options->words.words[0])
+                            : bench_tensors_list_equal_sizes(&bench->tensors, options->n_tensors,
+                                                             options->nbytes);
 }
 
 static int save_prepare_and_run(save_bench *bench)
@@ -94,7 +94,7 @@ static int save_prepare_and_run(save_bench *bench)
     if (code == 0)
         code = bench_folder_make(&bench->folder);
     if (code == 0)
-        code = bench_tensors_fill(&bench->tensors, bench->options.device);
+        code = bench_tensors_allocate_and_fill(&bench->tensors, bench->options.device);
     if (code == 0 && bench->options.common.stats &&
         !(bench->storages = calloc(bench->tensors.n, sizeof *bench->storages)))
         code = print_trouble("out of memory");
@@ -116,7 +116,7 @@ typedef struct used_method {
     uint64_t n, nbytes;
 } used_method;
 
-static size_t collect_methods(const save_bench *bench, used_method used[MAX_METHODS])
+static size_t group_storages_by_method(const save_bench *bench, used_method used[MAX_METHODS])
 {
     size_t n = 0;
 
@@ -140,7 +140,7 @@ static json_t *methods_json(const save_bench *bench)
 {
     used_method used[MAX_METHODS];
     json_t *array = json_array();
-    size_t n = collect_methods(bench, used);
+    size_t n = group_storages_by_method(bench, used);
 
     for (size_t i = 0; i < n; i++)
         json_array_append_new(array,
@@ -154,7 +154,7 @@ static void print_methods(const save_bench *bench)
 {
     used_method used[MAX_METHODS];
     char nbytes[32];
-    size_t n = collect_methods(bench, used);
+    size_t n = group_storages_by_method(bench, used);
 
     for (size_t i = 0; i < n; i++)
         fprintf(stderr, "storages: %" PRIu64 " of %s, %s (%s)\n", used[i].n,

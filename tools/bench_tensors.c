@@ -34,7 +34,7 @@ static int bench_tensors_add(bench_tensors *tensors, size_t index, const char *n
     return 0;
 }
 
-int bench_tensors_list(bench_tensors *tensors, uint64_t n, uint64_t nbytes)
+int bench_tensors_list_equal_sizes(bench_tensors *tensors, uint64_t n, uint64_t nbytes)
 {
     const uint64_t usual = UINT64_C(64) << 20;
     char name[32];
@@ -117,7 +117,8 @@ static int tensor_read_from_file(const bench_tensors *tensors, const bench_tenso
 }
 
 /* Gives a tensor its bytes in main memory. */
-static int tensor_fill_on_host(const bench_tensors *tensors, bench_tensor *tensor, uint64_t *random)
+static int tensor_allocate_and_fill_on_host(const bench_tensors *tensors, bench_tensor *tensor,
+                                            uint64_t *random)
 {
     enum { AT_ONCE = 64 << 20 };
 
@@ -163,7 +164,7 @@ static int bench_tensors_allocate_on_device(bench_tensors *tensors, const char *
     return 0;
 }
 
-int bench_tensors_fill(bench_tensors *tensors, const char *device)
+int bench_tensors_allocate_and_fill(bench_tensors *tensors, const char *device)
 {
     uint64_t random = UINT64_C(88172645463325252), available = available_nbytes();
     char needed[32], there[32];
@@ -176,7 +177,7 @@ int bench_tensors_fill(bench_tensors *tensors, const char *device)
             "%s of tensors do not fit into memory (%s available): choose less with --size",
             human_nbytes(tensors->nbytes, needed), human_nbytes(available, there));
     for (size_t i = 0; i < tensors->n && code == 0; i++) {
-        code = tensor_fill_on_host(tensors, &tensors->items[i], &random);
+        code = tensor_allocate_and_fill_on_host(tensors, &tensors->items[i], &random);
         if (code == 0 && device)
             code = tensor_move_to_device(tensors, &tensors->items[i]);
         if (code == 0 && signal_code(0))
@@ -223,14 +224,14 @@ berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
     return state;
 }
 
-int bench_tensors_save(bench_tensors *tensors, const char *path, const common *options)
+int bench_tensors_fill_and_save(bench_tensors *tensors, const char *path, const common *options)
 {
     berth_stats unused;
     berth_error error;
     berth_params params;
     progress bar;
 
-    int code = bench_tensors_fill(tensors, NULL);
+    int code = bench_tensors_allocate_and_fill(tensors, NULL);
     if (code != 0)
         return code;
     berth_tree *tree = berth_tree_new(&error);
@@ -239,7 +240,7 @@ int bench_tensors_save(bench_tensors *tensors, const char *path, const common *o
     berth_value *value = bench_tensors_value(tensors, tree);
     progress_begin(&bar, "making the file", options, &params, &unused);
     code = berth_save(path, value, &params, &error);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     berth_tree_free(tree);
     return code < 0 ? fail(&error) : 0;
 }

@@ -54,8 +54,8 @@ static error_t clean_parse(int key, char *word, struct argp_state *state)
         return 0;
     case 'o':
         if (!parse_age(word, &options->min_age_seconds))
-            usage_error(state, "--older-than: '%s' is not an age such as 90s, 30m, 12h or 1d",
-                        word);
+            print_usage_error_and_exit(
+                state, "--older-than: '%s' is not an age such as 90s, 30m, 12h or 1d", word);
         return 0;
     default:
         return parse_positional(key, word, state, &options->words);
@@ -64,13 +64,13 @@ static error_t clean_parse(int key, char *word, struct argp_state *state)
 
 /* ---- what was found ---- */
 
-typedef struct findings {
+typedef struct found_temporaries {
     const clean_options *options;
     json_t *list; /* with --json */
     size_t n, n_removed;
     uint64_t nbytes, removed_nbytes;
     int code;
-} findings;
+} found_temporaries;
 
 static const char *state_name(berth_temporary_state state)
 {
@@ -111,13 +111,13 @@ static json_t *temporary_json(const berth_temporary *found)
 {
     return json_pack("{s:s,s:I,s:f,s:s,s:o,s:b}", "name", found->name, "nbytes",
                      (json_int_t)found->nbytes, "age_seconds", found->age_seconds, "state",
-                     state_name(found->state), "owner", json_text(found->owner), "removed",
+                     state_name(found->state), "owner", text_json(found->owner), "removed",
                      found->removed);
 }
 
-static void findings_add(void *context, const berth_temporary *found)
+static void temporary_count_and_print(void *context, const berth_temporary *found)
 {
-    findings *all = context;
+    found_temporaries *all = context;
 
     all->n++;
     all->nbytes += found->nbytes;
@@ -133,7 +133,7 @@ static void findings_add(void *context, const berth_temporary *found)
         all->code = print_trouble("%s: %s", all->options->words.words[0], found->error->message);
 }
 
-static int findings_print_list_or_total(findings *all)
+static int temporaries_print_json_or_total(found_temporaries *all)
 {
     char nbytes[32], removed[32];
 
@@ -159,7 +159,7 @@ int run_clean(int argc, char **argv)
         NULL,
         NULL};
     clean_options options = {.words = {.min = 1, .max = 1}, .min_age_seconds = DAY_SECONDS};
-    findings all = {.options = &options};
+    found_temporaries all = {.options = &options};
     berth_error error;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
@@ -168,10 +168,11 @@ int run_clean(int argc, char **argv)
     if (options.common.json && !(all.list = json_array()))
         return print_trouble("out of memory");
     if (berth_clean_temporaries(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,
-                                options.min_age_seconds, findings_add, &all, &error) < 0) {
+                                options.min_age_seconds, temporary_count_and_print, &all,
+                                &error) < 0) {
         json_decref(all.list);
         return fail(&error);
     }
-    int code = findings_print_list_or_total(&all);
+    int code = temporaries_print_json_or_total(&all);
     return all.code ? all.code : code;
 }

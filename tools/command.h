@@ -79,18 +79,18 @@ int fail(const berth_error *error);
 /* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
 int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* argp_error without control characters: a word can be any file name, `berth ls *`. */
-void usage_error(const struct argp_state *state, const char *format, ...)
+void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool has_control(const char *text);
 /* Prints a name from a file, without control characters. */
-void print_name(FILE *out, const char *name);
+void print_without_control_chars(FILE *out, const char *name);
 /* EXIT_NO if the error is in the content of a file, else EXIT_TROUBLE. */
 int exit_code(const berth_error *error);
 /* Flushes stdout. Returns `code`, or EXIT_TROUBLE if that fails. */
 int finish_output(int code);
 
 /* A JSON string of any text. Bytes that are not UTF-8 become question marks. */
-json_t *json_text(const char *text);
+json_t *text_json(const char *text);
 /* Prints a JSON value and a newline to stdout, and releases it. Returns EXIT_YES or EXIT_TROUBLE.
  */
 int print_json(json_t *value);
@@ -120,7 +120,7 @@ bool has_extension(const char *name, const char *extension);
  * X4: a file without a name (/dev/fd/3 of a memfd) is written in place, so it cannot be the file
  * that is read. Returns 0, or EXIT_TROUBLE after printing why.
  */
-int refuse_in_place(const char *in, const char *out);
+int check_in_place_output_has_name(const char *in, const char *out);
 
 /*
  * Adds `nbytes` to *counted if the name is long. Refuses a sum that is far larger than in any real
@@ -142,11 +142,11 @@ typedef struct progress {
 
 /*
  * Sets the params: progress bar, cancelling on SIGHUP, SIGINT and SIGTERM, statistics. `p` and
- * `stats` must outlive the call. progress_end clears the bar.
+ * `stats` must outlive the call. progress_clear_bar clears the bar.
  */
 void progress_begin(progress *p, const char *what, const common *options, berth_params *params,
                     berth_stats *stats);
-void progress_end(progress *p);
+void progress_clear_bar(progress *p);
 /* Like progress_begin, for work that writes no file: signals end the process as usual. */
 void progress_begin_without_signals(progress *p, const char *what, const common *options,
                                     berth_params *params, berth_stats *stats);
@@ -165,7 +165,7 @@ double progress_elapsed_seconds(const progress *p);
 
 /* Called first, so that no file that the command opens becomes standard input, output or error
  * (X10). */
-void keep_standard_descriptors(void);
+void fill_closed_standard_descriptors(void);
 
 /* ---- elements.c ---- */
 
@@ -212,8 +212,8 @@ enum { SAFETENSORS_MAX_HEADER_NBYTES = 100000000 };
  * Adds the tensors of a safetensors file to a dict of the tree. They view its bytes, which must
  * live as long as the tree. `name` is for messages. Returns an exit code.
  */
-int safetensors_parse_into_dict(const char *name, const void *bytes, size_t nbytes,
-                                berth_tree *tree, berth_value *dict);
+int safetensors_read_bytes_into_dict(const char *name, const void *bytes, size_t nbytes,
+                                     berth_tree *tree, berth_value *dict);
 int convert_from_safetensors(const char *in, const char *out, const common *options);
 int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
                            const common *options);

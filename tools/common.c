@@ -38,7 +38,7 @@ bool has_control(const char *text)
     return *text != '\0';
 }
 
-void usage_error(const struct argp_state *state, const char *format, ...)
+void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
 {
     char text[1024];
     va_list arguments;
@@ -59,12 +59,12 @@ static void set_option(const char *assignment, struct argp_state *state)
     char name[64];
 
     if (!equals || (size_t)(equals - assignment) >= sizeof name)
-        usage_error(state, "--set needs NAME=VALUE");
+        print_usage_error_and_exit(state, "--set needs NAME=VALUE");
     else {
         memcpy(name, assignment, (size_t)(equals - assignment));
         name[equals - assignment] = '\0';
         if (berth_config_set(name, equals + 1, &error) < 0)
-            usage_error(state, "%s", error.message);
+            print_usage_error_and_exit(state, "%s", error.message);
     }
 }
 
@@ -112,13 +112,13 @@ error_t parse_positional(int key, char *word, struct argp_state *state, position
     switch (key) {
     case ARGP_KEY_ARG:
         if (words->n == words->max)
-            usage_error(state, "too many arguments: at most %d", words->max);
+            print_usage_error_and_exit(state, "too many arguments: at most %d", words->max);
         else
             words->words[words->n++] = word;
         return 0;
     case ARGP_KEY_END:
         if (words->n < words->min)
-            usage_error(state, "an argument is missing");
+            print_usage_error_and_exit(state, "an argument is missing");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -178,7 +178,7 @@ int print_trouble(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     fputs("berth: ", stderr);
-    print_name(stderr, text);
+    print_without_control_chars(stderr, text);
     fputc('\n', stderr);
     (void)signal(SIGPIPE, before);
     return EXIT_TROUBLE;
@@ -196,7 +196,7 @@ void register_remark_printer(const common *options)
         berth_set_log(print_remark, NULL);
 }
 
-void print_name(FILE *out, const char *name)
+void print_without_control_chars(FILE *out, const char *name)
 {
     for (size_t n; *name; name += n ? n : 1) {
         n = control_nbytes(name);
@@ -211,7 +211,7 @@ int finish_output(int code)
     return code;
 }
 
-json_t *json_text(const char *text)
+json_t *text_json(const char *text)
 {
     json_t *string = json_string(text);
     char safe[512];
@@ -226,7 +226,7 @@ json_t *json_text(const char *text)
 }
 
 /* Escapes the control characters that JSON allows in strings: terminals would obey them. */
-static void print_json_escaped(const char *json)
+static void print_json_escape_control_chars(const char *json)
 {
     for (; *json; json++) {
         unsigned char byte = (unsigned char)*json, next = (unsigned char)json[1];
@@ -246,7 +246,7 @@ int print_json(json_t *value)
     json_decref(value);
     if (!text)
         return print_trouble("out of memory");
-    print_json_escaped(text);
+    print_json_escape_control_chars(text);
     free(text);
     putchar('\n');
     return finish_output(EXIT_YES);
@@ -296,7 +296,7 @@ static void stats_json_add_transfer(json_t *report, const berth_stats *stats)
     json_decref(moved);
 }
 
-static void stats_json_add_limits(json_t *report, const berth_stats *stats)
+static void stats_json_add_worker_seconds(json_t *report, const berth_stats *stats)
 {
     json_t *limits =
         json_pack("{s:f,s:f,s:f,s:f,s:s}", "device_seconds", stats->device_seconds,
@@ -317,7 +317,7 @@ json_t *stats_json(const berth_stats *stats)
                   (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
 
     if (stats->limited_by)
-        stats_json_add_limits(report, stats);
+        stats_json_add_worker_seconds(report, stats);
     if (stats->method)
         stats_json_add_transfer(report, stats);
     return report;
@@ -372,7 +372,7 @@ static bool is_same_file(const struct stat *one, const struct stat *other)
     return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
 }
 
-int refuse_in_place(const char *in, const char *out)
+int check_in_place_output_has_name(const char *in, const char *out)
 {
     struct stat from, to, named;
 

@@ -44,8 +44,8 @@ static bool is_checkpoint_name(const char *name)
 }
 
 /* `tree` NULL: the value is written unchanged. */
-static int save_value(const char *out, const berth_value *value, berth_tree *tree,
-                      const berth_params *params, berth_error *error)
+static int save_value_or_compact_copy(const char *out, const berth_value *value, berth_tree *tree,
+                                      const berth_params *params, berth_error *error)
 {
     if (tree)
         value = berth_value_copy(tree, value, BERTH_COPY_COMPACT);
@@ -74,8 +74,8 @@ static int convert_checkpoint_to_checkpoint(const char *in, const char *out, boo
     }
     register_remark_printer(options);
     progress_begin(&bar, "convert", options, &params, &stats);
-    int code = save_value(out, berth_root(checkpoint), tree, &params, &error);
-    progress_end(&bar);
+    int code = save_value_or_compact_copy(out, berth_root(checkpoint), tree, &params, &error);
+    progress_clear_bar(&bar);
     int exit_status = print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
     berth_tree_free(tree);
     berth_close(checkpoint);
@@ -107,7 +107,7 @@ int run_convert(int argc, char **argv)
         return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
                              "sets the format",
                              out);
-    if (refuse_in_place(in, out))
+    if (check_in_place_output_has_name(in, out))
         return EXIT_TROUBLE;
     if (from && to)
         return print_trouble("%s is safetensors already", in);

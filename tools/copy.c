@@ -85,7 +85,7 @@ static int copy_choose_alignment(copy *c, const char *in, berth_config *config, 
     return error->code;
 }
 
-static int copy_collect_records(copy *c, berth_error *error)
+static int copy_list_all_records(copy *c, berth_error *error)
 {
     bool keep_crc = option_is_default("save.compute_crc32");
 
@@ -191,7 +191,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
  * Records keep their order. If the file says that its offsets can be calculated, but its storages
  * are not in the pickle's order, readers that calculate would misread the copy.
  */
-static int copy_check_record_order(copy *c, const char *in, berth_error *error)
+static int copy_check_calculated_offsets(copy *c, const char *in, berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
     berth_record record;
@@ -227,9 +227,9 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
 
     if (!config)
         return error->code;
-    int code = copy_check_record_order(c, in, error);
+    int code = copy_check_calculated_offsets(c, in, error);
     if (code == 0)
-        code = copy_collect_records(c, error);
+        code = copy_list_all_records(c, error);
     if (code == 0) {
         const berth_target target = berth_to_path(out);
         const berth_content content =
@@ -269,7 +269,7 @@ int run_copy(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (refuse_in_place(options.words.words[0], options.words.words[1]))
+    if (check_in_place_output_has_name(options.words.words[0], options.words.words[1]))
         return EXIT_TROUBLE;
     const berth_source source = berth_from_path(options.words.words[0]);
     if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
@@ -280,7 +280,7 @@ int run_copy(int argc, char **argv)
     int code = copy_changes_byteorder(&c)
                    ? copy_values(&c, in, out, &params, options.common.quiet, &error)
                    : copy_records(&c, in, out, &params, &error);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     int exit_status = code < 0 ? fail(&error) : EXIT_YES;
     exit_status = print_stats_if_requested(&options.common, &stats, exit_status);
     free(c.sources);

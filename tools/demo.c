@@ -134,7 +134,7 @@ static int demo_verify(const char *path, const berth_params *params)
 }
 
 /* Compares every element with what was saved. */
-static int demo_compare(berth_checkpoint *model, const float *weights)
+static int demo_compare_head_weight(berth_checkpoint *model, const float *weights)
 {
     const int64_t numel = (int64_t)WIDTH * WIDTH;
     berth_error error;
@@ -151,7 +151,7 @@ static int demo_compare(berth_checkpoint *model, const float *weights)
     return EXIT_YES;
 }
 
-static int demo_load_and_show(const char *path, const float *weights)
+static int demo_open_list_and_compare(const char *path, const float *weights)
 {
     berth_checkpoint *model;
     berth_named_tensor named;
@@ -170,7 +170,7 @@ static int demo_load_and_show(const char *path, const float *weights)
                    named.offset);
     }
     if (code == EXIT_YES)
-        code = demo_compare(model, weights);
+        code = demo_compare_head_weight(model, weights);
     berth_close(model);
     return code;
 }
@@ -206,9 +206,9 @@ int run_demo(int argc, char **argv)
         code = demo_save(path, weights, &params);
     if (code == EXIT_YES)
         code = demo_verify(path, &params);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     if (code == EXIT_YES)
-        code = demo_load_and_show(path, weights);
+        code = demo_open_list_and_compare(path, weights);
     if (code == EXIT_YES)
         code = print_stats_if_requested(&options.common, &stats, code);
     free(weights);

@@ -38,17 +38,17 @@ static void comparison_report_progress(comparison *c, uint64_t nbytes)
 /* The texts may come from a file: prints them without control characters. */
 static void print_difference(const char *path, const char *what, const char *a, const char *b)
 {
-    print_name(stdout, path);
+    print_without_control_chars(stdout, path);
     printf(": %s: ", what);
-    print_name(stdout, a);
+    print_without_control_chars(stdout, a);
     fputs(" | ", stdout);
-    print_name(stdout, b);
+    print_without_control_chars(stdout, b);
     putchar('\n');
 }
 
 /* Prints one difference. Returns 0, or EXIT_TROUBLE after printing why. */
-static int comparison_differ(comparison *c, const pair_walk *walk, const char *what, const char *a,
-                             const char *b)
+static int comparison_report_difference(comparison *c, const pair_walk *walk, const char *what,
+                                        const char *a, const char *b)
 {
     char *path = pair_path(walk);
 
@@ -58,8 +58,8 @@ static int comparison_differ(comparison *c, const pair_walk *walk, const char *w
     int code = check_total_of_long_names(&c->long_nbytes, strlen(path));
     if (!code && c->json)
         json_array_append_new(c->differences,
-                              json_pack("{s:o,s:s,s:o,s:o}", "path", json_text(path), "what", what,
-                                        "a", json_text(a), "b", json_text(b)));
+                              json_pack("{s:o,s:s,s:o,s:o}", "path", text_json(path), "what", what,
+                                        "a", text_json(a), "b", text_json(b)));
     else if (!code)
         print_difference(*path ? path : "the value itself", what, a, b);
     free(path);
@@ -100,8 +100,8 @@ static uint8_t *comparison_get_chunk_buffer(comparison *c, size_t chunk_nbytes, 
 }
 
 /* *at: the first element that differs, or -1. Returns 0 or an exit code. */
-static int tensors_compare_bytes(comparison *c, const berth_tensor *a, const berth_tensor *b,
-                                 int64_t *at)
+static int tensors_find_first_difference(comparison *c, const berth_tensor *a,
+                                         const berth_tensor *b, int64_t *at)
 {
     int64_t numel = berth_tensor_numel(a), chunk = elements_per_chunk(a, CHUNK_NBYTES);
     size_t item_nbytes = berth_dtype_nbytes(a->dtype);
@@ -147,7 +147,7 @@ static int tensors_compare_unexpanded(comparison *c, const berth_tensor *a, cons
     for (int32_t i = 0; i < a->rank; i++)
         shape[i] = a->stride[i] == 0 && b->stride[i] == 0 && a->shape[i] > 1 ? 1 : a->shape[i];
     ours.shape = theirs.shape = shape;
-    int code = tensors_compare_bytes(c, &ours, &theirs, at);
+    int code = tensors_find_first_difference(c, &ours, &theirs, at);
     if (code || *at < 0)
         return code;
     for (int32_t i = a->rank; i-- > 0; step *= a->shape[i]) {
@@ -175,7 +175,7 @@ static int tensors_compare_elements(comparison *c, const pair_walk *walk, const 
         return code;
     snprintf(position, sizeof position, "first at element %" PRId64, at);
     snprintf(total, sizeof total, "of %" PRId64, berth_tensor_numel(a));
-    return comparison_differ(c, walk, "bytes", position, total);
+    return comparison_report_difference(c, walk, "bytes", position, total);
 }
 
 static int tensors_compare(comparison *c, const pair_walk *walk, const berth_tensor *a,
@@ -184,25 +184,28 @@ static int tensors_compare(comparison *c, const pair_walk *walk, const berth_ten
     char a_text[256], b_text[256];
 
     if (a->dtype != b->dtype)
-        return comparison_differ(c, walk, "dtype", berth_dtype_name(a->dtype),
-                                 berth_dtype_name(b->dtype));
+        return comparison_report_difference(c, walk, "dtype", berth_dtype_name(a->dtype),
+                                            berth_dtype_name(b->dtype));
     if (!tensors_same_shape(a, b)) {
         shape_text(a, a_text, sizeof a_text);
         shape_text(b, b_text, sizeof b_text);
-        return comparison_differ(c, walk, "shape", a_text, b_text);
+        return comparison_report_difference(c, walk, "shape", a_text, b_text);
     }
     if ((a->flags ^ b->flags) & BERTH_META)
-        return comparison_differ(c, walk, "device", a->flags & BERTH_META ? "meta" : "has elements",
-                                 b->flags & BERTH_META ? "meta" : "has elements");
+        return comparison_report_difference(c, walk, "device",
+                                            a->flags & BERTH_META ? "meta" : "has elements",
+                                            b->flags & BERTH_META ? "meta" : "has elements");
     quantizer_text(a, a_text, sizeof a_text);
     quantizer_text(b, b_text, sizeof b_text);
-    int code = strcmp(a_text, b_text) ? comparison_differ(c, walk, "quantizer", a_text, b_text) : 0;
+    int code = strcmp(a_text, b_text)
+                   ? comparison_report_difference(c, walk, "quantizer", a_text, b_text)
+                   : 0;
     return code || (a->flags & BERTH_META) ? code : tensors_compare_elements(c, walk, a, b);
 }
 
 /* Compares values that have bytes without making texts, which may be long. 1: they have no bytes.
  */
-static int values_compare_raw_bytes(const berth_value *a, const berth_value *b)
+static int values_differ_or_have_no_bytes(const berth_value *a, const berth_value *b)
 {
     size_t n = 0, m = 0;
     berth_kind kind = berth_value_kind(a);
@@ -237,19 +240,19 @@ static int storages_compare_bytes(comparison *c, const berth_storage *a, const b
     return !memcmp(ours, theirs, berth_storage_get_info(a)->nbytes);
 }
 
-static int values_compare(comparison *c, const pair_walk *walk, const berth_value *a,
-                          const berth_value *b)
+static int non_tensors_compare(comparison *c, const pair_walk *walk, const berth_value *a,
+                               const berth_value *b)
 {
     berth_storage *ours = berth_as_storage(a), *theirs = berth_as_storage(b);
 
-    if (!values_compare_raw_bytes(a, b))
+    if (!values_differ_or_have_no_bytes(a, b))
         return 0;
     if (ours && theirs &&
         berth_storage_get_info(ours)->nbytes == berth_storage_get_info(theirs)->nbytes) {
         int same = storages_compare_bytes(c, ours, theirs);
         if (same != 0)
             return same < 0 ? EXIT_TROUBLE : 0;
-        return comparison_differ(c, walk, "bytes", "of a storage", "of a storage");
+        return comparison_report_difference(c, walk, "bytes", "of a storage", "of a storage");
     }
     char *a_text = leaf_text(a), *b_text = leaf_text(b);
     int code = 0;
@@ -258,7 +261,7 @@ static int values_compare(comparison *c, const pair_walk *walk, const berth_valu
     } else if (strcmp(a_text, b_text) != 0) {
         shorten(a_text);
         shorten(b_text);
-        code = comparison_differ(c, walk, "value", a_text, b_text);
+        code = comparison_report_difference(c, walk, "value", a_text, b_text);
     }
     free(a_text);
     free(b_text);
@@ -273,18 +276,19 @@ static int pair_compare(void *context, const pair_walk *walk, const berth_value 
     if (ours && theirs)
         return tensors_compare(context, walk, ours, theirs);
     if (ours || theirs)
-        return comparison_differ(context, walk, "kind", berth_kind_name(berth_value_kind(a)),
-                                 berth_kind_name(berth_value_kind(b)));
-    return values_compare(context, walk, unwrap_parameter_or_subclass(a),
-                          unwrap_parameter_or_subclass(b));
+        return comparison_report_difference(context, walk, "kind",
+                                            berth_kind_name(berth_value_kind(a)),
+                                            berth_kind_name(berth_value_kind(b)));
+    return non_tensors_compare(context, walk, unwrap_parameter_or_subclass(a),
+                               unwrap_parameter_or_subclass(b));
 }
 
 static int pair_report_one_sided_item(void *context, const pair_walk *walk, bool in_left)
 {
     comparison *c = context;
 
-    return comparison_differ(c, walk, "only in", in_left ? c->left.file : "",
-                             in_left ? "" : c->right.file);
+    return comparison_report_difference(c, walk, "only in", in_left ? c->left.file : "",
+                                        in_left ? "" : c->right.file);
 }
 
 static int compare_sides(comparison *c)
@@ -391,7 +395,7 @@ int run_diff(int argc, char **argv)
     int code = open_sides(&c, options.words.words[0], options.words.words[1]);
     if (!code)
         code = compare_sides(&c);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     comparison_finish_stats(&c, &bar);
     if (!code)
         code = comparison_print(&c, &options.common);

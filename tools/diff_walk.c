@@ -98,7 +98,7 @@ static size_t pair_walk_slot(const pair_walk *w, const berth_value *value)
     return at;
 }
 
-static bool pair_walk_grow(pair_walk *w)
+static bool pair_walk_grow_nodes(pair_walk *w)
 {
     size_t capacity = w->node_capacity ? w->node_capacity * 2 : 64;
     const berth_value **nodes = realloc(w->nodes, capacity * sizeof *nodes);
@@ -123,7 +123,7 @@ static bool pair_walk_grow(pair_walk *w)
 /* The class of a value: its root node. False: no memory. */
 static bool pair_walk_find_or_add_class(pair_walk *w, const berth_value *value, uint32_t *root)
 {
-    if (w->n_nodes == w->node_capacity && !pair_walk_grow(w))
+    if (w->n_nodes == w->node_capacity && !pair_walk_grow_nodes(w))
         return false;
     size_t at = pair_walk_slot(w, value);
     if (!w->slots[at]) {
@@ -276,7 +276,7 @@ static int pair_walk_push(pair_walk *w, const berth_value *a, const berth_value 
     return 0;
 }
 
-static const berth_value *value_named_child(const berth_value *value, size_t step)
+static const berth_value *value_child_at_step(const berth_value *value, size_t step)
 {
     const berth_tensor *tensor = berth_as_tensor(value);
 
@@ -325,7 +325,8 @@ static void frame_get_keys_to_compare(const frame *f, size_t at, const berth_val
 }
 
 /* Child `at` of a frame on both sides; NULL where a side has none. */
-static void frame_child(const frame *f, size_t at, const berth_value **a, const berth_value **b)
+static void frame_get_child_pair(const frame *f, size_t at, const berth_value **a,
+                                 const berth_value **b)
 {
     match m = {at, at};
 
@@ -334,8 +335,8 @@ static void frame_child(const frame *f, size_t at, const berth_value **a, const 
         return;
     }
     if (at >= f->n) {
-        *a = value_named_child(f->a, at - f->n);
-        *b = value_named_child(f->b, at - f->n);
+        *a = value_child_at_step(f->a, at - f->n);
+        *b = value_child_at_step(f->b, at - f->n);
         return;
     }
     if (f->matches)
@@ -440,7 +441,7 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
             w.n_frames--;
             continue;
         }
-        frame_child(top, top->next++, &a, &b);
+        frame_get_child_pair(top, top->next++, &a, &b);
         if (top->family != BERTH_KIND_SET || !a || !b || !key_text_is_complete(a))
             code = pair_walk_visit(&w, a, b);
     }

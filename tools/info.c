@@ -40,8 +40,8 @@ static size_t group_storages_by_device(device_summary *devices, size_t n)
 }
 
 /* The devices by name; the caller frees *devices. Returns 0, or EXIT_TROUBLE after printing why. */
-static int list_devices(const berth_checkpoint *checkpoint, size_t n_storages,
-                        device_summary **devices, size_t *n)
+static int list_devices_of_storages(const berth_checkpoint *checkpoint, size_t n_storages,
+                                    device_summary **devices, size_t *n)
 {
     const berth_storage *storage = NULL;
 
@@ -63,7 +63,7 @@ static json_t *devices_json(const device_summary *devices, size_t n)
 
     for (size_t i = 0; i < n; i++)
         json_array_append_new(array,
-                              json_pack("{s:o,s:I,s:I}", "device", json_text(devices[i].device),
+                              json_pack("{s:o,s:I,s:I}", "device", text_json(devices[i].device),
                                         "storages", (json_int_t)devices[i].n_storages, "nbytes",
                                         (json_int_t)devices[i].nbytes));
     return array;
@@ -92,14 +92,14 @@ static void print_number(const char *what, int64_t number)
         printf("%-18s not recorded\n", what);
 }
 
-static void print_devices(const device_summary *devices, size_t n)
+static void print_storages_by_device(const device_summary *devices, size_t n)
 {
     enum { MAX_DEVICES = 32 };
     char text[32];
 
     for (size_t i = 0; i < n && i < MAX_DEVICES; i++) {
         printf("%-18s ", i ? "" : "devices");
-        print_name(stdout, devices[i].device); /* the file's own text */
+        print_without_control_chars(stdout, devices[i].device); /* the file's own text */
         printf(", %zu storages, %s\n", devices[i].n_storages,
                human_nbytes(devices[i].nbytes, text));
     }
@@ -138,7 +138,7 @@ static int print_info_report(const berth_info *info, const device_summary *devic
         return print_json(report);
     }
     print_info(info);
-    print_devices(devices, n);
+    print_storages_by_device(devices, n);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
 }
 
@@ -169,7 +169,8 @@ int run_info(int argc, char **argv)
     int code = EXIT_YES;
     if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
-    else if ((code = list_devices(checkpoint, info.n_storages, &devices, &n)) == EXIT_YES)
+    else if ((code = list_devices_of_storages(checkpoint, info.n_storages, &devices, &n)) ==
+             EXIT_YES)
         code = print_info_report(&info, devices, n, &stats, &options.common);
     free(devices);
     berth_close(checkpoint);

@@ -44,7 +44,8 @@ static int leaves_enter_value(void *context, const berth_walk *walk, const berth
 }
 
 /* A text with two paths is a leaf on both. */
-static int leaves_enter_value_again(void *context, const berth_walk *walk, const berth_value *value)
+static int leaves_report_repeated_leaf(void *context, const berth_walk *walk,
+                                       const berth_value *value)
 {
     return value_is_nonempty_container(value) ? 0 : leaves_enter_value(context, walk, value);
 }
@@ -54,7 +55,7 @@ int walk_leaves(const berth_value *root, leaf_function function, void *context)
     leaves l = {.leaf = function, .context = context};
     const berth_walker walker = {.flags = BERTH_WALK_ITEMS,
                                  .enter = leaves_enter_value,
-                                 .alias = leaves_enter_value_again,
+                                 .alias = leaves_report_repeated_leaf,
                                  .context = &l};
 
     return walk_exit_code(berth_value_walk(root, &walker, NULL));
@@ -76,7 +77,8 @@ typedef struct aliases {
 } aliases;
 
 /* Containers and objects, but no tensors. */
-static int aliases_enter_value(void *context, const berth_walk *walk, const berth_value *value)
+static int aliases_enter_or_skip_value(void *context, const berth_walk *walk,
+                                       const berth_value *value)
 {
     bool is_object = value_is_nonempty_container(value) ||
                      berth_value_kind(value) == BERTH_KIND_CALL ||
@@ -90,7 +92,7 @@ static int aliases_add_repeated(void *context, const berth_walk *walk, const ber
 {
     aliases *a = context;
 
-    if (aliases_enter_value(context, walk, value) == BERTH_WALK_SKIP)
+    if (aliases_enter_or_skip_value(context, walk, value) == BERTH_WALK_SKIP)
         return 0;
     if (a->n == a->capacity) {
         size_t capacity = a->capacity ? a->capacity * 2 : 32;
@@ -130,7 +132,7 @@ static int keep_first_path(void *context, const berth_walk *walk, const berth_va
         if (!met->path)
             return BERTH_E_MEMORY;
     }
-    return aliases_enter_value(context, walk, value);
+    return aliases_enter_or_skip_value(context, walk, value);
 }
 
 static int aliases_report_path(void *context, const berth_walk *walk, const berth_value *value)
@@ -149,7 +151,7 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
 {
     aliases a = {.alias = function, .context = context};
     berth_walker walker = {
-        .enter = aliases_enter_value, .alias = aliases_add_repeated, .context = &a};
+        .enter = aliases_enter_or_skip_value, .alias = aliases_add_repeated, .context = &a};
     int code = berth_value_walk(root, &walker, NULL);
     size_t n = 0;
 

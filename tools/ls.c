@@ -51,13 +51,13 @@ static json_t *tensor_json(const berth_named_tensor *named)
     bool meta = named->offset == BERTH_NO_OFFSET;
 
     return json_pack(
-        "{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:I,s:o,s:b,s:b}", "name", json_text(named->name), "dtype",
+        "{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:I,s:o,s:b,s:b}", "name", text_json(named->name), "dtype",
         berth_dtype_name(tensor->dtype), "shape", json_ints(tensor->shape, tensor->rank), "stride",
         json_ints(tensor->stride, tensor->rank), "storage",
-        tensor->storage ? json_text(berth_storage_get_info(tensor->storage)->key) : json_null(),
+        tensor->storage ? text_json(berth_storage_get_info(tensor->storage)->key) : json_null(),
         "storage_offset", (json_int_t)tensor->storage_offset, "offset",
         meta ? json_null() : json_integer((json_int_t)named->offset), "nbytes",
-        (json_int_t)berth_tensor_nbytes(tensor), "device", json_text(tensor_device_name(tensor)),
+        (json_int_t)berth_tensor_nbytes(tensor), "device", text_json(tensor_device_name(tensor)),
         "requires_grad", named->requires_grad, "parameter", named->parameter);
 }
 
@@ -74,9 +74,10 @@ static void print_tensor(const berth_named_tensor *named)
     else
         printf("%14" PRIu64, named->offset);
     fputs("  ", stdout);
-    print_name(stdout, tensor_device_name(named->tensor)); /* also the file's own text */
+    print_without_control_chars(stdout,
+                                tensor_device_name(named->tensor)); /* also the file's own text */
     printf("%*s ", n < 7 ? 7 - (int)n : 0, "");
-    print_name(stdout, named->name);
+    print_without_control_chars(stdout, named->name);
     putchar('\n');
 }
 
@@ -86,7 +87,7 @@ static int print_alias(void *context, const char *path, const char *first)
     (void)context;
     printf("%-13s %-20s %12s  %14s  %-7s ", "alias of", *first ? first : "the whole", "-", "-",
            "-");
-    print_name(stdout, path);
+    print_without_control_chars(stdout, path);
     putchar('\n');
     return 0;
 }
@@ -139,14 +140,14 @@ static int list_records(const char *path, const common *options)
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         if (array)
             json_array_append_new(
-                array, json_pack("{s:o,s:I,s:I,s:I,s:s}", "record", json_text(record.name),
+                array, json_pack("{s:o,s:I,s:I,s:I,s:s}", "record", text_json(record.name),
                                  "offset", (json_int_t)record.offset, "nbytes",
                                  (json_int_t)record.nbytes, "crc32", (json_int_t)record.crc32,
                                  "method", record.method ? "deflated" : "stored"));
         else {
             printf("%14" PRIu64 "  %14" PRIu64 "  %08x  %-8s  ", record.offset, record.nbytes,
                    record.crc32, record.method ? "deflated" : "stored");
-            print_name(stdout, record.name);
+            print_without_control_chars(stdout, record.name);
             putchar('\n');
         }
     }

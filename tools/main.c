@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     /* A reader that stops early, such as `head`, ends us silently, even if SIGPIPE was ignored. */
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN); /* X14: a write beyond the limit of a file is an error */
-    keep_standard_descriptors();
+    fill_closed_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);
         return EXIT_TROUBLE;

@@ -108,7 +108,7 @@ int progress_report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
     return caught;
 }
 
-void progress_end(progress *p)
+void progress_clear_bar(progress *p)
 {
     if (p->drawn)
         fputs("\r\033[K", stderr);

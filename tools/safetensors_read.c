@@ -235,7 +235,8 @@ static int safetensors_check_metadata(const safetensors_file *file, json_t *meta
     return 0;
 }
 
-static int safetensors_build(safetensors_file *file, berth_tree *tree, berth_value *dict)
+static int safetensors_add_tensors_to_dict(safetensors_file *file, berth_tree *tree,
+                                           berth_value *dict)
 {
     size_t n = 0, capacity = json_object_size(file->header);
     range *ranges = calloc(capacity + 1, sizeof *ranges);
@@ -268,18 +269,19 @@ static size_t safetensors_count_lost_metadata(const safetensors_file *file)
     return json_object_size(metadata) - (json_object_get(metadata, "format") ? 1 : 0);
 }
 
-static int safetensors_read_values(safetensors_file *file, berth_tree *tree, berth_value *dict)
+static int safetensors_parse_and_add_tensors(safetensors_file *file, berth_tree *tree,
+                                             berth_value *dict)
 {
     int code = safetensors_parse_header(file);
 
-    return code ? code : safetensors_build(file, tree, dict);
+    return code ? code : safetensors_add_tensors_to_dict(file, tree, dict);
 }
 
-int safetensors_parse_into_dict(const char *name, const void *bytes, size_t nbytes,
-                                berth_tree *tree, berth_value *dict)
+int safetensors_read_bytes_into_dict(const char *name, const void *bytes, size_t nbytes,
+                                     berth_tree *tree, berth_value *dict)
 {
     safetensors_file file = {.path = name, .fd = -1, .bytes = bytes, .nbytes = nbytes};
-    int code = safetensors_read_values(&file, tree, dict);
+    int code = safetensors_parse_and_add_tensors(&file, tree, dict);
 
     json_decref(file.header);
     return code;
@@ -295,7 +297,7 @@ static int safetensors_save(const char *out, berth_value *dict, const common *op
     register_remark_printer(options);
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, dict, &call, &error);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     return print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
 }
 
@@ -308,7 +310,7 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     int code = tree ? safetensors_map(&file) : fail(&error);
 
     if (!code)
-        code = safetensors_read_values(&file, tree, dict);
+        code = safetensors_parse_and_add_tensors(&file, tree, dict);
     if (!code)
         code = safetensors_save(out, dict, options);
     if (!code && safetensors_count_lost_metadata(&file) && !options->quiet)

@@ -334,7 +334,7 @@ static int conversion_write_file(conversion *c, const char *path, const common *
         berth_atomic_abort(out.file);
     else if (berth_atomic_commit(out.file, &error) < 0)
         code = fail(&error);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     stats.requested_nbytes = c->nbytes; /* those of tensors, as of a save */
     code = print_stats_if_requested(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)

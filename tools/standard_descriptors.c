@@ -5,7 +5,7 @@
 
 #include "tools/command.h"
 
-void keep_standard_descriptors(void)
+void fill_closed_standard_descriptors(void)
 {
     int fd;
 

@@ -89,7 +89,7 @@ static int compare_key(const void *key, const void *element)
 }
 
 /* The *n bad records that are storages, sorted by name; the caller frees it. NULL: no memory. */
-static bad_record **findings_sort_bad_storages(const findings *found, size_t *n)
+static bad_record **findings_list_sorted_bad_storages(const findings *found, size_t *n)
 {
     bad_record **storages = calloc(found->n + 1, sizeof *storages);
 
@@ -136,7 +136,7 @@ static void findings_name_tensors(findings *found)
 {
     berth_checkpoint *checkpoint = NULL;
     size_t n;
-    bad_record **storages = findings_sort_bad_storages(found, &n);
+    bad_record **storages = findings_list_sorted_bad_storages(found, &n);
     berth_config *config = n > 0 ? berth_config_new(NULL) : NULL;
 
     if (config &&
@@ -155,17 +155,17 @@ static json_t *offset_json(uint64_t offset)
     return offset == BERTH_NO_OFFSET ? json_null() : json_integer((json_int_t)offset);
 }
 
-static json_t *bad_json(const bad_record *bad)
+static json_t *bad_record_json(const bad_record *bad)
 {
     static const char *const words[] = {"unchecked", "good", "absent", "bad"};
     json_t *tensors = json_array();
 
     for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++)
-        json_array_append_new(tensors, json_text(bad->tensors[i]));
-    return json_pack("{s:o,s:I,s:I,s:s,s:o,s:o,s:o,s:I}", "record", json_text(bad->record),
+        json_array_append_new(tensors, text_json(bad->tensors[i]));
+    return json_pack("{s:o,s:I,s:I,s:s,s:o,s:o,s:o,s:I}", "record", text_json(bad->record),
                      "data_offset", (json_int_t)bad->data_offset, "nbytes", (json_int_t)bad->nbytes,
                      "crc32", words[bad->crc32], "offset", offset_json(bad->error.offset), "reason",
-                     json_text(bad->error.message), "tensors", tensors, "n_tensors",
+                     text_json(bad->error.message), "tensors", tensors, "n_tensors",
                      (json_int_t)bad->n_tensors);
 }
 
@@ -176,26 +176,26 @@ static json_t *findings_json(const findings *found)
     json_t *bad = json_array();
 
     for (size_t i = 0; i < found->n; i++)
-        json_array_append_new(bad, bad_json(&found->bad[i]));
+        json_array_append_new(bad, bad_record_json(&found->bad[i]));
     json_t *report = json_pack(
         "{s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "records",
         (json_int_t)verdict->n_records, "storages", (json_int_t)verdict->n_storages, "verified",
         (json_int_t)verdict->n_verified, "unverified", (json_int_t)verdict->n_unverified, "nbytes",
         (json_int_t)verdict->nbytes, "bad", bad);
     if (found->error.code < 0 && found->n == 0) {
-        json_object_set_new(report, "record", json_text(found->error.record));
+        json_object_set_new(report, "record", text_json(found->error.record));
         json_object_set_new(report, "offset", offset_json(found->error.offset));
-        json_object_set_new(report, "reason", json_text(found->error.message));
+        json_object_set_new(report, "reason", text_json(found->error.message));
     }
     return report;
 }
 
 static void print_bad_record(const bad_record *bad)
 {
-    print_name(stdout, bad->error.message);
+    print_without_control_chars(stdout, bad->error.message);
     for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++) {
         fputs(i == 0 ? "; in it: " : ", ", stdout);
-        print_name(stdout, bad->tensors[i]);
+        print_without_control_chars(stdout, bad->tensors[i]);
     }
     if (bad->n_tensors > MAX_NAMED)
         printf(" and %zu more", bad->n_tensors - MAX_NAMED);
@@ -289,7 +289,7 @@ int run_verify(int argc, char **argv)
     const berth_source source = berth_from_path(found.path);
     int code =
         berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
-    progress_end(&bar);
+    progress_clear_bar(&bar);
     int exit = findings_print_verdict_or_error(&found, code, &options.common, &stats);
     findings_free(&found);
     return exit;

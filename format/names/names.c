@@ -52,8 +52,8 @@ static uint64_t prime_power(uint64_t base, size_t n)
     return result;
 }
 
-static uint64_t name_hash_bytes(const bth_names *names, uint64_t hash, const char *text,
-                                size_t nbytes)
+static uint64_t name_hash_append_bytes(const bth_names *names, uint64_t hash, const char *text,
+                                       size_t nbytes)
 {
     const uint8_t *at = (const uint8_t *)text;
     /* Eight digits at a time: the chain of products is eight times shorter. */
@@ -70,7 +70,7 @@ static uint64_t name_hash_bytes(const bth_names *names, uint64_t hash, const cha
 
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes)
 {
-    return name_hash_bytes(names, 0, name, nbytes);
+    return name_hash_append_bytes(names, 0, name, nbytes);
 }
 
 static struct names_key *long_key_find_slot(struct names_key *keys, size_t mask, const void *text)
@@ -100,7 +100,7 @@ static const struct names_key *long_key_find_or_add(bth_names *names, const char
     struct names_key *key = long_key_find_slot(names->keys, names->keys_mask, text);
     if (!key->text) {
         *key = (struct names_key){.text = text,
-                                  .hash = name_hash_bytes(names, 0, text, nbytes),
+                                  .hash = name_hash_append_bytes(names, 0, text, nbytes),
                                   .power = prime_power(names->powers[1], nbytes)};
         names->n_keys++;
     }
@@ -113,7 +113,7 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
 {
     *hash = parent->hash & ~BTH_NAME_SHARED;
     if (parent != names->entries)
-        *hash = name_hash_bytes(names, *hash, ".", 1);
+        *hash = name_hash_append_bytes(names, *hash, ".", 1);
     const berth_value *key =
         index < BTH_STEP_LIST_ITEMS ? bth_value_key(parent->value, index) : NULL;
     size_t nbytes;
@@ -125,12 +125,12 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
         return kept != NULL;
     }
     if (text) {
-        *hash = name_hash_bytes(names, *hash, text, nbytes);
+        *hash = name_hash_append_bytes(names, *hash, text, nbytes);
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
     bth_out_short_name_step(&out, parent->value, index);
-    *hash = name_hash_bytes(names, *hash, out.text, out.nbytes);
+    *hash = name_hash_append_bytes(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
 }
@@ -178,7 +178,7 @@ static uint32_t naming_add_entry(struct naming *naming, uint32_t parent, uint32_
 }
 
 /* The entry of the value on top. Makes the missing entries on the way to it. */
-static uint32_t naming_add_entries_to_top(struct naming *naming)
+static uint32_t naming_top_entry_find_or_add(struct naming *naming)
 {
     bth_walk_frame *frames = naming->walk.frames;
     size_t n = naming->walk.n_frames, i = n;
@@ -220,7 +220,7 @@ static bool tensor_has_attributes(const berth_value *value)
     return false;
 }
 
-static int naming_enter(struct naming *naming, const berth_value *value, uint32_t note)
+static int naming_push_value_if_new(struct naming *naming, const berth_value *value, uint32_t note)
 {
     bth_walk *walk = &naming->walk;
     if (!bth_walk_mark_if_new(walk, value) || bth_walk_push(walk, value, naming->error) < 0)
@@ -241,7 +241,7 @@ static int naming_add_tensor_and_parts(struct naming *naming, const berth_value 
     for (uint32_t i = 0; (part = bth_tensor_part(value, i)); i++)
         if (naming_append_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
             return naming->error->code;
-    return tensor_has_attributes(value) ? naming_enter(naming, value, entry + 1) : 0;
+    return tensor_has_attributes(value) ? naming_push_value_if_new(naming, value, entry + 1) : 0;
 }
 
 /* A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
@@ -250,10 +250,10 @@ static int naming_visit(struct naming *naming, const berth_value *value, uint32_
     berth_kind kind = berth_value_kind(value);
     if (bth_is_container(kind) ||
         (step == BTH_STEP_INNER && bth_is_tensor(kind) && tensor_has_attributes(value)))
-        return naming_enter(naming, value, 0);
+        return naming_push_value_if_new(naming, value, 0);
     if (!bth_is_tensor(kind) || step == BTH_STEP_INNER)
         return 0;
-    uint32_t parent = naming->walk.n_frames ? naming_add_entries_to_top(naming) : NO_ENTRY;
+    uint32_t parent = naming->walk.n_frames ? naming_top_entry_find_or_add(naming) : NO_ENTRY;
     if (naming->error->code != BERTH_OK)
         return naming->error->code;
     return naming_add_tensor_and_parts(naming, value,
@@ -276,7 +276,7 @@ static int naming_walk(struct naming *naming)
 
 /* ---- slots by hash ---- */
 
-uint32_t bth_names_find_by_hash(const bth_names *names, uint64_t hash)
+uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash)
 {
     for (uint64_t at = hash & names->slots_mask;; at = (at + 1) & names->slots_mask) {
         uint32_t slot = names->slots[at];
@@ -299,7 +299,7 @@ static int names_make_slots(bth_names *names, berth_error *error)
     names->slots_mask = n - 1;
     for (uint32_t i = 0; i < names->n_tensors; i++) {
         struct names_entry *entry = &names->entries[names->tensors[i]];
-        uint32_t other = bth_names_find_by_hash(names, entry->hash);
+        uint32_t other = bth_names_find_tensor_by_hash(names, entry->hash);
         if (other != UINT32_MAX) {
             names->entries[names->tensors[other]].hash |= BTH_NAME_SHARED;
             entry->hash |= BTH_NAME_SHARED;

@@ -41,7 +41,7 @@ static bool key_is_str_or_int64(const berth_value *key)
 }
 
 /* W6: a name that could not be written for lack of memory is an error, not a different name. */
-static bool name_text_has_failed(const bth_name_text *out, berth_error *error)
+static bool name_text_fail_if_out_of_memory(const bth_name_text *out, berth_error *error)
 {
     if (out->failed)
         (void)bth_fail_memory(error, out->nbytes + 32);
@@ -64,8 +64,8 @@ static int keys_find_by_repr(const berth_value *dict, const char *text, size_t n
         /* With room for the longest cut tuple, so that this limit does not cut it again. */
         bth_name_text out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
         bth_out_repr(&out, key);
-        bool same = !out.cut && !name_text_has_failed(&out, error) && out.nbytes == nbytes &&
-                    memcmp(out.text, text, nbytes) == 0;
+        bool same = !out.cut && !name_text_fail_if_out_of_memory(&out, error) &&
+                    out.nbytes == nbytes && memcmp(out.text, text, nbytes) == 0;
         bth_release(out.text);
         if (same)
             found[n_found++] = i;
@@ -206,7 +206,7 @@ static bool path_read_item(const berth_value *value, const char **at, const char
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         bth_name_text out = {.limit = SIZE_MAX};
-        if (path_read_quoted(at, &out) && !name_text_has_failed(&out, error) &&
+        if (path_read_quoted(at, &out) && !name_text_fail_if_out_of_memory(&out, error) &&
             bth_is_dict(berth_value_kind(value)))
             found = bth_dict_find_text(value, out.text, out.nbytes);
         bth_release(out.text);
@@ -248,7 +248,8 @@ static bool path_read_attribute(const berth_value *value, const char **at, const
 }
 
 /* The value of a path, or NULL. Also follows edges that the walk did not enter again. */
-static const berth_value *find_path(const berth_value *root, const char *path, berth_error *error)
+static const berth_value *value_find_by_path(const berth_value *root, const char *path,
+                                             berth_error *error)
 {
     const berth_value *value = root;
     const char *at = path, *end = path + strlen(path);
@@ -410,7 +411,7 @@ static char *find_nearest(const bth_names *names, const char *name)
     char *near = NULL;
     for (uint32_t i = 0; i < names->n_tensors && i < MAX_NEAR && nbytes <= MAX_NEAR_NBYTES; i++) {
         bth_name_text out = {.limit = MAX_NEAR_NBYTES};
-        bth_name_text_set_entry_name(&out, names, names->tensors[i], false);
+        bth_name_text_write_entry_name(&out, names, names->tensors[i], false);
         size_t far = best;
         if (!out.cut && !out.failed) { /* then there is a text */
             /* "weight" is similar to "decoder.weight", but more similar to "weigth". */
@@ -450,8 +451,8 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
         if ((names->entries[entry].hash & ~BTH_NAME_SHARED) != hash)
             continue;
         bth_name_text out = {.limit = SIZE_MAX};
-        bth_name_text_set_entry_name(&out, names, entry, false);
-        bool same = !name_text_has_failed(&out, error) && strcmp(out.text, name) == 0;
+        bth_name_text_write_entry_name(&out, names, entry, false);
+        bool same = !name_text_fail_if_out_of_memory(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
         if (same)
             return i;
@@ -465,7 +466,7 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
 static const berth_value *find_tensor(const bth_names *names, const char *name, berth_error *error)
 {
     uint64_t hash = bth_name_hash(names, name, strlen(name));
-    uint32_t first = bth_names_find_by_hash(names, hash);
+    uint32_t first = bth_names_find_tensor_by_hash(names, hash);
     if (first != UINT32_MAX)
         first = tensor_find_next_by_name(names, first, hash, name, error);
     if (first == UINT32_MAX)
@@ -477,8 +478,8 @@ static const berth_value *find_tensor(const bth_names *names, const char *name, 
     if (second == UINT32_MAX)
         return error->code == BERTH_OK ? entry->value : NULL;
     bth_name_text a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
-    bth_name_text_set_entry_name(&a, names, names->tensors[first], true);
-    bth_name_text_set_entry_name(&b, names, names->tensors[second], true);
+    bth_name_text_write_entry_name(&a, names, names->tensors[first], true);
+    bth_name_text_write_entry_name(&b, names, names->tensors[second], true);
     find_fail_ambiguous(name, &a, &b, error);
     return NULL;
 }
@@ -493,7 +494,7 @@ const berth_value *bth_names_find_value(const bth_names *names, const char *name
     if (!*name)
         return names->root;
     const berth_value *value =
-        *name == '[' || *name == '.' ? find_path(names->root, name, error) : NULL;
+        *name == '[' || *name == '.' ? value_find_by_path(names->root, name, error) : NULL;
     if (!value && error->code == BERTH_OK)
         value = find_tensor(names, name, error);
     if (!value && error->code == BERTH_OK)

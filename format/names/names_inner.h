@@ -66,8 +66,8 @@ void bth_out_short_name_step(bth_name_text *out, const berth_value *parent, uint
 /* One step in a path: "['a']", "[0]", ".indices". */
 void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index);
 /* Replaces the text by the short name, or the path, of an entry. */
-void bth_name_text_set_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
-                                  bool path);
+void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
+                                    bool path);
 
 /* The name of a step that is no item: "indices", "__dict__", …; NULL for items. */
 const char *bth_step_attribute_name(const berth_value *parent, uint32_t step);
@@ -75,6 +75,6 @@ const char *bth_step_attribute_name(const berth_value *parent, uint32_t step);
 /* The hash of a short name, as of an entry. */
 uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);
 /* The position in `tensors` of the first tensor of that hash, or UINT32_MAX. */
-uint32_t bth_names_find_by_hash(const bth_names *names, uint64_t hash);
+uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash);
 
 #endif

@@ -192,7 +192,7 @@ static void repr_escape(bth_name_text *out, uint32_t point)
 }
 
 /* ASCII that repr writes unchanged, in any quotes. */
-static bool repr_is_plain_ascii(uint8_t c)
+static bool repr_char_is_plain_ascii(uint8_t c)
 {
     return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
 }
@@ -210,7 +210,7 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
     bth_out_text(out, quote);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
-        while (at < nbytes && repr_is_plain_ascii(text[at]))
+        while (at < nbytes && repr_char_is_plain_ascii(text[at]))
             at++;
         if (at == nbytes)
             break;

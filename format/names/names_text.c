@@ -104,8 +104,8 @@ static void name_out_steps(bth_name_text *out, const bth_names *names, const uin
     }
 }
 
-void bth_name_text_set_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
-                                  bool path)
+void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
+                                    bool path)
 {
     size_t n = 0;
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
@@ -134,7 +134,7 @@ void bth_name_text_set_entry_name(bth_name_text *out, const bth_names *names, ui
  * Whether a short name can be used. It must not contain NULs, which would end it, or surrogates,
  * which are not UTF-8; be empty, like the root's name; or begin like a path.
  */
-static bool name_is_usable(const bth_name_text *out, const struct names_entry *entry)
+static bool short_name_is_usable(const bth_name_text *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
@@ -147,8 +147,8 @@ static bool name_is_usable(const bth_name_text *out, const struct names_entry *e
     return true;
 }
 
-int bth_names_fill_texts(const bth_names *names, size_t i, bth_name_text *name, bth_name_text *path,
-                         berth_error *error)
+int bth_names_write_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
+                                  bth_name_text *path, berth_error *error)
 {
     if (i >= names->n_tensors)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
@@ -156,13 +156,14 @@ int bth_names_fill_texts(const bth_names *names, size_t i, bth_name_text *name, 
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     name->limit = BTH_MAX_NAME_NBYTES;
-    bth_name_text_set_entry_name(name, names, entry, shared);
-    if (!shared && !name->failed && !name->cut && !name_is_usable(name, &names->entries[entry]))
-        bth_name_text_set_entry_name(name, names, entry, true);
+    bth_name_text_write_entry_name(name, names, entry, shared);
+    if (!shared && !name->failed && !name->cut &&
+        !short_name_is_usable(name, &names->entries[entry]))
+        bth_name_text_write_entry_name(name, names, entry, true);
     bth_name_text *longer = path ? path : name;
     longer->limit = BTH_MAX_NAME_NBYTES;
     if (path)
-        bth_name_text_set_entry_name(path, names, entry, true);
+        bth_name_text_write_entry_name(path, names, entry, true);
     if (name->failed || longer->failed)
         return bth_fail_memory(error, name->nbytes + longer->nbytes);
     if (longer->cut)
@@ -171,10 +172,11 @@ int bth_names_fill_texts(const bth_names *names, size_t i, bth_name_text *name, 
     return 0;
 }
 
-int bth_names_text(const bth_names *names, size_t i, char **name, char **path, berth_error *error)
+int bth_names_allocate_name_and_path(const bth_names *names, size_t i, char **name, char **path,
+                                     berth_error *error)
 {
     bth_name_text texts[2] = {{0}, {0}};
-    int code = bth_names_fill_texts(names, i, &texts[0], path ? &texts[1] : NULL, error);
+    int code = bth_names_write_name_and_path(names, i, &texts[0], path ? &texts[1] : NULL, error);
     for (int k = 0; k < 2 && code < 0; k++) {
         bth_release(texts[k].text);
         texts[k].text = NULL;

@@ -118,7 +118,7 @@ static int legacy_find_pickle_ends(const uint8_t *bytes, size_t nbytes, size_t e
     for (int i = 0; i < N_PICKLES; i++) {
         bth_pickle_rules rules = {.record = names[i], .base_offset = at};
         bth_pickle_survey survey = {0};
-        if (bth_pickle_scan(bytes + at, nbytes - at, &rules, &survey, error) < 0)
+        if (bth_pickle_find_end_and_fetches(bytes + at, nbytes - at, &rules, &survey, error) < 0)
             return error->code;
         at += survey.extent;
         ends[i] = at;
@@ -126,8 +126,8 @@ static int legacy_find_pickle_ends(const uint8_t *bytes, size_t nbytes, size_t e
     return 0;
 }
 
-int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
-                    bth_legacy *legacy, berth_error *error)
+int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                            bth_legacy *legacy, berth_error *error)
 {
     size_t ends[N_PICKLES] = {0};
     berth_value *values[N_PICKLES];
@@ -162,9 +162,10 @@ static void legacy_set_view_offsets(berth_tree *tree)
     }
 }
 
-int bth_legacy_set_storage_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
-                                  const uint8_t count[8], uint64_t count_offset,
-                                  uint64_t file_nbytes, uint64_t *next_offset, berth_error *error)
+int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
+                                          const uint8_t count[8], uint64_t count_offset,
+                                          uint64_t file_nbytes, uint64_t *next_offset,
+                                          berth_error *error)
 {
     const char *key = legacy->keys[i];
     berth_storage *storage = bth_tree_find_storage(tree, key, strlen(key));

@@ -32,8 +32,9 @@ typedef struct bth_pickle_rules {
  * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
  * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing.
  */
-int bth_pickle_scan(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
-                    bth_pickle_survey *survey, berth_error *error);
+int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
+                                    const bth_pickle_rules *rules, bth_pickle_survey *survey,
+                                    berth_error *error);
 
 /*
  * Reads one pickle of exactly nbytes bytes into the tree, with its storages. Keeps no pointer to
@@ -82,19 +83,20 @@ typedef struct bth_legacy {
 
 /*
  * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
- * unchanged). `inert` as in bth_pickle_rules. Then call bth_legacy_set_storage_offset for each
- * storage.
+ * unchanged). `inert` as in bth_pickle_rules. Then call bth_legacy_check_count_and_set_offset for
+ * each storage.
  */
-int bth_legacy_read(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
-                    bth_legacy *legacy, berth_error *error);
+int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
+                            bth_legacy *legacy, berth_error *error);
 
 /*
  * Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.
  * Sets the storage's offset (after the last storage also those of views) and *next_offset: the
  * offset of the next count, or of the file's end.
  */
-int bth_legacy_set_storage_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
-                                  const uint8_t count[8], uint64_t count_offset,
-                                  uint64_t file_nbytes, uint64_t *next_offset, berth_error *error);
+int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
+                                          const uint8_t count[8], uint64_t count_offset,
+                                          uint64_t file_nbytes, uint64_t *next_offset,
+                                          berth_error *error);
 
 #endif

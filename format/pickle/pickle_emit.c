@@ -11,7 +11,7 @@
 /* ---- bytes ---- */
 
 /* Returns where n more bytes go; NULL after a failure. */
-static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
+static uint8_t *emitter_extend_output(bth_emitter *emitter, size_t n)
 {
     if (emitter->error->code != BERTH_OK)
         return NULL;
@@ -39,7 +39,7 @@ static uint8_t *emit_reserve(bth_emitter *emitter, size_t n)
 
 void bth_emit_op(bth_emitter *emitter, int op)
 {
-    uint8_t *out = emit_reserve(emitter, 1);
+    uint8_t *out = emitter_extend_output(emitter, 1);
     if (out)
         *out = (uint8_t)op;
 }
@@ -47,7 +47,7 @@ void bth_emit_op(bth_emitter *emitter, int op)
 /* An opcode with one byte, or another with four, as the value fits. */
 static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, uint32_t value)
 {
-    uint8_t *out = emit_reserve(emitter, value < 256 ? 2 : 5);
+    uint8_t *out = emitter_extend_output(emitter, value < 256 ? 2 : 5);
     if (!out)
         return;
     out[0] = (uint8_t)(value < 256 ? short_op : long_op);
@@ -74,7 +74,7 @@ void bth_emit_int(bth_emitter *emitter, int64_t value)
     bool two = value >= 0 && value <= UINT16_MAX;
     size_t n = one ? 1 : two ? 2 : 4;
     bth_emit_op(emitter, one ? BTH_OP_BININT1 : two ? BTH_OP_BININT2 : BTH_OP_BININT);
-    uint8_t *out = emit_reserve(emitter, n);
+    uint8_t *out = emitter_extend_output(emitter, n);
     if (out)
         memcpy(out, bytes, n);
 }
@@ -83,7 +83,7 @@ void bth_emit_float(bth_emitter *emitter, double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits); /* as bits: a NaN keeps its payload */
-    uint8_t *out = emit_reserve(emitter, 9);
+    uint8_t *out = emitter_extend_output(emitter, 9);
     if (!out)
         return;
     out[0] = BTH_OP_BINFLOAT;
@@ -97,7 +97,7 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
     while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
                           (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
         nbytes--;
-    uint8_t *out = emit_reserve(emitter, 2 + nbytes);
+    uint8_t *out = emitter_extend_output(emitter, 2 + nbytes);
     if (!out)
         return;
     out[0] = BTH_OP_LONG1;
@@ -115,7 +115,7 @@ static uint8_t *emit_text_header(bth_emitter *emitter, size_t nbytes)
                         nbytes);
         return NULL;
     }
-    uint8_t *out = emit_reserve(emitter, 5 + nbytes);
+    uint8_t *out = emitter_extend_output(emitter, 5 + nbytes);
     if (!out)
         return NULL;
     out[0] = BTH_OP_BINUNICODE;
@@ -125,7 +125,7 @@ static uint8_t *emit_text_header(bth_emitter *emitter, size_t nbytes)
 
 void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32_t *slot)
 {
-    if (bth_emit_again(emitter, slot))
+    if (bth_emit_fetch_if_in_memo(emitter, slot))
         return;
     uint8_t *out = emit_text_header(emitter, nbytes);
     if (out && nbytes > 0)
@@ -139,7 +139,7 @@ void bth_emit_bytes_as_latin1_text(bth_emitter *emitter, const uint8_t *bytes, s
     uint32_t *slot = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
                      : nbytes == 1 ? &emitter->characters[bytes[0]]
                                    : NULL;
-    if (bth_emit_again(emitter, slot))
+    if (bth_emit_fetch_if_in_memo(emitter, slot))
         return;
     size_t n = nbytes;
     for (size_t i = 0; i < nbytes; i++)
@@ -189,7 +189,7 @@ void bth_emit_memo(bth_emitter *emitter, uint32_t *slot)
         *slot = emitter->n_memo;
 }
 
-bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot)
+bool bth_emit_fetch_if_in_memo(bth_emitter *emitter, const uint32_t *slot)
 {
     if (!slot || *slot == 0 || *slot == BTH_MEMO_OPEN)
         return false;
@@ -200,8 +200,8 @@ bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot)
 /* ---- globals ---- */
 
 /* The entry of a global, or the free one where it belongs. */
-static bth_emitted_global *emit_find_global(const bth_emitter *emitter, const char *module,
-                                            const char *name)
+static bth_emitted_global *emitted_globals_find_entry(const bth_emitter *emitter,
+                                                      const char *module, const char *name)
 {
     uint64_t hash = bth_fnv(bth_fnv(BTH_FNV_BEGIN, module, strlen(module)), name, strlen(name));
     size_t i = (size_t)(hash ^ hash >> 29) & (emitter->globals_capacity - 1);
@@ -230,7 +230,7 @@ static bool emit_grow_globals(bth_emitter *emitter)
     emitter->globals_capacity = capacity;
     for (size_t i = 0; i < old_capacity; i++)
         if (old[i].name)
-            *emit_find_global(emitter, old[i].module, old[i].name) = old[i];
+            *emitted_globals_find_entry(emitter, old[i].module, old[i].name) = old[i];
     bth_release(old);
     return true;
 }
@@ -246,17 +246,17 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
     if (!emit_grow_globals(emitter))
         return;
-    bth_emitted_global *global = emit_find_global(emitter, module, name);
+    bth_emitted_global *global = emitted_globals_find_entry(emitter, module, name);
     if (!global->name) {
         global->module = module;
         global->name = name;
         emitter->n_globals++;
     }
-    if (bth_emit_again(emitter, &global->memo))
+    if (bth_emit_fetch_if_in_memo(emitter, &global->memo))
         return;
     size_t module_nbytes = strlen(module);
     size_t name_nbytes = strlen(name);
-    uint8_t *out = emit_reserve(emitter, module_nbytes + name_nbytes + 3);
+    uint8_t *out = emitter_extend_output(emitter, module_nbytes + name_nbytes + 3);
     if (!out)
         return;
     *out++ = BTH_OP_GLOBAL;
@@ -272,7 +272,7 @@ void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
         bth_emit_op(emitter, BTH_OP_MARK);
 }
 
-void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot)
+void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
     if (n == 0) { /* Python has one, and never stores it */
         bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
@@ -287,12 +287,12 @@ void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
     bth_emit_tuple_mark(emitter, (size_t)n);
     for (int32_t i = 0; i < n; i++)
         bth_emit_int(emitter, items[i]);
-    bth_emit_tuple(emitter, (size_t)n, NULL);
+    bth_emit_tuple_end(emitter, (size_t)n, NULL);
 }
 
 void bth_emit_tuple_and_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
-    bth_emit_tuple(emitter, n, NULL);
+    bth_emit_tuple_end(emitter, n, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
     bth_emit_memo(emitter, slot);
 }

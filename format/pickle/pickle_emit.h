@@ -88,13 +88,13 @@ int bth_constant_text_find(const char *text, size_t nbytes);
 /* Stores the last object in the memo. NULL: an object that does not occur again. */
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
 /* Emits a memo fetch and returns true, if the slot holds a number. */
-bool bth_emit_again(bth_emitter *emitter, const uint32_t *slot);
+bool bth_emit_fetch_if_in_memo(bth_emitter *emitter, const uint32_t *slot);
 
 /* GLOBAL, stored or fetched by its text. The text must live as long as the emitter. */
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name);
 
 /* Ends a tuple of n items: TUPLE1 to TUPLE3; for more, a MARK was emitted before them. */
-void bth_emit_tuple(bth_emitter *emitter, size_t n, uint32_t *slot);
+void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot);
 /* MARK, where a tuple of n items needs it. */
 void bth_emit_tuple_mark(bth_emitter *emitter, size_t n);
 /* A tuple of ints that does not occur again. */
@@ -118,7 +118,7 @@ uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value);
 /* torch.layout. */
 void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout);
 /* torch.Size, which `slot` remembers. */
-void bth_emit_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot);
+void bth_emit_torch_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot);
 
 /* ---- tensors (pickle_write_tensor.c) ---- */
 

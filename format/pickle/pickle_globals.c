@@ -47,7 +47,7 @@ const bth_known bth_globals[] = {
 enum { N_GLOBALS = sizeof bth_globals / sizeof *bth_globals };
 _Static_assert((int)N_GLOBALS <= BTH_MAX_GLOBALS, "bth_unpickler.globals");
 
-static bool global_same_text(const char *wanted, const char *text, size_t nbytes)
+static bool global_texts_are_equal(const char *wanted, const char *text, size_t nbytes)
 {
     return wanted && strlen(wanted) == nbytes && memcmp(wanted, text, nbytes) == 0;
 }
@@ -57,8 +57,8 @@ static size_t global_find(const bth_argument *global)
 {
     size_t i = 0;
     while (i < N_GLOBALS &&
-           !(global_same_text(bth_globals[i].name, global->name, global->name_nbytes) &&
-             global_same_text(bth_globals[i].module, global->text, global->text_nbytes)))
+           !(global_texts_are_equal(bth_globals[i].name, global->name, global->name_nbytes) &&
+             global_texts_are_equal(bth_globals[i].module, global->text, global->text_nbytes)))
         i++;
     return i;
 }
@@ -74,7 +74,7 @@ static bool global_name_is_valid(const char *text, size_t nbytes)
     return nbytes > 0;
 }
 
-static berth_value *global_make_known(bth_unpickler *unpickler, size_t row)
+static berth_value *known_global_make_value(bth_unpickler *unpickler, size_t row)
 {
     const bth_known *known = &bth_globals[row];
     if (known->what == BTH_IS_DTYPE)
@@ -88,7 +88,8 @@ static berth_value *global_make_known(bth_unpickler *unpickler, size_t row)
     return node;
 }
 
-static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument *argument)
+static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
+                                                  const bth_argument *argument)
 {
     if (!global_name_is_valid(argument->text, argument->text_nbytes) ||
         !global_name_is_valid(argument->name, argument->name_nbytes))
@@ -106,12 +107,12 @@ static berth_value *global_unknown(bth_unpickler *unpickler, const bth_argument 
         module_shown, argument->text, name_shown, argument->name);
 }
 
-berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument)
+berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument)
 {
     size_t row = global_find(argument);
     if (row == N_GLOBALS)
-        return global_unknown(unpickler, argument);
+        return unknown_global_refuse_or_make(unpickler, argument);
     if (!unpickler->globals[row])
-        unpickler->globals[row] = global_make_known(unpickler, row);
+        unpickler->globals[row] = known_global_make_value(unpickler, row);
     return unpickler->globals[row];
 }

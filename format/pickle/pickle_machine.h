@@ -203,7 +203,7 @@ static inline int bth_unpickle_push(bth_unpickler *unpickler, berth_value *value
 }
 
 /* Whether n items lie above the last MARK; else an error (P2). */
-static inline int bth_unpickle_check_item_count(bth_unpickler *unpickler, size_t n)
+static inline int bth_unpickle_check_items_above_mark(bth_unpickler *unpickler, size_t n)
 {
     return unpickler->depth - unpickler->floor >= n ? 0 : bth_unpickle_fail_underflow(unpickler, n);
 }
@@ -217,7 +217,7 @@ static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t be
 
 int bth_unpickle_push_mark(bth_unpickler *unpickler);
 /* Removes the last MARK and returns the items above it, which are valid until the next push. */
-int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
+int bth_unpickle_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
 /* Allocates the memo, for indices that are fetched. */
 int bth_unpickle_begin_memo(bth_unpickler *unpickler);
 /* PUT at an index that is not fetched (P2, P3). */
@@ -243,7 +243,7 @@ berth_value *bth_unpickle_tuple(bth_unpickler *unpickler, berth_value *const *it
 int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
-berth_value *bth_unpickle_global(bth_unpickler *unpickler, const bth_argument *argument);
+berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument);
 
 /* What a GLOBAL means; NULL for an unknown one and for any other value. */
 static inline const bth_known *bth_node_known_global(const berth_value *value)
@@ -273,10 +273,10 @@ bool bth_is_no_hooks(const berth_value *value);
 berth_value *bth_unpickle_make_subclass(bth_unpickler *unpickler, const bth_known *known,
                                         berth_value *tensor, berth_value *state);
 /* The storage that a persistent id names (P5). */
-berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id);
+berth_value *bth_unpickle_make_storage(bth_unpickler *unpickler, berth_value *id);
 
 /* Reads and pushes the usual tensor at `bytes`. Returns its size, or 0 if there is none. */
-size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes);
+size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes);
 
 /* The items of a tuple; SIZE_MAX for any other kind. */
 static inline size_t bth_node_tuple_items(const berth_value *value, berth_value *const **items)

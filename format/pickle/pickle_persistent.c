@@ -68,8 +68,8 @@ static berth_storage *persistent_register(bth_unpickler *unpickler, const named_
     return storage;
 }
 
-static berth_storage *persistent_storage(bth_unpickler *unpickler, berth_value *const *items,
-                                         named_storage *named)
+static berth_storage *persistent_read_storage(bth_unpickler *unpickler, berth_value *const *items,
+                                              named_storage *named)
 {
     if (!persistent_check_type(unpickler, items[TYPE]))
         return NULL;
@@ -89,8 +89,8 @@ static berth_storage *persistent_storage(bth_unpickler *unpickler, berth_value *
 }
 
 /* A storage that is a part of another one. */
-static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *root,
-                                      const named_storage *whole, const berth_value *view)
+static berth_storage *persistent_read_view(bth_unpickler *unpickler, berth_storage *root,
+                                           const named_storage *whole, const berth_value *view)
 {
     berth_value *const *items;
     named_storage part = *whole;
@@ -118,7 +118,7 @@ static berth_storage *persistent_view(bth_unpickler *unpickler, berth_storage *r
     return storage;
 }
 
-berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
+berth_value *bth_unpickle_make_storage(bth_unpickler *unpickler, berth_value *id)
 {
     berth_value *const *items = NULL;
     size_t n = bth_node_tuple_items(id, &items);
@@ -134,8 +134,8 @@ berth_value *bth_unpickle_persistent(bth_unpickler *unpickler, berth_value *id)
                                    "a persistent id of %zu items, not %zu", n, wanted);
     }
     named_storage named = {0};
-    berth_storage *storage = persistent_storage(unpickler, items, &named);
+    berth_storage *storage = persistent_read_storage(unpickler, items, &named);
     if (storage && wanted == N_ITEMS && bth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
-        storage = persistent_view(unpickler, storage, &named, items[VIEW]);
+        storage = persistent_read_view(unpickler, storage, &named, items[VIEW]);
     return storage ? bth_storage_value_new(unpickler->tree, storage, named.dtype) : NULL;
 }

@@ -10,10 +10,10 @@
  * Removes the n items on top, resolved, in their order. `n_below` more must lie above the last MARK
  * (P2).
  */
-static inline int read_pop_items(bth_unpickler *unpickler, berth_value **items, size_t n,
-                                 size_t n_below)
+static inline int read_pop_n_items(bth_unpickler *unpickler, berth_value **items, size_t n,
+                                   size_t n_below)
 {
-    int code = bth_unpickle_check_item_count(unpickler, n + n_below);
+    int code = bth_unpickle_check_items_above_mark(unpickler, n + n_below);
     for (size_t i = 0; i < n && code == 0; i++) {
         items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
         code = unpickler->error->code;
@@ -60,7 +60,7 @@ PUSHES(EMPTY_LIST, berth_make_list(unpickler->tree))
 PUSHES(EMPTY_DICT, berth_make_dict(unpickler->tree))
 PUSHES(EMPTY_SET, berth_make_set(unpickler->tree))
 PUSHES(EMPTY_TUPLE, bth_tuple_of(unpickler->tree, NULL, 0))
-PUSHES(GLOBAL, bth_unpickle_global(unpickler, argument))
+PUSHES(GLOBAL, bth_unpickle_make_global(unpickler, argument))
 
 /* Python, too, has each small integer once. */
 HANDLER(BININT1)
@@ -99,14 +99,14 @@ HANDLER(TUPLE)
 {
     berth_value *const *items;
     size_t n;
-    int code = bth_unpickle_pop_mark(unpickler, &items, &n);
+    int code = bth_unpickle_pop_items_to_mark(unpickler, &items, &n);
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
 static inline int read_tuple_from_top(bth_unpickler *unpickler, size_t n)
 {
     berth_value *items[3];
-    int code = read_pop_items(unpickler, items, n, 0);
+    int code = read_pop_n_items(unpickler, items, n, 0);
     return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_tuple(unpickler, items, n));
 }
 
@@ -174,7 +174,7 @@ typedef int read_filler(bth_unpickler *unpickler, berth_value *container, berth_
 static int read_fill_from_top(bth_unpickler *unpickler, size_t n, read_filler *fill)
 {
     berth_value *items[2] = {NULL};
-    int code = read_pop_items(unpickler, items, n, 1);
+    int code = read_pop_n_items(unpickler, items, n, 1);
     return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
@@ -183,9 +183,9 @@ static int read_fill_from_mark(bth_unpickler *unpickler, read_filler *fill)
 {
     berth_value *const *items;
     size_t n;
-    int code = bth_unpickle_pop_mark(unpickler, &items, &n);
+    int code = bth_unpickle_pop_items_to_mark(unpickler, &items, &n);
     if (code == 0)
-        code = bth_unpickle_check_item_count(unpickler, 1);
+        code = bth_unpickle_check_items_above_mark(unpickler, 1);
     return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
 }
 
@@ -198,7 +198,7 @@ RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
 
 HANDLER(BINPUT)
 {
-    int code = bth_unpickle_check_item_count(unpickler, 1);
+    int code = bth_unpickle_check_items_above_mark(unpickler, 1);
     return code < 0 ? code : bth_unpickle_put(unpickler, (uint64_t)argument->number);
 }
 
@@ -211,7 +211,7 @@ RUNS(LONG_BINGET, run_BINGET(unpickler, argument))
 static int read_reduce_or_newobj(bth_unpickler *unpickler, bool new_object)
 {
     berth_value *items[2] = {NULL}; /* what is called, and the arguments */
-    int code = read_pop_items(unpickler, items, 2, 0);
+    int code = read_pop_n_items(unpickler, items, 2, 0);
     return code < 0 ? code
                     : bth_unpickle_push(unpickler, bth_unpickle_reduce(unpickler, items[0],
                                                                        items[1], new_object));
@@ -223,7 +223,7 @@ RUNS(NEWOBJ, read_reduce_or_newobj(unpickler, true))
 HANDLER(BUILD)
 {
     berth_value *state = NULL;
-    int code = read_pop_items(unpickler, &state, 1, 1);
+    int code = read_pop_n_items(unpickler, &state, 1, 1);
     return code < 0 ? code
                     : bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
 }
@@ -231,8 +231,8 @@ HANDLER(BUILD)
 HANDLER(BINPERSID)
 {
     berth_value *id = NULL;
-    int code = read_pop_items(unpickler, &id, 1, 0);
-    return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_persistent(unpickler, id));
+    int code = read_pop_n_items(unpickler, &id, 1, 0);
+    return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_make_storage(unpickler, id));
 }
 
 /* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
@@ -278,7 +278,7 @@ static int read_opcodes(bth_unpickler *unpickler)
             return read_fail_without_stop(unpickler);
         unpickler->op_at = (size_t)(at - unpickler->bytes);
         size_t usual_nbytes = bth_usual_tensor_may_begin(unpickler->rules, at, (size_t)(end - at))
-                                  ? bth_unpickle_usual(unpickler, at)
+                                  ? bth_unpickle_push_usual_tensor(unpickler, at)
                                   : 0;
         if (usual_nbytes) {
             at += usual_nbytes;
@@ -317,7 +317,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
                                .error = error};
     bth_error_clear(&unasked);
     if (!rules->survey) /* a bad pickle fails when it is run */
-        (void)bth_pickle_scan(bytes, nbytes, rules, &own, &unasked);
+        (void)bth_pickle_find_end_and_fetches(bytes, nbytes, rules, &own, &unasked);
     int code = bth_unpickle_begin_memo(&unpickler);
     if (code == 0)
         code = read_opcodes(&unpickler);

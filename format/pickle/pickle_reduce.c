@@ -101,7 +101,7 @@ static berth_value *reduce_check_and_build(bth_unpickler *unpickler, const bth_k
 /* ---- attributes ---- */
 
 /* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
-static bool reduce_is_plain_tensor_rebuild(berth_value *const *items)
+static bool reduce_from_type_is_allowed(berth_value *const *items)
 {
     const bth_known *function = bth_node_known_global(items[0]);
     const bth_known *type = bth_node_known_global(items[1]);
@@ -114,7 +114,7 @@ static bool reduce_is_plain_tensor_rebuild(berth_value *const *items)
 
 BTH_BUILDER(from_type_v2)
 {
-    if (!reduce_is_plain_tensor_rebuild(items))
+    if (!reduce_from_type_is_allowed(items))
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_PICKLE,
             "%s %s wants a _rebuild function and torch Tensor as first arguments", known->module,
@@ -187,7 +187,7 @@ static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known
 {
     berth_value *const *items;
     return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
-           bth_node_tuple_items(arguments, &items) == 4 && !reduce_is_plain_tensor_rebuild(items);
+           bth_node_tuple_items(arguments, &items) == 4 && !reduce_from_type_is_allowed(items);
 }
 
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,

@@ -2,7 +2,7 @@
 /* Finds the end of a pickle and the memo indices that it fetches. Builds nothing. */
 #include "format/pickle/pickle_machine.h"
 
-static void scan_note_fetched(bth_pickle_survey *survey, uint32_t index)
+static void survey_mark_fetched(bth_pickle_survey *survey, uint32_t index)
 {
     survey->fetched[index % BTH_FETCHED_BITS / 64] |= UINT64_C(1) << index % 64;
     /* With 32-bit sizes the count may be one too small; no pickle is so long that it matters. */
@@ -11,23 +11,24 @@ static void scan_note_fetched(bth_pickle_survey *survey, uint32_t index)
         survey->n_memo = n < SIZE_MAX ? (size_t)n : SIZE_MAX;
 }
 
-static size_t scan_note_usual_tensor(const uint8_t *bytes, bth_pickle_survey *survey)
+static size_t survey_mark_usual_tensor_fetches(const uint8_t *bytes, bth_pickle_survey *survey)
 {
     bth_usual usual;
     size_t used = bth_usual_tensor_parse(bytes, &usual);
     for (size_t i = 0; used && i < BTH_USUAL_GETS; i++)
-        scan_note_fetched(survey, usual.gets[i]);
+        survey_mark_fetched(survey, usual.gets[i]);
     return used;
 }
 
-int bth_pickle_scan(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
-                    bth_pickle_survey *survey, berth_error *error)
+int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
+                                    const bth_pickle_rules *rules, bth_pickle_survey *survey,
+                                    berth_error *error)
 {
     size_t at = survey->extent;
     bool ended = false;
     while (at < nbytes && !ended) {
         size_t used = bth_usual_tensor_may_begin(rules, bytes + at, nbytes - at)
-                          ? scan_note_usual_tensor(bytes + at, survey)
+                          ? survey_mark_usual_tensor_fetches(bytes + at, survey)
                           : 0;
         if (used) {
             at += used;
@@ -39,7 +40,7 @@ int bth_pickle_scan(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     case opcode:                                                                                   \
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
         if (((opcode) == BTH_OP_BINGET || (opcode) == BTH_OP_LONG_BINGET) && used != SIZE_MAX)     \
-            scan_note_fetched(survey, (uint32_t)argument.number);                                  \
+            survey_mark_fetched(survey, (uint32_t)argument.number);                                \
         ended = (opcode) == BTH_OP_STOP;                                                           \
         break;
 #include "format/pickle/pickle_opcodes.def"

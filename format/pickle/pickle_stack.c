@@ -86,7 +86,7 @@ berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value 
     return pending->value;
 }
 
-int bth_unpickle_pop_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n)
+int bth_unpickle_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n)
 {
     if (unpickler->floor == 0)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s without a MARK",

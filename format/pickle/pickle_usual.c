@@ -164,8 +164,8 @@ static bool usual_is_ascii(const char *text, size_t nbytes)
 }
 
 /* The storage (P5, T3) and its class; NULL: left to the opcodes. */
-static berth_storage *usual_storage(const bth_unpickler *unpickler, const bth_usual *usual,
-                                    berth_dtype *dtype)
+static berth_storage *usual_register_storage(const bth_unpickler *unpickler, const bth_usual *usual,
+                                             berth_dtype *dtype)
 {
     const struct text_node *word =
         bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_WORD));
@@ -192,7 +192,7 @@ static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *
 {
     size_t rank = (size_t)usual->rank;
     berth_dtype dtype;
-    berth_storage *storage = usual_storage(unpickler, usual, &dtype);
+    berth_storage *storage = usual_register_storage(unpickler, usual, &dtype);
     int64_t *shape =
         storage ? bth_tree_allocate_inline(unpickler->tree, (2 * rank + 1) * sizeof *shape) : NULL;
     if (!shape)
@@ -209,7 +209,7 @@ static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *
                                          .flags = usual->requires_grad ? BERTH_REQUIRES_GRAD : 0});
 }
 
-size_t bth_unpickle_usual(bth_unpickler *unpickler, const uint8_t *bytes)
+size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes)
 {
     bth_usual usual;
     size_t used = unpickler->rules->legacy ? 0 : bth_usual_tensor_parse(bytes, &usual);

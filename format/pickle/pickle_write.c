@@ -20,7 +20,7 @@
  * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
  * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
  */
-static uint32_t *memo_slot_of_shared_object(bth_emitter *emitter, const berth_value *value)
+static uint32_t *memo_slot_of_singleton(bth_emitter *emitter, const berth_value *value)
 {
     size_t nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTES) {
@@ -38,7 +38,7 @@ static uint32_t *memo_slot_of_shared_object(bth_emitter *emitter, const berth_va
 
 uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = memo_slot_of_shared_object(emitter, value);
+    uint32_t *slot = memo_slot_of_singleton(emitter, value);
     if (slot)
         return slot;
     size_t id = bth_value_id(value);
@@ -125,7 +125,7 @@ static void emit_tuple_step(bth_emitter *emitter, bth_walk_frame *frame)
         bth_emit_value(emitter, item);
         return;
     }
-    bth_emit_tuple(emitter, emitter->walk.n_items, bth_emitter_memo_slot(emitter, value));
+    bth_emit_tuple_end(emitter, emitter->walk.n_items, bth_emitter_memo_slot(emitter, value));
     bth_walk_pop(&emitter->walk);
 }
 
@@ -265,7 +265,7 @@ EMITTER(size)
 {
     int32_t rank;
     const int64_t *shape = berth_as_size(value, &rank);
-    bth_emit_size(emitter, shape, rank, slot);
+    bth_emit_torch_size(emitter, shape, rank, slot);
 }
 
 EMITTER(device)
@@ -392,11 +392,11 @@ static const struct {
 void bth_emit_value(bth_emitter *emitter, const berth_value *value)
 {
     uint32_t *slot = bth_emitter_memo_slot(emitter, value);
-    if (!bth_emit_again(emitter, slot))
+    if (!bth_emit_fetch_if_in_memo(emitter, slot))
         kinds[berth_value_kind(value)].begin(emitter, value, slot);
 }
 
-void bth_emit_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot)
+void bth_emit_torch_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot)
 {
     bth_emit_global(emitter, "torch", "Size");
     bth_emit_ints(emitter, shape, rank);
@@ -407,7 +407,7 @@ void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout)
 {
     const char *text = bth_layout_names[layout];
     uint32_t *slot = &emitter->layouts[layout]; /* one object a layout */
-    if (bth_emit_again(emitter, slot))
+    if (bth_emit_fetch_if_in_memo(emitter, slot))
         return;
     bth_emit_global(emitter, "torch.serialization", "_get_layout");
     bth_emit_text(emitter, text, strlen(text), NULL);
@@ -428,7 +428,7 @@ static void emit_step(bth_emitter *emitter)
 
 /* ---- the whole pickle ---- */
 
-static void *emit_allocate(bth_emitter *emitter, size_t n, size_t item_nbytes)
+static void *emitter_allocate_array(bth_emitter *emitter, size_t n, size_t item_nbytes)
 {
     size_t nbytes = bth_array_nbytes(n + 1, item_nbytes);
     void *memory = bth_allocate_zeroed(nbytes);
@@ -441,11 +441,12 @@ static void emit_all(bth_emitter *emitter, const berth_value *root)
 {
     const berth_tree *tree = bth_value_tree(root);
     size_t n_storages = bth_tree_n_storages(tree);
-    emitter->nodes = emit_allocate(emitter, bth_tree_n_ids(tree), sizeof *emitter->nodes);
-    emitter->out.storages = emit_allocate(emitter, n_storages, sizeof *emitter->out.storages);
-    emitter->out.dtypes = emit_allocate(emitter, n_storages, sizeof *emitter->out.dtypes);
-    emitter->keys = emit_allocate(emitter, n_storages, sizeof *emitter->keys);
-    emitter->positions = emit_allocate(emitter, n_storages, sizeof *emitter->positions);
+    emitter->nodes = emitter_allocate_array(emitter, bth_tree_n_ids(tree), sizeof *emitter->nodes);
+    emitter->out.storages =
+        emitter_allocate_array(emitter, n_storages, sizeof *emitter->out.storages);
+    emitter->out.dtypes = emitter_allocate_array(emitter, n_storages, sizeof *emitter->out.dtypes);
+    emitter->keys = emitter_allocate_array(emitter, n_storages, sizeof *emitter->keys);
+    emitter->positions = emitter_allocate_array(emitter, n_storages, sizeof *emitter->positions);
     if (emitter->error->code != BERTH_OK)
         return;
     bth_emit_op(emitter, BTH_OP_PROTO);

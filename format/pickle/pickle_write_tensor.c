@@ -39,7 +39,8 @@ static size_t storage_assign_number(bth_emitter *emitter, const berth_storage *s
         out->storages[out->n_storages] = storage;
         out->dtypes[out->n_storages] = class;
         *position = ++out->n_storages;
-    } else if (storage->nbytes > 0 && !bth_dtype_same_class(out->dtypes[*position - 1], class)) {
+    } else if (storage->nbytes > 0 &&
+               !bth_storage_dtypes_are_compatible(out->dtypes[*position - 1], class)) {
         const char *first = bth_dtype_storage_class(out->dtypes[*position - 1]);
         const char *second = bth_dtype_storage_class(class);
         BTH_EMIT_REFUSE(emitter,
@@ -78,7 +79,7 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
                   constant < 0 ? NULL : &emitter->constants[constant]);
     size_t item_nbytes = class ? berth_dtype_nbytes(dtype) : 1;
     bth_emit_int(emitter, (int64_t)(storage->nbytes / item_nbytes));
-    bth_emit_tuple(emitter, 5, NULL);
+    bth_emit_tuple_end(emitter, 5, NULL);
     bth_emit_op(emitter, BTH_OP_BINPERSID);
 }
 
@@ -132,7 +133,7 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
 /* ---- parts of a value ---- */
 
 /* The value to rebuild, without its attributes. */
-static const berth_value *tensor_without_attributes(const berth_value *value)
+static const berth_value *value_unwrap_subclass(const berth_value *value)
 {
     bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
     return is_around ? berth_value_part(value, BERTH_PART_INNER) : value;
@@ -159,7 +160,8 @@ static bool tensor_is_per_channel(const berth_tensor *tensor)
 
 /* ---- tensors without inner values ---- */
 
-static void tensor_emit_dense(bth_emitter *emitter, const berth_tensor *tensor, bool requires_grad)
+static void tensor_emit_dense_arguments(bth_emitter *emitter, const berth_tensor *tensor,
+                                        bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
     tensor_emit_storage_and_shape(emitter, tensor);
@@ -168,54 +170,55 @@ static void tensor_emit_dense(bth_emitter *emitter, const berth_tensor *tensor, 
         bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
         tensor_emit_metadata(emitter, tensor->flags);
-    bth_emit_tuple(emitter, 6, NULL); /* or more */
+    bth_emit_tuple_end(emitter, 6, NULL); /* or more */
 }
 
-static void tensor_emit_meta(bth_emitter *emitter, const berth_tensor *tensor, bool requires_grad)
+static void tensor_emit_meta_arguments(bth_emitter *emitter, const berth_tensor *tensor,
+                                       bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
     bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
     bth_emit_ints(emitter, tensor->shape, tensor->rank);
     bth_emit_ints(emitter, tensor->stride, tensor->rank);
     bth_emit_bool(emitter, requires_grad);
-    bth_emit_tuple(emitter, 4, NULL);
+    bth_emit_tuple_end(emitter, 4, NULL);
 }
 
-static void tensor_emit_per_tensor_quantized(bth_emitter *emitter, const berth_tensor *tensor,
-                                             bool requires_grad)
+static void tensor_emit_quantized_arguments(bth_emitter *emitter, const berth_tensor *tensor,
+                                            bool requires_grad)
 {
     bth_emit_op(emitter, BTH_OP_MARK);
     tensor_emit_storage_and_shape(emitter, tensor);
     bth_emit_qscheme(emitter, tensor->qscheme);
     bth_emit_float(emitter, tensor->scale);
     bth_emit_int(emitter, tensor->zero_point);
-    bth_emit_tuple(emitter, 3, NULL);
+    bth_emit_tuple_end(emitter, 3, NULL);
     tensor_emit_grad_and_hooks(emitter, requires_grad);
-    bth_emit_tuple(emitter, 7, NULL);
+    bth_emit_tuple_end(emitter, 7, NULL);
 }
 
 /* Emits the arguments of a tensor that has no inner values; false if it has some. */
-static bool tensor_emit_if_no_inner_values(bth_emitter *emitter, const berth_value *inner,
-                                           bool detached)
+static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_value *inner,
+                                              bool detached)
 {
     const berth_tensor *tensor = value_as_bare_tensor(inner);
     if (!tensor || tensor_is_per_channel(tensor))
         return false;
     bool requires_grad = !detached && tensor->flags & BERTH_REQUIRES_GRAD;
     if (tensor->flags & BERTH_META)
-        tensor_emit_meta(emitter, tensor, requires_grad);
+        tensor_emit_meta_arguments(emitter, tensor, requires_grad);
     else if (tensor->qscheme != BERTH_NOT_QUANTIZED)
-        tensor_emit_per_tensor_quantized(emitter, tensor, requires_grad);
+        tensor_emit_quantized_arguments(emitter, tensor, requires_grad);
     else
-        tensor_emit_dense(emitter, tensor, requires_grad);
+        tensor_emit_dense_arguments(emitter, tensor, requires_grad);
     return true;
 }
 
 /* ---- other arguments: the next inner value, or NULL when the tuple is complete ---- */
 
-static const berth_value *per_channel_next_inner_value(bth_emitter *emitter,
-                                                       const bth_walk_frame *frame,
-                                                       const berth_value *inner)
+static const berth_value *per_channel_emit_until_inner_value(bth_emitter *emitter,
+                                                             const bth_walk_frame *frame,
+                                                             const berth_value *inner)
 {
     const berth_tensor *tensor = berth_as_tensor(inner);
     if (frame->step == 0) {
@@ -228,16 +231,16 @@ static const berth_value *per_channel_next_inner_value(bth_emitter *emitter,
     if (frame->step < 2)
         return frame->step == 0 ? tensor->scales : tensor->zero_points;
     bth_emit_int(emitter, tensor->axis);
-    bth_emit_tuple(emitter, 4, NULL);
+    bth_emit_tuple_end(emitter, 4, NULL);
     tensor_emit_grad_and_hooks(emitter, !(frame->note & BTH_NOTE_DETACHED) &&
                                             tensor->flags & BERTH_REQUIRES_GRAD);
-    bth_emit_tuple(emitter, 7, NULL);
+    bth_emit_tuple_end(emitter, 7, NULL);
     return NULL;
 }
 
 /* Sparse: (layout, (part, …, size)), of a COO tensor with is_coalesced. Nested: (part, …). */
-static const berth_value *tensor_parts_next_inner_value(bth_emitter *emitter,
-                                                        const berth_value *inner, uint32_t i)
+static const berth_value *tensor_parts_emit_until_inner_value(bth_emitter *emitter,
+                                                              const berth_value *inner, uint32_t i)
 {
     bool is_sparse = berth_value_kind(inner) == BERTH_KIND_SPARSE;
     if (i == 0 && is_sparse)
@@ -250,22 +253,21 @@ static const berth_value *tensor_parts_next_inner_value(bth_emitter *emitter,
     if (is_sparse) {
         int32_t rank;
         const int64_t *shape = berth_as_size(inner, &rank);
-        bth_emit_size(emitter, shape, rank, NULL);
+        bth_emit_torch_size(emitter, shape, rank, NULL);
         if (bth_value_layout(inner) == BERTH_SPARSE_COO)
             bth_emit_bool(emitter, (berth_value_flags(inner) & BERTH_COALESCED));
     }
-    bth_emit_tuple(emitter, 4, NULL);
+    bth_emit_tuple_end(emitter, 4, NULL);
     if (is_sparse)
-        bth_emit_tuple(emitter, 2, NULL);
+        bth_emit_tuple_end(emitter, 2, NULL);
     return NULL;
 }
 
 /* (data, requires_grad, hooks), and the attributes as a fourth where there are some. */
-static const berth_value *parameter_next_inner_value(bth_emitter *emitter, const berth_value *value,
-                                                     uint32_t i)
+static const berth_value *parameter_emit_until_inner_value(bth_emitter *emitter,
+                                                           const berth_value *value, uint32_t i)
 {
-    const berth_value *inner = tensor_without_attributes(value),
-                      *state = tensor_subclass_state(value);
+    const berth_value *inner = value_unwrap_subclass(value), *state = tensor_subclass_state(value);
     if (i == 0) {
         bth_emit_tuple_mark(emitter, state ? 4 : 3);
         return berth_value_part(inner, BERTH_PART_INNER);
@@ -275,22 +277,23 @@ static const berth_value *parameter_next_inner_value(bth_emitter *emitter, const
         if (state)
             return state;
     }
-    bth_emit_tuple(emitter, state ? 4 : 3, NULL);
+    bth_emit_tuple_end(emitter, state ? 4 : 3, NULL);
     return NULL;
 }
 
-static const berth_value *tensor_next_inner_value(bth_emitter *emitter, const bth_walk_frame *frame)
+static const berth_value *tensor_emit_until_inner_value(bth_emitter *emitter,
+                                                        const bth_walk_frame *frame)
 {
-    const berth_value *inner = tensor_without_attributes(frame->value);
+    const berth_value *inner = value_unwrap_subclass(frame->value);
     switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
     case BERTH_KIND_NESTED:
-        return tensor_parts_next_inner_value(emitter, inner, frame->step);
+        return tensor_parts_emit_until_inner_value(emitter, inner, frame->step);
     case BERTH_KIND_PARAMETER:
-        return parameter_next_inner_value(emitter, frame->value, frame->step);
+        return parameter_emit_until_inner_value(emitter, frame->value, frame->step);
     default: /* a flat one is complete */
         return tensor_is_per_channel(berth_as_tensor(inner))
-                   ? per_channel_next_inner_value(emitter, frame, inner)
+                   ? per_channel_emit_until_inner_value(emitter, frame, inner)
                    : NULL;
     }
 }
@@ -301,7 +304,7 @@ static const berth_value *tensor_next_inner_value(bth_emitter *emitter, const bt
 static bool tensor_is_rebuilt_from_type(const berth_value *value)
 {
     return berth_value_kind(value) == BERTH_KIND_SUBCLASS &&
-           berth_value_kind(tensor_without_attributes(value)) != BERTH_KIND_PARAMETER;
+           berth_value_kind(value_unwrap_subclass(value)) != BERTH_KIND_PARAMETER;
 }
 
 static void tensor_emit_reduce_and_memo(bth_emitter *emitter, const berth_value *value,
@@ -317,11 +320,11 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     const berth_value *value = frame->value, *argument = NULL;
     frame->step++;                    /* 0 at first */
     if (frame->note & BTH_NOTE_STATE) /* (function, type, arguments, state) */
-        bth_emit_tuple(emitter, 4, NULL);
+        bth_emit_tuple_end(emitter, 4, NULL);
     else
-        argument = tensor_next_inner_value(emitter, frame);
+        argument = tensor_emit_until_inner_value(emitter, frame);
     if (argument && frame->step == 0 &&
-        berth_value_kind(tensor_without_attributes(value)) == BERTH_KIND_PARAMETER) {
+        berth_value_kind(value_unwrap_subclass(value)) == BERTH_KIND_PARAMETER) {
         bth_emit_tensor(emitter, argument, BTH_NOTE_DETACHED);
     } else if (argument) {
         bth_emit_value(emitter, argument);
@@ -334,7 +337,7 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     }
 }
 
-static const char *tensor_dense_function(const berth_tensor *tensor)
+static const char *bare_tensor_rebuild_function(const berth_tensor *tensor)
 {
     if (tensor->flags & BERTH_META)
         return "_rebuild_meta_tensor_no_storage";
@@ -345,7 +348,7 @@ static const char *tensor_dense_function(const berth_tensor *tensor)
 
 static const char *tensor_rebuild_function(const berth_value *value)
 {
-    const berth_value *inner = tensor_without_attributes(value);
+    const berth_value *inner = value_unwrap_subclass(value);
     switch (berth_value_kind(inner)) {
     case BERTH_KIND_SPARSE:
         return "_rebuild_sparse_tensor";
@@ -354,7 +357,7 @@ static const char *tensor_rebuild_function(const berth_value *value)
     case BERTH_KIND_PARAMETER:
         return value == inner ? "_rebuild_parameter" : "_rebuild_parameter_with_state";
     default:
-        return tensor_dense_function(berth_as_tensor(inner));
+        return bare_tensor_rebuild_function(berth_as_tensor(inner));
     }
 }
 
@@ -364,8 +367,7 @@ static const char *tensor_rebuild_function(const berth_value *value)
  */
 static void tensor_check(bth_emitter *emitter, const berth_value *value)
 {
-    const berth_value *inner = tensor_without_attributes(value),
-                      *state = tensor_subclass_state(value);
+    const berth_value *inner = value_unwrap_subclass(value), *state = tensor_subclass_state(value);
     const berth_tensor *tensor = value_as_bare_tensor(inner);
     char problem[200];
     if (tensor && (tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC ||
@@ -392,7 +394,7 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
 
 void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
-    const berth_value *inner = tensor_without_attributes(value);
+    const berth_value *inner = value_unwrap_subclass(value);
     bool has_type = tensor_is_rebuilt_from_type(value);
     tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
@@ -404,7 +406,7 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
     bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(value));
     if (has_type)
         bth_emit_global(emitter, "torch", "Tensor");
-    if (tensor_emit_if_no_inner_values(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)
+    if (tensor_try_emit_arguments_at_once(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)
         tensor_emit_reduce_and_memo(emitter, value, notes);
     else
         bth_emit_enter(emitter, value, notes);

@@ -3,9 +3,9 @@
  * Copies a value to another tree. No byte is copied: the new storages are views of the old ones,
  * with BERTH_COPY_COMPACT only of the range that the tensors use.
  *
- * The values that a value was made of are older, so the edges to them have no cycles: copy_make
- * follows these, depth first, without recursion (P3). Items that were added later can contain the
- * value again: copy_fill adds them afterwards.
+ * The values that a value was made of are older, so the edges to them have no cycles:
+ * copy_make_node follows these, depth first, without recursion (P3). Items that were added later
+ * can contain the value again: copy_fill adds them afterwards.
  */
 #include <string.h>
 
@@ -236,7 +236,7 @@ static berth_value *copy_make_leaf(const copying *copy, const berth_value *sourc
 }
 
 /* Copies a node whose parts have been copied. Containers and attributes are empty at first. */
-static berth_value *copy_make(copying *copy, const bth_walk_frame *frame)
+static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
 {
     berth_tree *tree = copy->tree;
     const berth_value *source = frame->value;
@@ -294,7 +294,7 @@ static int copy_make_top_or_push_part(copying *copy)
     while ((part = bth_walk_next_child(walk)) != NULL)
         if (!copy_is_made(copy, part))
             return bth_walk_push(walk, part, &copy->tree->error);
-    berth_value *made = copy_make(copy, frame);
+    berth_value *made = copy_make_node(copy, frame);
     if (!made)
         return copy->tree->error.code;
     copy->made[bth_value_id(frame->value)] = made;

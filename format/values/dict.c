@@ -210,7 +210,7 @@ size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbyt
         bth_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
     if (!table)
         return SIZE_MAX;
-    uint32_t hash = bth_hash_bytes(bth_value_tree(dict), text, nbytes);
+    uint32_t hash = bth_tree_hash_bytes(bth_value_tree(dict), text, nbytes);
     uint32_t at = dict_first_probe_position(table, hash);
     const struct table_entry *entry;
     while ((entry = dict_next_candidate_entry(table, hash, &at)))

@@ -88,7 +88,7 @@ static uint32_t key_number_hash(const berth_tree *tree, const berth_value *key,
     case INTEGER:
         return bth_hash_fold_to_u32(bth_hash_mix(tree->seed, (uint64_t)number.integer));
     case BIG:
-        return bth_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
+        return bth_tree_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
     case REAL:
         return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 1, double_to_bits(number.real)));
     case COMPLEX:
@@ -155,7 +155,7 @@ uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
         return keyed->hash;
     if (key->kind == BERTH_KIND_DEVICE) {
         const struct device_node *node = (const struct device_node *)key;
-        return bth_hash_bytes(tree, node->text, strlen(node->text)) + 1;
+        return bth_tree_hash_bytes(tree, node->text, strlen(node->text)) + 1;
     }
     /* None and dtypes by their only node; inert by identity */
     return key_number_hash(tree, key, key_number_from_value(key));
@@ -243,7 +243,7 @@ static bool key_is_ready(const struct keyed *node)
 static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
-    node->hash = bth_hash_bytes(tree, text->data, node->count);
+    node->hash = bth_tree_hash_bytes(tree, text->data, node->count);
     if (!key_is_short(node))
         return key_link_or_make_canonical(tree, node);
     node->head.flags |= BTH_NODE_KEY_CANONICAL;

@@ -242,7 +242,7 @@ static inline bool bth_node_is(const berth_value *value, berth_kind kind)
 }
 
 /* A hash of bytes with the tree's seed. */
-static inline uint32_t bth_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
+static inline uint32_t bth_tree_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
 {
     return bth_hash(tree->seed, bytes, nbytes);
 }

@@ -163,7 +163,7 @@ static bool storage_add_slot(berth_tree *tree, const berth_storage *storage)
     for (; i <= storage->index; i++) {
         const char *key = bth_tree_storage(tree, i)->key;
         if (*key)
-            bth_hash_slots_add(slots, bth_hash_bytes(tree, key, strlen(key)), (uint32_t)i);
+            bth_hash_slots_add(slots, bth_tree_hash_bytes(tree, key, strlen(key)), (uint32_t)i);
     }
     return true;
 }
@@ -176,7 +176,7 @@ static bool storage_agrees(berth_tree *tree, const berth_storage *storage, berth
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
                                "storage %s has %" PRIu64 " bytes here and %" PRIu64 " bytes before",
                                storage->key, nbytes, storage->nbytes);
-    if (nbytes == 0 || bth_dtype_same_class(dtype, storage->dtype))
+    if (nbytes == 0 || bth_storage_dtypes_are_compatible(dtype, storage->dtype))
         return true;
     return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "storage %s is of %s here and of %s before",
                            storage->key, berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
@@ -194,7 +194,7 @@ static berth_storage *storage_find(const berth_tree *tree, uint64_t position, co
     }
     if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
         return NULL;
-    uint32_t hash = bth_hash_bytes(tree, key, nbytes), at = hash, i;
+    uint32_t hash = bth_tree_hash_bytes(tree, key, nbytes), at = hash, i;
     while ((i = bth_hash_slots_find_next(slots, hash, &at)) != UINT32_MAX)
         if (storage_has_key(bth_tree_storage(tree, i), key, nbytes))
             return bth_tree_storage(tree, i);

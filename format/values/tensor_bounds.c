@@ -71,7 +71,8 @@ const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_
 
     *storage_offset = tensor->storage_offset;
     if (!storage->root || storage->root_offset % item_nbytes != 0 ||
-        !bth_dtype_same_class(storage->root->dtype, bth_dtype_to_storage_dtype(tensor->dtype)))
+        !bth_storage_dtypes_are_compatible(storage->root->dtype,
+                                           bth_dtype_to_storage_dtype(tensor->dtype)))
         return storage;
     int64_t moved =
         (int64_t)(storage->root_offset / item_nbytes) * bth_dtype_elements_per_item(tensor->dtype);

@@ -219,7 +219,7 @@ const char *bth_dtype_storage_class(berth_dtype dtype);
 /* The class by which a tensor of this dtype names its storage; NONE: UntypedStorage. */
 berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype);
 /* Whether two classes are one to PyTorch, which treats an UntypedStorage as uint8 (T3). */
-bool bth_dtype_same_class(berth_dtype a, berth_dtype b);
+bool bth_storage_dtypes_are_compatible(berth_dtype a, berth_dtype b);
 bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
 
 #include "format/values/walk.h" /* the walk is a part of the door */

@@ -61,7 +61,7 @@ static bool tensor_copy_dimensions(berth_tree *tree, berth_tensor *tensor)
 }
 
 /* A storage of just this tensor over its data. */
-static bool tensor_make_own_storage(berth_tree *tree, berth_tensor *tensor)
+static bool tensor_make_storage_of_data(berth_tree *tree, berth_tensor *tensor)
 {
     berth_tensor meta = *tensor;
     meta.flags |= BERTH_META;
@@ -88,7 +88,8 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
     berth_tensor tensor = *given;
     if (!tensor_check_parts_of_tree(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;
-    if (!tensor.storage && !(tensor.flags & BERTH_META) && !tensor_make_own_storage(tree, &tensor))
+    if (!tensor.storage && !(tensor.flags & BERTH_META) &&
+        !tensor_make_storage_of_data(tree, &tensor))
         return NULL;
     return bth_tensor_adopt(tree, &tensor);
 }

@@ -131,7 +131,7 @@ static unsigned entry_zip64_needed_nbytes(const zip_central *entry)
 /* Z4: at most one zip64 field, of exactly the size that the saturated fields need. */
 static int entry_read_extra(zip_central *entry, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(entry->extra, entry->extra_nbytes);
+    bth_cursor cursor = bth_cursor_make(entry->extra, entry->extra_nbytes);
     unsigned needed = entry_zip64_needed_nbytes(entry);
     bth_zip_extra extra;
     bool seen = false;
@@ -146,7 +146,7 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
             return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
                               "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
                               needed);
-        bth_cursor zip64 = bth_cursor_over(extra.bytes, extra.nbytes);
+        bth_cursor zip64 = bth_cursor_make(extra.bytes, extra.nbytes);
         entry_widen(&entry->kept.nbytes, &zip64);
         entry_widen(&entry->kept.compressed_nbytes, &zip64);
         entry_widen(&entry->kept.header_offset, &zip64);
@@ -303,7 +303,7 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
 {
     bth_zip_directory made = {0};
     zip_filling filling = {.directory = &made, .n_left = (size_t)end->n_entries};
-    bth_cursor cursor = bth_cursor_over(bytes, (size_t)end->directory_nbytes);
+    bth_cursor cursor = bth_cursor_make(bytes, (size_t)end->directory_nbytes);
 
     *directory = made;
     if (end->n_entries == 0)

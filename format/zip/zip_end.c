@@ -15,13 +15,13 @@ typedef struct zip_tail {
 
 static bool end_signature_at(const zip_tail *tail, size_t at, uint32_t signature)
 {
-    bth_cursor cursor = bth_cursor_over(tail->bytes + at, tail->nbytes - at);
+    bth_cursor cursor = bth_cursor_make(tail->bytes + at, tail->nbytes - at);
     return bth_cursor_u32(&cursor) == signature; /* 0 if it is cut off, which is no signature */
 }
 
 static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
 {
-    bth_cursor cursor = bth_cursor_over(tail->bytes + at + 20, 2);
+    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 20, 2);
     return bth_cursor_u16(&cursor);
 }
 
@@ -105,7 +105,7 @@ static int end_check_fields(const end_fields *fields, const char *what, uint64_t
 
 static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_END_RECORD_NBYTES - 4);
+    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_END_RECORD_NBYTES - 4);
     fields->disk = bth_cursor_u16(&cursor);
     fields->directory_disk = bth_cursor_u16(&cursor);
     fields->n_entries_here = bth_cursor_u16(&cursor);
@@ -118,7 +118,7 @@ static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields,
 /* Z2: the locator points to the ZIP64 end record directly before it. */
 static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_LOCATOR_NBYTES - 4);
+    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_LOCATOR_NBYTES - 4);
     uint32_t disk = bth_cursor_u32(&cursor);
     uint64_t offset = bth_cursor_u64(&cursor);
     uint32_t n_disks = bth_cursor_u32(&cursor);
@@ -168,7 +168,7 @@ static int end_find_end64(const zip_tail *tail, size_t end_at, bool *there, bert
 
 static int end_read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(tail->bytes + at + 4, BTH_ZIP_END64_RECORD_NBYTES - 4);
+    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_END64_RECORD_NBYTES - 4);
     uint64_t record_nbytes = bth_cursor_u64(&cursor);
     bth_cursor_u32(&cursor); /* versions */
     fields->disk = bth_cursor_u32(&cursor);

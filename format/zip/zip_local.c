@@ -34,7 +34,7 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *rec
 static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
                             bth_zip_local *local, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(extra->bytes, extra->nbytes);
+    bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
 
     if (local->has_zip64)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
@@ -87,7 +87,7 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
 
 size_t bth_zip_local_nbytes(const uint8_t *bytes)
 {
-    bth_cursor cursor = bth_cursor_over(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
+    bth_cursor cursor = bth_cursor_make(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
     size_t name_nbytes = bth_cursor_u16(&cursor);
 
     return BTH_ZIP_LOCAL_NBYTES + name_nbytes + bth_cursor_u16(&cursor);
@@ -96,7 +96,7 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes)
 int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
                                bth_zip_local *local, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(bytes, nbytes);
+    bth_cursor cursor = bth_cursor_make(bytes, nbytes);
     bth_zip_local read = {0};
     uint32_t signature = bth_cursor_u32(&cursor);
 
@@ -118,7 +118,7 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     if (!cursor.good)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
                         "a local header does not end within %zu bytes", nbytes);
-    if (local_read_sizes(bth_cursor_over(extras, extra_nbytes), header_offset, &read, error) < 0)
+    if (local_read_sizes(bth_cursor_make(extras, extra_nbytes), header_offset, &read, error) < 0)
         return error->code;
     read.data_offset = header_offset + cursor.at;
     *local = read;

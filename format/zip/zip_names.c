@@ -37,7 +37,7 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool m
         length = name_plain_run(name + i, name_nbytes - i);
         if (length > 0)
             continue;
-        length = bth_utf8_sequence(name + i, name_nbytes - i);
+        length = bth_utf8_sequence_nbytes(name + i, name_nbytes - i);
         if (length == 0)
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name that is not UTF-8: 0x%02x at its byte %zu", name[i], i);

@@ -176,7 +176,7 @@ bool bth_zip_is_unsigned(const bth_zip_entry *entry)
 static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
                                           const bth_zip_entry *entry, berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(bytes, nbytes);
+    bth_cursor cursor = bth_cursor_make(bytes, nbytes);
     size_t width = nbytes >= 20 ? 8 : 4;
 
     if (nbytes % 8 == 0) {
@@ -202,10 +202,10 @@ static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
  * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
  * moves the data by 4 bytes; they then end with the descriptor's signature.
  */
-static int record_check_before_descriptor(const uint8_t *before, const bth_zip_entry *entry,
-                                          berth_error *error)
+static int record_check_bytes_ahead_of_descriptor(const uint8_t *before, const bth_zip_entry *entry,
+                                                  berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_over(before, 4);
+    bth_cursor cursor = bth_cursor_make(before, 4);
 
     if (bth_cursor_u32(&cursor) != BTH_ZIP_DESCRIPTOR_SIGNATURE)
         return BERTH_OK;
@@ -224,7 +224,7 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
     if (bth_zip_has_descriptor(entry->flags)) {
         uint64_t begin = record_data_end(entry) - before;
         if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
-            (before > 0 && record_check_before_descriptor(bytes, entry, error) < 0) ||
+            (before > 0 && record_check_bytes_ahead_of_descriptor(bytes, entry, error) < 0) ||
             record_check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry,
                                            error) < 0)
             return error->code;

@@ -126,7 +126,7 @@ static int contents_check_headers(bth_opening *opening, berth_error *error)
     bth_container *container = &opening->contents->container;
     bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
 
-    if (bth_container_check_headers(container, &opening->cache, 0, all, error) < 0 ||
+    if (bth_container_check_headers_from(container, &opening->cache, 0, all, error) < 0 ||
         opening->config->load_check < BTH_CHECK_DIRECTORY)
         return error->code;
     return bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error);
@@ -168,7 +168,7 @@ static int contents_use_listed_offsets(bth_opening *opening, berth_error *error)
 {
     if (contents_check_headers(opening, error) < 0 ||
         bth_layout_check_small_listed(opening->contents, error) < 0 ||
-        bth_storages_set_offsets(opening->contents, error) < 0)
+        bth_storages_set_listed_offsets(opening->contents, error) < 0)
         return error->code;
     opening->contents->calculated_offsets = false;
     opening_log_fallback(opening, "a record is longer than its elements");
@@ -187,8 +187,8 @@ static int contents_compare_layout(bth_opening *opening, berth_error *error)
         opening->config->load_check < BTH_CHECK_HEADERS)
         return error->code;
     bth_error_clear(&ignored);
-    (void)bth_container_check_headers(&opening->contents->container, &opening->cache, 0, false,
-                                      &ignored);
+    (void)bth_container_check_headers_from(&opening->contents->container, &opening->cache, 0, false,
+                                           &ignored);
     bth_error_clear(error);
     return bth_layout_check(opening->contents, error);
 }
@@ -204,7 +204,7 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
             &contents->container, &opening->cache,
             contents_tail_nbytes(contents, opening->cache.reader->nbytes), &directory, error) < 0 ||
         (!checks_headers && !contents->keeps_directory &&
-         bth_directory_check_rendered(opening, directory, error) < 0) ||
+         bth_directory_compare_rendered(opening, directory, error) < 0) ||
         contents->counts.known)
         return error->code;
     if (bth_container_parse_directory(&contents->container, directory, error) < 0 ||
@@ -230,7 +230,7 @@ static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_e
     if (bth_layout_check_small(contents, cursor, error) < 0 ||
         values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
                     pickle->data_offset, &contents->survey, error) < 0 ||
-        bth_layout_compute(opening, cursor, error) < 0)
+        bth_layout_compute_storage_offsets(opening, cursor, error) < 0)
         return error->code;
     contents->calculated_offsets = true;
     /* The directory first: then the message has both offsets. */
@@ -238,7 +238,7 @@ static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_e
          contents_check_computed_offsets(opening, error) < 0) ||
         !contents->calculated_offsets)
         return error->code;
-    return bth_layout_check_first(opening, cursor, error);
+    return bth_layout_check_first_storage(opening, cursor, error);
 }
 
 /* ---- offsets from the directory ---- */
@@ -269,7 +269,7 @@ static int small_record_read(bth_opening *opening, int which, berth_error *error
  * unless load.calculate_storage_offsets=off: then only the directory counts, but debug mode logs
  * the difference.
  */
-static int contents_check_listed_offsets(const bth_opening *opening, berth_error *error)
+static int contents_check_listed_by_layout(const bth_opening *opening, berth_error *error)
 {
     const bth_contents *contents = opening->contents;
     bool is_off = !opening->config->load_calculate_storage_offsets;
@@ -303,10 +303,10 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
         if (small_record_read(opening, which, error) < 0)
             return error->code;
     if (bth_storages_check_entries(contents, error) < 0 ||
-        contents_check_listed_offsets(opening, error) < 0)
+        contents_check_listed_by_layout(opening, error) < 0)
         return error->code;
     opening_log_fallback(opening, reason);
-    return bth_storages_set_offsets(contents, error);
+    return bth_storages_set_listed_offsets(contents, error);
 }
 
 static int contents_read_zip(bth_opening *opening, berth_error *error)
@@ -333,11 +333,11 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
     bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
     bth_head_cache *cache = &opening->cache;
 
-    while (bth_legacy_read(cache->head, cache->head_nbytes, inert, opening->contents->tree, legacy,
-                           error) == BERTH_E_TRUNCATED &&
+    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, inert, opening->contents->tree,
+                                   legacy, error) == BERTH_E_TRUNCATED &&
            cache->head_nbytes < cache->reader->nbytes) {
         bth_error_clear(error);
-        if (bth_head_cache_grow(cache, 4 * cache->head_nbytes, error) < 0)
+        if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             break;
     }
     return error->code;
@@ -351,8 +351,8 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
     for (size_t i = 0; i < legacy->n_keys; i++)
         if (bth_head_cache_get(&opening->cache, at, LEGACY_COUNT_NBYTES, LEGACY_AHEAD_NBYTES,
                                &count, error) < 0 ||
-            bth_legacy_set_storage_offset(legacy, opening->contents->tree, i, count, at,
-                                          file_nbytes, &at, error) < 0)
+            bth_legacy_check_count_and_set_offset(legacy, opening->contents->tree, i, count, at,
+                                                  file_nbytes, &at, error) < 0)
             return error->code;
     /* Some readers would read a second object after the first, others would not. */
     if (at != file_nbytes)
@@ -397,7 +397,7 @@ static int contents_read_any(bth_opening *opening, berth_error *error)
 
     if (head_nbytes < BTH_HEAD_MIN_NBYTES)
         head_nbytes = BTH_HEAD_MIN_NBYTES;
-    if (bth_head_cache_grow(cache, head_nbytes, error) < 0)
+    if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
         return error->code;
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
         return contents_read_zip(opening, error);
@@ -415,7 +415,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
     contents->tree = berth_tree_new(error);
     if (!contents->tree)
         return error->code;
-    bth_head_cache_begin(&opening.cache, reader);
+    bth_head_cache_initialize(&opening.cache, reader);
     (void)contents_read_any(&opening, error);
     bth_head_cache_free(&opening.cache);
     return error->code;
@@ -429,7 +429,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 
     if (contents->is_legacy || contents->container.known)
         return 0;
-    bth_head_cache_begin(&cache, reader);
+    bth_head_cache_initialize(&cache, reader);
     (void)bth_container_read(&contents->container, &cache,
                              contents_tail_nbytes(contents, reader->nbytes), error);
     bth_head_cache_free(&cache);

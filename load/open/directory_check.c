@@ -24,7 +24,7 @@
 /* ---- known record names ---- */
 
 /* Records that PyTorch writes after the storages. */
-static bool record_is_after_storages(const char *record)
+static bool record_name_belongs_after_storages(const char *record)
 {
     return strcmp(record, "version") == 0 || strcmp(record, ".data/serialization_id") == 0;
 }
@@ -36,7 +36,7 @@ static bool record_is_known(const bth_contents *contents, const char *record)
     for (size_t i = 0; i < BTH_N_SMALL; i++)
         if (strcmp(record, bth_small_names[i]) == 0)
             return true;
-    return record_is_after_storages(record);
+    return record_name_belongs_after_storages(record);
 }
 
 /* Z11: records that Berth does not know are counted. */
@@ -86,7 +86,7 @@ static bool render_check_entry(render_check *check, const char *record, size_t r
     if (bth_layout_central_entry_nbytes(layout) > left)
         return false;
     size_t entry_nbytes = (size_t)bth_layout_central_entry_nbytes(layout);
-    bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, 4);
+    bth_cursor cursor = bth_cursor_make(bytes + CRC32_AT, 4);
     uint32_t recorded = bth_cursor_u32(&cursor);
     memcpy(check->name + check->prefix_nbytes, record, record_nbytes);
     bth_zip_write_central(layout, check->name, crc32 ? *crc32 : recorded, rendered);
@@ -154,13 +154,13 @@ static bool render_check_rest_is_expected(const render_check *check, const bth_z
     bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
 
     for (size_t i = 0; good && i < rest->n_entries; i++)
-        good = record_is_after_storages(rest->entries[i].record);
+        good = record_name_belongs_after_storages(rest->entries[i].record);
     return good && rest->entries[rest->by_offset[0]].header_offset == check->layout.next_offset;
 }
 
 /* Parses entries that the layout does not have. False without an error: the check decides nothing.
  */
-static bool render_check_rest(render_check *check, berth_error *error)
+static bool render_check_parse_rest(render_check *check, berth_error *error)
 {
     bth_container rest = {.end = check->contents->container.end};
 
@@ -184,7 +184,8 @@ static bool render_check_rest(render_check *check, berth_error *error)
     return good;
 }
 
-int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory, berth_error *error)
+int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *directory,
+                                   berth_error *error)
 {
     render_check check = {.contents = opening->contents,
                           .cache = &opening->cache,
@@ -193,7 +194,7 @@ int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory,
                           .counts.known = true};
 
     if (render_check_set_prefix(&check) && render_check_small(&check) &&
-        render_check_storages(&check) && render_check_rest(&check, error))
+        render_check_storages(&check) && render_check_parse_rest(&check, error))
         opening->contents->counts = check.counts;
     return error->code;
 }

@@ -49,7 +49,7 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     if (tail_nbytes > file_nbytes)
         tail_nbytes = file_nbytes;
     if (file_nbytes - tail_nbytes < cache->head_nbytes &&
-        bth_head_cache_grow(cache, file_nbytes, error) < 0)
+        bth_head_cache_extend_head(cache, file_nbytes, error) < 0)
         return error->code;
     if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
         bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
@@ -109,7 +109,7 @@ bool bth_local_has_name(const bth_zip_local *local, const char *archive, const c
 }
 
 /* All entries, folders too. */
-static size_t entries_count(const bth_container *container)
+static size_t container_count_entries(const bth_container *container)
 {
     return container->directory.n_entries + container->directory.n_folders;
 }
@@ -137,9 +137,9 @@ static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry 
  * the bytes before the directory. *last: the last of these entries. A later call must not have a
  * smaller i: it continues at *last.
  */
-static uint64_t headers_run_end(const bth_container *container, size_t i, size_t *last)
+static uint64_t headers_find_run_end_offset(const bth_container *container, size_t i, size_t *last)
 {
-    size_t n = entries_count(container);
+    size_t n = container_count_entries(container);
 
     if (i == n)
         return container->end.directory_offset;
@@ -169,22 +169,24 @@ static int descriptor_check(const bth_zip_input *input, bth_zip_entry *entry, ui
     return bth_zip_check_record_descriptor(input, end > at ? end - at : 0, entry, error);
 }
 
-int bth_container_check_headers(bth_container *container, bth_head_cache *cache, size_t first,
-                                bool all_descriptors, berth_error *error)
+int bth_container_check_headers_from(bth_container *container, bth_head_cache *cache, size_t first,
+                                     bool all_descriptors, berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(cache);
     size_t last = 0;
 
-    for (size_t i = first; i < entries_count(container); i++) {
+    for (size_t i = first; i < container_count_entries(container); i++) {
         bth_zip_entry *entry = container_entry_in_file_order(container, i);
-        if (header_check(&input, entry, headers_run_end(container, i, &last), error) < 0)
+        if (header_check(&input, entry, headers_find_run_end_offset(container, i, &last), error) <
+            0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
             !bth_zip_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
-        if (descriptor_check(&input, entry, headers_run_end(container, i + 1, &last), error) < 0)
+        if (descriptor_check(&input, entry, headers_find_run_end_offset(container, i + 1, &last),
+                             error) < 0)
             return error->code;
     }
     return 0;
@@ -193,9 +195,9 @@ int bth_container_check_headers(bth_container *container, bth_head_cache *cache,
 int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
                                      berth_error *error)
 {
-    if (first == entries_count(container))
+    if (first == container_count_entries(container))
         return 0;
-    if (bth_container_check_headers(container, cache, first, true, error) < 0)
+    if (bth_container_check_headers_from(container, cache, first, true, error) < 0)
         return error->code;
     return bth_zip_check_ranges(&container->directory, &container->end, first,
                                 container_entry_in_file_order(container, first)->header_offset,

@@ -9,7 +9,7 @@
 #define HEADROOM 16
 #define ALIGNMENT 64
 
-void bth_head_cache_begin(bth_head_cache *cache, bth_reader *reader)
+void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader)
 {
     memset(cache, 0, sizeof *cache);
     cache->reader = reader;
@@ -48,7 +48,7 @@ static int head_cache_reserve(bth_head_cache *cache, uint64_t nbytes, berth_erro
     return 0;
 }
 
-int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
+int bth_head_cache_extend_head(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
     if (nbytes > cache->reader->nbytes)
         nbytes = cache->reader->nbytes;

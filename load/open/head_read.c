@@ -91,7 +91,7 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
     if (entry.next_offset > end) {
         if (head_get(opening, end, entry.next_offset - end, &bytes, error) < 0)
             return error->code;
-        bth_cursor cursor = bth_cursor_over(bytes + CRC32_AT, sizeof entry.crc32);
+        bth_cursor cursor = bth_cursor_make(bytes + CRC32_AT, sizeof entry.crc32);
         entry.crc32 = bth_cursor_u32(&cursor);
     }
     if (entry.crc32 != crc32 && entry.crc32 != 0)
@@ -109,7 +109,7 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
 /* ---- the small texts ---- */
 
 /* The length of a small text by its grammar: digits, or little, or big. */
-static size_t text_parse_nbytes(int which, const uint8_t *bytes, size_t nbytes)
+static size_t small_text_measure_nbytes(int which, const uint8_t *bytes, size_t nbytes)
 {
     size_t n = 0;
 
@@ -140,7 +140,7 @@ static int head_text_read(bth_opening *opening, int which, uint64_t *cursor, con
     size_t n = left < sizeof text ? (size_t)left : sizeof text;
     if (head_get(opening, at, n, &bytes, error) < 0)
         return error->code;
-    n = text_parse_nbytes(which, bytes, n);
+    n = small_text_measure_nbytes(which, bytes, n);
     memcpy(text, bytes, n);
     if (head_record_finish(opening, &record, which, n, bth_crc32(0, text, n), cursor, error) < 0)
         return error->code;
@@ -205,20 +205,20 @@ static int head_find_pickle_end(bth_opening *opening, uint64_t at, size_t *exten
     for (;;) {
         int result = BERTH_E_TRUNCATED;
         if (cache->head_nbytes > at)
-            result =
-                bth_pickle_scan(cache->head + at, cache->head_nbytes - at, &rules, survey, error);
+            result = bth_pickle_find_end_and_fetches(cache->head + at, cache->head_nbytes - at,
+                                                     &rules, survey, error);
         if (result == 0)
             *extent = survey->extent;
         bth_error_clear(error);
         if (result != BERTH_E_TRUNCATED || cache->head_nbytes == cache->reader->nbytes)
             return 0;
-        if (bth_head_cache_grow(cache, 4 * cache->head_nbytes, error) < 0)
+        if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             return error->code;
     }
 }
 
-static int head_pickle_read(bth_opening *opening, uint64_t *next, const char **reason,
-                            berth_error *error)
+static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const char **reason,
+                                   berth_error *error)
 {
     head_record record;
     size_t extent;
@@ -247,7 +247,7 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
     const bth_contents *contents = opening->contents;
 
     *reason = NULL;
-    if (head_pickle_read(opening, next_offset, reason, error) < 0 || *reason)
+    if (head_find_pickle_record(opening, next_offset, reason, error) < 0 || *reason)
         return error->code;
     for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
         if (head_text_read(opening, which, next_offset, reason, error) < 0 || *reason)

@@ -40,7 +40,7 @@ static layout_walk layout_walk_begin(const bth_contents *contents, uint64_t curs
 }
 
 /* Storage i is the next one. False after an error. */
-static bool layout_walk_to_storage(layout_walk *walk, size_t i, berth_error *error)
+static bool layout_walk_set_storage(layout_walk *walk, size_t i, berth_error *error)
 {
     walk->storage = bth_tree_storage(walk->contents->tree, i);
     walk->record_nbytes = sizeof "data/" - 1 + strlen(walk->storage->key);
@@ -66,20 +66,20 @@ static void layout_walk_end(layout_walk *walk)
 }
 
 /* False: no more storages, or an error. Then the walk has ended. */
-static bool layout_walk_next(layout_walk *walk, berth_error *error)
+static bool layout_walk_next_storage(layout_walk *walk, berth_error *error)
 {
     size_t i = walk->storage ? walk->storage->index + 1 : 0;
 
     if (error->code == 0 && i < bth_tree_n_storages(walk->contents->tree) &&
-        layout_walk_to_storage(walk, i, error))
+        layout_walk_set_storage(walk, i, error))
         return true;
     layout_walk_end(walk);
     return false;
 }
 
 /* Calculates the layout entry of the next record. */
-static int layout_walk_compute(layout_walk *walk, const char *record, size_t record_nbytes,
-                               uint64_t nbytes, berth_error *error)
+static int layout_walk_compute_entry(layout_walk *walk, const char *record, size_t record_nbytes,
+                                     uint64_t nbytes, berth_error *error)
 {
     size_t name_nbytes = walk->archive_nbytes + 1 + record_nbytes;
     uint64_t cursor = walk->layout.next_offset;
@@ -92,8 +92,8 @@ static int layout_walk_compute(layout_walk *walk, const char *record, size_t rec
 
 static int layout_walk_compute_storage(layout_walk *walk, berth_error *error)
 {
-    return layout_walk_compute(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
-                               error);
+    return layout_walk_compute_entry(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
+                                     error);
 }
 
 static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char *record,
@@ -104,10 +104,11 @@ static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char
 }
 
 /* The entry of the storage. NULL: none, and an error at `offset`. */
-static const bth_zip_entry *layout_walk_need_entry(layout_walk *walk, uint64_t offset,
-                                                   berth_error *error)
+static const bth_zip_entry *layout_walk_need_storage_entry(layout_walk *walk, uint64_t offset,
+                                                           berth_error *error)
 {
-    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): layout_walk_next frees it when the walk ends
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): layout_walk_next_storage frees it when the walk
+    // ends
     const bth_zip_entry *entry = layout_walk_find_entry(walk, walk->record, walk->record_nbytes);
 
     if (!entry)
@@ -161,7 +162,7 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
         const char *record = bth_small_names[which];
         if (!small)
             continue;
-        if (layout_walk_compute(&walk, record, strlen(record), small->nbytes, error) < 0)
+        if (layout_walk_compute_entry(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
         if (small->header_offset != walk.layout.header_offset)
             return layout_fail_header(&walk, record, "it is", small->header_offset, error);
@@ -178,14 +179,14 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
     return 0;
 }
 
-int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error)
+int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     uint64_t file_nbytes = opening->cache.reader->nbytes;
     layout_walk walk = layout_walk_begin(contents, cursor);
     const bth_layout_entry *layout = &walk.layout;
 
-    while (layout_walk_next(&walk, error)) {
+    while (layout_walk_next_storage(&walk, error)) {
         if (layout_walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
             (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, layout->data_offset,
                            "its %llu bytes do not fit into the file's %llu",
@@ -231,12 +232,12 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
     return 0;
 }
 
-int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_error *error)
+int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, berth_error *error)
 {
     const bth_head_cache *cache = &opening->cache;
     layout_walk walk = layout_walk_begin(opening->contents, cursor);
 
-    if (layout_walk_next(&walk, error) && layout_walk_compute_storage(&walk, error) == 0 &&
+    if (layout_walk_next_storage(&walk, error) && layout_walk_compute_storage(&walk, error) == 0 &&
         walk.layout.data_offset <= cache->head_nbytes)
         (void)storage_compare_header(&walk, cache, error);
     layout_walk_end(&walk);
@@ -268,7 +269,7 @@ static int layout_compare_entry(layout_walk *walk, const char *record, size_t re
 {
     const bth_zip_entry *entry = layout_walk_find_entry(walk, record, record_nbytes);
 
-    if (layout_walk_compute(walk, record, record_nbytes, nbytes, error) < 0)
+    if (layout_walk_compute_entry(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
         return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
@@ -307,7 +308,8 @@ static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, c
 }
 
 /* Z11: a small record that is not in the head must not be anywhere else. */
-static int layout_check_absent(const layout_walk *walk, const char *record, berth_error *error)
+static int layout_check_small_is_absent(const layout_walk *walk, const char *record,
+                                        berth_error *error)
 {
     const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
 
@@ -333,7 +335,7 @@ static int layout_compare_all_small(layout_walk *walk, berth_error *error)
     for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++) {
         const bth_zip_entry *small = bth_contents_small_record(walk->contents, which);
         if (!small)
-            (void)layout_check_absent(walk, bth_small_names[which], error);
+            (void)layout_check_small_is_absent(walk, bth_small_names[which], error);
         else if (!layout_small_is_behind(walk, which))
             (void)layout_compare_small(walk, small, bth_small_names[which], error);
     }
@@ -352,7 +354,7 @@ int bth_layout_check(const bth_contents *contents, berth_error *error)
     layout_walk walk = layout_walk_begin(contents, 0);
 
     (void)layout_compare_all_small(&walk, error);
-    while (layout_walk_next(&walk, error))
+    while (layout_walk_next_storage(&walk, error))
         (void)layout_compare_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
                                    error);
     return error->code < 0 ? error->code
@@ -365,9 +367,9 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
-    while (layout_walk_next(&walk, error)) {
+    while (layout_walk_next_storage(&walk, error)) {
         const berth_storage *storage = walk.storage;
-        const bth_zip_entry *entry = layout_walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+        const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
         if (!entry || entry->nbytes == storage->nbytes)
             continue;
         /* T1. The directory's reader has checked that it is stored, with two equal sizes (Z9). */
@@ -382,12 +384,12 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
     return error->code;
 }
 
-int bth_storages_set_offsets(bth_contents *contents, berth_error *error)
+int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
-    while (layout_walk_next(&walk, error)) {
-        const bth_zip_entry *entry = layout_walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+    while (layout_walk_next_storage(&walk, error)) {
+        const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry)
             walk.storage->offset = entry->data_offset;
     }
@@ -400,8 +402,8 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
     layout_walk walk = layout_walk_begin(contents, 0);
 
     *entry = NULL;
-    if (layout_walk_to_storage(&walk, storage->index, error))
-        *entry = layout_walk_need_entry(&walk, storage->offset, error);
+    if (layout_walk_set_storage(&walk, storage->index, error))
+        *entry = layout_walk_need_storage_entry(&walk, storage->offset, error);
     layout_walk_end(&walk);
     return error->code;
 }
@@ -411,8 +413,8 @@ int bth_storages_of_entries(const bth_contents *contents, const berth_storage **
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
-    while (layout_walk_next(&walk, error)) {
-        const bth_zip_entry *entry = layout_walk_need_entry(&walk, BERTH_NO_OFFSET, error);
+    while (layout_walk_next_storage(&walk, error)) {
+        const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry)
             storages[entry - contents->container.directory.entries] = walk.storage;
     }

@@ -37,11 +37,11 @@ typedef struct bth_head_cache {
     uint64_t nbytes;
 } bth_head_cache;
 
-void bth_head_cache_begin(bth_head_cache *cache, bth_reader *reader);
+void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader);
 void bth_head_cache_free(bth_head_cache *cache);
 
 /* Extends the head to nbytes, or to the whole source. Reads only the missing bytes. */
-int bth_head_cache_grow(bth_head_cache *cache, uint64_t nbytes, berth_error *error);
+int bth_head_cache_extend_head(bth_head_cache *cache, uint64_t nbytes, berth_error *error);
 
 /*
  * *bytes: [offset, offset + nbytes) of the source; valid until the next call. If it must read, it
@@ -91,8 +91,8 @@ bool bth_local_has_name(const bth_zip_local *local, const char *archive, const c
  * Compares local headers (Z5) and descriptors (Z6) with their entries, from by_offset[first] on.
  * all_descriptors: also those of storages. No record may overlap the next one (Z7).
  */
-int bth_container_check_headers(bth_container *container, bth_head_cache *cache, size_t first,
-                                bool all_descriptors, berth_error *error);
+int bth_container_check_headers_from(bth_container *container, bth_head_cache *cache, size_t first,
+                                     bool all_descriptors, berth_error *error);
 
 /* Z5 to Z7 for all records from by_offset[first] on: no other function checks them. */
 int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,

@@ -29,20 +29,20 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
 /* The alignment of data in the layout of this file. */
 uint32_t bth_layout_alignment(const bth_contents *contents);
 /* Sets the offsets of all storages by the layout; the first header is expected at `cursor`. */
-int bth_layout_compute(bth_opening *opening, uint64_t cursor, berth_error *error);
+int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, berth_error *error);
 /* Compares the small records' headers with the layout; the last one ends at `cursor`. */
 int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error);
 /* The same with the directory, for a file whose storages do not follow the layout (FORMAT.md 6). */
 int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error);
 /* Compares the local header of the first storage, if it is in the head. */
-int bth_layout_check_first(const bth_opening *opening, uint64_t cursor, berth_error *error);
+int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, berth_error *error);
 /*
  * Checks that every storage has its record, stored and with exactly its size (T1, Z9). If a record
  * is longer by less than an item, sets has_longer_record.
  */
 int bth_storages_check_entries(bth_contents *contents, berth_error *error);
 /* Copies the storages' offsets from their entries, whose local headers were read. */
-int bth_storages_set_offsets(bth_contents *contents, berth_error *error);
+int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error);
 
 /* ---- directory_check.c: the directory as a whole ---- */
 
@@ -51,8 +51,8 @@ int bth_storages_set_offsets(bth_contents *contents, berth_error *error);
  * T1). If the file's directory has the same bytes, sets the counts. A difference is no error.
  * Records after the storages are compared with their own headers.
  */
-int bth_directory_check_rendered(bth_opening *opening, const uint8_t *directory,
-                                 berth_error *error);
+int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *directory,
+                                   berth_error *error);
 /* Counts the entries of a directory that was parsed. */
 bth_record_counts bth_directory_count(const bth_contents *contents);
 

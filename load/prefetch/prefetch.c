@@ -28,9 +28,9 @@ int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *wh
             error, "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
     if (flags & ~known)
         return bth_fail_argument(error, "unknown flags 0x%x", flags & ~known);
-    if (bth_config_resolve(params, &config, error) < 0)
+    if (bth_config_copy_for_operation(params, &config, error) < 0)
         return error->code;
-    *prefetch = bth_prefetch_new(checkpoint, what, flags, &config, error);
+    *prefetch = bth_prefetch_create_and_start(checkpoint, what, flags, &config, error);
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
 }
 
@@ -62,7 +62,7 @@ static uint64_t prefetch_position_after_page(const berth_prefetch *prefetch, uin
 }
 
 /* Under the lock: the consumer has used all bytes before this position, or waits for them. */
-static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
+static void prefetch_consume_to_position(berth_prefetch *prefetch, uint64_t position)
 {
     if (position <= prefetch->consumed)
         return;
@@ -71,14 +71,14 @@ static void prefetch_consume(berth_prefetch *prefetch, uint64_t position)
 }
 
 /* Waits until the bytes before `end` in the file are loaded. */
-static int prefetch_advance(berth_prefetch *prefetch, uint64_t end, berth_error *error)
+static int prefetch_consume_and_wait(berth_prefetch *prefetch, uint64_t end, berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     uint64_t position = prefetch_position_after_page(prefetch, end);
     double begin_seconds = bth_seconds();
 
     bth_prefetches_lock(all);
-    prefetch_consume(prefetch, position);
+    prefetch_consume_to_position(prefetch, position);
     while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
@@ -123,7 +123,7 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
     if (!bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
         return 0;
-    return prefetch_advance(prefetch, end, error);
+    return prefetch_consume_and_wait(prefetch, end, error);
 }
 
 int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
@@ -131,12 +131,12 @@ int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
     BTH_ERROR_BEGIN(error);
     if (prefetch_check_handle(prefetch, error) < 0)
         return error->code;
-    return prefetch_advance(prefetch, UINT64_MAX, error);
+    return prefetch_consume_and_wait(prefetch, UINT64_MAX, error);
 }
 
 /* ---- statistics ---- */
 
-static const char *prefetch_method(const berth_prefetch *prefetch)
+static const char *prefetch_method_name(const berth_prefetch *prefetch)
 {
     static const char *const names[][2] = {
         [BTH_PREFETCH_OFF] = {"none", "none"},
@@ -163,7 +163,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     *stats = prefetch->stats;
     uint64_t others = stats->resident_nbytes + stats->shared_nbytes; /* counted before it is done */
     stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
-    stats->method = prefetch_method(prefetch);
+    stats->method = prefetch_method_name(prefetch);
     stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
     bth_lock_release(&all->lock);
     stats->n_passes = plan->n_passes;
@@ -180,18 +180,18 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
 
 /* ---- load.prefetch ---- */
 
-void bth_prefetches_begin(bth_prefetches *prefetches)
+void bth_prefetches_initialize(bth_prefetches *prefetches)
 {
-    bth_lock_begin(&prefetches->lock);
+    bth_lock_initialize(&prefetches->lock);
     (void)pthread_cond_init(&prefetches->changed, NULL);
 }
 
-void bth_prefetches_end(bth_prefetches *prefetches)
+void bth_prefetches_free_own_and_lock(bth_prefetches *prefetches)
 {
     berth_prefetch_free(prefetches->own);
-    if (bth_lock_is_ours(&prefetches->lock)) {
+    if (bth_lock_is_of_this_process(&prefetches->lock)) {
         (void)pthread_cond_destroy(&prefetches->changed);
-        bth_lock_end(&prefetches->lock);
+        bth_lock_destroy(&prefetches->lock);
     }
 }
 
@@ -199,7 +199,7 @@ int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
 {
     if (checkpoint->config.load_prefetch != BTH_PREFETCH_OFF)
         checkpoint->prefetches.own =
-            bth_prefetch_new(checkpoint, NULL, 0, &checkpoint->config, error);
+            bth_prefetch_create_and_start(checkpoint, NULL, 0, &checkpoint->config, error);
     return error->code;
 }
 
@@ -210,7 +210,7 @@ static void prefetch_consume_to_offset(berth_prefetch *own, uint64_t end)
     if (!prefetch_is_of_this_process(own))
         return;
     bth_prefetches_lock(all);
-    prefetch_consume(own, prefetch_position_after_page(own, end));
+    prefetch_consume_to_position(own, prefetch_position_after_page(own, end));
     bth_lock_release(&all->lock);
 }
 

@@ -76,7 +76,7 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
  * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
  * will not be read directly. If it is loaded, the method that was used counts, not the choice.
  */
-static bool prefetch_needs_storage(prefetch_ranges *ranges, const berth_storage *root)
+static bool prefetch_storage_uses_page_cache(prefetch_ranges *ranges, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = ranges->checkpoint;
     bth_conditions conditions = {0};
@@ -108,7 +108,7 @@ static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_
     uint64_t offset, end;
 
     if (!bth_prefetch_tensor_extent(tensor, 0, -1, &offset, &end) ||
-        !prefetch_needs_storage(context, root))
+        !prefetch_storage_uses_page_cache(context, root))
         return 0;
     return prefetch_add_range(context, root, offset, end - offset, error);
 }
@@ -117,7 +117,7 @@ static int prefetch_add_storages(prefetch_ranges *ranges, berth_error *error)
 {
     for (size_t i = 0; i < ranges->checkpoint->storages.n && error->code == 0; i++) {
         const berth_storage *storage = bth_tree_storage(ranges->checkpoint->contents.tree, i);
-        if (!storage->root && prefetch_needs_storage(ranges, storage))
+        if (!storage->root && prefetch_storage_uses_page_cache(ranges, storage))
             (void)prefetch_add_range(ranges, storage, storage->offset, storage->nbytes, error);
     }
     return error->code;
@@ -190,8 +190,8 @@ static void prefetch_choose_announcing(berth_prefetch *prefetch)
 }
 
 /* Divides the ranges into passes. The plan owns them. */
-static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *ranges,
-                           const struct berth_config *config, berth_error *error)
+static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                                       const struct berth_config *config, berth_error *error)
 {
     bool is_advice = prefetch->kind == BTH_PREFETCH_ADVISE;
     uint64_t window_nbytes = (uint64_t)config->load_prefetch_window_nbytes;
@@ -212,7 +212,7 @@ static int prefetch_divide(berth_prefetch *prefetch, const prefetch_ranges *rang
                                         .available_nbytes = bth_free_memory_nbytes("")};
     bth_prefetch_coalesce_ranges(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
                                  prefetch->checkpoint->source.reader.nbytes);
-    if (!bth_prefetch_divide(&prefetch->plan, &limits, &missing_nbytes))
+    if (!bth_prefetch_choose_pass_and_window(&prefetch->plan, &limits, &missing_nbytes))
         return prefetch_fail_budget(ranges, config, missing_nbytes, error);
     prefetch_choose_announcing(prefetch);
     return 0;
@@ -298,7 +298,7 @@ static int prefetch_plan_and_lock(berth_prefetch *prefetch, const prefetch_range
                                   const struct berth_config *config, berth_error *error)
 {
     if (prefetch_choose(prefetch, ranges, config, error) < 0 ||
-        prefetch_divide(prefetch, ranges, config, error) < 0 ||
+        prefetch_divide_into_passes(prefetch, ranges, config, error) < 0 ||
         (prefetch->flags & BERTH_PREFETCH_LOCK && prefetch_lock_pages(prefetch, error) < 0))
         return error->code;
     if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
@@ -306,9 +306,9 @@ static int prefetch_plan_and_lock(berth_prefetch *prefetch, const prefetch_range
     return 0;
 }
 
-berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
-                                 uint32_t flags, const struct berth_config *config,
-                                 berth_error *error)
+berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
+                                              const berth_selection *selection, uint32_t flags,
+                                              const struct berth_config *config, berth_error *error)
 {
     prefetch_ranges ranges = {.checkpoint = checkpoint};
     berth_prefetch *prefetch = bth_allocate_zeroed(sizeof *prefetch);

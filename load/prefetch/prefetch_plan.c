@@ -117,8 +117,8 @@ static uint64_t window_choose(uint64_t pass_nbytes, const bth_prefetch_limits *l
     return bth_min(nbytes, pass_nbytes);
 }
 
-bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
-                         uint64_t *missing_nbytes)
+bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
+                                         uint64_t *missing_nbytes)
 {
     uint64_t window = pages_round_up(bth_max(limits->window_nbytes, 1), limits->page_nbytes);
     uint64_t needed = bth_min(window, pages_round_up(plan->nbytes, limits->page_nbytes));
@@ -139,7 +139,7 @@ bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *lim
 /* ---- positions ---- */
 
 /* The first range that ends after a byte of the file, or of the line; n_ranges: none. */
-static size_t range_find(const bth_prefetch_plan *plan, uint64_t at, bool on_line)
+static size_t plan_find_range_ending_after(const bth_prefetch_plan *plan, uint64_t at, bool on_line)
 {
     size_t low = 0, high = plan->n_ranges;
 
@@ -156,7 +156,7 @@ static size_t range_find(const bth_prefetch_plan *plan, uint64_t at, bool on_lin
 
 uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset)
 {
-    size_t i = range_find(plan, offset, false);
+    size_t i = plan_find_range_ending_after(plan, offset, false);
 
     if (i == plan->n_ranges)
         return plan->nbytes;
@@ -164,14 +164,15 @@ uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset)
     return range->position + (offset > range->offset ? offset - range->offset : 0);
 }
 
-bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t position,
-                                       uint64_t limit)
+bth_prefetch_range bth_prefetch_find_next_window(const bth_prefetch_plan *plan, uint64_t position,
+                                                 uint64_t limit)
 {
     uint64_t end = bth_min(limit, plan->nbytes);
 
     if (position >= end)
         return (bth_prefetch_range){.position = position};
-    const bth_prefetch_range *range = &plan->ranges[range_find(plan, position, true)];
+    const bth_prefetch_range *range =
+        &plan->ranges[plan_find_range_ending_after(plan, position, true)];
     uint64_t before = position - range->position;
     uint64_t nbytes = bth_min(end - position, plan->window_nbytes);
     return (bth_prefetch_range){.offset = range->offset + before,

@@ -44,14 +44,14 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
                                   uint64_t page_nbytes, uint64_t file_nbytes);
 
 /* Sets passes and windows. False: memory_nbytes is too small for a window by *missing_nbytes. */
-bool bth_prefetch_divide(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
-                         uint64_t *missing_nbytes);
+bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
+                                         uint64_t *missing_nbytes);
 
 /* The number of bytes of the plan that lie before this byte of the file. */
 uint64_t bth_prefetch_position(const bth_prefetch_plan *plan, uint64_t offset);
 
 /* The next request from a position on: within one range and a window, before the limit. */
-bth_prefetch_range bth_prefetch_window(const bth_prefetch_plan *plan, uint64_t position,
-                                       uint64_t limit);
+bth_prefetch_range bth_prefetch_find_next_window(const bth_prefetch_plan *plan, uint64_t position,
+                                                 uint64_t limit);
 
 #endif

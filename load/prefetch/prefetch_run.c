@@ -32,7 +32,7 @@ static uint64_t prefetch_max_readahead_nbytes(const berth_prefetch *prefetch)
     return 2 * prefetch->readahead_nbytes;
 }
 
-static uint64_t prefetch_beyond_window_nbytes(const berth_prefetch *prefetch)
+static uint64_t prefetch_readahead_beyond_nbytes(const berth_prefetch *prefetch)
 {
     bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
 
@@ -46,7 +46,7 @@ static uint64_t prefetch_claim_limit(const berth_prefetch *prefetch)
     uint64_t ahead = prefetch->plan.pass_nbytes;
 
     return prefetch->consumed +
-           (ahead < left ? ahead - prefetch_beyond_window_nbytes(prefetch) : left);
+           (ahead < left ? ahead - prefetch_readahead_beyond_nbytes(prefetch) : left);
 }
 
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
@@ -107,7 +107,8 @@ static int prefetch_window_read(bth_prefetch_helper *helper, berth_error *error)
 }
 
 /* Loads the window by one advice, or reads it if the system refuses the advice. */
-static int prefetch_window_advise(bth_prefetch_helper *helper, int advice, berth_error *error)
+static int prefetch_window_advise_or_read(bth_prefetch_helper *helper, int advice,
+                                          berth_error *error)
 {
     berth_prefetch *prefetch = helper->prefetch;
     const bth_prefetch_range *window = &helper->window;
@@ -141,9 +142,9 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
             prefetch_window_announce(helper);
     }
     if (is_populate)
-        return prefetch_window_advise(helper, MADV_POPULATE_READ, error);
+        return prefetch_window_advise_or_read(helper, MADV_POPULATE_READ, error);
     if (prefetch->kind == BTH_PREFETCH_ADVISE)
-        return prefetch_window_advise(helper, MADV_WILLNEED, error);
+        return prefetch_window_advise_or_read(helper, MADV_WILLNEED, error);
     return prefetch_window_read(helper, error);
 }
 
@@ -161,7 +162,7 @@ static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
 
     if (prefetch->begun >= limit)
         return false;
-    *window = bth_prefetch_window(plan, prefetch->begun, limit);
+    *window = bth_prefetch_find_next_window(plan, prefetch->begun, limit);
     return window->nbytes == plan->window_nbytes || prefetch->begun + window->nbytes < limit ||
            limit == plan->nbytes || prefetch->begun < prefetch->consumed;
 }
@@ -177,8 +178,8 @@ static bth_prefetch_range prefetch_window_overlap(const bth_prefetch_range *a,
 }
 
 /* The part of these bytes that another prefetch of this checkpoint loads now; 0 bytes: none. */
-static bth_prefetch_range prefetch_window_overlap_others(const berth_prefetch *prefetch,
-                                                         const bth_prefetch_range *window)
+static bth_prefetch_range prefetch_window_find_shared_range(const berth_prefetch *prefetch,
+                                                            const bth_prefetch_range *window)
 {
     const berth_prefetch *other = prefetch->checkpoint->prefetches.first;
     bth_prefetch_range shared = {0};
@@ -195,8 +196,8 @@ static bth_prefetch_range prefetch_window_overlap_others(const berth_prefetch *p
 static void prefetch_update_peak_ahead(berth_prefetch *prefetch)
 {
     uint64_t *peak = &prefetch->stats.peak_ahead_nbytes;
-    uint64_t end =
-        bth_min(prefetch->begun + prefetch_beyond_window_nbytes(prefetch), prefetch->plan.nbytes);
+    uint64_t end = bth_min(prefetch->begun + prefetch_readahead_beyond_nbytes(prefetch),
+                           prefetch->plan.nbytes);
 
     if (end > prefetch->consumed)
         *peak = bth_max(*peak, end - prefetch->consumed);
@@ -207,11 +208,11 @@ static uint64_t prefetch_window_wait_for_others(berth_prefetch *prefetch,
                                                 const bth_prefetch_range *window)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    bth_prefetch_range shared = prefetch_window_overlap_others(prefetch, window);
+    bth_prefetch_range shared = prefetch_window_find_shared_range(prefetch, window);
     uint64_t nbytes = 0;
 
     for (; shared.nbytes > 0 && !prefetch->is_cancelled;
-         shared = prefetch_window_overlap_others(prefetch, window)) {
+         shared = prefetch_window_find_shared_range(prefetch, window)) {
         nbytes += shared.nbytes - prefetch_window_count_cached(prefetch, &shared);
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     }
@@ -223,8 +224,8 @@ static uint64_t prefetch_window_wait_for_others(berth_prefetch *prefetch,
  * far as the system may read ahead. If other prefetches load bytes at the same time, counts only
  * the window, after they have loaded their part of it.
  */
-static void prefetch_count_already_cached(berth_prefetch *prefetch,
-                                          const bth_prefetch_range *window)
+static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
+                                           const bth_prefetch_range *window)
 {
     bool is_alone = prefetch->checkpoint->prefetches.first == prefetch && !prefetch->next;
     uint64_t beyond = is_alone ? prefetch_max_readahead_nbytes(prefetch) : 0, resident_nbytes = 0;
@@ -234,7 +235,7 @@ static void prefetch_count_already_cached(berth_prefetch *prefetch,
     prefetch->counted = bth_max(at, end);
     uint64_t shared_nbytes = prefetch_window_wait_for_others(prefetch, window);
     while (at < end) {
-        bth_prefetch_range next = bth_prefetch_window(&prefetch->plan, at, end);
+        bth_prefetch_range next = bth_prefetch_find_next_window(&prefetch->plan, at, end);
         resident_nbytes += prefetch_window_count_cached(prefetch, &next);
         at += next.nbytes;
     }
@@ -258,7 +259,7 @@ static bool prefetch_helper_claim(bth_prefetch_helper *helper)
     helper->window = window;
     prefetch->begun += window.nbytes;
     prefetch_update_peak_ahead(prefetch);
-    prefetch_count_already_cached(prefetch, &window);
+    prefetch_wait_and_count_cached(prefetch, &window);
     helper->is_loading = !prefetch->is_cancelled;
     return helper->is_loading;
 }

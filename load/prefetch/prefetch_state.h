@@ -66,9 +66,10 @@ uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
 bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
                                 uint64_t *offset, uint64_t *end);
 /* Starts a prefetch. NULL: it failed. */
-berth_prefetch *bth_prefetch_new(berth_checkpoint *checkpoint, const berth_selection *selection,
-                                 uint32_t flags, const struct berth_config *config,
-                                 berth_error *error);
+berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
+                                              const berth_selection *selection, uint32_t flags,
+                                              const struct berth_config *config,
+                                              berth_error *error);
 /* Ends and frees one of this process. */
 void bth_prefetch_end(berth_prefetch *prefetch);
 /* Frees the memory alone. NULL: nothing. */

@@ -23,7 +23,7 @@ typedef unsigned long long ull;
 /* ---- the parts of the memory ---- */
 
 /* Lines of `row_nbytes`: whole cache lines of the processor, or a power of two below. */
-static uint64_t rows_line_nbytes(uint64_t row_nbytes)
+static uint64_t row_round_up_to_line_nbytes(uint64_t row_nbytes)
 {
     uint64_t nbytes = LINE_MIN_NBYTES;
 
@@ -42,7 +42,7 @@ static uint32_t rows_count_slots(uint64_t nbytes, uint64_t slot_nbytes)
 }
 
 /* Divides scratch_nbytes: up to half for read buffers, the rest for rows without a line. */
-static void rows_lay_out_scratch(const berth_rows *rows, bth_row_layout *layout)
+static void rows_divide_scratch(const berth_rows *rows, bth_row_layout *layout)
 {
     uint64_t nbytes = rows->limits.scratch_nbytes / 2 / rows->n_readers;
     uint64_t slot_nbytes = layout->line_nbytes + BTH_ROWS_SCRATCH_NOTES;
@@ -67,11 +67,11 @@ static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64
 }
 
 /* Divides the memory so that lines hold the table's rows. */
-static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_row_layout *layout,
-                        berth_error *error)
+static int rows_divide_memory_for_table(const berth_rows *rows, const bth_row_table *table,
+                                        bth_row_layout *layout, berth_error *error)
 {
     uint64_t cache_nbytes = rows->limits.cache_nbytes;
-    uint64_t line_nbytes = rows_line_nbytes(table->row_nbytes);
+    uint64_t line_nbytes = row_round_up_to_line_nbytes(table->row_nbytes);
     uint64_t with_notes = line_nbytes + BTH_ROWS_LINE_NOTES;
     uint64_t set_nbytes;
     uint32_t n_lines = rows_count_slots(cache_nbytes, with_notes);
@@ -84,7 +84,7 @@ static int rows_lay_out(const berth_rows *rows, const bth_row_table *table, bth_
     *layout = (bth_row_layout){.line_nbytes = line_nbytes, .ways = ways, .n_sets = n_lines / ways};
     if (layout->n_sets == 0)
         return rows_fail_limit(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
-    rows_lay_out_scratch(rows, layout);
+    rows_divide_scratch(rows, layout);
     if (layout->n_scratch == 0)
         return rows_fail_limit(table, "scratch_nbytes", rows->limits.scratch_nbytes,
                                line_nbytes + BTH_ROWS_SCRATCH_NOTES, error);
@@ -160,7 +160,8 @@ static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *
     if (rows->n_tables == BTH_ROWS_TABLES_MAX)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "a cache has at most %d tables", BTH_ROWS_TABLES_MAX);
-    if (table->row_nbytes > layout.line_nbytes && rows_lay_out(rows, table, &layout, error) < 0)
+    if (table->row_nbytes > layout.line_nbytes &&
+        rows_divide_memory_for_table(rows, table, &layout, error) < 0)
         return error->code;
     if (layout.line_nbytes != rows->layout.line_nbytes && rows->stats.n_tickets > 0)
         return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
@@ -182,7 +183,7 @@ int bth_rows_check(const berth_rows *rows, berth_error *error)
 {
     if (!rows)
         return bth_fail_argument(error, "the cache is NULL");
-    return bth_lock_is_ours(&rows->lock) ? 0 : bth_fail_forked(error, "row cache");
+    return bth_lock_is_of_this_process(&rows->lock) ? 0 : bth_fail_forked(error, "row cache");
 }
 
 int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_tensor *tensor,
@@ -206,8 +207,9 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
 
 /* ---- begin and end ---- */
 
-static int rows_check_limits(const berth_rows_limits *given, const struct berth_config *config,
-                             berth_rows_limits *limits, uint64_t *nbytes, berth_error *error)
+static int rows_check_and_fill_limits(const berth_rows_limits *given,
+                                      const struct berth_config *config, berth_rows_limits *limits,
+                                      uint64_t *nbytes, berth_error *error)
 {
     uint64_t max_nbytes =
         config->io_memory_nbytes ? (uint64_t)config->io_memory_nbytes : UINT64_MAX;
@@ -259,10 +261,10 @@ static void rows_initialize(berth_rows *rows, const berth_rows_limits *limits,
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
     rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
     rows->is_waiting = true; /* until a task did not wait */
-    rows->n_processors = bth_processors_count();
+    rows->n_processors = bth_processors_count_capped();
     if (rows->n_processors > rows->n_readers)
         rows->n_processors = rows->n_readers;
-    bth_lock_begin(&rows->lock);
+    bth_lock_initialize(&rows->lock);
     (void)pthread_cond_init(&rows->work, NULL);
     (void)pthread_cond_init(&rows->done, NULL);
 }
@@ -278,8 +280,8 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *params, b
     if (!made)
         return bth_fail_argument(error, "the pointer for the cache is NULL");
     *made = NULL;
-    if (bth_config_resolve(params, &config, error) < 0 ||
-        rows_check_limits(given, &config, &limits, &nbytes, error) < 0)
+    if (bth_config_copy_for_operation(params, &config, error) < 0 ||
+        rows_check_and_fill_limits(given, &config, &limits, &nbytes, error) < 0)
         return error->code;
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
     if (!rows)
@@ -299,14 +301,14 @@ void berth_rows_free(berth_rows *rows)
     BTH_HOLD_CANCEL(true);
     if (!rows)
         return;
-    bool is_ours = bth_lock_is_ours(&rows->lock);
+    bool is_ours = bth_lock_is_of_this_process(&rows->lock);
     /* X11: a child does not touch the lists if its parent was changing them. */
     bool are_lists_good = is_ours || bth_lock_was_free_at_fork(&rows->lock);
     if (is_ours) {
         bth_rows_stop(rows);
         (void)pthread_cond_destroy(&rows->done);
         (void)pthread_cond_destroy(&rows->work);
-        bth_lock_end(&rows->lock);
+        bth_lock_destroy(&rows->lock);
     }
     for (size_t i = 0; are_lists_good && i < rows->n_tickets; i++)
         bth_release(rows->tickets[i]);

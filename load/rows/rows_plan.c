@@ -16,14 +16,14 @@ size_t bth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows)
 }
 
 /* The number of bits that 0 … n - 1 need. */
-static unsigned row_key_bits(uint64_t n)
+static unsigned row_key_needed_bits(uint64_t n)
 {
     return n > 1 ? 64 - (unsigned)__builtin_clzll(n - 1) : 0;
 }
 
 bool bth_rows_are_sortable(size_t n, uint64_t n_rows)
 {
-    return row_key_bits(n) + row_key_bits(n_rows) <= 64;
+    return row_key_needed_bits(n) + row_key_needed_bits(n_rows) <= 64;
 }
 
 static unsigned row_key_digit(uint64_t key, unsigned shift)
@@ -71,7 +71,7 @@ static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned sh
 size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
                        uint64_t *spare, uint32_t *index)
 {
-    unsigned shift = row_key_bits(n);
+    unsigned shift = row_key_needed_bits(n);
     size_t n_unique = 0;
 
     assert(bth_rows_are_sortable(n, n_rows) && bth_rows_first_bad(ids, n, n_rows) == n);
@@ -80,7 +80,7 @@ size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *
     /* The low bits are the position, which is already sorted. */
     for (size_t i = 0; i < n; i++)
         rows[i] = ((uint64_t)ids[i] << shift) | i;
-    row_keys_sort(rows, spare, n, shift, row_key_bits(n_rows));
+    row_keys_sort(rows, spare, n, shift, row_key_needed_bits(n_rows));
     uint64_t last = 0;
     for (size_t i = 0; i < n; i++) {
         uint64_t row = rows[i] >> shift;

@@ -152,14 +152,14 @@ static bool row_ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ti
     return false;
 }
 
-static void row_ticket_set_error(bth_row_ticket *ticket, const berth_error *error)
+static void row_ticket_set_first_error(bth_row_ticket *ticket, const berth_error *error)
 {
     if (ticket->error.code == BERTH_OK)
         ticket->error = *error;
 }
 
 /* W8: the ticket fails. Its unclaimed rows are not read; tickets that await them fail, too. */
-static void row_task_fail(berth_rows *rows, row_task *task)
+static void row_task_fail_tickets(berth_rows *rows, row_task *task)
 {
     bth_row_ticket *ticket = task->ticket;
 
@@ -167,11 +167,11 @@ static void row_task_fail(berth_rows *rows, row_task *task)
         rows_pop_queue(rows);
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
         bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]], false);
-    row_ticket_set_error(ticket, &task->error);
+    row_ticket_set_first_error(ticket, &task->error);
     for (size_t i = 0; i < rows->n_tickets; i++)
         if (rows->tickets[i] && rows->tickets[i] != ticket &&
             row_ticket_has_lost(rows, rows->tickets[i]))
-            row_ticket_set_error(rows->tickets[i], &task->error);
+            row_ticket_set_first_error(rows->tickets[i], &task->error);
 }
 
 static void row_task_finish(berth_rows *rows, row_task *task)
@@ -181,7 +181,7 @@ static void row_task_finish(berth_rows *rows, row_task *task)
     for (size_t k = task->from; k < task->to; k++)
         bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[k]], k < task->filled);
     if (task->error.code < 0)
-        row_task_fail(rows, task);
+        row_task_fail_tickets(rows, task);
     ticket->n_tasks--;
     rows->free_buffers[rows->n_free_buffers++] = task->buffer;
     rows->stats.n_reads += task->n_requests;
@@ -192,7 +192,7 @@ static void row_task_finish(berth_rows *rows, row_task *task)
 }
 
 /* False: no task could be claimed. */
-static bool rows_do_task(berth_rows *rows)
+static bool rows_claim_and_run_task(berth_rows *rows)
 {
     row_task task;
 
@@ -230,7 +230,7 @@ static bool row_ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticke
 void bth_rows_complete_ticket(berth_rows *rows, bth_row_ticket *ticket)
 {
     while (!row_ticket_is_complete(rows, ticket))
-        if (!rows_do_task(rows))
+        if (!rows_claim_and_run_task(rows))
             (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
     rows_wake_reader(rows); /* this thread runs no more tasks */
 }
@@ -244,7 +244,7 @@ static void *rows_reader_run(void *argument)
     bth_thread_disable_cancel();
     (void)bth_lock_acquire(&rows->lock);
     while (!rows->stop)
-        if (!rows_do_task(rows))
+        if (!rows_claim_and_run_task(rows))
             (void)pthread_cond_wait(&rows->work, &rows->lock.mutex);
     bth_lock_release(&rows->lock);
     return NULL;

@@ -146,7 +146,7 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
 }
 
 /* Removes its number. The ticket ends when its reads have ended and no call waits for it. */
-static void rows_remove_ticket(berth_rows *rows, bth_row_ticket *ticket)
+static void rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket)
 {
     rows->tickets[ticket->number & (TICKETS_MAX - 1)] = NULL;
     ticket->is_released = true;
@@ -253,7 +253,7 @@ int berth_rows_release(berth_rows *rows, berth_ticket number, berth_error *error
     (void)bth_lock_acquire(&rows->lock);
     bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket)
-        rows_remove_ticket(rows, ticket);
+        rows_remove_ticket_and_wait(rows, ticket);
     bth_lock_release(&rows->lock);
     bth_release(ticket);
     return error->code;

@@ -51,7 +51,7 @@ void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditi
     const bth_reader *reader = access->reader;
 
     if (!access->file_system_is_known && reader->fd >= 0)
-        access->file_system = bth_file_system_of(reader->fd);
+        access->file_system = bth_file_system_query_kind(reader->fd);
     access->file_system_is_known = true;
     conditions->is_memory = reader->memory != NULL;
     conditions->is_file = reader->fd >= 0;
@@ -74,7 +74,7 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
 }
 
 /* Why direct reads are impossible; NULL: they are possible. */
-static const char *access_no_direct_reason(bth_access *access)
+static const char *access_try_open_direct(bth_access *access)
 {
     if (!access->direct_is_tried) {
         BTH_HOLD_CANCEL(true);
@@ -100,7 +100,7 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
 
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
-    conditions->no_direct = access_no_direct_reason(access);
+    conditions->no_direct = access_try_open_direct(access);
     return bth_choose(config, conditions, requested, requested_by);
 }
 
@@ -139,7 +139,7 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
     *map = access->reader->memory;
     if (*map || access->map_is_refused)
         return 0;
-    uint64_t tick = bth_clock_coarse_tick(); /* F1 */
+    uint64_t tick = bth_clock_read_coarse_tick(); /* F1 */
     if (tick != access->sized_at &&
         bth_access_check_size(access->reader, access->reader->nbytes, offset, error) < 0)
         return error->code;

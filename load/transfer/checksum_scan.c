@@ -20,7 +20,7 @@ struct scan {
 
 /* ---- records as ranges ---- */
 
-static uint64_t record_end(const bth_scan_record *record)
+static uint64_t scan_record_data_end(const bth_scan_record *record)
 {
     return record->offset + record->nbytes;
 }
@@ -32,9 +32,9 @@ static bth_range record_range(const bth_scan_record *record)
 
     if (record->wants_header)
         range.before_nbytes = record->offset - record->entry->header_offset;
-    if (next > record_end(record))
-        range.after_nbytes = next - record_end(record) < DESCRIPTOR_NBYTES
-                                 ? (uint32_t)(next - record_end(record))
+    if (next > scan_record_data_end(record))
+        range.after_nbytes = next - scan_record_data_end(record) < DESCRIPTOR_NBYTES
+                                 ? (uint32_t)(next - scan_record_data_end(record))
                                  : DESCRIPTOR_NBYTES;
     return range;
 }
@@ -43,11 +43,11 @@ static bth_range record_range(const bth_scan_record *record)
 
 /* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is cut there
  * is not checked. */
-static void scan_check_headers(void *context, const bth_range *range, const uint8_t *bytes,
-                               uint64_t begin, uint64_t end)
+static void scan_check_header_and_descriptor(void *context, const bth_range *range,
+                                             const uint8_t *bytes, uint64_t begin, uint64_t end)
 {
     bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
-    uint64_t data_end = record_end(record);
+    uint64_t data_end = scan_record_data_end(record);
     bth_zip_part part = {.bytes = bytes, .offset = begin, .nbytes = end - begin};
     bth_zip_input input = bth_zip_input_over(&part);
     berth_error ignored;
@@ -86,7 +86,7 @@ static int scan_add_record_to_error(void *context, const bth_range *range, berth
 }
 
 /* 0: after the scan, the records of the request are read again, one by one. */
-static int scan_handle_failed_request(void *context, const bth_range *range, berth_error *error)
+static int scan_skip_or_fail_request(void *context, const bth_range *range, berth_error *error)
 {
     struct scan *scan = context;
 
@@ -107,7 +107,7 @@ static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records
 
     for (size_t i = 0; i < n_records; i++) {
         bth_range range = record_range(&records[i]);
-        if (bth_range_outer_begin(&range) < bth_range_outer_end(&range))
+        if (bth_range_surroundings_begin(&range) < bth_range_surroundings_end(&range))
             ranges[n++] = range;
     }
     return n;
@@ -147,8 +147,8 @@ int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_
 
     scan.transfer.calls = (bth_transfer_calls){.context = &scan,
                                                .name = scan_add_record_to_error,
-                                               .look = scan_check_headers,
-                                               .failed = scan_handle_failed_request};
+                                               .look = scan_check_header_and_descriptor,
+                                               .failed = scan_skip_or_fail_request};
     requests->ranges = bth_allocate(nbytes);
     if (!requests->ranges)
         return bth_fail_memory(error, nbytes);

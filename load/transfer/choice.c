@@ -11,7 +11,7 @@
 static const char *const by_option[] = {"load.method=auto", "load.method=map", "load.method=read",
                                         "load.method=direct"};
 
-bool bth_choice_is_method(berth_load_method method)
+bool bth_load_method_is_valid(berth_load_method method)
 {
     return (unsigned)method < sizeof by_option / sizeof *by_option;
 }
@@ -103,7 +103,7 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
 
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back)
 {
-    assert(bth_choice_is_method(choice.method));
+    assert(bth_load_method_is_valid(choice.method));
     if (fell_back)
         return "direct, then read";
     if (choice.method == BERTH_LOAD_AUTO)

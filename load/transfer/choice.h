@@ -45,7 +45,7 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
                       berth_load_method requested, const char *requested_by);
 
 /* Whether a number of the caller's is a method, AUTO included. */
-bool bth_choice_is_method(berth_load_method method);
+bool bth_load_method_is_valid(berth_load_method method);
 
 /* The method's name in statistics; static. fell_back: a direct read was refused. */
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back);

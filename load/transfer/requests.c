@@ -22,7 +22,7 @@ static bool range_is_never_coalesced(const bth_range *range)
 /* Whether a range is read together with the one before it. Moving it down needs room. */
 static bool range_can_coalesce(const bth_range *before, const bth_range *range)
 {
-    uint64_t end = bth_range_outer_end(before), begin = bth_range_outer_begin(range);
+    uint64_t end = bth_range_surroundings_end(before), begin = bth_range_surroundings_begin(range);
 
     if (range->target.device != before->target.device || range_is_never_coalesced(range) ||
         range_is_never_coalesced(before))
@@ -37,12 +37,12 @@ static struct coalesced coalesce_from(const bth_requests *requests, size_t first
     struct coalesced all = {.first = first,
                             .end = first + 1,
                             .method = ranges[first].choice.method,
-                            .offset = bth_range_outer_begin(&ranges[first])};
+                            .offset = bth_range_surroundings_begin(&ranges[first])};
 
     while (!requests->is_separate && all.end < requests->n_ranges &&
            range_can_coalesce(&ranges[all.end - 1], &ranges[all.end]))
         all.end++;
-    uint64_t end = bth_range_outer_end(&ranges[all.end - 1]);
+    uint64_t end = bth_range_surroundings_end(&ranges[all.end - 1]);
     if (all.method == BERTH_LOAD_DIRECT) {
         uint64_t block_nbytes = requests->block_nbytes;
         all.offset -= all.offset % block_nbytes;
@@ -53,8 +53,8 @@ static struct coalesced coalesce_from(const bth_requests *requests, size_t first
 }
 
 /* Appends it to the region, and sets its position. */
-static bool coalesced_place(const bth_requests *requests, struct coalesced *all,
-                            uint64_t *region_nbytes)
+static bool coalesced_append_to_region(const bth_requests *requests, struct coalesced *all,
+                                       uint64_t *region_nbytes)
 {
     bool has_region = requests->use == BTH_USE_MEMORY || requests->use == BTH_USE_DEVICE;
     uint64_t block_nbytes = requests->block_nbytes;
@@ -94,7 +94,7 @@ bool bth_requests_measure(bth_requests *requests)
     requests->region_nbytes = requests->n_requests = requests->nbytes = 0;
     for (size_t first = 0; first < requests->n_ranges;) {
         struct coalesced all = coalesce_from(requests, first);
-        if (!coalesced_place(requests, &all, &requests->region_nbytes))
+        if (!coalesced_append_to_region(requests, &all, &requests->region_nbytes))
             return false;
         for (; first < all.end; first++)
             requests->ranges[first].region_at =
@@ -114,9 +114,10 @@ static bth_request *coalesced_cut(const bth_requests *requests, const struct coa
     for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
         uint64_t nbytes = coalesced_request_nbytes(requests, all, done);
         uint64_t begin = all->offset + done;
-        while (first < all->end && bth_range_outer_end(&requests->ranges[first]) <= begin)
+        while (first < all->end && bth_range_surroundings_end(&requests->ranges[first]) <= begin)
             first++;
-        while (end < all->end && bth_range_outer_begin(&requests->ranges[end]) < begin + nbytes)
+        while (end < all->end &&
+               bth_range_surroundings_begin(&requests->ranges[end]) < begin + nbytes)
             end++;
         *request = (bth_request){.offset = begin,
                                  .nbytes = (uint32_t)nbytes,
@@ -137,7 +138,7 @@ void bth_requests_cut(const bth_requests *requests, uint8_t *region, const uint8
     for (size_t first = 0; first < requests->n_ranges;) {
         struct coalesced all = coalesce_from(requests, first);
         uint8_t *base = all.method == BERTH_LOAD_MAP ? (uint8_t *)(uintptr_t)mapped : region;
-        (void)coalesced_place(requests, &all, &region_nbytes); /* measured: it fits */
+        (void)coalesced_append_to_region(requests, &all, &region_nbytes); /* measured: it fits */
         list = coalesced_cut(requests, &all, base ? base + all.at : NULL, list);
         for (; first < all.end && requests->use == BTH_USE_MEMORY; first++)
             requests->ranges[first].memory = base ? base + requests->ranges[first].region_at : NULL;

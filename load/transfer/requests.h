@@ -50,11 +50,11 @@ typedef struct bth_range {
 } bth_range;
 
 /* With its surroundings: */
-static inline uint64_t bth_range_outer_begin(const bth_range *range)
+static inline uint64_t bth_range_surroundings_begin(const bth_range *range)
 {
     return range->offset - range->before_nbytes;
 }
-static inline uint64_t bth_range_outer_end(const bth_range *range)
+static inline uint64_t bth_range_surroundings_end(const bth_range *range)
 {
     return range->offset + range->nbytes + range->after_nbytes;
 }

@@ -205,7 +205,7 @@ static int staging_open_ring(struct staging_run *run, berth_error *error)
     return 0;
 }
 
-static int staging_open_workers(struct staging_run *run, berth_error *error)
+static int staging_allocate_workers(struct staging_run *run, berth_error *error)
 {
     size_t n_slots = (size_t)run->n_workers * run->n_slots;
     size_t n_streams = (size_t)run->n_workers * run->n_devices;
@@ -327,7 +327,7 @@ static int staging_run_request(void *context, uint64_t task, unsigned worker, be
         staging_wait_for_slot(run, mine, slot, error) < 0)
         return error->code;
     request->memory = run->ring.buffers[slot].bytes + request->phase;
-    if (bth_transfer_request(transfer, task, worker, error) < 0 ||
+    if (bth_transfer_run_request(transfer, task, worker, error) < 0 ||
         request_copy(run, request, stream, error) < 0 ||
         bth_device_event_record(event, &stream->stream, error) < 0)
         return error->code;
@@ -343,7 +343,7 @@ static int staging_report_progress(void *context)
 }
 
 /* Errors of copies can appear only here. */
-static int staging_wait(struct staging_run *run, berth_error *error)
+static int staging_wait_for_streams(struct staging_run *run, berth_error *error)
 {
     double begin_seconds = bth_seconds();
 
@@ -360,10 +360,10 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
     uint64_t n_requests = to->transfer.requests.n_requests;
 
     if (staging_make_all_memory(&run, error) == 0 && staging_open_ring(&run, error) == 0 &&
-        staging_open_workers(&run, error) == 0 &&
+        staging_allocate_workers(&run, error) == 0 &&
         bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_report_progress, &run,
                      error) == 0 &&
-        staging_wait(&run, error) == 0)
+        staging_wait_for_streams(&run, error) == 0)
         bth_transfer_merge_results(&to->transfer);
     for (unsigned i = 0; run.workers && i < run.n_workers; i++)
         to->device_seconds += run.workers[i].wait_seconds;

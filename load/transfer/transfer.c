@@ -53,7 +53,7 @@ static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t 
 }
 
 /* Ranges that are moved down, or go to the caller, are swapped after all of them is read. */
-static bool range_is_swapped_late(const bth_transfer *transfer, const bth_range *range)
+static bool range_is_swapped_after_read(const bth_transfer *transfer, const bth_range *range)
 {
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
 }
@@ -67,7 +67,7 @@ static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint
     size_t nbytes = (size_t)(to - from);
 
     request_walk_sum(walk, range, bytes, nbytes);
-    if (range->unit > 1 && !range_is_swapped_late(transfer, range))
+    if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
         bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
     if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
         memcpy(range->memory + (from - range->offset), bytes, nbytes);
@@ -82,7 +82,7 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
         bth_range *range = &walk->transfer->requests.ranges[walk->range];
         uint64_t from = bth_max(range->offset, begin);
         uint64_t to = bth_min(range->offset + range->nbytes, end);
-        if (bth_range_outer_begin(range) >= end)
+        if (bth_range_surroundings_begin(range) >= end)
             return;
         if (!bytes)
             range->is_unread = true;
@@ -90,7 +90,7 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
             calls->look(calls->context, range, bytes, begin, end);
         if (bytes && from < to)
             request_walk_sum_swap_copy(walk, range, bytes + (from - begin), from, to);
-        if (bth_range_outer_end(range) > end)
+        if (bth_range_surroundings_end(range) > end)
             return;
         walk->crc32 = 0;
     }
@@ -140,7 +140,7 @@ static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_e
 /* The end of the last range in a request: the file may end before the block does. */
 static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
 {
-    return bth_min(bth_range_outer_end(&transfer->requests.ranges[request->end_range - 1]),
+    return bth_min(bth_range_surroundings_end(&transfer->requests.ranges[request->end_range - 1]),
                    request->offset + request->nbytes);
 }
 
@@ -227,7 +227,7 @@ static const bth_range *request_range_at(const bth_transfer *transfer, const bth
 }
 
 /* Whether the transfer goes on after a failed request: its bytes are marked as unread. */
-static bool request_walk_can_skip_failed(struct walk *walk, uint64_t begin, uint64_t end,
+static bool request_walk_try_skip_failed(struct walk *walk, uint64_t begin, uint64_t end,
                                          berth_error *error)
 {
     bth_transfer *transfer = walk->transfer;
@@ -256,7 +256,7 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
         uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
             request_walk_piece(&walk, bytes, at, next);
-        else if (!request_walk_can_skip_failed(&walk, at, next, error))
+        else if (!request_walk_try_skip_failed(&walk, at, next, error))
             return error->code;
     }
     return 0;
@@ -299,7 +299,7 @@ int bth_transfer_add_name_to_error(const bth_transfer *transfer, const bth_range
     return calls->name ? calls->name(calls->context, range, error) : error->code;
 }
 
-int bth_transfer_request(void *context, uint64_t task, unsigned worker, berth_error *error)
+int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     bth_transfer *transfer = context;
     bth_request *request = &transfer->list[task];
@@ -341,7 +341,7 @@ static int range_shift_and_swap(void *context, uint64_t task, unsigned worker, b
     size_t nbytes = (size_t)range->nbytes;
 
     (void)worker, (void)error;
-    if (!range_is_swapped_late(transfer, range))
+    if (!range_is_swapped_after_read(transfer, range))
         return 0;
     if (range->shift > 0) {
         range->memory -= range->shift;
@@ -407,7 +407,7 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     return 0;
 }
 
-int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
+int bth_transfer_measure(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
     bool any_direct = transfer_has_method(transfer, BERTH_LOAD_DIRECT);
@@ -421,7 +421,7 @@ int bth_transfer_prepare(bth_transfer *transfer, berth_error *error)
         const bth_range *range = &requests->ranges[i];
         transfer->is_swapped |= range->unit > 1;
         transfer->any_late |=
-            range_is_swapped_late(transfer, range) && (range->shift > 0 || range->unit > 1);
+            range_is_swapped_after_read(transfer, range) && (range->shift > 0 || range->unit > 1);
     }
     if ((requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) &&
         transfer_size_buffers(transfer, any_direct, error) < 0)
@@ -459,7 +459,7 @@ int bth_transfer_run(bth_transfer *transfer, berth_error *error)
 {
     const bth_requests *requests = &transfer->requests;
 
-    if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_request,
+    if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_run_request,
                      bth_transfer_report_progress, transfer, error) < 0)
         return error->code;
     bth_transfer_merge_results(transfer);
@@ -489,7 +489,7 @@ static uint64_t transfer_requested_nbytes(const bth_transfer *transfer)
     uint64_t nbytes = 0;
 
     for (size_t n = transfer->requests.n_ranges; n > 0; n--, range++)
-        nbytes += bth_range_outer_end(range) - bth_range_outer_begin(range);
+        nbytes += bth_range_surroundings_end(range) - bth_range_surroundings_begin(range);
     return nbytes;
 }
 
@@ -501,8 +501,8 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
     bth_access *access = transfer->access;
     bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
     berth_load_method requested = (berth_load_method)transfer->config->load_method;
-    uint64_t begin = bth_range_outer_begin(&requests->ranges[0]);
-    uint64_t end = bth_range_outer_end(&requests->ranges[requests->n_ranges - 1]);
+    uint64_t begin = bth_range_surroundings_begin(&requests->ranges[0]);
+    uint64_t end = bth_range_surroundings_end(&requests->ranges[requests->n_ranges - 1]);
 
     requests->is_separate =
         requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
@@ -529,7 +529,7 @@ static int transfer_choose_and_run(bth_transfer *transfer, bool through_cache, b
         return error->code;
     for (size_t i = 0; i < transfer->requests.n_ranges; i++)
         transfer->requests.ranges[i].choice = choice;
-    if (bth_transfer_prepare(transfer, error) == 0 &&
+    if (bth_transfer_measure(transfer, error) == 0 &&
         bth_transfer_cut(transfer, NULL, map, error) == 0)
         (void)bth_transfer_run(transfer, error);
     bth_transfer_end(transfer);

@@ -15,7 +15,7 @@ static berth_error error;
 static void forget_environment(void)
 {
     (void)clearenv();
-    bth_config_reread_environment();
+    bth_config_forget_environment();
 }
 TestSuite(layers, .init = forget_environment);
 TestSuite(environment, .init = forget_environment);
@@ -24,7 +24,7 @@ TestSuite(patches, .init = forget_environment);
 static void variable(const char *name, const char *value)
 {
     (void)setenv(name, value, 1);
-    bth_config_reread_environment();
+    bth_config_forget_environment();
 }
 
 static void expect(const char *name, const char *value, const char *source)
@@ -66,7 +66,7 @@ Test(layers, each_wins_over_those_below_it)
     expect("io.threads", "4", "force BERTH_FORCE_IO_THREADS");
 
     (void)unsetenv("BERTH_FORCE_IO_THREADS");
-    bth_config_reread_environment();
+    bth_config_forget_environment();
     expect("io.threads", "3", "patch");
     unpatch();
     expect("io.threads", "2", "program");
@@ -129,7 +129,7 @@ Test(layers, an_operation_gets_one_snapshot)
     struct berth_config config;
 
     set("io.threads", "2");
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     set("io.threads", "3");
     cr_assert_eq(config.io_threads, 2);
 }
@@ -139,14 +139,14 @@ Test(layers, debug_raises_the_check_to_headers_and_never_lowers_it)
     struct berth_config config;
 
     set("load.check", "none");
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     cr_assert_eq(config.load_check, BTH_CHECK_NONE);
     set("debug", "on");
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     cr_assert_eq(config.load_check, BTH_CHECK_HEADERS);
     expect("load.check", "none", "program");
     set("load.check", "data");
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     cr_assert_eq(config.load_check, BTH_CHECK_DATA);
 }
 
@@ -159,14 +159,15 @@ Test(layers, a_call_may_bring_its_own)
     cr_assert_eq(berth_config_apply(own, "load.check=none crc32_options=off", &error), 0);
     set("io.threads", "5");
     patch("load.check=data");
-    cr_assert_eq(bth_config_resolve(&(berth_params){.config = own}, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.load_check, BTH_CHECK_NONE);
     cr_assert_eq(config.save_compute_crc32, 0);
     cr_assert_eq(config.io_threads, 2, "a copy of what was in force");
-    cr_assert_eq(bth_config_resolve(&(berth_params){.config = NULL}, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(&(berth_params){.config = NULL}, &config, &error),
+                 0);
     cr_assert_eq(config.io_threads, 5);
     variable("BERTH_FORCE_IO_THREADS", "7");
-    cr_assert_eq(bth_config_resolve(&(berth_params){.config = own}, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.io_threads, 7, "forced wins over everything");
     cr_assert_eq(config.load_check, BTH_CHECK_NONE);
     berth_config_free(own);
@@ -182,7 +183,7 @@ Test(layers, one_s_own_configuration_is_changed_all_or_nothing)
     cr_assert_str_eq(error.message, "io.chunk_nbytes = 2GiB: must be 0 to 1GiB, 0: measured (in a "
                                     "configuration of its own)");
     error = (berth_error){0};
-    cr_assert_eq(bth_config_resolve(&(berth_params){.config = own}, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.io_threads, 0);
     cr_assert_eq(berth_config_apply(NULL, "debug=on", &error), BERTH_E_ARGUMENT);
     berth_config_free(own);
@@ -196,7 +197,7 @@ Test(environment, is_read_once)
     expect("io.threads", "0", "default");
     (void)setenv("BERTH_IO_THREADS", "5", 1);
     expect("io.threads", "0", "default");
-    bth_config_reread_environment();
+    bth_config_forget_environment();
     expect("io.threads", "5", "environment BERTH_IO_THREADS");
 }
 
@@ -265,9 +266,9 @@ static void expect_every_operation_to_fail(int code, const char *sentence)
     char text[64];
 
     for (int round = 0; round < 2; round++) {
-        cr_assert_eq(bth_config_resolve(NULL, &config, &(berth_error){0}), code);
+        cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &(berth_error){0}), code);
         berth_error asked = {0};
-        (void)bth_config_resolve(NULL, &config, &asked);
+        (void)bth_config_copy_for_operation(NULL, &config, &asked);
         cr_assert_str_eq(asked.message, sentence);
         cr_assert_null(berth_config_new(&error));
         cr_assert_str_eq(error.message, sentence);

@@ -17,7 +17,7 @@ static void begin(bool by_id)
 {
     if (by_id)
         bth_process_use_pids_as_numbers();
-    bth_lock_begin(&lock);
+    bth_lock_initialize(&lock);
 }
 
 static bool takes_as(bth_lock_state wanted)
@@ -30,16 +30,18 @@ static bool takes_as(bth_lock_state wanted)
 
 static int finds_it_free(void)
 {
-    if (bth_lock_is_ours(&lock) || !bth_lock_was_free_at_fork(&lock))
+    if (bth_lock_is_of_this_process(&lock) || !bth_lock_was_free_at_fork(&lock))
         return 1;
-    bth_lock_end(&lock); /* of another process: nothing */
-    return takes_as(BTH_LOCK_INHERITED) && bth_lock_is_ours(&lock) && takes_as(BTH_LOCK_OURS) ? 0
-                                                                                              : 2;
+    bth_lock_destroy(&lock); /* of another process: nothing */
+    return takes_as(BTH_LOCK_INHERITED) && bth_lock_is_of_this_process(&lock) &&
+                   takes_as(BTH_LOCK_OURS)
+               ? 0
+               : 2;
 }
 
 static int finds_it_torn(void)
 {
-    if (bth_lock_is_ours(&lock) || bth_lock_was_free_at_fork(&lock))
+    if (bth_lock_is_of_this_process(&lock) || bth_lock_was_free_at_fork(&lock))
         return 1;
     return takes_as(BTH_LOCK_TORN) && takes_as(BTH_LOCK_OURS) ? 0 : 2;
 }
@@ -78,7 +80,7 @@ static void try_all(bool by_id)
     bth_lock_release(&lock);
     lock.state = BTH_LOCK_TORN; /* a process between, of which nobody took it once it was anew */
     test_in_child(is_told_still);
-    bth_lock_end(&lock);
+    bth_lock_destroy(&lock);
 }
 
 Test(lock, of_a_parent_is_made_anew)

@@ -13,7 +13,7 @@ static berth_error error;
 static void forget_environment(void)
 {
     (void)clearenv();
-    bth_config_reread_environment();
+    bth_config_forget_environment();
 }
 TestSuite(text, .init = forget_environment);
 
@@ -62,7 +62,7 @@ Test(text, in_portable_form_is_complete_and_reads_back)
     cr_assert(berth_config_name(n_lines - 1) && !berth_config_name(n_lines));
     /* Whatever is set otherwise: the text brings all of it. */
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
-    bth_config_reread_environment();
+    bth_config_forget_environment();
     cr_assert_eq(berth_config_reset(NULL, &error), 0);
     cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
     load(portable);
@@ -73,7 +73,7 @@ Test(text, tells_what_is_in_force_whoever_set_it)
 {
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
     (void)setenv("BERTH_FORCE_IO_THREADS", "2", 1);
-    bth_config_reread_environment();
+    bth_config_forget_environment();
     cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
     cr_assert_eq(berth_config_patch("debug=on", &error), 0);
     cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED),

@@ -428,7 +428,7 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
 Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
 {
     const uint8_t bytes[5] = {1, 2, 3, 4, 5};
-    bth_cursor cursor = bth_cursor_over(bytes, sizeof bytes);
+    bth_cursor cursor = bth_cursor_make(bytes, sizeof bytes);
 
     cr_expect_eq(bth_cursor_u16(&cursor), 0x0201);
     cr_expect_eq(bth_cursor_u32(&cursor), 0);
@@ -455,7 +455,8 @@ Test(bad_arguments, names_of_nothing_are_refused)
     bth_error_clear(&error);
     cr_assert_eq(berth_dict_set(root, "a", floats(1)), 0);
     cr_assert_eq(bth_names_new(root, &names, &error), 0);
-    cr_expect_eq(bth_names_text(names, 1, &name, &path, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(bth_names_allocate_name_and_path(names, 1, &name, &path, &error),
+                 BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no tensor 1 of 1");
     bth_error_clear(&error);
     cr_expect_null(bth_names_value(names, 1));

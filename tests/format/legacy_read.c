@@ -32,8 +32,8 @@ static struct streamed read_stream_by(const char *words, bool inert)
     struct streamed read = {.tree = berth_tree_new(NULL)};
     assemble(&read.file, words);
     bth_error_clear(&read.error);
-    read.code = bth_legacy_read(read.file.bytes, read.file.nbytes, inert, read.tree, &read.legacy,
-                                &read.error);
+    read.code = bth_legacy_read_pickles(read.file.bytes, read.file.nbytes, inert, read.tree,
+                                        &read.legacy, &read.error);
     return read;
 }
 
@@ -64,8 +64,8 @@ static int place_all(struct streamed *read)
         uint8_t count[8] = {0};
         if (at + 8 <= read->file.nbytes)
             memcpy(count, read->file.bytes + at, 8);
-        read->code = bth_legacy_set_storage_offset(&read->legacy, read->tree, i, count, at,
-                                                   read->file.nbytes, &at, &read->error);
+        read->code = bth_legacy_check_count_and_set_offset(&read->legacy, read->tree, i, count, at,
+                                                           read->file.nbytes, &at, &read->error);
     }
     if (read->code == 0)
         cr_expect_eq(at, read->file.nbytes, "the last storage ends the file");
@@ -209,7 +209,7 @@ Test(legacy_read, more_bytes_are_asked_for_before_anything_is_built)
         bth_legacy legacy;
         berth_error error;
         bth_error_clear(&error);
-        int code = bth_legacy_read(pickle.bytes, cut, false, tree, &legacy, &error);
+        int code = bth_legacy_read_pickles(pickle.bytes, cut, false, tree, &legacy, &error);
         cr_expect_eq(code, BERTH_E_TRUNCATED, "cut at %zu: %s", cut, error.message);
         cr_expect_eq(bth_tree_n_ids(tree), 0);
     }
@@ -224,8 +224,8 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
     uint64_t next, at = read.legacy.payload_offset;
     char message[100];
     uint8_t count[8] = {3};
-    cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at, at + 100,
-                                               &next, &read.error),
+    cr_expect_eq(bth_legacy_check_count_and_set_offset(&read.legacy, read.tree, 0, count, at,
+                                                       at + 100, &next, &read.error),
                  BERTH_E_TENSOR);
     snprintf(message, sizeof message,
              "a at byte %llu: 3 elements of float32, but 8 bytes in the object",
@@ -233,19 +233,19 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
     cr_expect_str_eq(read.error.message, message);
     bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\100", 8); /* x 4 wraps to 8 (T1) */
-    cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at, at + 100,
-                                               &next, &read.error),
+    cr_expect_eq(bth_legacy_check_count_and_set_offset(&read.legacy, read.tree, 0, count, at,
+                                                       at + 100, &next, &read.error),
                  BERTH_E_TENSOR);
     bth_error_clear(&read.error);
     memcpy(count, "\2\0\0\0\0\0\0\0", 8);
-    cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at, at + 16,
-                                               &next, &read.error),
+    cr_expect_eq(bth_legacy_check_count_and_set_offset(&read.legacy, read.tree, 0, count, at,
+                                                       at + 16, &next, &read.error),
                  0);
     cr_expect_eq(next, at + 16);
     for (uint64_t file_nbytes = at - 1; file_nbytes < at + 16; file_nbytes++) {
         bth_error_clear(&read.error);
-        cr_expect_eq(bth_legacy_set_storage_offset(&read.legacy, read.tree, 0, count, at,
-                                                   file_nbytes, &next, &read.error),
+        cr_expect_eq(bth_legacy_check_count_and_set_offset(&read.legacy, read.tree, 0, count, at,
+                                                           file_nbytes, &next, &read.error),
                      BERTH_E_TRUNCATED);
     }
     snprintf(message, sizeof message, "a at byte %llu: the file ends within this storage's 8 bytes",
@@ -264,8 +264,8 @@ static void read_file(struct streamed *read, const char *name)
     free(path);
     bth_error_clear(&read->error);
     cr_assert(bth_is_legacy(read->file.bytes, read->file.nbytes));
-    read->code = bth_legacy_read(read->file.bytes, read->file.nbytes, false, read->tree,
-                                 &read->legacy, &read->error);
+    read->code = bth_legacy_read_pickles(read->file.bytes, read->file.nbytes, false, read->tree,
+                                         &read->legacy, &read->error);
 }
 
 Test(legacy_read, files_of_pytorch_are_read_to_their_last_byte)

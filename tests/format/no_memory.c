@@ -327,7 +327,7 @@ static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bo
     uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
     bth_error_clear(&error);
-    int code = bth_legacy_read(file->bytes, file->nbytes, false, tree, &stream, &error);
+    int code = bth_legacy_read_pickles(file->bytes, file->nbytes, false, tree, &stream, &error);
     bool refused = test_memory_seen().n_allocations >= before + nth;
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "stream with %zu bytes: %s", left,
                  error.message);
@@ -401,7 +401,7 @@ static int ask_names(const bth_names *names, berth_error *error)
 {
     for (size_t i = 0; i < bth_names_count(names); i++) {
         char *texts[2];
-        if (bth_names_text(names, i, &texts[0], &texts[1], error) < 0)
+        if (bth_names_allocate_name_and_path(names, i, &texts[0], &texts[1], error) < 0)
             return error->code;
         for (int k = 0; k < 2; k++) {
             const berth_value *found =

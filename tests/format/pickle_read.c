@@ -352,22 +352,24 @@ Test(pickle_read, the_extent_ends_behind_stop_and_not_at_a_dot_elsewhere)
     size_t nbytes = pickle.nbytes;
     assemble(&pickle, "POP POP");
     bth_error_clear(&error);
-    cr_assert_eq(bth_pickle_scan(pickle.bytes, pickle.nbytes, &rules, &survey, &error), 0);
+    cr_assert_eq(
+        bth_pickle_find_end_and_fetches(pickle.bytes, pickle.nbytes, &rules, &survey, &error), 0);
     cr_expect_eq(survey.extent, nbytes);
     for (size_t cut = 0; cut < nbytes; cut++) {
         bth_error_clear(&error);
         survey = (bth_pickle_survey){0};
-        cr_expect_eq(bth_pickle_scan(pickle.bytes, cut, &rules, &survey, &error), BERTH_E_TRUNCATED,
-                     "cut at %zu", cut);
+        cr_expect_eq(bth_pickle_find_end_and_fetches(pickle.bytes, cut, &rules, &survey, &error),
+                     BERTH_E_TRUNCATED, "cut at %zu", cut);
         bth_error_clear(&error);
-        (void)bth_pickle_scan(pickle.bytes, cut, &rules, &resumed, &error);
+        (void)bth_pickle_find_end_and_fetches(pickle.bytes, cut, &rules, &resumed, &error);
         cr_expect_eq(resumed.extent, survey.extent, "it goes on where it was, cut at %zu", cut);
     }
     cr_expect_geq(resumed.extent, nbytes - 2);
     pickle.bytes[2] = '0';
     survey = (bth_pickle_survey){0};
     bth_error_clear(&error);
-    cr_expect_eq(bth_pickle_scan(pickle.bytes, nbytes, &rules, &survey, &error), BERTH_E_FORBIDDEN);
+    cr_expect_eq(bth_pickle_find_end_and_fetches(pickle.bytes, nbytes, &rules, &survey, &error),
+                 BERTH_E_FORBIDDEN);
     cr_expect_str_eq(error.message,
                      "data.pkl at byte 66: opcode POP (0x30) is not allowed in a checkpoint");
     free(pickle.bytes);

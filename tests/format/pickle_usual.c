@@ -35,7 +35,7 @@ static struct reading read_as(const struct pickle *pickle, bth_pickle_rules rule
     bth_error_clear(&unasked);
     rules.one_by_one = one_by_one;
     *survey = (bth_pickle_survey){0};
-    (void)bth_pickle_scan(pickle->bytes, pickle->nbytes, &rules, survey, &unasked);
+    (void)bth_pickle_find_end_and_fetches(pickle->bytes, pickle->nbytes, &rules, survey, &unasked);
     return read_by(pickle, rules);
 }
 

@@ -58,9 +58,9 @@ static uint32_t check_one_by_one(const uint8_t *bytes, size_t nbytes, bth_pickle
     uint32_t sum = 0;
 
     bth_error_clear(&unasked);
-    (void)bth_pickle_scan(bytes, nbytes, &rules, &survey, &unasked);
+    (void)bth_pickle_find_end_and_fetches(bytes, nbytes, &rules, &survey, &unasked);
     rules.one_by_one = true;
-    (void)bth_pickle_scan(bytes, nbytes, &rules, &other_survey, &unasked);
+    (void)bth_pickle_find_end_and_fetches(bytes, nbytes, &rules, &other_survey, &unasked);
     MUST(memcmp(&survey, &other_survey, sizeof survey) == 0, "one by one others are fetched");
     rules.survey = &other_survey;
     bth_error_clear(&error);

@@ -84,7 +84,7 @@ static bool read_values(const uint8_t *bytes, size_t nbytes, berth_tree *tree, b
 {
     listen();
     json_set_alloc_funcs(count_malloc, count_free);
-    int code = safetensors_parse_into_dict("a.safetensors", bytes, nbytes, tree, dict);
+    int code = safetensors_read_bytes_into_dict("a.safetensors", bytes, nbytes, tree, dict);
     json_set_alloc_funcs(malloc, free);
     check_told(code);
     return code == EXIT_YES;

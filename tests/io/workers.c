@@ -26,14 +26,14 @@ TestSuite(workers, .init = begin, .fini = bth_system_restore);
 Test(workers, processors_are_those_of_the_process_and_at_most_8)
 {
     n_processors = 1;
-    cr_assert_eq(bth_processors_count(), 1);
+    cr_assert_eq(bth_processors_count_capped(), 1);
     n_processors = 5;
-    cr_assert_eq(bth_processors_count(), 5);
+    cr_assert_eq(bth_processors_count_capped(), 5);
     n_processors = 64;
-    cr_assert_eq(bth_processors_count(), 8);
+    cr_assert_eq(bth_processors_count_capped(), 8);
     n_processors = 0; /* the system call fails */
-    cr_assert_geq(bth_processors_count(), 1);
-    cr_assert_leq(bth_processors_count(), 8);
+    cr_assert_geq(bth_processors_count_capped(), 1);
+    cr_assert_leq(bth_processors_count_capped(), 8);
 }
 
 Test(workers, count_is_bounded_by_threads_memory_and_tasks)

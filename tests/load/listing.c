@@ -274,7 +274,7 @@ Test(listing, that_ends_elsewhere_than_its_last_entry_is_taken_apart)
         size_t end = file_nbytes - BTH_ZIP_END_NBYTES;
         file = realloc(file, file_nbytes + LAST_NBYTES);
         file_nbytes += more;
-        bth_cursor cursor = bth_cursor_over(file + end + 40, 16);
+        bth_cursor cursor = bth_cursor_make(file + end + 40, 16);
         uint64_t directory_nbytes = bth_cursor_u64(&cursor), offset = bth_cursor_u64(&cursor);
         memmove(file + end + more - LAST_NBYTES, file + end - LAST_NBYTES, LAST_NBYTES);
         bth_zip_write_end(more ? 7 : 6, offset, directory_nbytes + more, file + end + more);
@@ -312,7 +312,7 @@ Test(listing, that_ends_before_a_storage_of_a_long_name)
 
     save_sample_named(210);
     uint8_t *bytes = test_read_file(path, &nbytes);
-    bth_cursor cursor = bth_cursor_over(bytes + nbytes - BTH_ZIP_END_NBYTES + 48, 8);
+    bth_cursor cursor = bth_cursor_make(bytes + nbytes - BTH_ZIP_END_NBYTES + 48, 8);
     uint64_t offset = bth_cursor_u64(&cursor);
     size_t at = offset;
     while (memcmp(bytes + at + BTH_ZIP_CENTRAL_NBYTES + 210, "/data/2", 7) != 0)

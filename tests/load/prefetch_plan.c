@@ -90,7 +90,7 @@ static bth_prefetch_plan divided(uint64_t nbytes, const bth_prefetch_limits *lim
     bth_prefetch_plan plan = {.nbytes = nbytes};
     uint64_t missing_nbytes;
 
-    cr_assert(bth_prefetch_divide(&plan, limits, &missing_nbytes));
+    cr_assert(bth_prefetch_choose_pass_and_window(&plan, limits, &missing_nbytes));
     cr_expect_eq(missing_nbytes, 0);
     return plan;
 }
@@ -172,20 +172,20 @@ Test(prefetch_plan, without_room_for_a_window_tells_the_bytes_missing)
 
     limits.memory_nbytes = MIB;
     limits.window_nbytes = MIB + 1;
-    cr_expect_not(bth_prefetch_divide(&plan, &limits, &missing_nbytes));
+    cr_expect_not(bth_prefetch_choose_pass_and_window(&plan, &limits, &missing_nbytes));
     cr_expect_eq(missing_nbytes, PAGE);
     limits.window_nbytes = 0; /* measured: a page will do */
     limits.memory_nbytes = PAGE - 1;
-    cr_expect_not(bth_prefetch_divide(&plan, &limits, &missing_nbytes));
+    cr_expect_not(bth_prefetch_choose_pass_and_window(&plan, &limits, &missing_nbytes));
     cr_expect_eq(missing_nbytes, 1);
     limits.memory_nbytes = PAGE;
-    cr_expect(bth_prefetch_divide(&plan, &limits, &missing_nbytes));
+    cr_expect(bth_prefetch_choose_pass_and_window(&plan, &limits, &missing_nbytes));
     cr_expect_eq(plan.window_nbytes, PAGE);
     /* No window is longer than all there is. */
     plan.nbytes = 2 * PAGE;
     limits.memory_nbytes = 2 * PAGE;
     limits.window_nbytes = GIB;
-    cr_expect(bth_prefetch_divide(&plan, &limits, &missing_nbytes));
+    cr_expect(bth_prefetch_choose_pass_and_window(&plan, &limits, &missing_nbytes));
 }
 
 Test(prefetch_plan, has_windows_within_a_pass)
@@ -210,15 +210,15 @@ Test(prefetch_plan, windows_end_at_ranges_and_limits)
     bth_prefetch_range window;
 
     plan.window_nbytes = 2 * PAGE;
-    window = bth_prefetch_window(&plan, 0, UINT64_MAX);
+    window = bth_prefetch_find_next_window(&plan, 0, UINT64_MAX);
     cr_expect(window.offset == 8192 && window.nbytes == 2 * PAGE && window.position == 0);
-    window = bth_prefetch_window(&plan, 2 * PAGE, UINT64_MAX);
+    window = bth_prefetch_find_next_window(&plan, 2 * PAGE, UINT64_MAX);
     cr_expect(window.offset == 16384 && window.nbytes == PAGE);
-    window = bth_prefetch_window(&plan, 3 * PAGE, UINT64_MAX);
+    window = bth_prefetch_find_next_window(&plan, 3 * PAGE, UINT64_MAX);
     cr_expect(window.offset == 40960 && window.nbytes == 2 * PAGE);
-    window = bth_prefetch_window(&plan, 3 * PAGE, 4 * PAGE);
+    window = bth_prefetch_find_next_window(&plan, 3 * PAGE, 4 * PAGE);
     cr_expect(window.offset == 40960 && window.nbytes == PAGE);
-    cr_expect_eq(bth_prefetch_window(&plan, 4 * PAGE, 4 * PAGE).nbytes, 0);
-    cr_expect_eq(bth_prefetch_window(&plan, 13 * PAGE, UINT64_MAX).nbytes, 0);
-    cr_expect_eq(bth_prefetch_window(&plan, 12 * PAGE, UINT64_MAX).nbytes, PAGE);
+    cr_expect_eq(bth_prefetch_find_next_window(&plan, 4 * PAGE, 4 * PAGE).nbytes, 0);
+    cr_expect_eq(bth_prefetch_find_next_window(&plan, 13 * PAGE, UINT64_MAX).nbytes, 0);
+    cr_expect_eq(bth_prefetch_find_next_window(&plan, 12 * PAGE, UINT64_MAX).nbytes, PAGE);
 }

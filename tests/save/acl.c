@@ -110,10 +110,10 @@ static void check_world(const bth_acl *old, bool change_owner, bool change_group
                .group = change_group ? SAVERS : TEAM};
     mode_t mode;
 
-    cr_assert_leq(bth_acl_new_owner_max_nbytes(old->nbytes), sizeof made.bytes);
+    cr_assert_leq(bth_acl_new_owner_or_group_max_nbytes(old->nbytes), sizeof made.bytes);
     made.acl.bytes = made.bytes;
     plain.acl.bytes = plain.bytes;
-    bth_acl_make_for_new_owner(old, &w.change, &made.acl);
+    bth_acl_make_for_new_owner_or_group(old, &w.change, &made.acl);
     cr_assert(bth_acl_is_valid(made.acl.bytes, made.acl.nbytes));
     cr_assert((!change_owner && !change_group) || is_looked_at(&made.acl));
     compare(&w, &made.acl, true);

@@ -337,7 +337,7 @@ Test(blocks, are_written_by_eight_within_64_mib_with_the_plan)
 
     cr_expect_eq(settings_of("", &small, BLOCK).n_workers, 8);
     cr_expect_eq(settings_of("io.threads=2", &small, BLOCK).n_workers, 2);
-    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_processors_count());
+    cr_expect_leq(settings_of("", &small, 0).n_workers, bth_processors_count_capped());
     cr_expect_eq(settings_of("", &small, BLOCK).memory_nbytes, 56u << 20);
     cr_expect_eq(settings_of("", &some, BLOCK).memory_nbytes, 32u << 20);
     cr_expect_eq(settings_of("", &large, BLOCK).memory_nbytes, 20u << 20);

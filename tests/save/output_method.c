@@ -57,7 +57,7 @@ static const char *choose(const char *options, uint64_t nbytes, bool *is_direct)
 
     bth_error_clear(&error);
     cr_assert_eq(berth_config_patch(options, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     berth_config_unpatch(NULL);
     return bth_output_method_choose(&config, -1, nbytes, is_direct);
 }

@@ -45,7 +45,7 @@ static berth_plan *sample_plan(const uint8_t *bytes)
 
     sample_records(bytes, records);
     bth_error_clear(&error);
-    cr_assert_eq(bth_config_resolve(NULL, &config, &error), 0);
+    cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     berth_plan *plan = bth_plan_make("archive", OF_RECORDS(records, N_SAMPLES, 0), &config, &error);
     cr_assert(plan);
     return plan;

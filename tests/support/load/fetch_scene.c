@@ -63,8 +63,8 @@ bool direct_reads_work(void)
     bth_direct direct;
     const char *reason;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool works =
-        bth_file_system_of(fd) != BTH_IN_MEMORY && bth_direct_open(fd, O_RDONLY, &direct, &reason);
+    bool works = bth_file_system_query_kind(fd) != BTH_IN_MEMORY &&
+                 bth_direct_open(fd, O_RDONLY, &direct, &reason);
 
     if (works)
         bth_direct_close(&direct);

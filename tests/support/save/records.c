@@ -66,7 +66,7 @@ struct berth_config config_of(const char *assignments)
 
     bth_error_clear(&error);
     assert_ok(berth_config_patch(assignments, &error));
-    assert_ok(bth_config_resolve(NULL, &config, &error));
+    assert_ok(bth_config_copy_for_operation(NULL, &config, &error));
     berth_config_unpatch(&error);
     return config;
 }

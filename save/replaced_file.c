@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/target_file.h"
+#include "save/replaced_file.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -98,8 +98,8 @@ bool bth_id_is_unmapped(unsigned id, bool is_group)
 
     if (id != UNMAPPED)
         return false;
-    if (!bth_file_read_text(is_group ? "/proc/self/gid_map" : "/proc/self/uid_map", map,
-                            sizeof map))
+    if (!bth_file_read_start_as_text(is_group ? "/proc/self/gid_map" : "/proc/self/uid_map", map,
+                                     sizeof map))
         return true;
     unsigned long first = strtoul(at, &at, 10), outside = strtoul(at, &at, 10);
     return first != 0 || outside != 0 || strtoul(at, &at, 10) < UINT32_MAX;
@@ -179,7 +179,8 @@ static int target_fail_irregular(mode_t mode, berth_error *error)
                                     "a descriptor of it can be written to");
 }
 
-int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error)
+int bth_target_file_check_and_set_status(bth_target_file *target, const struct stat *status,
+                                         berth_error *error)
 {
     if (!S_ISREG(status->st_mode))
         return target_fail_irregular(status->st_mode, error);
@@ -252,7 +253,7 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_err
             return bth_fail_system(error, errno, "cannot be examined");
         }
         if (!S_ISLNK(status.st_mode))
-            return bth_target_file_check(target, &status, error);
+            return bth_target_file_check_and_set_status(target, &status, error);
         if (target_read_link(target, path, error) < 0 ||
             (folder_is_in_proc(target->folder) &&
              target_follow_descriptor(target, path, error) < 0))

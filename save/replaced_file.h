@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The file that a save replaces (F4), behind links. Refuses first what would fail later (X2). */
-#ifndef BTH_SAVE_TARGET_FILE_H
-#define BTH_SAVE_TARGET_FILE_H
+#ifndef BTH_SAVE_REPLACED_FILE_H
+#define BTH_SAVE_REPLACED_FILE_H
 
 #include <sys/stat.h>
 
@@ -22,7 +22,8 @@ typedef struct bth_target_file {
 /* Follows symbolic links. Refuses anything but a writable regular file or a new name (W10). */
 int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error);
 /* Checks again the file that has the name now, of this status. Refuses as above. */
-int bth_target_file_check(bth_target_file *target, const struct stat *status, berth_error *error);
+int bth_target_file_check_and_set_status(bth_target_file *target, const struct stat *status,
+                                         berth_error *error);
 void bth_target_file_free(bth_target_file *target); /* of BTH_NO_TARGET_FILE: nothing */
 
 /*

@@ -38,7 +38,7 @@ static void memory_reset_peak(void)
     close(fd);
 }
 
-void bench_run_begin(bench_run *run)
+void bench_run_begin_memory_and_disk(bench_run *run)
 {
     memory_reset_peak();
     run->peak_nbytes = proc_read_field("/proc/self/status", "VmRSS") * 1024;
@@ -46,7 +46,7 @@ void bench_run_begin(bench_run *run)
     run->fetched_nbytes = proc_read_field("/proc/self/io", "read_bytes");
 }
 
-void bench_run_end(bench_run *run)
+void bench_run_end_memory_and_disk(bench_run *run)
 {
     uint64_t before = run->peak_nbytes, peak = proc_read_field("/proc/self/status", "VmHWM") * 1024;
 
