@@ -56,6 +56,23 @@ static inline uint64_t bth_small_letters(uint64_t word)
     return word | capitals >> 2;
 }
 
+/* Z8: equal except for the case of ASCII letters, which PyTorch's reader ignores. In any locale. */
+static inline bool bth_same_in_any_case(const char *one, const char *other, size_t nbytes)
+{
+    uint64_t a, b;
+
+    for (; nbytes >= sizeof a; nbytes -= sizeof a, one += sizeof a, other += sizeof a) {
+        memcpy(&a, one, sizeof a);
+        memcpy(&b, other, sizeof b);
+        if (bth_small_letters(a) != bth_small_letters(b))
+            return false;
+    }
+    a = b = 0;
+    memcpy(&a, one, nbytes);
+    memcpy(&b, other, nbytes);
+    return bth_small_letters(a) == bth_small_letters(b);
+}
+
 static inline uint32_t bth_hash_with_case_option(uint64_t seed, const void *bytes, size_t nbytes,
                                                  bool any_case)
 {

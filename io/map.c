@@ -37,6 +37,9 @@ int bth_map_file(int fd, uint64_t nbytes, int flags, bth_map *map, berth_error *
     int protection, map_flags;
 
     assert(nbytes > 0);
+    if (nbytes > PTRDIFF_MAX) /* of a 32-bit process; the cast below would cut it */
+        return bth_fail_errno(error, ENOMEM, NULL, 0, "%llu bytes cannot be mapped",
+                              (unsigned long long)nbytes);
     map_choose_protection_and_flags(flags, &protection, &map_flags);
     void *address = bth_system.mmap(NULL, (size_t)nbytes, protection, map_flags, fd, 0);
     if (address == MAP_FAILED)

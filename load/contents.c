@@ -33,7 +33,7 @@ static bool tensor_views_storage_at(const berth_tensor *tensor, const berth_stor
 {
     uint64_t begin;
 
-    if (!tensor || !tensor->storage ||
+    if (!tensor || !storage || !tensor->storage ||
         (tensor->storage != storage && tensor->storage->root != storage))
         return false;
     return offset == BERTH_NO_OFFSET ||
@@ -137,15 +137,20 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
 int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
                         berth_error *error)
 {
+    const berth_storage *storage = NULL;
     uint64_t offset = BERTH_NO_OFFSET;
+    berth_error refused;
 
     if (error->code == BERTH_OK || error->record[0] || !checkpoint || !tensor)
         return error->code;
-    if (tensor->storage && tensor->storage->tree != checkpoint->contents.tree)
-        return error->code; /* of another checkpoint */
-    if (tensor->storage && !bth_tensor_begins_at_byte(tensor, &offset))
-        offset = BERTH_NO_OFFSET;
-    return error_add_record_and_tensor_name(checkpoint, tensor->storage, tensor, offset, error);
+    /* T2: of a tensor that is refused, only the address is used. */
+    bth_error_clear(&refused);
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, &refused) == 0) {
+        storage = tensor->storage;
+        if (!bth_tensor_begins_at_byte(tensor, &offset))
+            offset = BERTH_NO_OFFSET;
+    }
+    return error_add_record_and_tensor_name(checkpoint, storage, tensor, offset, error);
 }
 
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error)

@@ -215,7 +215,8 @@ static int tensor_read_rows(berth_checkpoint *checkpoint, const berth_tensor *te
         return bth_fail_memory(error, nbytes);
     while (n > 0 && error->code == 0) {
         int64_t begin = first / row.numel;
-        int64_t left = (begin + max_rows) * row.numel - first, now = n < left ? n : left;
+        int64_t n_rows = max_rows < tensor->shape[0] - begin ? max_rows : tensor->shape[0] - begin;
+        int64_t left = (begin + n_rows) * row.numel - first, now = n < left ? n : left;
         int64_t elements = ((first + now - 1) / row.numel - begin) * row.stride + row.extent;
         int64_t offset = tensor->storage_offset + begin * row.stride;
         berth_tensor part = *tensor;

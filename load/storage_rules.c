@@ -129,9 +129,10 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
 
     if (result == 0)
         return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);
+    (void)bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function failed: %s",
+                          text ? text : "it returned no errno value");
     error->system_errno = text ? result : 0;
-    return bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function failed: %s",
-                           text ? text : "it returned no errno value");
+    return error->code;
 }
 
 static int rule_choose_for_storage(const berth_storage_rule *rule, const berth_storage *storage,

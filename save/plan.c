@@ -2,7 +2,6 @@
 #include "save/plan.h"
 
 #include <string.h>
-#include <strings.h>
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -167,10 +166,12 @@ static int plan_check_names_with_hash_table(const berth_plan *plan, size_t *slot
 {
     for (size_t i = 0; i < plan->n_records; i++) {
         const char *name = bth_plan_name(plan, i);
-        size_t at = bth_hash_any_case(0, name, strlen(name)) & mask;
-        for (; slots[at]; at = (at + 1) & mask)
-            if (strcasecmp(name, bth_plan_name(plan, slots[at] - 1)) == 0)
-                return plan_fail_duplicate(name, bth_plan_name(plan, slots[at] - 1), error);
+        size_t nbytes = strlen(name), at = bth_hash_any_case(0, name, nbytes) & mask;
+        for (; slots[at]; at = (at + 1) & mask) {
+            const char *other = bth_plan_name(plan, slots[at] - 1);
+            if (strlen(other) == nbytes && bth_same_in_any_case(name, other, nbytes))
+                return plan_fail_duplicate(name, other, error);
+        }
         slots[at] = i + 1;
     }
     return 0;

@@ -283,7 +283,7 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
 berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                                int32_t rank, berth_value *const *parts, bool is_coalesced)
 {
-    if (!parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+    if (!tree || !parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a sparse tensor of rank %d without parts or shape", rank);
     int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));

@@ -117,23 +117,6 @@ typedef struct name_index {
     size_t slots[];
 } name_index;
 
-/* Z8: equal except for the case of ASCII letters, which PyTorch's reader ignores. */
-static bool name_same_in_any_case(const char *one, const char *other, size_t nbytes)
-{
-    uint64_t a, b;
-
-    for (; nbytes >= sizeof a; nbytes -= sizeof a, one += sizeof a, other += sizeof a) {
-        memcpy(&a, one, sizeof a);
-        memcpy(&b, other, sizeof b);
-        if (bth_small_letters(a) != bth_small_letters(b))
-            return false;
-    }
-    a = b = 0;
-    memcpy(&a, one, nbytes);
-    memcpy(&b, other, nbytes);
-    return bth_small_letters(a) == bth_small_letters(b);
-}
-
 /* The slot of the name, in any case, or the free slot for it. */
 static size_t *index_find_slot(const bth_zip_directory *directory, name_index *index,
                                const char *record, size_t record_nbytes, uint32_t hash)
@@ -144,7 +127,7 @@ static size_t *index_find_slot(const bth_zip_directory *directory, name_index *i
     while (index->slots[at]) {
         const bth_zip_entry *entry = &directory->entries[index->slots[at] - 1];
         if (entry->name_hash == hash && entry->name_nbytes - skip_nbytes == record_nbytes &&
-            name_same_in_any_case(entry->record, record, record_nbytes))
+            bth_same_in_any_case(entry->record, record, record_nbytes))
             break;
         at = (at + 1) & index->mask;
     }

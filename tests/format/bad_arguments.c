@@ -83,6 +83,8 @@ Test(bad_arguments, of_nothing_nothing_is_made)
     cr_expect_null(berth_make_subclass(NULL, foreign_text, foreign_dict));
     cr_expect_null(berth_make_parameter(NULL, foreign_text, true));
     cr_expect_null(berth_make_sparse(NULL, BERTH_SPARSE_COO, &one, 1, NULL, false));
+    cr_expect_null(
+        berth_make_sparse(NULL, BERTH_SPARSE_COO, &one, 1, (berth_value *[]){NULL, NULL}, false));
     cr_expect_null(berth_storage_get_info(NULL));
     cr_expect_null(berth_dict_get(foreign_dict, NULL));
     cr_expect_eq(berth_tensor_numel(NULL), 0);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One reading, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10: archives that readers of zip are known to
- * take for different things, made by the recipes in tests/hostile/ambiguity/, a file a kind. Each
- * is refused with its sentence, or read in the one way that there is, whoever reads it: through
- * berth_open at every load.check, by offsets computed or told, from memory, a file or a function;
- * as an archive; by verification; by the command; with debug mode and without. What each way says
- * is written behind each recipe.
+ * Archives that readers of zip are known to read in different ways. The recipes in
+ * tests/hostile/ambiguity/ make them, one file for each kind. Each archive is refused with its
+ * message, or read in one way, by every reader: berth_open at every load.check, with offsets
+ * computed or from the directory, from memory, a file or a function; as an archive; by
+ * verification; by the command; with debug mode and without. The result of each reader is written
+ * after each recipe.
  *
  * BERTH_UPDATE=1 writes there what is said now: to be read with care before it is kept.
  * BERTH_KEEP=folder only puts the archives there. BERTH_LONG=1 asks all subcommands.

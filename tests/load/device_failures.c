@@ -119,6 +119,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_str_eq(told(choose_said(NULL)),
                      "\"part3\": data/3: the caller's function failed: Input/output error");
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
+    cr_expect_eq(error.system_errno, EIO);
 
     cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
     said = (berth_storage_choice){.device = "simulated:1", .address = said.address, .nbytes = 2799};

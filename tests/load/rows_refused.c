@@ -280,7 +280,7 @@ Test(rows_refused, of_what_has_none_are_refused)
         {BERTH_E_ARGUMENT, "counted: \"table\": data/0: the rows have no elements"},
         {BERTH_E_UNSUPPORTED,
          "counted: \"table\": data/0: rows of quint4x2 elements are not supported"},
-        {BERTH_E_ARGUMENT, "counted: \"table\": data/0: a meta tensor has no data"},
+        {BERTH_E_ARGUMENT, "counted: a meta tensor has no data"},
         {BERTH_E_ARGUMENT, "counted: the storage is of another checkpoint or tree"},
     };
 

@@ -169,6 +169,45 @@ Test(storages, elements_are_read_in_row_major_order_from_anywhere)
     }
 }
 
+/* T2: each call refuses them, and its message uses nothing of them. */
+Test(storages, malformed_tensors_of_the_caller_are_refused)
+{
+    open_at("tests/data/torch/small.pt", "", NULL);
+    berth_tensor bad[3];
+    for (size_t i = 0; i < 3; i++)
+        bad[i] = *berth_find_tensor(checkpoint, "row", NULL);
+    bad[0].shape = NULL;
+    bad[1].rank = 100000000;
+    bad[2].flags |= BERTH_META;
+    bad[2].storage = (berth_storage *)(uintptr_t)64;
+    static const char *const why[] = {"a tensor without a shape or stride",
+                                      "a tensor of rank 100000000 (0 to 64)",
+                                      "a meta tensor has no data"};
+    for (size_t i = 0; i < 3; i++) {
+        const berth_tensor *tensor = &bad[i];
+        const int64_t start = 0, length = 1;
+        float got[4];
+        uintptr_t address;
+        char expected[200];
+        const berth_destination destination = {
+            .tensor = tensor, .address = got, .nbytes = sizeof got};
+        const berth_selection selection = {.tensors = &tensor, .n_tensors = 1};
+        (void)snprintf(expected, sizeof expected, "tests/data/torch/small.pt: %s", why[i]);
+        cr_expect_null(berth_tensor_data(checkpoint, tensor, &error));
+        cr_expect_str_eq(error.message, expected);
+        cr_expect_lt(berth_tensor_read(checkpoint, tensor, 0, 1, got, &error), 0);
+        cr_expect_str_eq(error.message, expected);
+        cr_expect_lt(berth_tensor_read_slice(checkpoint, tensor, &start, &length, got, &error), 0);
+        cr_expect_str_eq(error.message, expected);
+        cr_expect_lt(berth_tensor_device_address(checkpoint, tensor, &address, &error), 0);
+        cr_expect_str_eq(error.message, expected);
+        cr_expect_lt(berth_load_into(checkpoint, &destination, 1, NULL, &error), 0);
+        cr_expect(strstr(error.message, why[i]), "%s", error.message);
+        cr_expect_lt(berth_load(checkpoint, &selection, NULL, &error), 0);
+        cr_expect(strstr(error.message, why[i]), "%s", error.message);
+    }
+}
+
 Test(storages, questions_that_do_not_fit_are_refused)
 {
     berth_checkpoint *other;

@@ -16,7 +16,7 @@ def cited(folders):
             if folder == "tests":
                 folders_below.remove("support")
             for name in names:
-                if name.endswith((".c", ".h", ".def", ".py", ".sh")) or name == "run":
+                if name.endswith((".c", ".h", ".def", ".py", ".sh", ".txt")) or name == "run":
                     with open(os.path.join(folder, name), encoding="utf-8") as text:
                         labels.update(LABEL.findall(text.read()))
     return labels
