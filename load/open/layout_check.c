@@ -107,8 +107,7 @@ static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char
 static const bth_zip_entry *layout_walk_need_storage_entry(layout_walk *walk, uint64_t offset,
                                                            berth_error *error)
 {
-    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): layout_walk_next_storage frees it when the walk
-    // ends
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed when the walk ends
     const bth_zip_entry *entry = layout_walk_find_entry(walk, walk->record, walk->record_nbytes);
 
     if (!entry)
