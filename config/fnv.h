@@ -9,7 +9,7 @@
 #define BTH_FNV_BEGIN UINT64_C(0xCBF29CE484222325)
 
 /* Continues a hash over more bytes; it begins as BTH_FNV_BEGIN. */
-static inline uint64_t bth_fnv(uint64_t hash, const void *bytes, size_t nbytes)
+static inline uint64_t bth_fnv_update(uint64_t hash, const void *bytes, size_t nbytes)
 {
     const uint8_t *at = bytes;
 

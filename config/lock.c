@@ -77,7 +77,7 @@ void bth_lock_initialize(bth_lock *lock)
 {
     (void)pthread_mutex_init(&lock->mutex, NULL);
     lock->state = BTH_LOCK_OURS;
-    atomic_init(&lock->process, lock_encode_process(bth_process_current_number()));
+    atomic_init(&lock->process, lock_encode_process(bth_process_unique_number()));
 }
 
 /*
@@ -107,7 +107,7 @@ static void lock_reinitialize_after_fork(bth_lock *lock, uint64_t wanted)
 
 bth_lock_state bth_lock_acquire(bth_lock *lock)
 {
-    uint64_t wanted = lock_encode_process(bth_process_current_number());
+    uint64_t wanted = lock_encode_process(bth_process_unique_number());
 
     if (atomic_load_explicit(&lock->process, memory_order_acquire) != wanted)
         lock_reinitialize_after_fork(lock, wanted);
@@ -125,7 +125,7 @@ void bth_lock_release(bth_lock *lock)
 bool bth_lock_is_of_this_process(const bth_lock *lock)
 {
     return atomic_load_explicit(&lock->process, memory_order_relaxed) ==
-           lock_encode_process(bth_process_current_number());
+           lock_encode_process(bth_process_unique_number());
 }
 
 bool bth_lock_was_free_at_fork(bth_lock *lock)

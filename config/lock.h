@@ -19,7 +19,7 @@ extern _Atomic uint64_t *bth_process_page;
 uint64_t bth_process_assign_number(void);
 
 /* A number of this process, never 0. Each forked child has another one. It costs a load. */
-static inline uint64_t bth_process_current_number(void)
+static inline uint64_t bth_process_unique_number(void)
 {
     uint64_t number = 0;
 

@@ -25,11 +25,11 @@ static inline uint64_t bth_max(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 /* Sets the result; false: it overflows. */
-static inline bool bth_add(uint64_t a, uint64_t b, uint64_t *sum)
+static inline bool bth_try_add(uint64_t a, uint64_t b, uint64_t *sum)
 {
     return !__builtin_add_overflow(a, b, sum);
 }
-static inline bool bth_multiply(uint64_t a, uint64_t b, uint64_t *product)
+static inline bool bth_try_multiply(uint64_t a, uint64_t b, uint64_t *product)
 {
     return !__builtin_mul_overflow(a, b, product);
 }

@@ -322,13 +322,13 @@ static bool option_parse_number(const bth_option_row *row, const char *text, siz
     size_t at = 0;
 
     for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
-        if (!bth_multiply(number, 10, &number) ||
-            !bth_add(number, (uint64_t)(text[at] - '0'), &number))
+        if (!bth_try_multiply(number, 10, &number) ||
+            !bth_try_add(number, (uint64_t)(text[at] - '0'), &number))
             return false;
     int shift = size_suffix_shift(text + at, n - at);
     if (at == 0 || shift < 0 || (shift > 0 && strcmp(row->unit, "bytes") != 0))
         return false;
-    if (!bth_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
+    if (!bth_try_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
         return false;
     *value = (int64_t)number;
     return true;

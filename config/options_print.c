@@ -65,5 +65,5 @@ uint64_t berth_config_hash(const berth_config *config)
     int64_t n = berth_config_print(config, BERTH_CONFIG_PORTABLE, text, sizeof text, NULL);
 
     assert(n < (int64_t)sizeof text);
-    return n < 0 ? 0 : bth_fnv(BTH_FNV_BEGIN, text, (size_t)n);
+    return n < 0 ? 0 : bth_fnv_update(BTH_FNV_BEGIN, text, (size_t)n);
 }

@@ -31,15 +31,15 @@ int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbyte
     uint32_t zip64 = layout_zip64_nbytes(cursor, nbytes);
     uint32_t descriptor = layout_descriptor_nbytes(zip64, nbytes);
     uint64_t start, data, next;
-    if (!bth_add(cursor, BTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
+    if (!bth_try_add(cursor, BTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
         return -1;
     /* An alignment need not be a power of two (FORMAT.md section 2), so no mask will do. */
     uint32_t over = (uint32_t)(start % alignment);
     uint32_t padding = over ? alignment - over : 0;
     if (zip64 + 4 + padding > UINT16_MAX)
         return -1;
-    if (!bth_add(start, padding, &data) || !bth_add(data, nbytes, &next) ||
-        !bth_add(next, descriptor, &next) || next > INT64_MAX)
+    if (!bth_try_add(start, padding, &data) || !bth_try_add(data, nbytes, &next) ||
+        !bth_try_add(next, descriptor, &next) || next > INT64_MAX)
         return -1;
     *entry = (bth_layout_entry){
         .header_offset = cursor,

@@ -128,7 +128,7 @@ static int device_open_unless_forked(const bth_device_handle *wanted, bth_device
 {
     if (bth_lock_acquire(&opened.lock) == BTH_LOCK_TORN)
         opened.is_lost = true;
-    if (opened.is_lost || (opened.n > 0 && !bth_device_is_usable(wanted)))
+    if (opened.is_lost || (opened.n > 0 && !bth_device_is_of_this_process(wanted)))
         (void)device_fail_forked(wanted, error);
     else {
         atomic_store(&opened.process, (int)getpid());
@@ -182,15 +182,15 @@ bool bth_device_is_same_kind(const bth_device_handle *a, const bth_device_handle
     return a->driver == b->driver;
 }
 
-bool bth_device_is_usable(const bth_device_handle *device)
+bool bth_device_is_of_this_process(const bth_device_handle *device)
 {
     (void)device; /* one process opens all devices */
     return atomic_load(&opened.process) == (int)getpid();
 }
 
-int bth_device_check_usable(const bth_device_handle *device, berth_error *error)
+int bth_device_check_process(const bth_device_handle *device, berth_error *error)
 {
-    if (bth_device_is_usable(device))
+    if (bth_device_is_of_this_process(device))
         return 0;
     return device_fail_forked(device, error);
 }
@@ -204,13 +204,13 @@ unsigned bth_device_life(const bth_device_handle *device)
 
 bool bth_device_life_is_over(const bth_device_handle *device, unsigned life)
 {
-    return !bth_device_is_usable(device) || life != bth_device_life(device) ||
+    return !bth_device_is_of_this_process(device) || life != bth_device_life(device) ||
            device->driver->check(device, false) != 0;
 }
 
 int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error *error)
 {
-    if (bth_device_check_usable(device, error) < 0)
+    if (bth_device_check_process(device, error) < 0)
         return error->code;
     if (life != bth_device_life(device))
         return bth_fail_status(error, BERTH_E_DEVICE,
@@ -222,7 +222,7 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
 
 /* Calls the driver if this process may use the device, and reports a failure. */
 #define DEVICE_CALL(device, error, call, ...)                                                      \
-    (bth_device_check_usable(device, error) < 0                                                    \
+    (bth_device_check_process(device, error) < 0                                                   \
          ? (error)->code                                                                           \
          : device_check_result(device, (device)->driver->call, error, __VA_ARGS__))
 
@@ -235,8 +235,8 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
 
 /* ---- memory ---- */
 
-int bth_device_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address,
-                        berth_error *error)
+int bth_device_allocate_memory(bth_device_handle *device, size_t nbytes, uintptr_t *address,
+                               berth_error *error)
 {
     *address = 0;
     if (nbytes == 0)
@@ -245,9 +245,9 @@ int bth_device_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *add
                        "%zu bytes of device memory cannot be allocated", nbytes);
 }
 
-void bth_device_release(bth_device_handle *device, uintptr_t address)
+void bth_device_release_memory(bth_device_handle *device, uintptr_t address)
 {
-    if (address != 0 && bth_device_is_usable(device))
+    if (address != 0 && bth_device_is_of_this_process(device))
         (void)device->driver->release(device, address);
 }
 
@@ -298,7 +298,7 @@ int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, 
 
 void bth_pinned_release(bth_device_handle *device, void *bytes)
 {
-    if (bytes && bth_device_is_usable(device))
+    if (bytes && bth_device_is_of_this_process(device))
         (void)device->driver->unpin(device, bytes);
 }
 
@@ -310,7 +310,7 @@ int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, b
 
 void bth_pinned_unregister(bth_device_handle *device, void *bytes)
 {
-    if (bth_device_is_usable(device))
+    if (bth_device_is_of_this_process(device))
         (void)device->driver->unregister_pinned(device, bytes);
 }
 

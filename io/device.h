@@ -24,9 +24,9 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
 const char *bth_device_name(const bth_device_handle *device); /* "cuda:0" */
 /* If true, memory that is pinned for one is pinned for both. */
 bool bth_device_is_same_kind(const bth_device_handle *a, const bth_device_handle *b);
-/* False in a child of the process that opened it. bth_device_check_usable also sets an error. */
-bool bth_device_is_usable(const bth_device_handle *device);
-int bth_device_check_usable(const bth_device_handle *device, berth_error *error);
+/* False in a child of the process that opened it. bth_device_check_process also sets an error. */
+bool bth_device_is_of_this_process(const bth_device_handle *device);
+int bth_device_check_process(const bth_device_handle *device, berth_error *error);
 
 /*
  * A context can die: another library resets it, or a kernel fails. Then calls fail until
@@ -43,10 +43,10 @@ int bth_device_check_life(bth_device_handle *device, unsigned life, berth_error 
 /* ---- memory ---- */
 
 /* 0 bytes are at address 0. */
-int bth_device_allocate(bth_device_handle *device, size_t nbytes, uintptr_t *address,
-                        berth_error *error);
+int bth_device_allocate_memory(bth_device_handle *device, size_t nbytes, uintptr_t *address,
+                               berth_error *error);
 /* No copy may be under way there. Does nothing to address 0. */
-void bth_device_release(bth_device_handle *device, uintptr_t address);
+void bth_device_release_memory(bth_device_handle *device, uintptr_t address);
 
 typedef enum bth_memory_kind {
     BTH_MEMORY_PAGEABLE, /* the host's, or none: unknown to the driver */

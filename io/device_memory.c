@@ -12,7 +12,7 @@ int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *addres
     *address = 0;
     if (bth_device_open(device, &handle, error) < 0)
         return error->code;
-    return bth_device_allocate(handle, nbytes, address, error);
+    return bth_device_allocate_memory(handle, nbytes, address, error);
 }
 
 void berth_device_memory_free(const char *device, uintptr_t address)
@@ -22,7 +22,7 @@ void berth_device_memory_free(const char *device, uintptr_t address)
 
     bth_error_clear(&error);
     if (address != 0 && bth_device_open(device, &handle, &error) == 0)
-        bth_device_release(handle, address);
+        bth_device_release_memory(handle, address);
 }
 
 int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes, size_t nbytes,

@@ -151,7 +151,7 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
 }
 
 /* Calls the watch ten times a second, on the caller's thread, until all workers have finished. */
-static void pool_wait(struct pool *pool, bth_pool_watch watch)
+static void pool_wait_and_call_watch(struct pool *pool, bth_pool_watch watch)
 {
     struct timespec next_watch = bth_time_after(WATCH_SECONDS);
 
@@ -197,7 +197,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
         return bth_fail_memory(error, n_workers * sizeof *workers);
     pool_initialize_lock_and_condition(&pool);
     unsigned n_started = pool_start(&pool, workers, n_workers);
-    pool_wait(&pool, watch);
+    pool_wait_and_call_watch(&pool, watch);
     for (unsigned i = 0; i < n_started; i++)
         pthread_join(workers[i].thread, NULL);
     pthread_cond_destroy(&pool.finished);

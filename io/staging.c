@@ -122,7 +122,7 @@ static void kept_buffers_free_unsuitable(bth_device_handle *device, size_t nbyte
             i++;
             continue;
         }
-        if (bth_device_is_usable(each->device))
+        if (bth_device_is_of_this_process(each->device))
             staging_buffer_free(each);
         *each = kept.buffers[--kept.n];
     }
@@ -194,7 +194,7 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
 {
     *ring = (bth_staging){.device = device, .is_pinned = device && need->is_pinned};
     if (staging_choose_size_and_count(need, ring, error) < 0 ||
-        (ring->is_pinned && bth_device_check_usable(device, error) < 0))
+        (ring->is_pinned && bth_device_check_process(device, error) < 0))
         goto fail;
     if (ring->is_pinned)
         kept_buffers_free_unsuitable(device, ring->buffer_nbytes);
@@ -215,7 +215,7 @@ fail:
 /* In a forked child the buffers do not exist, and other memory may be at their addresses. */
 void bth_staging_close(bth_staging *ring)
 {
-    bool is_here = !ring->is_pinned || bth_device_is_usable(ring->device);
+    bool is_here = !ring->is_pinned || bth_device_is_of_this_process(ring->device);
 
     if (!ring->buffers)
         return;

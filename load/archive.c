@@ -81,12 +81,13 @@ static bool archive_compute_offsets(berth_archive *archive, bth_head_cache *cach
     size_t n = directory->n_entries;
 
     if (!archive->config.load_calculate_storage_offsets || directory->n_folders > 0 ||
-        archive_read_number_record(archive, cache, ".format_version", bth_record_format_version) <
-            1)
+        archive_read_number_record(archive, cache, ".format_version",
+                                   bth_record_parse_format_version) < 1)
         return false;
     uint32_t alignment = /* 0: bth_layout_entry_compute fails */
         bth_container_find(&archive->container, ".storage_alignment")
-            ? archive_read_number_record(archive, cache, ".storage_alignment", bth_record_alignment)
+            ? archive_read_number_record(archive, cache, ".storage_alignment",
+                                         bth_record_parse_alignment)
             : BTH_DEFAULT_ALIGNMENT;
     for (size_t i = 0; i < n; i++) { /* no gaps, from byte 0 on */
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
@@ -114,7 +115,7 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
     if (bth_container_check_headers_from(container, cache, 0, all, error) < 0)
         return error->code;
     if (archive->config.load_check >= BTH_CHECK_DIRECTORY &&
-        bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error) < 0)
+        bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error) < 0)
         return error->code;
     if (archive->config.load_check >= BTH_CHECK_DATA)
         return bth_verify_container(&archive->reader, &archive->config, container, request, error);

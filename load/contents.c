@@ -59,7 +59,8 @@ static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
         if (tensor_views_storage_at(named, storage, offset))
             found = i;
     }
-    if (found == n || bth_names_allocate_name_and_path(names, found, &text, &path, &ignored) < 0)
+    if (found == n ||
+        bth_names_allocate_tensor_name_and_path(names, found, &text, &path, &ignored) < 0)
         return false;
     (void)snprintf(name, name_nbytes, "%s", text);
     bth_release(text);

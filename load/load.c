@@ -81,7 +81,7 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
     bth_lock_initialize(&checkpoint->lock);
-    atomic_init(&checkpoint->process, bth_process_current_number());
+    atomic_init(&checkpoint->process, bth_process_unique_number());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
     checkpoint->has_lock = true;
     bth_prefetches_initialize(&checkpoint->prefetches);
@@ -154,7 +154,7 @@ void berth_close(berth_checkpoint *checkpoint)
         return;
     if (checkpoint->has_lock) {
         bth_checkpoint_reset_if_forked(checkpoint);
-        bth_prefetches_free_own_and_lock(&checkpoint->prefetches);
+        bth_prefetches_end_own_and_destroy(&checkpoint->prefetches);
     }
     bth_storages_free_memory_and_map(checkpoint);
     bth_contents_free(&checkpoint->contents);
@@ -327,8 +327,8 @@ static const berth_value *checkpoint_get_value_and_fill_name(berth_checkpoint *c
                               bth_names_count(names));
         return NULL;
     }
-    if (bth_names_write_name_and_path(names, i, &checkpoint->shown_name, &checkpoint->shown_path,
-                                      error) < 0)
+    if (bth_names_write_tensor_name_and_path(names, i, &checkpoint->shown_name,
+                                             &checkpoint->shown_path, error) < 0)
         return NULL;
     return bth_names_value(names, i);
 }
@@ -394,7 +394,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);
-        (void)bth_contents_need_counts(&checkpoint->contents, &checkpoint->source.reader, error);
+        (void)bth_contents_need_record_counts(&checkpoint->contents, &checkpoint->source.reader,
+                                              error);
         bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)

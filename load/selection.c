@@ -23,7 +23,7 @@ int bth_checkpoint_visit_names(berth_checkpoint *checkpoint, bool with_text, bth
     for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++) {
         const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
         bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
-        if (!with_text || bth_names_write_name_and_path(names, i, &name, &path, error) == 0)
+        if (!with_text || bth_names_write_tensor_name_and_path(names, i, &name, &path, error) == 0)
             (void)visit(context, has_bytes ? tensor : NULL, name.text, error);
     }
     bth_release(name.text);

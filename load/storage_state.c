@@ -97,7 +97,7 @@ static berth_crc_verdict storage_compare_crc32(const berth_checkpoint *checkpoin
     if (bth_storage_entry(&checkpoint->contents, storage, &entry, error) < 0 ||
         entry->nbytes != nbytes) /* T1: the recorded CRC is of more bytes */
         return BERTH_CRC_UNCHECKED;
-    if (bth_zip_check_crc(entry, crc32, &present, error) < 0)
+    if (bth_zip_compare_crc(entry, crc32, &present, error) < 0)
         return BERTH_CRC_BAD;
     return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
 }

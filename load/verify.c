@@ -142,7 +142,8 @@ static int verify_prepare_zip(verification *v, berth_error *error)
     v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
     if (!v->storages)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
-    if (v->checkpoint && bth_storages_of_entries(&v->checkpoint->contents, v->storages, error) < 0)
+    if (v->checkpoint &&
+        bth_entries_find_storages(&v->checkpoint->contents, v->storages, error) < 0)
         return error->code;
     for (size_t i = 0; i < v->n_records && error->code == 0; i++)
         (void)verify_prepare_record(v, i, error);
@@ -239,7 +240,7 @@ static int verify_check_crc32(verification *v, size_t i, bool *present, berth_er
     uint8_t *owned;
 
     if (entry->method == 0)
-        return bth_zip_check_crc(entry, v->records[i].crc32, present, bad);
+        return bth_zip_compare_crc(entry, v->records[i].crc32, present, bad);
     /* Deflated records are few and small: they are not read in parallel. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     (void)bth_entry_read_data(entry, &v->cache, &bytes, &owned, bad);
@@ -307,7 +308,7 @@ static int verify_finish_zip(verification *v, berth_error *error)
     if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
         bth_layout_check(&v->checkpoint->contents, error) < 0)
         return error->code;
-    return bth_zip_check_ranges(&v->container->directory, &v->container->end, 0, 0, error);
+    return bth_zip_check_no_gaps(&v->container->directory, &v->container->end, 0, 0, error);
 }
 
 /* ---- the whole ---- */

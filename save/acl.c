@@ -97,7 +97,7 @@ typedef struct rights {
     unsigned common_user, common_group; /* ALL: there are no named entries */
 } rights;
 
-static rights acl_compute_class_rights(const bth_acl *acl)
+static rights acl_compute_rights_of_all_classes(const bth_acl *acl)
 {
     rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
 
@@ -153,7 +153,7 @@ static unsigned acl_add_named_and_former_entries(const bth_acl *old, unsigned ta
 void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_change *change,
                                          bth_acl *made)
 {
-    rights was = acl_compute_class_rights(old);
+    rights was = acl_compute_rights_of_all_classes(old);
     unsigned group = was.group;
 
     /* A member of the new group may have been one of the others before, or of any group. */
@@ -175,7 +175,7 @@ void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_chang
 
 bool bth_acl_compute_narrower_mode(const bth_acl *old, const bth_acl_change *change, mode_t *mode)
 {
-    rights was = acl_compute_class_rights(old);
+    rights was = acl_compute_rights_of_all_classes(old);
     unsigned group = was.group & was.common_user;
     unsigned other = was.other & was.common_user & was.common_group;
 

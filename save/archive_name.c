@@ -6,7 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/zip/zip.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 
 /*
  * PyTorch's reader keeps this many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL.
@@ -43,7 +43,8 @@ int bth_check_archive_name(const char *name, berth_error *error)
     return error->code;
 }
 
-int bth_check_full_name_cut_character(const char *full_name, const char *name, berth_error *error)
+int bth_check_full_name_not_cut_in_character(const char *full_name, const char *name,
+                                             berth_error *error)
 {
     if (strlen(full_name) <= KEPT_NBYTES || ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) != 0x80)
         return 0;

@@ -5,8 +5,8 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/file.h"
-#include "save/failure.h"
 #include "save/operation.h"
+#include "save/save_error.h"
 
 struct berth_atomic_file {
     bth_operation operation;
@@ -16,11 +16,11 @@ struct berth_atomic_file {
 };
 
 /* X11: in a child of fork, the file is its parent's. */
-static int atomic_check(const berth_atomic_file *file, berth_error *error)
+static int atomic_check_file_and_process(const berth_atomic_file *file, berth_error *error)
 {
     if (!file)
         return bth_fail_argument(error, "the file is NULL");
-    return file->operation.commit.process == bth_process_current_number()
+    return file->operation.commit.process == bth_process_unique_number()
                ? 0
                : bth_fail_forked(error, "file");
 }
@@ -55,7 +55,7 @@ int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes
 {
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
-    if (atomic_check(file, error) < 0)
+    if (atomic_check_file_and_process(file, error) < 0)
         return error->code;
     const bth_operation *operation = &file->operation;
     struct iovec piece = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = nbytes};
@@ -78,7 +78,7 @@ int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes
 int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    int status = atomic_check(file, error);
+    int status = atomic_check_file_and_process(file, error);
     if (!file)
         return status;
     bth_operation *operation = &file->operation;

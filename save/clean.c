@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 #include "save/temporary.h"
 
 typedef struct cleaning {
@@ -36,8 +36,8 @@ static bool clean_may_remove(const cleaning *clean, const berth_temporary *found
 static void clean_remove(const cleaning *clean, const char *name, bth_temporary_file *file,
                          berth_temporary *found, berth_error *why)
 {
-    found->removed = bth_temporary_remove(clean->folder, name, file,
-                                          found->age_seconds >= clean->min_age_seconds);
+    found->removed = bth_temporary_claim_and_remove(clean->folder, name, file,
+                                                    found->age_seconds >= clean->min_age_seconds);
     if (found->removed || errno == 0 || errno == ENOENT || errno == EEXIST)
         return;
     (void)bth_fail_errno(why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);

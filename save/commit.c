@@ -9,8 +9,8 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
-#include "save/failure.h"
 #include "save/output_file.h"
+#include "save/save_error.h"
 
 /* Frees. The temporary was removed, or has become the target. */
 static void commit_end(bth_commit *commit)
@@ -22,7 +22,7 @@ static void commit_end(bth_commit *commit)
 
 void bth_commit_abort(bth_commit *commit)
 {
-    if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process_current_number() &&
+    if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process_unique_number() &&
         !bth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
         (void)bth_system.unlinkat(commit->target.folder, commit->temporary, 0);
     commit_end(commit);
@@ -99,7 +99,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
 
     *commit = (bth_commit){.fd = -1,
                            .target = BTH_NO_TARGET_FILE,
-                           .process = bth_process_current_number(),
+                           .process = bth_process_unique_number(),
                            .durability = durability,
                            .nbytes = nbytes};
     if (bth_target_file_find(path, &commit->target, error) < 0)

@@ -7,7 +7,7 @@
 #ifndef BTH_SAVE_COMMIT_H
 #define BTH_SAVE_COMMIT_H
 
-#include "save/replaced_file.h"
+#include "save/target_file.h"
 #include "save/temporary.h"
 
 typedef struct bth_commit {

@@ -114,15 +114,15 @@ int bth_deferred_add_descriptor_blocks(bth_deferred *deferred, const bth_image *
     if (block)
         return 0;
     if (!is_complete) /* BTH_DEFERRED_PER_WORKER is wrong */
-        return bth_fail(error, BERTH_E_MEMORY, bth_plan_name(image->plan, i), tile->offset,
+        return bth_fail(error, BERTH_E_MEMORY, bth_plan_record_name(image->plan, i), tile->offset,
                         "more than %zu deferred blocks", deferred->n_blocks);
     bth_image_put_descriptor(image, tile, i);
     *range = (bth_range){.offset = end};
     return 0;
 }
 
-bth_deferred_block *bth_deferred_claim_block_of_record(bth_deferred *deferred,
-                                                       const bth_image *image, size_t i)
+bth_deferred_block *bth_deferred_claim_and_complete_block(bth_deferred *deferred,
+                                                          const bth_image *image, size_t i)
 {
     pthread_mutex_lock(&deferred->lock);
     bth_deferred_block *block = deferred_find_block_of_record(deferred, i);
@@ -141,15 +141,15 @@ void bth_deferred_release_block(bth_deferred *deferred, bth_deferred_block *bloc
     pthread_mutex_unlock(&deferred->lock);
 }
 
-void bth_deferred_add_data_part_end(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
+void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *tile, uint64_t begin)
 {
     uint64_t end = tile->offset + tile->nbytes;
 
     deferred_copy(&deferred->tail, tile, (bth_range){.offset = begin, .nbytes = end - begin});
 }
 
-size_t bth_deferred_copy_data_part_end_to_tile(const bth_deferred *deferred, const bth_image *image,
-                                               bth_tile *tile)
+size_t bth_deferred_copy_last_data_block_to_tile(const bth_deferred *deferred,
+                                                 const bth_image *image, bth_tile *tile)
 {
     const bth_deferred_block *tail = &deferred->tail;
 

@@ -3,7 +3,7 @@
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/device.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 
 /* Reads a few bytes. Saves copy tile by tile (save/staging_slots.h). */
 static int device_storage_read(const berth_storage *storage, void *buffer, size_t nbytes,
@@ -45,7 +45,7 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
     }
     bth_device_memory *memory = bth_tree_allocate(tree, sizeof *memory);
     berth_storage *storage =
-        bth_storage_new_elsewhere(tree, dtype, nbytes, bth_device_name(found.device));
+        bth_storage_new_without_data(tree, dtype, nbytes, bth_device_name(found.device));
     if (!memory || !storage)
         return NULL;
     *memory = found;

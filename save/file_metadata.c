@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/replaced_file.h"
+#include "save/target_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "io/file_system.h"
 #include "io/syscalls.h"
 #include "save/acl.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 
 #define POSIX_ACL "system.posix_acl_access"
 /* Of NFS, and of ZFS. */

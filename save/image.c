@@ -52,8 +52,8 @@ void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_
                (size_t)share.nbytes);
 }
 
-size_t bth_tile_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
-                       struct iovec pieces[BTH_MAX_PIECES])
+size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
+                                        struct iovec pieces[BTH_MAX_PIECES])
 {
     uint64_t at = begin;
     size_t n = 0;
@@ -105,7 +105,8 @@ static void image_render_header(const berth_plan *plan, bth_tile *tile, size_t i
 
     if (!bth_tile_intersect_range(tile, header, &share))
         return;
-    bth_zip_write_local(&plan->records[i].layout, bth_plan_full_name(plan, i), tile->scratch);
+    bth_zip_write_local(&plan->records[i].layout, bth_plan_record_full_name(plan, i),
+                        tile->scratch);
     bth_tile_put(tile, header.offset, tile->scratch, header.nbytes);
 }
 
@@ -162,8 +163,8 @@ static void image_set_why_copied(const bth_image *image, size_t i, const bth_ran
 }
 
 /* Adds bytes to the CRC of the record's share. A clock costs as much as a block: few are timed. */
-static void image_update_tile_crc32(const bth_image *image, bth_tile *tile, const uint8_t *bytes,
-                                    size_t nbytes)
+static void image_add_bytes_to_share_crc32(const bth_image *image, bth_tile *tile,
+                                           const uint8_t *bytes, size_t nbytes)
 {
     if (!image->sums)
         return;
@@ -186,10 +187,10 @@ static void image_copy_and_sum_block(const bth_image *image, bth_tile *tile, siz
 
     if (unit > 1) {
         bth_swap_bytes(out, from, nbytes, unit);
-        image_update_tile_crc32(image, tile, out, nbytes);
+        image_add_bytes_to_share_crc32(image, tile, out, nbytes);
         return;
     }
-    image_update_tile_crc32(image, tile, from, nbytes);
+    image_add_bytes_to_share_crc32(image, tile, from, nbytes);
     if (is_streamed)
         bth_copy_bypassing_caches(out, from, nbytes);
     else if (out != from)
@@ -197,8 +198,9 @@ static void image_copy_and_sum_block(const bth_image *image, bth_tile *tile, siz
 }
 
 /* The address of bytes [begin, end) of the file, in memory or in the tile's staging slot. */
-static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, uint64_t begin,
-                            uint64_t end, const uint8_t **bytes, berth_error *error)
+static int image_find_bytes_in_memory_or_slot(const bth_image *image, bth_tile *tile, size_t i,
+                                              uint64_t begin, uint64_t end, const uint8_t **bytes,
+                                              berth_error *error)
 {
     uint64_t at = begin - image->plan->records[i].layout.data_offset;
 
@@ -206,7 +208,7 @@ static int image_find_bytes(const bth_image *image, bth_tile *tile, size_t i, ui
     if (!tile->slot || !bth_staging_slot_can_copy(image->plan, i, end - begin, at))
         return 0;
     *bytes = tile->slot->buffer->bytes + (begin - tile->offset);
-    return bth_staging_slot_wait(tile->slot, i, error);
+    return bth_staging_slot_wait_for_record(tile->slot, i, error);
 }
 
 /* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
@@ -218,7 +220,7 @@ static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile,
 
     if (begin == end)
         return 0;
-    if (image_find_bytes(image, tile, i, begin, end, &from, error) < 0)
+    if (image_find_bytes_in_memory_or_slot(image, tile, i, begin, end, &from, error) < 0)
         return error->code;
     bool is_staged = from == tile->bytes + (begin - tile->offset);
     bool is_streamed =
@@ -233,7 +235,7 @@ static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile,
         }
         if (bth_record_data_read(image->plan, i, out, n, at - data_offset, error) < 0)
             return error->code;
-        image_update_tile_crc32(image, tile, out, n);
+        image_add_bytes_to_share_crc32(image, tile, out, n);
     }
     return 0;
 }
@@ -251,8 +253,9 @@ static int image_render_data_share(bth_image *image, bth_tile *tile, size_t i,
     if (image_copy_and_sum_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
     if (zero_copy.nbytes > 0)
-        image_update_tile_crc32(image, tile, tile->zero_copies[tile->n_zero_copies - 1].bytes,
-                                (size_t)zero_copy.nbytes);
+        image_add_bytes_to_share_crc32(image, tile,
+                                       tile->zero_copies[tile->n_zero_copies - 1].bytes,
+                                       (size_t)zero_copy.nbytes);
     return image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
                                          error);
 }
@@ -265,7 +268,7 @@ static int image_check_crc32(const bth_image *image, size_t i, berth_error *erro
 
     if (record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
         return 0;
-    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_name(image->plan, i), BERTH_NO_OFFSET,
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(image->plan, i), BERTH_NO_OFFSET,
                     "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
                     computed, record->crc32);
 }
@@ -384,7 +387,7 @@ static void image_render_directory(const bth_image *image, bth_tile *tile)
     for (size_t i = image_find_directory_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
         const bth_plan_record *record = &plan->records[i];
-        bth_zip_write_central(&record->layout, bth_plan_full_name(plan, i),
+        bth_zip_write_central(&record->layout, bth_plan_record_full_name(plan, i),
                               bth_image_crc32(image, i), tile->scratch);
         bth_tile_put(tile, record->central_offset, tile->scratch,
                      bth_layout_central_entry_nbytes(&record->layout));
@@ -417,13 +420,13 @@ static void image_hash_names_and_crc32s(bth_image *image)
     char digits[BTH_ID_NBYTES + 1];
 
     for (size_t i = 0; i < plan->n_records && i != plan->id_index; i++) {
-        const char *name = bth_plan_name(plan, i);
-        names = bth_fnv(names, name, strlen(name) + 1);
+        const char *name = bth_plan_record_name(plan, i);
+        names = bth_fnv_update(names, name, strlen(name) + 1);
         uint32_t crc32 = bth_image_crc32(image, i);
         const uint8_t bytes[4] = {(uint8_t)crc32, (uint8_t)(crc32 >> 8), (uint8_t)(crc32 >> 16),
                                   (uint8_t)(crc32 >> 24)};
         if (image->sums)
-            sums = bth_fnv(sums, bytes, sizeof bytes);
+            sums = bth_fnv_update(sums, bytes, sizeof bytes);
     }
     (void)snprintf(digits, sizeof digits, "%020llu%020llu", (unsigned long long)names,
                    (unsigned long long)sums);

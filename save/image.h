@@ -52,8 +52,8 @@ bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *
 void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
 /* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
 #define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1)
-size_t bth_tile_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
-                       struct iovec pieces[BTH_MAX_PIECES]);
+size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
+                                        struct iovec pieces[BTH_MAX_PIECES]);
 
 /* A record's CRC while its parts are being summed. */
 typedef struct bth_sum {

@@ -6,8 +6,8 @@
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/pool.h"
-#include "save/failure.h"
 #include "save/operation.h"
+#include "save/save_error.h"
 
 struct berth_job {
     bth_operation operation;
@@ -102,7 +102,8 @@ static bool job_is_lost(const berth_job *job)
     return !bth_lock_is_of_this_process(&job->lock);
 }
 
-static int job_check(const berth_job *job, berth_job_event event, berth_error *error)
+static int job_check_event_and_process(const berth_job *job, berth_job_event event,
+                                       berth_error *error)
 {
     if (!job)
         return bth_fail_argument(error, "the job is NULL");
@@ -132,7 +133,7 @@ static bool job_await(berth_job *job, berth_job_event event, double seconds)
 int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    if (job_check(job, event, error) < 0)
+    if (job_check_event_and_process(job, event, error) < 0)
         return error->code;
     (void)bth_lock_acquire(&job->lock);
     if (!job_await(job, event, seconds))

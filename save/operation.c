@@ -7,15 +7,15 @@
 #include "config/memory.h"
 #include "config/options.h"
 #include "io/clock.h"
-#include "save/failure.h"
 #include "save/run.h"
+#include "save/save_error.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 
 /* ---- begin ---- */
 
 /* Returns why the target is invalid; NULL: it is valid. */
-static const char *target_check(const berth_target *target)
+static const char *operation_find_target_mistake(const berth_target *target)
 {
     if (!target)
         return "the target is NULL";
@@ -35,7 +35,7 @@ static const char *target_check(const berth_target *target)
 static int operation_copy_target(bth_operation *operation, const berth_target *target,
                                  berth_error *error)
 {
-    const char *wrong = target_check(target);
+    const char *wrong = operation_find_target_mistake(target);
 
     if (wrong)
         return bth_fail_argument(error, "%s", wrong);

@@ -7,8 +7,8 @@
 #include "config/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/failure.h"
 #include "save/image.h"
+#include "save/save_error.h"
 
 uint64_t bth_output_file_size_limit(void)
 {
@@ -28,7 +28,7 @@ uint64_t bth_output_file_own_and_free_room(int fd)
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
 }
 
-static uint64_t output_file_get_room(void *context)
+static uint64_t output_file_get_own_and_free_room(void *context)
 {
     return bth_output_file_own_and_free_room(((const bth_output_file *)context)->fd);
 }
@@ -132,7 +132,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
     bth_output output = {.write = output_file_write,
                          .read = output_file_read,
-                         .room = output_file_get_room,
+                         .room = output_file_get_own_and_free_room,
                          .context = file,
                          .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES};
 

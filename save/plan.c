@@ -6,7 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/hash.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 
 /* More records than any process can hold. Products with it do not wrap. */
 #define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
@@ -95,7 +95,7 @@ static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, si
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
     plan->names_nbytes += *name_nbytes + 1;
-    return bth_check_full_name_cut_character(out, name, error);
+    return bth_check_full_name_not_cut_in_character(out, name, error);
 }
 
 static int plan_lay_out_record(const berth_plan *plan, const char *name, size_t name_nbytes,
@@ -139,14 +139,14 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     return 0;
 }
 
-const char *bth_plan_full_name(const berth_plan *plan, size_t i)
+const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
 {
     return plan->names + plan->records[i].name_at;
 }
 
-const char *bth_plan_name(const berth_plan *plan, size_t i)
+const char *bth_plan_record_name(const berth_plan *plan, size_t i)
 {
-    return bth_plan_full_name(plan, i) + plan->archive_nbytes + 1;
+    return bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1;
 }
 
 /* Z8: PyTorch finds records by their names in any case. */
@@ -165,10 +165,10 @@ static int plan_check_names_with_hash_table(const berth_plan *plan, size_t *slot
                                             berth_error *error)
 {
     for (size_t i = 0; i < plan->n_records; i++) {
-        const char *name = bth_plan_name(plan, i);
+        const char *name = bth_plan_record_name(plan, i);
         size_t nbytes = strlen(name), at = bth_hash_any_case(0, name, nbytes) & mask;
         for (; slots[at]; at = (at + 1) & mask) {
-            const char *other = bth_plan_name(plan, slots[at] - 1);
+            const char *other = bth_plan_record_name(plan, slots[at] - 1);
             if (strlen(other) == nbytes && bth_same_in_any_case(name, other, nbytes))
                 return plan_fail_duplicate(name, other, error);
         }
@@ -271,7 +271,7 @@ int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
     if (i >= plan->n_records)
         return BERTH_E_NOT_FOUND;
     const bth_layout_entry *layout = &plan->records[i].layout;
-    *record = (berth_record){.name = bth_plan_name(plan, i),
+    *record = (berth_record){.name = bth_plan_record_name(plan, i),
                              .nbytes = layout->nbytes,
                              .header_offset = layout->header_offset,
                              .offset = layout->data_offset};

@@ -78,8 +78,8 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
 int bth_plan_close(berth_plan *plan, berth_error *error);
 
 /* The full name, with the top folder; and without. */
-const char *bth_plan_full_name(const berth_plan *plan, size_t i);
-const char *bth_plan_name(const berth_plan *plan, size_t i);
+const char *bth_plan_record_full_name(const berth_plan *plan, size_t i);
+const char *bth_plan_record_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`. n_records: none. */
 size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset);
 static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
@@ -105,6 +105,7 @@ int bth_check_record_or_archive_name(const char *what, const char *name, berth_e
 /* Refuses the same for a top folder, and one that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
 /* Refuses a name with its top folder that PyTorch would cut within a character. */
-int bth_check_full_name_cut_character(const char *full_name, const char *name, berth_error *error);
+int bth_check_full_name_not_cut_in_character(const char *full_name, const char *name,
+                                             berth_error *error);
 
 #endif

@@ -8,8 +8,8 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/device.h"
-#include "save/failure.h"
 #include "save/plan.h"
+#include "save/save_error.h"
 
 #define NAME_PICKLE "data.pkl"
 #define NAME_ID ".data/serialization_id"
@@ -183,7 +183,7 @@ static int plan_add_device_of_storage(berth_plan *plan, const berth_storage *sto
                                       uint8_t *number, berth_error *error)
 {
     uint64_t at = 0;
-    const berth_storage *bottom = bth_storage_bottom(storage, &at);
+    const berth_storage *bottom = bth_storage_resolve_view(storage, &at);
 
     *number = 0;
     if (!bottom->device || storage->nbytes == 0)

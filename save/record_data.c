@@ -9,7 +9,7 @@
 static int record_read_storage(const berth_storage *storage, uint8_t *out, size_t nbytes,
                                uint64_t at, const char *name, berth_error *error)
 {
-    storage = bth_storage_bottom(storage, &at);
+    storage = bth_storage_resolve_view(storage, &at);
     if (storage->data) {
         memcpy(out, (const uint8_t *)storage->data + at, nbytes);
         return 0;
@@ -21,8 +21,8 @@ static int record_read_storage(const berth_storage *storage, uint8_t *out, size_
 }
 
 /* In the machine's byte order. */
-static int record_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
-                       berth_error *error)
+static int record_read_unswapped(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes,
+                                 uint64_t at, berth_error *error)
 {
     const bth_plan_record *record = &plan->records[i];
 
@@ -31,11 +31,12 @@ static int record_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nb
         return 0;
     }
     if (record->storage)
-        return record_read_storage(record->storage, out, nbytes, at, bth_plan_name(plan, i), error);
+        return record_read_storage(record->storage, out, nbytes, at, bth_plan_record_name(plan, i),
+                                   error);
     int failure = record->read(record->context, out, nbytes, at);
     if (failure == 0)
         return 0;
-    bth_fail_errno(error, failure < 0 ? -failure : failure, bth_plan_name(plan, i),
+    bth_fail_errno(error, failure < 0 ? -failure : failure, bth_plan_record_name(plan, i),
                    record->layout.data_offset + at, "the caller's read failed");
     error->code = BERTH_E_CALLBACK;
     return error->code;
@@ -49,7 +50,7 @@ static int record_read_part_of_element(const berth_plan *plan, size_t i, uint8_t
     size_t cut = (size_t)(at % unit);
     uint8_t element[16];
 
-    if (record_read(plan, i, element, unit, at - cut, error) < 0)
+    if (record_read_unswapped(plan, i, element, unit, at - cut, error) < 0)
         return error->code;
     bth_swap_bytes(element, element, unit, unit);
     memcpy(out, element + cut, nbytes);
@@ -57,7 +58,7 @@ static int record_read_part_of_element(const berth_plan *plan, size_t i, uint8_t
 }
 
 /* How many bytes to read next: whole elements, or a share of one. */
-static size_t record_next_nbytes(size_t nbytes, uint64_t at, size_t unit)
+static size_t record_compute_next_read_nbytes(size_t nbytes, uint64_t at, size_t unit)
 {
     size_t rest = unit - (size_t)(at % unit);
 
@@ -77,7 +78,7 @@ const uint8_t *bth_record_data_address(const berth_plan *plan, size_t i, uint64_
         return (const uint8_t *)record->data + at;
     if (!storage)
         return NULL;
-    storage = bth_storage_bottom(storage, &at);
+    storage = bth_storage_resolve_view(storage, &at);
     return storage->data ? (const uint8_t *)storage->data + at : NULL;
 }
 
@@ -88,11 +89,12 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
     size_t unit = record->swap_nbytes;
 
     if (unit <= 1)
-        return record_read(plan, i, out, nbytes, at, error);
+        return record_read_unswapped(plan, i, out, nbytes, at, error);
     while (nbytes > 0) {
-        size_t n = record_next_nbytes(nbytes, at, unit);
+        size_t n = record_compute_next_read_nbytes(nbytes, at, unit);
         bool is_cut = n < unit;
-        if ((is_cut ? record_read_part_of_element : record_read)(plan, i, out, n, at, error) < 0)
+        if ((is_cut ? record_read_part_of_element : record_read_unswapped)(plan, i, out, n, at,
+                                                                           error) < 0)
             return error->code;
         if (!is_cut)
             bth_swap_bytes(out, out, n, unit);

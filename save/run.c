@@ -184,7 +184,7 @@ static int run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error
 {
     uint64_t alignment = run_buffers_alignment(run, nbytes), all;
 
-    if (bth_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
+    if (bth_try_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
         run->allocated = bth_allocate((size_t)all);
     if (!run->allocated)
         return bth_fail_memory(error, nbytes);
@@ -203,9 +203,9 @@ static int run_allocate_buffers(bth_run_state *run, berth_error *error)
     uint64_t deferred = bth_deferred_nbytes(run->n_workers, run->block_nbytes);
     uint64_t tiles, scratch, all;
 
-    if (!bth_multiply(run->tile_nbytes, n_tiles, &tiles) ||
-        !bth_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
-        !bth_add(tiles, scratch, &all) || !bth_add(all, deferred, &all))
+    if (!bth_try_multiply(run->tile_nbytes, n_tiles, &tiles) ||
+        !bth_try_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
+        !bth_try_add(tiles, scratch, &all) || !bth_try_add(all, deferred, &all))
         return bth_fail_memory(error, UINT64_MAX);
     if (run_allocate_aligned(run, all, error) < 0)
         return error->code;
@@ -282,7 +282,7 @@ static int run_read_back(bth_run_state *run, berth_error *error)
     bth_release(run->allocated);
     run->allocated = run->buffers = NULL;
     run_close_slots(run);
-    return bth_readback(&run->image, run->output, error);
+    return bth_readback_check_headers_and_directory(&run->image, run->output, error);
 }
 
 /* Data first, then the tail, which depends on every CRC: the id, the directory, the end. */

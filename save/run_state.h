@@ -58,16 +58,16 @@ int bth_deferred_add_descriptor_blocks(bth_deferred *deferred, const bth_image *
  * For the worker that completed record i: blocks that wait for it, with the descriptor, to be
  * written and freed. NULL: no more.
  */
-bth_deferred_block *bth_deferred_claim_block_of_record(bth_deferred *deferred,
-                                                       const bth_image *image, size_t i);
+bth_deferred_block *bth_deferred_claim_and_complete_block(bth_deferred *deferred,
+                                                          const bth_image *image, size_t i);
 void bth_deferred_release_block(bth_deferred *deferred, bth_deferred_block *block);
 
 /* Defers [begin, end of tile) until the tail is rendered. */
-void bth_deferred_add_data_part_end(bth_deferred *deferred, const bth_tile *tile, uint64_t begin);
+void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *tile, uint64_t begin);
 /* When all CRCs are complete: copies those bytes, with their descriptors, into the tile. Returns
  * their number; 0 if the tile does not begin with them. */
-size_t bth_deferred_copy_data_part_end_to_tile(const bth_deferred *deferred, const bth_image *image,
-                                               bth_tile *tile);
+size_t bth_deferred_copy_last_data_block_to_tile(const bth_deferred *deferred,
+                                                 const bth_image *image, bth_tile *tile);
 
 /* ---- run.c ---- */
 
@@ -101,6 +101,7 @@ int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *err
  * of any other file. Compares them with the plan, and with the image, whose CRCs are complete. A
  * difference is BERTH_E_OFFSETS, or the reader's error.
  */
-int bth_readback(bth_image *image, const bth_output *output, berth_error *error);
+int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
+                                             berth_error *error);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "config/error.h"
 #include "io/clock.h"
-#include "save/failure.h"
 #include "save/run_state.h"
+#include "save/save_error.h"
 
 /* Adds the record to a failure, and the missing bytes if the disk is full (W1). */
 static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64_t offset,
@@ -15,7 +15,7 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
     const berth_plan *plan = run->image.plan;
     uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
     size_t i = bth_plan_find_record_by_offset(plan, at);
-    const char *name = i < plan->n_records ? bth_plan_name(plan, i) : NULL;
+    const char *name = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL;
 
     if (failed->code == BERTH_E_NO_SPACE)
         return bth_fail_no_space(
@@ -44,7 +44,7 @@ static int tile_write_range(bth_run_state *run, const bth_tile *tile, uint64_t b
         return 0;
     if (run->settings->cancelled && atomic_load(run->settings->cancelled))
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-    size_t n_pieces = bth_tile_pieces(tile, begin, end, pieces);
+    size_t n_pieces = bth_tile_split_range_into_pieces(tile, begin, end, pieces);
     /* A descriptor at its own position gets each piece by itself. */
     atomic_fetch_add(&run->n_requests, output->in_order ? n_pieces : 1);
     bth_error_clear(&failed);
@@ -59,7 +59,7 @@ static int tile_write_deferred(bth_run_state *run, size_t record, berth_error *e
 {
     bth_deferred_block *block;
 
-    while ((block = bth_deferred_claim_block_of_record(&run->deferred, &run->image, record)) !=
+    while ((block = bth_deferred_claim_and_complete_block(&run->deferred, &run->image, record)) !=
            NULL) {
         const bth_tile tile = {.offset = block->range.offset,
                                .nbytes = (size_t)block->range.nbytes,
@@ -84,7 +84,7 @@ static uint64_t tile_pad_or_defer_last_block(bth_run_state *run, bth_tile *tile)
     if ((end & mask) == 0)
         return end;
     if (!run->is_tail) {
-        bth_deferred_add_data_part_end(&run->deferred, tile, end & ~mask);
+        bth_deferred_add_last_data_block(&run->deferred, tile, end & ~mask);
         return end & ~mask;
     }
     uint64_t padded = (end + mask) & ~mask;
@@ -110,9 +110,9 @@ static int tile_write(bth_run_state *run, bth_tile *tile, berth_error *error)
 /* The first tile of the tail may begin with bytes of the data part. */
 static int tile_render(bth_run_state *run, bth_tile *tile, berth_error *error)
 {
-    size_t nbytes = run->is_tail
-                        ? bth_deferred_copy_data_part_end_to_tile(&run->deferred, &run->image, tile)
-                        : 0;
+    size_t nbytes =
+        run->is_tail ? bth_deferred_copy_last_data_block_to_tile(&run->deferred, &run->image, tile)
+                     : 0;
 
     if (nbytes == 0)
         return bth_image_render(&run->image, tile, error);
@@ -140,8 +140,8 @@ static void tile_set_range(const bth_run_state *run, uint64_t task, bth_tile *ti
 
 /* Begins the staging slot of a task. A single worker has all slots, and also begins the next tiles.
  * The tail reads nothing of devices. */
-static int tile_begin_slot(bth_run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
-                           berth_error *error)
+static int tile_begin_own_and_next_slots(bth_run_state *run, uint64_t task, unsigned worker,
+                                         bth_tile *tile, berth_error *error)
 {
     unsigned n = run->n_workers > 1 ? 1 : run->slots.n;
     bth_tile next;
@@ -172,7 +172,7 @@ static int tile_prepare_and_render(bth_run_state *run, uint64_t task, unsigned w
     tile_set_range(run, task, tile);
     tile->bytes = run->buffers + worker * run->tile_nbytes;
     tile->scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
-    if (run->slots.n > 0 && tile_begin_slot(run, task, worker, tile, error) < 0)
+    if (run->slots.n > 0 && tile_begin_own_and_next_slots(run, task, worker, tile, error) < 0)
         return error->code;
     if (tile->slot)
         waited = tile->slot->wait_seconds;

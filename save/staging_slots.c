@@ -35,7 +35,7 @@ static int slot_begin_copy_of_record(bth_staging_slot *slot, const bth_tile *til
 {
     const bth_plan_record *record = &slot->plan->records[i];
     uint64_t at = share->offset - record->layout.data_offset;
-    const berth_storage *storage = bth_storage_bottom(record->storage, &at);
+    const berth_storage *storage = bth_storage_resolve_view(record->storage, &at);
     const bth_device_memory *memory = storage->device;
     bth_slot_device *device = &slot->devices[record->device - 1];
 
@@ -59,7 +59,7 @@ static int slot_begin_copies_of_tile(bth_staging_slot *slot, const bth_tile *til
         if (plan->records[i].device && bth_tile_intersect_range(tile, data, &share) &&
             bth_staging_slot_can_copy(plan, i, share.nbytes, share.offset - data.offset) &&
             slot_begin_copy_of_record(slot, tile, i, &share, error) < 0)
-            return bth_error_add_record(error, bth_plan_name(plan, i));
+            return bth_error_add_record(error, bth_plan_record_name(plan, i));
     }
     return 0;
 }
@@ -78,7 +78,7 @@ int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_e
     return 0;
 }
 
-int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error)
+int bth_staging_slot_wait_for_record(bth_staging_slot *slot, size_t i, berth_error *error)
 {
     bth_slot_device *device = &slot->devices[slot->plan->records[i].device - 1];
 
@@ -86,7 +86,7 @@ int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error)
         return 0;
     double begin = bth_seconds();
     if (bth_device_event_wait(&device->copied, error) < 0)
-        bth_error_add_record(error, bth_plan_name(slot->plan, i));
+        bth_error_add_record(error, bth_plan_record_name(slot->plan, i));
     slot->wait_seconds += bth_seconds() - begin;
     device->is_pending = false;
     return error->code;

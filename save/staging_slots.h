@@ -51,7 +51,7 @@ void bth_staging_slots_close(bth_staging_slots *slots);
 /* Begins to copy the tile's bytes of all devices. After a failure the slot can only be closed. */
 int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error);
 /* Waits until the tile's bytes of record i's device are in the buffer. */
-int bth_staging_slot_wait(bth_staging_slot *slot, size_t i, berth_error *error);
+int bth_staging_slot_wait_for_record(bth_staging_slot *slot, size_t i, berth_error *error);
 /* Whether a slot copies this share of record i. False if elements are to be swapped and the tile's
  * border cuts one: bth_record_data_read reads them. */
 bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at);

@@ -10,7 +10,7 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 
 #define PREFIX ".berth-"
 #define SUFFIX ".tmp"
@@ -138,8 +138,8 @@ static bool temporary_is_same(int folder, const char *name, const bth_temporary_
  * and it has no other name. Its process was dead before its name was checked, so it can no longer
  * become the target.
  */
-static bool temporary_truncate_for_claim(int folder, const char *name,
-                                         const bth_temporary_file *file)
+static bool temporary_truncate_to_make_room(int folder, const char *name,
+                                            const bth_temporary_file *file)
 {
     struct stat now;
 
@@ -157,7 +157,8 @@ static bool temporary_claim_for_removal(int folder, const char *name,
 {
     if (temporary_write_claim_attribute(file->fd, is_old))
         return true;
-    if ((errno != ENOSPC && errno != EDQUOT) || !temporary_truncate_for_claim(folder, name, file))
+    if ((errno != ENOSPC && errno != EDQUOT) ||
+        !temporary_truncate_to_make_room(folder, name, file))
         return false;
     return temporary_write_claim_attribute(file->fd, is_old);
 }
@@ -166,7 +167,8 @@ static bool temporary_claim_for_removal(int folder, const char *name,
  * File systems without extended attributes have no claims: there only `berth clean` removes. A file
  * that lost its name meanwhile may have become a target: it gets no claim.
  */
-bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old)
+bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_file *file,
+                                    bool is_old)
 {
     errno = 0;
     if (!temporary_is_same(folder, name, file))
@@ -188,7 +190,7 @@ static bool temporary_remove_dead(int folder, const char *name, bool *exists)
     if (!*exists)
         return false;
     if (file.state == BERTH_TEMPORARY_DEAD)
-        removed = bth_temporary_remove(folder, name, &file, false);
+        removed = bth_temporary_claim_and_remove(folder, name, &file, false);
     if (removed)
         bth_log("removed %s, left by a save that was killed", name);
     bth_file_close(file.fd);
@@ -254,7 +256,7 @@ static void temporary_remove_dead_later_slots(int folder, uint64_t hash, const c
 int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
-    uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
+    uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
     char owner[BTH_TEMPORARY_OWNER_NBYTES];
     bool has_owner = bth_temporary_owner_self(owner); /* first: a kill after the creation
                                                     would leave it without owner */

@@ -42,7 +42,8 @@ bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
  * Removes it. False: another process does, or errno says why not; EEXIST: another process has
  * claimed it. `is_old`: a process on another host that claimed it counts as gone.
  */
-bool bth_temporary_remove(int folder, const char *name, bth_temporary_file *file, bool is_old);
+bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_file *file,
+                                    bool is_old);
 
 /* Also names of Berth 0.1: ".berth-<16 hex digits>.tmp". */
 bool bth_temporary_is_name(const char *name);

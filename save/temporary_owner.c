@@ -56,7 +56,7 @@ static bool owner_read_namespace(const char *path, unsigned long long *number)
  * Reads when a process started, in clock ticks since the boot. `of`: its part of the path.
  * *is_over: it has ended (a zombie), and none of its threads runs.
  */
-static bool owner_read_start(const char *of, unsigned long long *start, bool *is_over)
+static bool owner_read_start_and_is_over(const char *of, unsigned long long *start, bool *is_over)
 {
     char path[LINK_NBYTES], text[STAT_NBYTES], state = ' ';
     unsigned long long n_threads = 0;
@@ -120,19 +120,19 @@ static bool owner_read_own_start(void)
     bool is_over;
 
     (void)snprintf(first, sizeof first, "self/task/%ld", (long)getpid());
-    return owner_read_start(first, &known.start, &is_over) ||
-           owner_read_start("self", &known.start, &is_over);
+    return owner_read_start_and_is_over(first, &known.start, &is_over) ||
+           owner_read_start_and_is_over("self", &known.start, &is_over);
 }
 
 /* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
 static bool owner_get_own_host_and_start(char *host, unsigned long long *start)
 {
     (void)bth_lock_acquire(&known.lock);
-    if (known.process != bth_process_current_number() || known.id != getpid()) {
+    if (known.process != bth_process_unique_number() || known.id != getpid()) {
         known.host[0] = '\0';
         if (!owner_read_own_start() || !owner_describe_host())
             known.host[0] = '\0';
-        known.process = known.host[0] ? bth_process_current_number() : 0;
+        known.process = known.host[0] ? bth_process_unique_number() : 0;
         known.id = getpid();
     }
     memcpy(host, known.host, sizeof known.host);
@@ -164,7 +164,7 @@ static berth_temporary_state owner_process_state(long process, unsigned long lon
     if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_TEMPORARY_DEAD;
     (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
-    if (owner_proc_is_ours() && owner_read_start(first, &now, &is_over) &&
+    if (owner_proc_is_ours() && owner_read_start_and_is_over(first, &now, &is_over) &&
         (now != start || is_over))
         return BERTH_TEMPORARY_DEAD;
     return BERTH_TEMPORARY_ALIVE;

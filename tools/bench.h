@@ -88,9 +88,9 @@ typedef struct bench_run {
 void bench_run_begin_memory_and_disk(bench_run *run);
 void bench_run_end_memory_and_disk(bench_run *run);
 /* Sets phase i, and adds it to the run's seconds. */
-void bench_run_add_phase(bench_run *run, int i, double seconds);
+void bench_run_add_phase_seconds(bench_run *run, int i, double seconds);
 /* Memory that is available without swapping; UINT64_MAX: unknown. */
-uint64_t available_nbytes(void);
+uint64_t available_memory_nbytes(void);
 /* The run as an object; the caller adds more members. */
 json_t *bench_run_json(const bench_run *run);
 /* The same in lines. */

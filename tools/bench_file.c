@@ -61,7 +61,7 @@ static int file_warm(const char *path)
         code = print_trouble("%s: %s", path, strerror(errno));
     else if (!buffer)
         code = print_trouble("out of memory");
-    while (!code && n > 0 && !signal_code(0)) {
+    while (!code && n > 0 && !caught_signal_code_or(0)) {
         n = read(fd, buffer, AT_ONCE);
         if (n < 0 && errno != EINTR)
             code = print_trouble("%s: %s", path, strerror(errno));

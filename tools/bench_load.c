@@ -97,9 +97,9 @@ static int load_once(load_bench *bench)
     bench_run_begin_memory_and_disk(run);
     int code = load_run(&bench->subject, &params, bench->only_open, &bench->loaded);
     bench_run_end_memory_and_disk(run);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     for (int i = 0; run->phases[i]; i++)
-        bench_run_add_phase(run, i, bench->loaded.phases[i]);
+        bench_run_add_phase_seconds(run, i, bench->loaded.phases[i]);
     load_result_close_checkpoint(&bench->loaded);
     return code;
 }
@@ -115,13 +115,13 @@ static int load_prepare_and_run(load_bench *bench)
     bench->run.nbytes = bench->subject.nbytes;
     if (code == 0)
         code = bench_cache_set_and_measure(&bench->cache, bench->subject.path);
-    if (code == 0 && !signal_code(0))
+    if (code == 0 && !caught_signal_code_or(0))
         code = load_once(bench);
     if (code == 0 && bench->only_open && bench->subject.pickle_nbytes)
         code = load_measure_parsing(&bench->subject, &bench->parse_seconds);
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
-    return signal_code(code);
+    return caught_signal_code_or(code);
 }
 
 /* ---- the report ---- */
@@ -207,7 +207,7 @@ static int load_print_text_report(const load_bench *bench)
 }
 
 /* The options that apply: with debug=on, load.check is at least headers. */
-static void load_query_check_and_prefetch(load_bench *bench)
+static void load_query_check_and_prefetch_options(load_bench *bench)
 {
     int64_t debug = 0;
 
@@ -236,7 +236,7 @@ int run_bench_load(int argc, char **argv)
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
-    load_query_check_and_prefetch(&bench);
+    load_query_check_and_prefetch_options(&bench);
     bench.run.phases = bench.only_open ? open_phases : load_phases;
     bench.subject.path = bench.options.words.words[0];
     bench.subject.device = bench.options.device;
@@ -248,5 +248,5 @@ int run_bench_load(int argc, char **argv)
         code = bench.options.common.json ? load_print_json_report(&bench)
                                          : load_print_text_report(&bench);
     }
-    return signal_code(code);
+    return caught_signal_code_or(code);
 }

@@ -151,8 +151,8 @@ static uint64_t bytes_sum(const uint8_t *bytes, size_t nbytes)
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
-static int load_touch_storage(load_result *result, const tensor_storage *entry,
-                              const berth_params *params, uint64_t total)
+static int load_sum_bytes_of_storage(load_result *result, const tensor_storage *entry,
+                                     const berth_params *params, uint64_t total)
 {
     enum { AT_ONCE = 16 << 20 };
 
@@ -169,8 +169,8 @@ static int load_touch_storage(load_result *result, const tensor_storage *entry,
 
 /* Reads each storage once, in the file's order. Getting its address reports the progress to a
  * prefetch (load.prefetch). */
-static int load_touch_mapped_storages(load_result *result, const berth_params *params,
-                                      uint64_t total)
+static int load_sum_bytes_of_mapped_storages(load_result *result, const berth_params *params,
+                                             uint64_t total)
 {
     const berth_storage *last = NULL;
     int code = 0;
@@ -183,7 +183,7 @@ static int load_touch_mapped_storages(load_result *result, const berth_params *p
         if (!entry->data)
             code = load_get_address_and_method(result, entry);
         if (code == 0 && entry->is_mapped)
-            code = load_touch_storage(result, entry, params, total);
+            code = load_sum_bytes_of_storage(result, entry, params, total);
     }
     return code;
 }
@@ -233,7 +233,7 @@ static int load_run_phases_after_names(load_result *result, const load_subject *
         code = load_run_transfer_phase(result, subject, params);
     result->phases[LOAD_TRANSFER] = seconds_since_and_restart(since);
     if (code == 0 && !only_open && !subject->device)
-        code = load_touch_mapped_storages(result, params, subject->nbytes);
+        code = load_sum_bytes_of_mapped_storages(result, params, subject->nbytes);
     result->phases[LOAD_TOUCH] = seconds_since_and_restart(since);
     return code;
 }

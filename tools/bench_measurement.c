@@ -55,13 +55,13 @@ void bench_run_end_memory_and_disk(bench_run *run)
     run->fetched_nbytes = proc_read_field("/proc/self/io", "read_bytes") - run->fetched_nbytes;
 }
 
-void bench_run_add_phase(bench_run *run, int i, double seconds)
+void bench_run_add_phase_seconds(bench_run *run, int i, double seconds)
 {
     run->phase_seconds[i] = seconds;
     run->seconds += seconds;
 }
 
-uint64_t available_nbytes(void)
+uint64_t available_memory_nbytes(void)
 {
     uint64_t kib = proc_read_field("/proc/meminfo", "MemAvailable");
 

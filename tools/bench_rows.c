@@ -49,7 +49,7 @@ static const struct argp_option own_options[] = {
     {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
     {0}};
 
-static void rows_check_options(rows_bench *bench, const struct argp_state *state)
+static void rows_check_options_or_exit(rows_bench *bench, const struct argp_state *state)
 {
     if (bench->row_size % 4 || bench->size < bench->row_size)
         print_usage_error_and_exit(state, "--row: %llu is not a multiple of 4 that fits the table",
@@ -92,7 +92,7 @@ static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
         bench->cache.is_cold = false;
         return 0;
     case ARGP_KEY_SUCCESS:
-        rows_check_options(bench, state);
+        rows_check_options_or_exit(bench, state);
         return 0;
     default:
         return parse_positional(key, word, state, &bench->words);
@@ -268,10 +268,10 @@ static int rows_run_once(rows_bench *bench)
     bench->since = seconds_now();
     int code = rows_sum_all_batches(bench, &params);
     bench_run_end_memory_and_disk(&bench->run);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     berth_rows_free(bench->rows);
     for (int i = 0; phases[i]; i++)
-        bench_run_add_phase(&bench->run, i, bench->phase_seconds[i]);
+        bench_run_add_phase_seconds(&bench->run, i, bench->phase_seconds[i]);
     return code;
 }
 
@@ -288,11 +288,11 @@ static int rows_prepare_and_run(rows_bench *bench)
     bench->run.nbytes = (uint64_t)bench->n_ids * bench->n_batches * bench->row_nbytes;
     if (!bench->cache_nbytes)
         bench->cache_nbytes = (uint64_t)bench->n_rows * bench->row_nbytes / 2;
-    if (code == 0 && !signal_code(0))
+    if (code == 0 && !caught_signal_code_or(0))
         code = rows_run_once(bench);
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
-    return signal_code(code);
+    return caught_signal_code_or(code);
 }
 
 /* ---- the report ---- */
@@ -395,5 +395,5 @@ int run_bench_rows(int argc, char **argv)
     berth_close(bench.checkpoint);
     free(bench.ids);
     free((void *)bench.pointers);
-    return signal_code(code);
+    return caught_signal_code_or(code);
 }

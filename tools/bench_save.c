@@ -31,11 +31,11 @@ static void save_set_phases(save_bench *bench, double seconds)
     const berth_stats *stats = &bench->stats;
     double known = stats->plan_seconds + stats->transfer_seconds + stats->sync_seconds;
 
-    bench_run_add_phase(&bench->run, PLAN, stats->plan_seconds);
-    bench_run_add_phase(&bench->run, TRANSFER, stats->transfer_seconds);
-    bench_run_add_phase(&bench->run, SYNC, stats->sync_seconds);
+    bench_run_add_phase_seconds(&bench->run, PLAN, stats->plan_seconds);
+    bench_run_add_phase_seconds(&bench->run, TRANSFER, stats->transfer_seconds);
+    bench_run_add_phase_seconds(&bench->run, SYNC, stats->sync_seconds);
     /* Opening, renaming, closing, freeing. */
-    bench_run_add_phase(&bench->run, OTHER, seconds > known ? seconds - known : 0);
+    bench_run_add_phase_seconds(&bench->run, OTHER, seconds > known ? seconds - known : 0);
 }
 
 /* Memory and disk are measured around the save alone. */
@@ -54,7 +54,7 @@ static int save_once(save_bench *bench, const berth_value *value)
     int code = berth_save(bench->folder.path, value, &params, &error);
     save_set_phases(bench, seconds_now() - begin);
     bench_run_end_memory_and_disk(&bench->run);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     if (code < 0)
         return fail(&error);
     if (stat(bench->folder.path, &status) != 0)
@@ -103,7 +103,7 @@ static int save_prepare_and_run(save_bench *bench)
     bench->run.nbytes = bench->tensors.nbytes;
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
-    return signal_code(code);
+    return caught_signal_code_or(code);
 }
 
 /* ---- the report ---- */
@@ -136,7 +136,7 @@ static size_t group_storages_by_method(const save_bench *bench, used_method used
     return n;
 }
 
-static json_t *methods_json(const save_bench *bench)
+static json_t *storages_by_method_json(const save_bench *bench)
 {
     used_method used[MAX_METHODS];
     json_t *array = json_array();
@@ -150,7 +150,7 @@ static json_t *methods_json(const save_bench *bench)
     return array;
 }
 
-static void print_methods(const save_bench *bench)
+static void print_storages_by_method(const save_bench *bench)
 {
     used_method used[MAX_METHODS];
     char nbytes[32];
@@ -180,7 +180,7 @@ static int save_print_json_report(const save_bench *bench)
                   bench->durability, "crc32", !strcmp(bench->crc32, "on")));
     if (bench->storages) {
         json_object_set_new(report, "stats", stats_json(&bench->stats));
-        json_object_set_new(report, "storages", methods_json(bench));
+        json_object_set_new(report, "storages", storages_by_method_json(bench));
     }
     return print_json(report);
 }
@@ -198,7 +198,7 @@ static int save_print_text_report(const save_bench *bench)
            human_nbytes(bench->run.peak_nbytes, peak));
     if (bench->storages) {
         print_stats(&bench->stats);
-        print_methods(bench);
+        print_storages_by_method(bench);
     }
     return finish_output(EXIT_YES);
 }
@@ -242,5 +242,5 @@ int run_bench_save(int argc, char **argv)
                                          : save_print_text_report(&bench);
     free(bench.storages);
     bench_tensors_free(&bench.tensors);
-    return signal_code(code);
+    return caught_signal_code_or(code);
 }

@@ -127,7 +127,7 @@ static int tensor_allocate_and_fill_on_host(const bench_tensors *tensors, bench_
         return print_trouble("out of memory (%zu bytes)", tensor->nbytes);
     if (tensors->checkpoint)
         return tensor_read_from_file(tensors, tensor);
-    for (size_t at = 0; at < tensor->nbytes && !signal_code(0); at += AT_ONCE) {
+    for (size_t at = 0; at < tensor->nbytes && !caught_signal_code_or(0); at += AT_ONCE) {
         size_t left = tensor->nbytes - at;
         bytes_fill_random((char *)tensor->data + at, left < AT_ONCE ? left : AT_ONCE, random);
     }
@@ -166,7 +166,7 @@ static int bench_tensors_allocate_on_device(bench_tensors *tensors, const char *
 
 int bench_tensors_allocate_and_fill(bench_tensors *tensors, const char *device)
 {
-    uint64_t random = UINT64_C(88172645463325252), available = available_nbytes();
+    uint64_t random = UINT64_C(88172645463325252), available = available_memory_nbytes();
     char needed[32], there[32];
     int code = 0;
 
@@ -180,7 +180,7 @@ int bench_tensors_allocate_and_fill(bench_tensors *tensors, const char *device)
         code = tensor_allocate_and_fill_on_host(tensors, &tensors->items[i], &random);
         if (code == 0 && device)
             code = tensor_move_to_device(tensors, &tensors->items[i]);
-        if (code == 0 && signal_code(0))
+        if (code == 0 && caught_signal_code_or(0))
             code = print_trouble("cancelled");
     }
     berth_close(tensors->checkpoint);
@@ -240,7 +240,7 @@ int bench_tensors_fill_and_save(bench_tensors *tensors, const char *path, const 
     berth_value *value = bench_tensors_value(tensors, tree);
     progress_begin(&bar, "making the file", options, &params, &unused);
     code = berth_save(path, value, &params, &error);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     berth_tree_free(tree);
     return code < 0 ? fail(&error) : 0;
 }

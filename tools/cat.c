@@ -128,7 +128,7 @@ int run_cat(int argc, char **argv)
     if (berth_open(options.words.words[0], &params, &checkpoint, &error) < 0)
         return fail(&error);
     int code = cat_tensor(checkpoint, options.words.words[0], options.words.words[1], &params);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;
     berth_close(checkpoint);

@@ -140,7 +140,7 @@ int exit_code(const berth_error *error)
 {
     switch (error->code) {
     case BERTH_E_CANCELLED:
-        return signal_code(EXIT_TROUBLE);
+        return caught_signal_code_or(EXIT_TROUBLE);
     case BERTH_E_NOT_FOUND: /* no such name; a missing file also sets errno */
         return error->system_errno ? EXIT_TROUBLE : EXIT_NO;
     case BERTH_E_AMBIGUOUS:

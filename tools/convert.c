@@ -75,7 +75,7 @@ static int convert_checkpoint_to_checkpoint(const char *in, const char *out, boo
     register_remark_printer(options);
     progress_begin(&bar, "convert", options, &params, &stats);
     int code = save_value_or_compact_copy(out, berth_root(checkpoint), tree, &params, &error);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     int exit_status = print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
     berth_tree_free(tree);
     berth_close(checkpoint);

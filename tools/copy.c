@@ -158,7 +158,7 @@ static void copy_report_dropped(const char *in, berth_checkpoint *checkpoint, bo
 }
 
 /* NULL if PyTorch could not open a file of that name: the save then uses the path. */
-static const char *copy_archive_name(const copy *c)
+static const char *copy_choose_archive_name(const copy *c)
 {
     enum { MAX_NBYTES = 510 };
     berth_archive_info info;
@@ -177,7 +177,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
     int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
         params->config = config;
-        params->archive_name = copy_archive_name(c);
+        params->archive_name = copy_choose_archive_name(c);
         code = berth_save(out, berth_root(checkpoint), params, error);
     }
     if (code == 0)
@@ -235,7 +235,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
         const berth_content content =
             berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
         params->config = config;
-        params->archive_name = copy_archive_name(c);
+        params->archive_name = copy_choose_archive_name(c);
         code = berth_save_to(&target, &content, params, error);
         if (code < 0) {
             copy_restore_read_error(c, out, error);
@@ -280,7 +280,7 @@ int run_copy(int argc, char **argv)
     int code = copy_changes_byteorder(&c)
                    ? copy_values(&c, in, out, &params, options.common.quiet, &error)
                    : copy_records(&c, in, out, &params, &error);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     int exit_status = code < 0 ? fail(&error) : EXIT_YES;
     exit_status = print_stats_if_requested(&options.common, &stats, exit_status);
     free(c.sources);

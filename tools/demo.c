@@ -206,7 +206,7 @@ int run_demo(int argc, char **argv)
         code = demo_save(path, weights, &params);
     if (code == EXIT_YES)
         code = demo_verify(path, &params);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     if (code == EXIT_YES)
         code = demo_open_list_and_compare(path, weights);
     if (code == EXIT_YES)

@@ -137,8 +137,8 @@ static int tensors_find_first_difference(comparison *c, const berth_tensor *a,
  * first is compared, because a file of a kilobyte can have 2^60 of them (P3). The first element
  * that differs then has index 0 on that axis.
  */
-static int tensors_compare_unexpanded(comparison *c, const berth_tensor *a, const berth_tensor *b,
-                                      int64_t *at)
+static int tensors_find_difference_unexpanded(comparison *c, const berth_tensor *a,
+                                              const berth_tensor *b, int64_t *at)
 {
     int64_t shape[BERTH_MAX_RANK] = {0};
     berth_tensor ours = *a, theirs = *b;
@@ -169,7 +169,7 @@ static int tensors_compare_elements(comparison *c, const pair_walk *walk, const 
 {
     char position[64], total[64];
     int64_t at;
-    int code = tensors_compare_unexpanded(c, a, b, &at);
+    int code = tensors_find_difference_unexpanded(c, a, b, &at);
 
     if (code || at < 0)
         return code;
@@ -205,7 +205,7 @@ static int tensors_compare(comparison *c, const pair_walk *walk, const berth_ten
 
 /* Compares values that have bytes without making texts, which may be long. 1: they have no bytes.
  */
-static int values_differ_or_have_no_bytes(const berth_value *a, const berth_value *b)
+static int value_bytes_differ_or_are_absent(const berth_value *a, const berth_value *b)
 {
     size_t n = 0, m = 0;
     berth_kind kind = berth_value_kind(a);
@@ -245,7 +245,7 @@ static int non_tensors_compare(comparison *c, const pair_walk *walk, const berth
 {
     berth_storage *ours = berth_as_storage(a), *theirs = berth_as_storage(b);
 
-    if (!values_differ_or_have_no_bytes(a, b))
+    if (!value_bytes_differ_or_are_absent(a, b))
         return 0;
     if (ours && theirs &&
         berth_storage_get_info(ours)->nbytes == berth_storage_get_info(theirs)->nbytes) {
@@ -395,7 +395,7 @@ int run_diff(int argc, char **argv)
     int code = open_sides(&c, options.words.words[0], options.words.words[1]);
     if (!code)
         code = compare_sides(&c);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     comparison_finish_stats(&c, &bar);
     if (!code)
         code = comparison_print(&c, &options.common);

@@ -5,7 +5,7 @@
 #include "tools/command.h"
 
 /* Bytes of one real number in a dtype that can be negated by its sign bit; 0 if it cannot. */
-static size_t real_nbytes(berth_dtype dtype, bool *is_complex)
+static size_t negatable_real_nbytes(berth_dtype dtype, bool *is_complex)
 {
     *is_complex = dtype == BERTH_COMPLEX32 || dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
     if (*is_complex)
@@ -30,7 +30,7 @@ static int apply_conj_and_neg_bits(const berth_tensor *tensor, int64_t n, uint8_
                                    berth_error *error)
 {
     bool is_complex;
-    size_t nbytes = real_nbytes(tensor->dtype, &is_complex);
+    size_t nbytes = negatable_real_nbytes(tensor->dtype, &is_complex);
 
     if (!(tensor->flags & (BERTH_CONJ | BERTH_NEG)))
         return 0;
@@ -55,7 +55,7 @@ void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes)
 
     if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
         return;
-    size_t unit = real_nbytes(dtype, &is_complex);
+    size_t unit = negatable_real_nbytes(dtype, &is_complex);
     if (unit == 0)
         unit = berth_dtype_nbytes(dtype);
     if (unit < 2)

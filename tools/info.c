@@ -84,7 +84,7 @@ static json_t *info_json(const berth_info *info)
                      (json_int_t)info->n_crc32, "calculated_offsets", info->calculated_offsets);
 }
 
-static void print_number(const char *what, int64_t number)
+static void print_number_or_not_recorded(const char *what, int64_t number)
 {
     if (number)
         printf("%-18s %" PRId64 "\n", what, number);
@@ -113,8 +113,8 @@ static void print_info(const berth_info *info)
 
     printf("%-18s %s\n", "container", info->container);
     printf("%-18s %s\n", "archive", info->archive);
-    print_number("format version", info->format_version);
-    print_number("storage alignment", info->storage_alignment);
+    print_number_or_not_recorded("format version", info->format_version);
+    print_number_or_not_recorded("storage alignment", info->storage_alignment);
     printf("%-18s %s%s\n", "byte order", info->byteorder,
            info->byteorder_recorded ? "" : " (assumed)");
     printf("%-18s %" PRIu64 " (%s)\n", "bytes", info->nbytes, human_nbytes(info->nbytes, text));

@@ -11,12 +11,12 @@
 /* A signal handler can only use globals. */
 static volatile sig_atomic_t caught;
 
-static void catch_signal(int number)
+static void set_caught_signal(int number)
 {
     caught = number;
 }
 
-int signal_code(int otherwise)
+int caught_signal_code_or(int otherwise)
 {
     return caught ? 128 + (int)caught : otherwise;
 }
@@ -32,7 +32,7 @@ double seconds_now(void)
 int print_cancelled(const char *path)
 {
     (void)print_trouble("%s: cancelled", path);
-    return signal_code(EXIT_TROUBLE);
+    return caught_signal_code_or(EXIT_TROUBLE);
 }
 
 double progress_elapsed_seconds(const progress *p)
@@ -64,7 +64,7 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
     /* The second signal kills: ^C twice. */
-    struct sigaction action = {.sa_handler = catch_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = set_caught_signal, .sa_flags = (int)SA_RESETHAND};
 
     for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++) {
         /* But a closing terminal sends two SIGHUPs: from the kernel and from the shell. */
@@ -108,7 +108,7 @@ int progress_report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
     return caught;
 }
 
-void progress_clear_bar(progress *p)
+void progress_finish(progress *p)
 {
     if (p->drawn)
         fputs("\r\033[K", stderr);

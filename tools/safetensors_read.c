@@ -287,7 +287,7 @@ int safetensors_read_bytes_into_dict(const char *name, const void *bytes, size_t
     return code;
 }
 
-static int safetensors_save(const char *out, berth_value *dict, const common *options)
+static int dict_save_as_checkpoint(const char *out, berth_value *dict, const common *options)
 {
     berth_stats stats = {0};
     berth_error error;
@@ -297,7 +297,7 @@ static int safetensors_save(const char *out, berth_value *dict, const common *op
     register_remark_printer(options);
     progress_begin(&bar, "convert", options, &call, &stats);
     int code = berth_save(out, dict, &call, &error);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     return print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
 }
 
@@ -312,7 +312,7 @@ int convert_from_safetensors(const char *in, const char *out, const common *opti
     if (!code)
         code = safetensors_parse_and_add_tensors(&file, tree, dict);
     if (!code)
-        code = safetensors_save(out, dict, options);
+        code = dict_save_as_checkpoint(out, dict, options);
     if (!code && safetensors_count_lost_metadata(&file) && !options->quiet)
         (void)print_trouble("%s: left out %zu entries of __metadata__", in,
                             safetensors_count_lost_metadata(&file));

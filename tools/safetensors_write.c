@@ -79,7 +79,8 @@ static int conversion_refuse_or_leave_out(conversion *c, const char *name, const
 }
 
 /* Containers are not written, whether they are empty or not. */
-static int conversion_refuse_leaf(void *context, const char *path, const berth_value *value)
+static int conversion_refuse_or_leave_out_leaf(void *context, const char *path,
+                                               const berth_value *value)
 {
     char why[160];
     berth_kind kind = berth_value_kind(value);
@@ -174,12 +175,12 @@ static int conversion_set_offsets(conversion *c)
     return 0;
 }
 
-static int conversion_collect(conversion *c)
+static int conversion_collect_tensors(conversion *c)
 {
     size_t n = berth_tensor_count(c->checkpoint), long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
-    int code = walk_leaves(berth_root(c->checkpoint), conversion_refuse_leaf, c);
+    int code = walk_leaves(berth_root(c->checkpoint), conversion_refuse_or_leave_out_leaf, c);
 
     if (code)
         return code;
@@ -334,7 +335,7 @@ static int conversion_write_file(conversion *c, const char *path, const common *
         berth_atomic_abort(out.file);
     else if (berth_atomic_commit(out.file, &error) < 0)
         code = fail(&error);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     stats.requested_nbytes = c->nbytes; /* those of tensors, as of a save */
     code = print_stats_if_requested(options, &stats, code);
     if (!code && c->n_left_out && !options->quiet)
@@ -352,7 +353,7 @@ int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
     set_load_check_data_by_default();
     if (berth_open(in, NULL, &c.checkpoint, &error) < 0)
         return fail(&error);
-    int code = conversion_collect(&c);
+    int code = conversion_collect_tensors(&c);
     if (!code)
         code = conversion_write_file(&c, out, options);
     for (size_t i = 0; i < c.n_entries; i++)

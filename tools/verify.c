@@ -258,7 +258,7 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
         return print_trouble("out of memory");
     if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_of_first_bad(found))
         return print_stats_if_requested(options, stats, fail(&found->error));
-    if (signal_code(0)) /* cancelled: nobody wants the verdict */
+    if (caught_signal_code_or(0)) /* cancelled: nobody wants the verdict */
         return print_cancelled(found->path);
     findings_name_tensors(found);
     return findings_print_report(found, options, stats);
@@ -289,7 +289,7 @@ int run_verify(int argc, char **argv)
     const berth_source source = berth_from_path(found.path);
     int code =
         berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
-    progress_clear_bar(&bar);
+    progress_finish(&bar);
     int exit = findings_print_verdict_or_error(&found, code, &options.common, &stats);
     findings_free(&found);
     return exit;

@@ -129,7 +129,7 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
-    bth_out_short_name_step(&out, parent->value, index);
+    bth_name_text_append_short_name_step(&out, parent->value, index);
     *hash = name_hash_append_bytes(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
@@ -213,7 +213,7 @@ static int naming_append_tensor(struct naming *naming, uint32_t entry)
 /* Whether a tensor, or the tensor inside it, has attributes. */
 static bool tensor_has_attributes(const berth_value *value)
 {
-    for (; bth_is_tensor(berth_value_kind(value));
+    for (; bth_kind_is_tensor(berth_value_kind(value));
          value = berth_value_part(value, BERTH_PART_INNER))
         if (berth_value_part(value, BERTH_PART_STATE))
             return true;
@@ -245,13 +245,14 @@ static int naming_add_tensor_and_parts(struct naming *naming, const berth_value 
 }
 
 /* A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
-static int naming_visit(struct naming *naming, const berth_value *value, uint32_t step)
+static int naming_push_container_or_add_tensor(struct naming *naming, const berth_value *value,
+                                               uint32_t step)
 {
     berth_kind kind = berth_value_kind(value);
-    if (bth_is_container(kind) ||
-        (step == BTH_STEP_INNER && bth_is_tensor(kind) && tensor_has_attributes(value)))
+    if (bth_is_container_other_than_set(kind) ||
+        (step == BTH_STEP_INNER && bth_kind_is_tensor(kind) && tensor_has_attributes(value)))
         return naming_push_value_if_new(naming, value, 0);
-    if (!bth_is_tensor(kind) || step == BTH_STEP_INNER)
+    if (!bth_kind_is_tensor(kind) || step == BTH_STEP_INNER)
         return 0;
     uint32_t parent = naming->walk.n_frames ? naming_top_entry_find_or_add(naming) : NO_ENTRY;
     if (naming->error->code != BERTH_OK)
@@ -263,11 +264,12 @@ static int naming_visit(struct naming *naming, const berth_value *value, uint32_
 static int naming_walk(struct naming *naming)
 {
     bth_walk *walk = &naming->walk;
-    int status = naming_visit(naming, naming->names->root, 0);
+    int status = naming_push_container_or_add_tensor(naming, naming->names->root, 0);
     while (status == 0 && walk->n_frames) {
         const berth_value *child = bth_walk_next_child(walk);
         if (child)
-            status = naming_visit(naming, child, walk->frames[walk->n_frames - 1].step);
+            status = naming_push_container_or_add_tensor(naming, child,
+                                                         walk->frames[walk->n_frames - 1].step);
         else
             bth_walk_pop(walk);
     }
@@ -288,7 +290,7 @@ uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash)
 }
 
 /* The first tensor of each name gets a slot. All tensors that share a name are marked. */
-static int names_make_slots(bth_names *names, berth_error *error)
+static int names_make_slots_and_mark_shared(bth_names *names, berth_error *error)
 {
     uint64_t n = 16;
     while (n / 3 * 2 < names->n_tensors)
@@ -315,7 +317,7 @@ static int names_make_slots(bth_names *names, berth_error *error)
 
 /* ---- the interface ---- */
 
-static void names_begin_powers(bth_names *names)
+static void names_compute_hash_powers(bth_names *names)
 {
     uint64_t base = (uint64_t)(uintptr_t)names * UINT64_C(0x9e3779b97f4a7c15) % PRIME | 257;
     names->powers[0] = 1;
@@ -335,9 +337,9 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
         return bth_fail_memory(error, sizeof(*names));
     names->root = root;
     naming.n_expected = bth_tree_n_storages(tree) + 8;
-    names_begin_powers(names);
+    names_compute_hash_powers(names);
     if (bth_walk_allocate_seen(&naming.walk, tree, error) == 0 && naming_walk(&naming) == 0 &&
-        names_make_slots(names, error) == 0)
+        names_make_slots_and_mark_shared(names, error) == 0)
         *made = names;
     else
         bth_names_free(names);

@@ -35,11 +35,11 @@ typedef struct bth_name_text {
  * path, or holds NULs or surrogates), and unless path is NULL, the path ("['a'][0]['b']"). The
  * texts begin as zeros and can be used again.
  */
-int bth_names_write_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
-                                  bth_name_text *path, berth_error *error);
+int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
+                                         bth_name_text *path, berth_error *error);
 /* The same in new texts, which the caller releases. */
-int bth_names_allocate_name_and_path(const bth_names *names, size_t i, char **name, char **path,
-                                     berth_error *error);
+int bth_names_allocate_tensor_name_and_path(const bth_names *names, size_t i, char **name,
+                                            char **path, berth_error *error);
 
 /*
  * Any value by short name or path: see berth_find. A listed tensor comes before other values of the

@@ -63,7 +63,7 @@ static int keys_find_by_repr(const berth_value *dict, const char *text, size_t n
             continue;
         /* With room for the longest cut tuple, so that this limit does not cut it again. */
         bth_name_text out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
-        bth_out_repr(&out, key);
+        bth_name_text_append_repr(&out, key);
         bool same = !out.cut && !name_text_fail_if_out_of_memory(&out, error) &&
                     out.nbytes == nbytes && memcmp(out.text, text, nbytes) == 0;
         bth_release(out.text);
@@ -101,7 +101,7 @@ static int keys_find_non_str_by_text(const berth_value *dict, const char *text, 
     int64_t integer;
     if (!int64_parse_decimal(text, nbytes, true, &integer))
         return keys_find_by_repr(dict, text, nbytes, found, error);
-    found[0] = bth_dict_find_int(dict, integer);
+    found[0] = bth_dict_find_int_position(dict, integer);
     return found[0] != SIZE_MAX;
 }
 
@@ -114,9 +114,9 @@ static int steps_find_by_text(const berth_value *value, const char *text, size_t
 {
     int n = 0;
     int64_t integer;
-    if (bth_is_dict(berth_value_kind(value))) {
+    if (bth_kind_is_dict(berth_value_kind(value))) {
         size_t found[2];
-        size_t i = bth_dict_find_text(value, text, nbytes);
+        size_t i = bth_dict_find_text_position(value, text, nbytes);
         if (i != SIZE_MAX)
             steps[n++] = (uint32_t)i;
         int n_others = keys_find_non_str_by_text(value, text, nbytes, found, error);
@@ -124,7 +124,7 @@ static int steps_find_by_text(const berth_value *value, const char *text, size_t
             steps[n++] = (uint32_t)found[other];
     } else if (int64_parse_decimal(text, nbytes, false, &integer) &&
                (uint64_t)integer < berth_value_count(value) && integer < BTH_STEP_LIST_ITEMS &&
-               !bth_is_tensor(berth_value_kind(value))) {
+               !bth_kind_is_tensor(berth_value_kind(value))) {
         steps[n++] = (uint32_t)integer;
     }
     if (step_find_attribute_or_part(value, text, nbytes, &steps[n]))
@@ -135,7 +135,7 @@ static int steps_find_by_text(const berth_value *value, const char *text, size_t
 /* ---- paths: ['a'][0].__dict__ ---- */
 
 /* A path ends with a NUL, so no check for its end is needed. */
-static bool path_read_hex(const char **at, size_t n, uint32_t *point)
+static bool path_parse_hex(const char **at, size_t n, uint32_t *point)
 {
     char digits[9] = {0};
     if (strspn(*at, "0123456789abcdefABCDEF") < n)
@@ -146,46 +146,46 @@ static bool path_read_hex(const char **at, size_t n, uint32_t *point)
     return *point <= 0x10ffff;
 }
 
-static void path_out_utf8(bth_name_text *out, uint32_t point)
+static void name_text_append_utf8(bth_name_text *out, uint32_t point)
 {
     char text[4];
     size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
     for (size_t i = n; i-- > 1; point >>= 6)
         text[i] = (char)(0x80 | (point & 0x3f));
     text[0] = (char)(n == 1 ? point : (0xf00u >> n & 0xf0) | point);
-    bth_out_bytes(out, text, n);
+    bth_name_text_append_bytes(out, text, n);
 }
 
-static bool path_read_escape(const char **at, bth_name_text *out)
+static bool path_parse_escape(const char **at, bth_name_text *out)
 {
     static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
     char c = *(*at)++;
     const char *known = c ? strchr(from, c) : NULL;
     if (known) {
-        bth_out_bytes(out, &to[known - from], 1);
+        bth_name_text_append_bytes(out, &to[known - from], 1);
         return true;
     }
     uint32_t point;
     size_t n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (!n || !path_read_hex(at, n, &point))
+    if (!n || !path_parse_hex(at, n, &point))
         return false;
-    path_out_utf8(out, point);
+    name_text_append_utf8(out, point);
     return true;
 }
 
 /* Reads a quoted text; *at is then behind its closing quote. */
-static bool path_read_quoted(const char **at, bth_name_text *out)
+static bool path_parse_quoted(const char **at, bth_name_text *out)
 {
     char quote = *(*at)++;
-    bth_out_bytes(out, "", 0);
+    bth_name_text_append_bytes(out, "", 0);
     while (**at && **at != quote) {
         if (**at == '\\') {
             ++*at;
-            if (!path_read_escape(at, out))
+            if (!path_parse_escape(at, out))
                 return false;
             continue;
         }
-        bth_out_bytes(out, (*at)++, 1);
+        bth_name_text_append_bytes(out, (*at)++, 1);
     }
     return *(*at)++ == quote;
 }
@@ -199,16 +199,16 @@ static bool path_fail_ambiguous_key(const char *text, size_t nbytes, berth_error
 }
 
 /* Reads ['a'] or [0] or [(1, 2)] as a step; *at is then behind the bracket. */
-static bool path_read_item(const berth_value *value, const char **at, const char *end,
-                           uint32_t *index, berth_error *error)
+static bool path_parse_and_find_item(const berth_value *value, const char **at, const char *end,
+                                     uint32_t *index, berth_error *error)
 {
     size_t found = SIZE_MAX;
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         bth_name_text out = {.limit = SIZE_MAX};
-        if (path_read_quoted(at, &out) && !name_text_fail_if_out_of_memory(&out, error) &&
-            bth_is_dict(berth_value_kind(value)))
-            found = bth_dict_find_text(value, out.text, out.nbytes);
+        if (path_parse_quoted(at, &out) && !name_text_fail_if_out_of_memory(&out, error) &&
+            bth_kind_is_dict(berth_value_kind(value)))
+            found = bth_dict_find_text_position(value, out.text, out.nbytes);
         bth_release(out.text);
         if (found == SIZE_MAX || *(*at)++ != ']') /* at the end there is a NUL */
             return false;
@@ -219,14 +219,14 @@ static bool path_read_item(const berth_value *value, const char **at, const char
     for (const char *close = *at; (close = memchr(close, ']', (size_t)(end - close))); close++) {
         int64_t integer;
         size_t nbytes = (size_t)(close - *at), keys[2];
-        int n = bth_is_dict(berth_value_kind(value))
+        int n = bth_kind_is_dict(berth_value_kind(value))
                     ? keys_find_non_str_by_text(value, *at, nbytes, keys, error)
                     : 0;
         if (n == 2)
             return path_fail_ambiguous_key(*at, nbytes, error);
         if (n == 1)
             found = keys[0];
-        else if (!bth_is_dict(berth_value_kind(value)) &&
+        else if (!bth_kind_is_dict(berth_value_kind(value)) &&
                  int64_parse_decimal(*at, nbytes, false, &integer) && integer < BTH_STEP_LIST_ITEMS)
             found = (size_t)integer;
         if (found != SIZE_MAX || close + 1 - *at > 512) {
@@ -238,8 +238,8 @@ static bool path_read_item(const berth_value *value, const char **at, const char
     return false;
 }
 
-static bool path_read_attribute(const berth_value *value, const char **at, const char *end,
-                                uint32_t *index)
+static bool path_parse_and_find_attribute(const berth_value *value, const char **at,
+                                          const char *end, uint32_t *index)
 {
     const char *from = ++*at;
     while (*at < end && **at != '.' && **at != '[')
@@ -255,8 +255,8 @@ static const berth_value *value_find_by_path(const berth_value *root, const char
     const char *at = path, *end = path + strlen(path);
     while (value && at < end) {
         uint32_t index;
-        bool found = *at == '['   ? path_read_item(value, &at, end, &index, error)
-                     : *at == '.' ? path_read_attribute(value, &at, end, &index)
+        bool found = *at == '['   ? path_parse_and_find_item(value, &at, end, &index, error)
+                     : *at == '.' ? path_parse_and_find_attribute(value, &at, end, &index)
                                   : false;
         value = found ? bth_value_child_at_step(value, index) : NULL;
     }
@@ -315,8 +315,8 @@ static bool search_extend_reading(struct search *search, uint32_t i, berth_error
     }
 }
 
-static void search_out_reading_path(bth_name_text *out, const struct search *search,
-                                    uint32_t reading)
+static void search_write_reading_path(bth_name_text *out, const struct search *search,
+                                      uint32_t reading)
 {
     uint32_t chain[64] = {0};
     size_t n = 0;
@@ -324,7 +324,7 @@ static void search_out_reading_path(bth_name_text *out, const struct search *sea
         chain[n++] = at;
     while (n-- > 0) {
         const struct reading *step = &search->readings[chain[n]];
-        bth_out_path_step(out, search->readings[step->parent].value, step->index);
+        bth_name_text_append_path_step(out, search->readings[step->parent].value, step->index);
     }
 }
 
@@ -333,7 +333,7 @@ static const char *name_text_or_empty(bth_name_text *out)
     return out->text ? out->text : "";
 }
 
-static int find_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
+static int name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
                                berth_error *error)
 {
     bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
@@ -364,9 +364,9 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
         value = NULL;
     } else if (search.n_found == 2) {
         bth_name_text first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
-        search_out_reading_path(&first, &search, search.found[0]);
-        search_out_reading_path(&second, &search, search.found[1]);
-        find_fail_ambiguous(name, &first, &second, error);
+        search_write_reading_path(&first, &search, search.found[0]);
+        search_write_reading_path(&second, &search, search.found[1]);
+        name_fail_ambiguous(name, &first, &second, error);
     } else if (!whole) {
         bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
                  "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
@@ -405,7 +405,7 @@ static size_t name_edit_distance(const char *a, size_t a_nbytes, const char *b, 
 }
 
 /* The most similar of the first names, or NULL; the caller releases it. */
-static char *find_nearest(const bth_names *names, const char *name)
+static char *names_find_most_similar(const bth_names *names, const char *name)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
     char *near = NULL;
@@ -430,9 +430,9 @@ static char *find_nearest(const bth_names *names, const char *name)
     return near;
 }
 
-static int find_fail_not_found(const bth_names *names, const char *name, berth_error *error)
+static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
-    char *near = find_nearest(names, name);
+    char *near = names_find_most_similar(names, name);
     bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"%s%.*s%s",
              MAX_SHOWN_NBYTES, name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
              near ? "\"" : "");
@@ -463,7 +463,8 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
 }
 
 /* A listed tensor; NULL without an error if no tensor has that name. */
-static const berth_value *find_tensor(const bth_names *names, const char *name, berth_error *error)
+static const berth_value *names_find_tensor_by_short_name(const bth_names *names, const char *name,
+                                                          berth_error *error)
 {
     uint64_t hash = bth_name_hash(names, name, strlen(name));
     uint32_t first = bth_names_find_tensor_by_hash(names, hash);
@@ -480,7 +481,7 @@ static const berth_value *find_tensor(const bth_names *names, const char *name, 
     bth_name_text a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
     bth_name_text_write_entry_name(&a, names, names->tensors[first], true);
     bth_name_text_write_entry_name(&b, names, names->tensors[second], true);
-    find_fail_ambiguous(name, &a, &b, error);
+    name_fail_ambiguous(name, &a, &b, error);
     return NULL;
 }
 
@@ -496,10 +497,10 @@ const berth_value *bth_names_find_value(const bth_names *names, const char *name
     const berth_value *value =
         *name == '[' || *name == '.' ? value_find_by_path(names->root, name, error) : NULL;
     if (!value && error->code == BERTH_OK)
-        value = find_tensor(names, name, error);
+        value = names_find_tensor_by_short_name(names, name, error);
     if (!value && error->code == BERTH_OK)
         value = value_find_by_short_name(names->root, name, error);
     if (!value && error->code == BERTH_OK)
-        find_fail_not_found(names, name, error);
+        name_fail_not_found(names, name, error);
     return error->code == BERTH_OK ? value : NULL;
 }

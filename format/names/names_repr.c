@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void bth_out_bytes(bth_name_text *out, const char *text, size_t nbytes)
+void bth_name_text_append_bytes(bth_name_text *out, const char *text, size_t nbytes)
 {
     if (out->failed || out->cut)
         return;
@@ -35,19 +35,19 @@ void bth_out_bytes(bth_name_text *out, const char *text, size_t nbytes)
     out->text[out->nbytes] = '\0';
 }
 
-void bth_out_text(bth_name_text *out, const char *text)
+void bth_name_text_append_text(bth_name_text *out, const char *text)
 {
-    bth_out_bytes(out, text, strlen(text));
+    bth_name_text_append_bytes(out, text, strlen(text));
 }
 
-void bth_out_format(bth_name_text *out, const char *format, ...)
+void bth_name_text_append_format(bth_name_text *out, const char *format, ...)
 {
     char text[160];
     va_list arguments;
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    bth_out_text(out, text);
+    bth_name_text_append_text(out, text);
 }
 
 /* ---- numbers ---- */
@@ -79,30 +79,30 @@ static void repr_float(bth_name_text *out, double value, bool whole)
 {
     char digits[32];
     if (isnan(value) || isinf(value)) {
-        bth_out_text(out, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
+        bth_name_text_append_text(out, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
         return;
     }
     int exponent;
     if (signbit(value))
-        bth_out_text(out, "-");
+        bth_name_text_append_text(out, "-");
     int n = (int)repr_shortest_digits(fabs(value), digits, &exponent);
     if (exponent < -4 || exponent >= 16) {
-        bth_out_bytes(out, digits, 1);
+        bth_name_text_append_bytes(out, digits, 1);
         if (n > 1)
-            bth_out_text(out, ".");
-        bth_out_text(out, digits + 1);
-        bth_out_format(out, "e%s%02d", exponent < 0 ? "-" : "+", abs(exponent));
+            bth_name_text_append_text(out, ".");
+        bth_name_text_append_text(out, digits + 1);
+        bth_name_text_append_format(out, "e%s%02d", exponent < 0 ? "-" : "+", abs(exponent));
         return;
     }
     if (exponent < 0)
-        bth_out_bytes(out, "0.0000", (size_t)(1 - exponent));
+        bth_name_text_append_bytes(out, "0.0000", (size_t)(1 - exponent));
     for (int i = 0; i < n || i <= exponent; i++) {
         if (i == exponent + 1 && exponent >= 0)
-            bth_out_text(out, ".");
-        bth_out_bytes(out, i < n ? digits + i : "0", 1);
+            bth_name_text_append_text(out, ".");
+        bth_name_text_append_bytes(out, i < n ? digits + i : "0", 1);
     }
     if (n <= exponent + 1 && !whole)
-        bth_out_text(out, ".0");
+        bth_name_text_append_text(out, ".0");
 }
 
 /* (1+2j); without a real part, 2j. */
@@ -110,13 +110,13 @@ static void repr_complex(bth_name_text *out, double real, double imaginary)
 {
     bool alone = real == 0 && !signbit(real);
     if (!alone) {
-        bth_out_text(out, "(");
+        bth_name_text_append_text(out, "(");
         repr_float(out, real, true);
         if (!signbit(imaginary) || isnan(imaginary))
-            bth_out_text(out, "+");
+            bth_name_text_append_text(out, "+");
     }
     repr_float(out, imaginary, true);
-    bth_out_text(out, alone ? "j" : "j)");
+    bth_name_text_append_text(out, alone ? "j" : "j)");
 }
 
 /* An integer of up to 255 bytes in decimal, by repeated division by 10^9. */
@@ -142,9 +142,9 @@ static void repr_bigint(bth_name_text *out, const uint8_t *bytes, size_t nbytes)
         while (n > 0 && words[n - 1] == 0)
             n--;
     }
-    bth_out_text(out, negative ? "-" : "");
+    bth_name_text_append_text(out, negative ? "-" : "");
     for (size_t i = n_groups; i-- > 0;)
-        bth_out_format(out, i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32, groups[i]);
+        bth_name_text_append_format(out, i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32, groups[i]);
 }
 
 static void repr_int(bth_name_text *out, const berth_value *key)
@@ -157,7 +157,7 @@ static void repr_int(bth_name_text *out, const berth_value *key)
         return;
     }
     berth_as_int(key, &integer);
-    bth_out_format(out, "%" PRId64, integer);
+    bth_name_text_append_format(out, "%" PRId64, integer);
 }
 
 /* ---- text ---- */
@@ -186,9 +186,9 @@ static void repr_escape(bth_name_text *out, uint32_t point)
     static const char from[] = "\n\r\t\\'", to[] = "nrt\\'";
     const char *known = point && point < 0x80 ? strchr(from, (int)point) : NULL;
     if (known)
-        bth_out_format(out, "\\%c", to[known - from]);
+        bth_name_text_append_format(out, "\\%c", to[known - from]);
     else
-        bth_out_format(out, point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, point);
+        bth_name_text_append_format(out, point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, point);
 }
 
 /* ASCII that repr writes unchanged, in any quotes. */
@@ -206,8 +206,8 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
         is_str ? (const uint8_t *)berth_as_text(key, &nbytes) : berth_as_bytes(key, &nbytes);
     bool is_double = memchr(text, '\'', nbytes) && !memchr(text, '"', nbytes);
     const char *quote = is_double ? "\"" : "'";
-    bth_out_text(out, is_str ? "" : "b");
-    bth_out_text(out, quote);
+    bth_name_text_append_text(out, is_str ? "" : "b");
+    bth_name_text_append_text(out, quote);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
         while (at < nbytes && repr_char_is_plain_ascii(text[at]))
@@ -218,14 +218,14 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
         size_t n = is_str ? repr_decode_code_point(text + at, &point) : 1;
         bool is_printable = is_str ? repr_is_printable(point) : point >= 0x20 && point < 0x7f;
         if (!is_printable || point == '\\' || point == (uint8_t)*quote) {
-            bth_out_bytes(out, (const char *)text + plain, at - plain);
+            bth_name_text_append_bytes(out, (const char *)text + plain, at - plain);
             repr_escape(out, point);
             plain = at + n;
         }
         at += n;
     }
-    bth_out_bytes(out, (const char *)text + plain, nbytes - plain);
-    bth_out_text(out, quote);
+    bth_name_text_append_bytes(out, (const char *)text + plain, nbytes - plain);
+    bth_name_text_append_text(out, quote);
 }
 
 /* ---- all kinds ---- */
@@ -235,17 +235,18 @@ static void repr_device(bth_name_text *out, const berth_value *key)
     int64_t index;
     const char *type = bth_value_device_type_and_index(key, &index);
     if (index < 0)
-        bth_out_format(out, "device(type='%.40s')", type);
+        bth_name_text_append_format(out, "device(type='%.40s')", type);
     else
-        bth_out_format(out, "device(type='%.40s', index=%" PRId64 ")", type, index);
+        bth_name_text_append_format(out, "device(type='%.40s', index=%" PRId64 ")", type, index);
 }
 
 /* As Python shows objects: "<module name 7>", with a number instead of an address. */
-static void repr_inert(bth_name_text *out, const berth_value *key)
+static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 {
     const berth_value *global =
         berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_part(key, BERTH_PART_INNER) : key;
-    bth_out_format(out, "<%.100s %zu>", berth_as_text(global, NULL), bth_value_id(key));
+    bth_name_text_append_format(out, "<%.100s %zu>", berth_as_text(global, NULL),
+                                bth_value_id(key));
 }
 
 /* All kinds that contain no other values. */
@@ -253,10 +254,10 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
 {
     switch (berth_value_kind(key)) {
     case BERTH_KIND_NONE:
-        bth_out_text(out, "None");
+        bth_name_text_append_text(out, "None");
         break;
     case BERTH_KIND_BOOL:
-        bth_out_text(out, bth_value_bool(key) ? "True" : "False");
+        bth_name_text_append_text(out, bth_value_bool(key) ? "True" : "False");
         break;
     case BERTH_KIND_INT:
         repr_int(out, key);
@@ -275,11 +276,11 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
         repr_device(out, key);
         break;
     case BERTH_KIND_DTYPE:
-        bth_out_text(out, "torch.");
-        bth_out_text(out, berth_dtype_name(bth_value_dtype(key)));
+        bth_name_text_append_text(out, "torch.");
+        bth_name_text_append_text(out, berth_dtype_name(bth_value_as_dtype(key)));
         break;
     default: /* P4: nothing else is a key */
-        repr_inert(out, key);
+        repr_object_with_id(out, key);
         break;
     }
 }
@@ -297,14 +298,15 @@ static bool repr_is_tuple(const berth_value *value)
 
 static void repr_open_tuple(bth_name_text *out, const berth_value *value, struct open_tuple *open)
 {
-    bth_out_text(out, berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
+    bth_name_text_append_text(out,
+                              berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
     *open = (struct open_tuple){.value = value};
 }
 
 static void repr_close_tuple(bth_name_text *out, const struct open_tuple *open)
 {
     bool size = berth_value_kind(open->value) == BERTH_KIND_SIZE;
-    bth_out_text(out, size ? "])" : open->next == 1 ? ",)" : ")");
+    bth_name_text_append_text(out, size ? "])" : open->next == 1 ? ",)" : ")");
 }
 
 static void repr_tuple(bth_name_text *out, const berth_value *key)
@@ -322,7 +324,7 @@ static void repr_tuple(bth_name_text *out, const berth_value *key)
             n_open--;
             continue;
         }
-        bth_out_text(out, top->next++ ? ", " : "");
+        bth_name_text_append_text(out, top->next++ ? ", " : "");
         if (repr_is_tuple(item))
             repr_open_tuple(out, item, &open[n_open++]);
         else
@@ -331,12 +333,12 @@ static void repr_tuple(bth_name_text *out, const berth_value *key)
     if (out->limit != outer && (out->cut || n_open)) {
         out->limit = outer;
         out->cut = false;
-        bth_out_text(out, "...)");
+        bth_name_text_append_text(out, "...)");
     }
     out->limit = outer;
 }
 
-void bth_out_repr(bth_name_text *out, const berth_value *key)
+void bth_name_text_append_repr(bth_name_text *out, const berth_value *key)
 {
     if (repr_is_tuple(key))
         repr_tuple(out, key);

@@ -25,8 +25,8 @@ static const char *value_walk_path(const berth_walk *public)
 
     out->nbytes = i ? frames[i - 1].note : 0;
     out->cut = false;
-    for (bth_out_bytes(out, "", 0); i < state->n_steps; i++) {
-        bth_out_path_step(out, frames[i].value, frames[i].step);
+    for (bth_name_text_append_bytes(out, "", 0); i < state->n_steps; i++) {
+        bth_name_text_append_path_step(out, frames[i].value, frames[i].step);
         frames[i].note = (uint32_t)out->nbytes;
     }
     state->n_steps_written = out->cut ? 0 : state->n_steps;
@@ -43,7 +43,8 @@ static int value_walk_call(struct value_walk *state, berth_walk_function functio
     return state->path.failed ? bth_fail_memory(error, state->path.capacity) : code;
 }
 
-static int value_walk_visit(struct value_walk *state, const berth_value *value, berth_error *error)
+static int value_walk_call_and_push_if_new(struct value_walk *state, const berth_value *value,
+                                           berth_error *error)
 {
     const berth_walker *walker = &state->walker;
     size_t n = state->walk.n_frames;
@@ -58,14 +59,14 @@ static int value_walk_visit(struct value_walk *state, const berth_value *value, 
 static int value_walk_run(struct value_walk *state, const berth_value *root, berth_error *error)
 {
     bth_walk *walk = &state->walk;
-    int code = value_walk_visit(state, root, error);
+    int code = value_walk_call_and_push_if_new(state, root, error);
 
     while (code == 0 && walk->n_frames > 0) {
         const berth_value *child = bth_walk_next_child(walk);
         if (state->n_steps_written >= walk->n_frames)
             state->n_steps_written = walk->n_frames - 1;
         if (child) {
-            code = value_walk_visit(state, child, error);
+            code = value_walk_call_and_push_if_new(state, child, error);
             continue;
         }
         const berth_value *value = walk->frames[walk->n_frames - 1].value;

@@ -172,7 +172,7 @@ int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *
     uint64_t numel = 0, nbytes;
     for (int byte = COUNT_NBYTES - 1; byte >= 0; byte--)
         numel = numel << 8 | count[byte];
-    if (!bth_multiply(numel, berth_dtype_nbytes(storage->dtype), &nbytes) ||
+    if (!bth_try_multiply(numel, berth_dtype_nbytes(storage->dtype), &nbytes) ||
         nbytes != storage->nbytes)
         return bth_fail(error, BERTH_E_TENSOR, key, count_offset,
                         "%" PRIu64 " elements of %s, but %" PRIu64 " bytes in the object", numel,

@@ -17,7 +17,7 @@ static uint8_t *emitter_extend_output(bth_emitter *emitter, size_t n)
         return NULL;
     if (n > emitter->capacity - emitter->out.nbytes) {
         uint64_t wanted;
-        if (!bth_add(emitter->out.nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
+        if (!bth_try_add(emitter->out.nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
             bth_fail_memory(emitter->error, UINT64_MAX);
             return NULL;
         }
@@ -203,7 +203,8 @@ bool bth_emit_fetch_if_in_memo(bth_emitter *emitter, const uint32_t *slot)
 static bth_emitted_global *emitted_globals_find_entry(const bth_emitter *emitter,
                                                       const char *module, const char *name)
 {
-    uint64_t hash = bth_fnv(bth_fnv(BTH_FNV_BEGIN, module, strlen(module)), name, strlen(name));
+    uint64_t hash =
+        bth_fnv_update(bth_fnv_update(BTH_FNV_BEGIN, module, strlen(module)), name, strlen(name));
     size_t i = (size_t)(hash ^ hash >> 29) & (emitter->globals_capacity - 1);
     for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
         bth_emitted_global *global = &emitter->globals[i];

@@ -49,7 +49,7 @@ static bool persistent_count_bytes(bth_unpickler *unpickler, const berth_value *
     else if (numel < 0)
         bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
                           (long long)numel);
-    else if (!bth_multiply((uint64_t)numel, item_nbytes, nbytes) || *nbytes > INT64_MAX)
+    else if (!bth_try_multiply((uint64_t)numel, item_nbytes, nbytes) || *nbytes > INT64_MAX)
         bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
                           "a storage whose %s of %lld x %zu bytes is too large", what,
                           (long long)numel, item_nbytes);
@@ -60,7 +60,7 @@ static bool persistent_count_bytes(bth_unpickler *unpickler, const berth_value *
 
 static berth_storage *persistent_register(bth_unpickler *unpickler, const named_storage *named)
 {
-    berth_storage *storage = bth_tree_register_storage(
+    berth_storage *storage = bth_tree_find_or_add_storage(
         unpickler->tree, named->key->data, named->key->key.count, named->dtype, named->nbytes,
         named->location->data, named->location->key.count);
     if (!storage)

@@ -128,8 +128,8 @@ static int read_add_inert_items(bth_unpickler *unpickler, berth_value *object,
     if (!by_key && berth_value_part(object, BERTH_PART_DICT_ITEMS))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
                                  opcode);
-    int code =
-        by_key ? bth_call_set_items(object, items, n / 2) : bth_call_extend(object, items, n);
+    int code = by_key ? bth_call_set_dict_items(object, items, n / 2)
+                      : bth_call_append_list_items(object, items, n);
     return code < 0 ? bth_unpickle_fail_by_tree_error(unpickler, opcode) : 0;
 }
 
@@ -154,7 +154,7 @@ static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_val
 {
     const char *opcode = bth_unpickle_opcode_name(unpickler);
     berth_kind kind = bth_node_kind(dict);
-    if (!bth_is_dict(kind) && kind != BERTH_KIND_CALL)
+    if (!bth_kind_is_dict(kind) && kind != BERTH_KIND_CALL)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
                                  bth_kind_phrase(kind));
     if (n % 2 != 0)

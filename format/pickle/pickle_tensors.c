@@ -96,7 +96,7 @@ BTH_BUILDER(tensor_v2)
 
 BTH_BUILDER(tensor_v3)
 {
-    berth_tensor tensor = {.dtype = bth_value_dtype(items[6]),
+    berth_tensor tensor = {.dtype = bth_value_as_dtype(items[6]),
                            .flags = argument_grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
@@ -109,7 +109,7 @@ BTH_BUILDER(tensor_v3)
 
 BTH_BUILDER(meta)
 {
-    berth_tensor tensor = {.dtype = bth_value_dtype(items[0]),
+    berth_tensor tensor = {.dtype = bth_value_as_dtype(items[0]),
                            .flags = BERTH_META | argument_grad_flag(items[3])};
     if (!tensor_read_shape(unpickler, &tensor, items[1], items[2]))
         return NULL;
@@ -125,7 +125,7 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
     size_t n = bth_node_tuple_items(parameters, &items);
     if (n == 0 || n > 4)
         return false;
-    tensor->qscheme = bth_value_qscheme(items[0]);
+    tensor->qscheme = bth_value_as_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
         return n == 3 && bth_node_as_double(items[1], &tensor->scale) &&

@@ -182,9 +182,9 @@ static berth_storage *usual_register_storage(const bth_unpickler *unpickler, con
     if (usual->key && !usual_is_ascii(text, nbytes))
         return NULL;
     /* No overflow: 31 bits times the bytes of an item (T1). */
-    return bth_tree_register_storage(unpickler->tree, text, nbytes, *dtype,
-                                     (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
-                                     location->data, location->key.count);
+    return bth_tree_find_or_add_storage(unpickler->tree, text, nbytes, *dtype,
+                                        (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
+                                        location->data, location->key.count);
 }
 
 /* NULL: only the opcodes can make it, or fail with the better message. */

@@ -9,22 +9,22 @@ BTH_BUILDER(ordered_dict)
 {
     if (n == 0)
         return berth_make_ordered_dict(unpickler->tree);
-    return bth_ordered_dict_from(unpickler->tree, items[0]);
+    return bth_ordered_dict_from_pairs(unpickler->tree, items[0]);
 }
 
 BTH_BUILDER(counter)
 {
-    return bth_counter_from(unpickler->tree, n ? items[0] : NULL);
+    return bth_counter_from_dict(unpickler->tree, n ? items[0] : NULL);
 }
 
 BTH_BUILDER(set)
 {
-    return bth_set_from(unpickler->tree, n ? items[0] : NULL);
+    return bth_set_from_list(unpickler->tree, n ? items[0] : NULL);
 }
 
 BTH_BUILDER(size)
 {
-    return bth_size_from(unpickler->tree, items[0]);
+    return bth_size_from_tuple(unpickler->tree, items[0]);
 }
 
 BTH_BUILDER(complex)
@@ -107,7 +107,7 @@ BTH_BUILDER(bytearray)
         bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
     if (n && !bytes)
         return NULL;
-    return bth_bytearray_from(unpickler->tree, bytes);
+    return bth_bytearray_from_bytes(unpickler->tree, bytes);
 }
 
 BTH_BUILDER(layout)

@@ -54,13 +54,13 @@ berth_value *bth_value_item(const berth_value *value, size_t i)
 berth_value *bth_value_key(const berth_value *value, size_t i)
 {
     const struct table *table =
-        bth_is_dict(bth_node_kind(value)) ? ((const struct dict_node *)value)->table : NULL;
+        bth_kind_is_dict(bth_node_kind(value)) ? ((const struct dict_node *)value)->table : NULL;
     return table && i < table->size.count ? table->entries[i].key : NULL;
 }
 
 berth_value *berth_value_at(const berth_value *value, size_t i)
 {
-    return bth_is_dict(bth_node_kind(value)) ? NULL : bth_value_item(value, i);
+    return bth_kind_is_dict(bth_node_kind(value)) ? NULL : bth_value_item(value, i);
 }
 
 bool berth_dict_at(const berth_value *dict, size_t i, berth_value **key, berth_value **item)

@@ -52,7 +52,7 @@ static struct use *copy_get_or_make_storage_use(copying *copy, const berth_stora
     use->made = berth_storage_new(copy->tree, storage->dtype, NULL, 0, storage->location);
     if (!use->made)
         return NULL;
-    const berth_storage *bottom = bth_storage_bottom(storage, &offset);
+    const berth_storage *bottom = bth_storage_resolve_view(storage, &offset);
     use->made->nbytes = storage->nbytes;
     use->made->root_offset = offset;
     if (bottom->data) {
@@ -71,7 +71,7 @@ static struct use *copy_get_or_make_storage_use(copying *copy, const berth_stora
 }
 
 /* The tensor is with the storage that it is saved on, and has been checked (T2). */
-static void copy_note_use(struct use *use, const berth_tensor *tensor)
+static void storage_use_add_tensor_range(struct use *use, const berth_tensor *tensor)
 {
     uint64_t end, item_nbytes = berth_dtype_nbytes(tensor->dtype);
     uint64_t item =
@@ -79,7 +79,7 @@ static void copy_note_use(struct use *use, const berth_tensor *tensor)
 
     if (use->unit < item_nbytes)
         use->unit = item_nbytes;
-    (void)bth_tensor_extent(tensor, &end); /* cannot overflow */
+    (void)bth_tensor_compute_end_in_storage(tensor, &end); /* cannot overflow */
     if (end == 0)
         return;
     if (use->begin == use->end || item * item_nbytes < use->begin)
@@ -110,7 +110,7 @@ static void copy_trim_storage(const berth_storage *old, struct use *use)
 /* ---- making: along the values that the old node was made of ---- */
 
 /* Nodes without an id have no identity: each copy is a new one. */
-static berth_value *copy_make_without_id(berth_tree *tree, const berth_value *source)
+static berth_value *copy_make_idless_node(berth_tree *tree, const berth_value *source)
 {
     const uint8_t *bytes;
     int64_t integer;
@@ -134,11 +134,11 @@ static berth_value *copy_make_without_id(berth_tree *tree, const berth_value *so
 }
 
 /* The new node of an old one whose copy exists. */
-static berth_value *copy_get_made(const copying *copy, const berth_value *source)
+static berth_value *copy_get_made_or_make_without_id(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
 
-    return id == SIZE_MAX ? copy_make_without_id(copy->tree, source) : copy->made[id];
+    return id == SIZE_MAX ? copy_make_idless_node(copy->tree, source) : copy->made[id];
 }
 
 static berth_value *copy_make_tuple(const copying *copy, const berth_value *source)
@@ -148,7 +148,7 @@ static berth_value *copy_make_tuple(const copying *copy, const berth_value *sour
     berth_value *tuple = bth_tuple_of(copy->tree, items, n);
 
     for (size_t i = 0; tuple && i < n; i++)
-        ((struct tuple_node *)tuple)->items[i] = copy_get_made(copy, items[i]);
+        ((struct tuple_node *)tuple)->items[i] = copy_get_made_or_make_without_id(copy, items[i]);
     return copy->tree->error.code == BERTH_OK ? tuple : NULL;
 }
 
@@ -158,7 +158,7 @@ static berth_value *copy_make_sparse_or_nested(const copying *copy, const berth_
     berth_value *parts[4];
 
     for (size_t i = 0; i < node->n_parts; i++)
-        parts[i] = copy_get_made(copy, node->parts[i]);
+        parts[i] = copy_get_made_or_make_without_id(copy, node->parts[i]);
     if (source->kind == BERTH_KIND_NESTED)
         return berth_make_nested(copy->tree, parts);
     return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
@@ -179,7 +179,7 @@ static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
         struct use *use = copy_get_or_make_storage_use(copy, tensor.storage);
         if (!use)
             return NULL;
-        copy_note_use(use, &tensor);
+        storage_use_add_tensor_range(use, &tensor);
         tensor.storage = use->made;
     }
     return bth_tensor_adopt(copy->tree, &tensor);
@@ -252,9 +252,11 @@ static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_TUPLE:
         return copy_make_tuple(copy, source);
     case BERTH_KIND_BYTEARRAY:
-        return bth_bytearray_from(tree, copy_get_made(copy, copy->walk.items[0]));
+        return bth_bytearray_from_bytes(
+            tree, copy_get_made_or_make_without_id(copy, copy->walk.items[0]));
     case BERTH_KIND_SIZE:
-        return bth_size_from(tree, copy_get_made(copy, copy->walk.items[0]));
+        return bth_size_from_tuple(tree,
+                                   copy_get_made_or_make_without_id(copy, copy->walk.items[0]));
     case BERTH_KIND_STORAGE:
         return copy_make_storage(copy, source);
     case BERTH_KIND_TENSOR:
@@ -263,14 +265,16 @@ static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_NESTED:
         return copy_make_sparse_or_nested(copy, source);
     case BERTH_KIND_PARAMETER:
-        return berth_make_parameter(tree, copy_get_made(copy, copy->walk.items[0]),
+        return berth_make_parameter(tree,
+                                    copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
                                     source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_make_subclass(tree, copy_get_made(copy, copy->walk.items[0]),
+        return berth_make_subclass(tree,
+                                   copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
                                    berth_make_none(tree));
     case BERTH_KIND_CALL:
-        return bth_call_new(tree, copy_get_made(copy, copy->walk.items[0]),
-                            copy_get_made(copy, copy->walk.items[1]),
+        return bth_call_new(tree, copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
+                            copy_get_made_or_make_without_id(copy, copy->walk.items[1]),
                             bth_value_is_new_object(source));
     default:
         return copy_make_leaf(copy, source);
@@ -314,7 +318,7 @@ static berth_value *copy_get_or_make(copying *copy, const berth_value *source)
         code = bth_walk_push(&copy->walk, source, &copy->tree->error);
     while (code == BERTH_OK && copy->walk.n_frames > 0)
         code = copy_make_top_or_push_part(copy);
-    return code == BERTH_OK ? copy_get_made(copy, source) : NULL;
+    return code == BERTH_OK ? copy_get_made_or_make_without_id(copy, source) : NULL;
 }
 
 /* ---- filling: items that were added to the old node later ---- */
@@ -348,7 +352,7 @@ static void copy_fill_quantized(copying *copy, const berth_value *source, berth_
 
 static void copy_fill(copying *copy, const berth_value *source)
 {
-    berth_value *made = copy_get_made(copy, source);
+    berth_value *made = copy_get_made_or_make_without_id(copy, source);
     const berth_value *state = berth_value_part(source, BERTH_PART_STATE);
 
     switch (berth_value_kind(source)) {
@@ -378,9 +382,9 @@ static void copy_fill(copying *copy, const berth_value *source)
 /* ---- trimming, when everything is copied ---- */
 
 /* The tensor on its trimmed storage; T2 holds for it as for any. */
-static void copy_trim_tensor(copying *copy, const berth_value *source)
+static void copy_shift_tensor_offset(copying *copy, const berth_value *source)
 {
-    struct tensor_node *node = (struct tensor_node *)copy_get_made(copy, source);
+    struct tensor_node *node = (struct tensor_node *)copy_get_made_or_make_without_id(copy, source);
     const berth_tensor *old = berth_as_tensor(source);
     berth_tensor *tensor = &node->tensor;
 
@@ -397,18 +401,18 @@ static void copy_trim_tensor(copying *copy, const berth_value *source)
     (void)bth_tensor_check(tensor, &copy->tree->error);
 }
 
-static void copy_trim(copying *copy)
+static void copy_trim_all_storages(copying *copy)
 {
     for (size_t i = 0; i < copy->n_uses; i++)
         if (copy->uses[i].made)
             copy_trim_storage(bth_tree_storage(copy->from, i), &copy->uses[i]);
     for (size_t i = 0; i < copy->n_made; i++)
         if (copy->sources[i]->kind == BERTH_KIND_TENSOR)
-            copy_trim_tensor(copy, copy->sources[i]);
+            copy_shift_tensor_offset(copy, copy->sources[i]);
 }
 
 /* Reads sizes now: the new tree can be the old one, which then grows. */
-static bool copy_begin(copying *copy)
+static bool copy_allocate_tables(copying *copy)
 {
     size_t n = bth_tree_n_ids(copy->from) + 1;
 
@@ -437,12 +441,12 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);
     else if (berth_tree_error(copy.from, &error) < 0)
         bth_tree_fail(tree, error.code, "%s", error.message);
-    else if (copy_begin(&copy))
+    else if (copy_allocate_tables(&copy))
         made = copy_get_or_make(&copy, value);
     for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
         copy_fill(&copy, copy.sources[i]);
     if (tree->error.code == BERTH_OK)
-        copy_trim(&copy);
+        copy_trim_all_storages(&copy);
     bth_release(copy.made);
     bth_release(copy.sources);
     bth_release(copy.uses);

@@ -70,13 +70,13 @@ bool bth_hash_slots_reserve(berth_tree *tree, struct slots *slots, size_t capaci
     for (size_t i = 0; i < n_old; i++)
         if (old[i])
             bth_hash_slots_add(slots, (uint32_t)(old[i] >> 32), (uint32_t)old[i] - 1);
-    bth_tree_release_memory(tree, old, n_old * sizeof(*old));
+    bth_tree_release_allocation(tree, old, n_old * sizeof(*old));
     return true;
 }
 
 /* ---- entries ---- */
 
-static bool dict_make_slots(berth_tree *tree, struct table *table)
+static bool dict_make_or_grow_slots(berth_tree *tree, struct table *table)
 {
     bool had_slots = table->slots.slots != NULL;
     if (!bth_hash_slots_reserve(tree, &table->slots, table->size.capacity))
@@ -86,7 +86,7 @@ static bool dict_make_slots(berth_tree *tree, struct table *table)
     return true;
 }
 
-bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
+bool bth_dict_reserve_entries(berth_tree *tree, struct dict_node *node, size_t n)
 {
     struct table *table =
         bth_tree_reserve_array(tree, node->table ? &node->table->size : NULL, n, sizeof(*table),
@@ -94,7 +94,7 @@ bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n)
     if (!table || table == node->table)
         return table;
     node->table = table;
-    if (table->size.capacity <= MAX_SCANNED || dict_make_slots(tree, table))
+    if (table->size.capacity <= MAX_SCANNED || dict_make_or_grow_slots(tree, table))
         return true;
     table->size.capacity = table->size.count; /* no entry without a free slot */
     return false;
@@ -130,7 +130,7 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
     if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
-        !bth_table_reserve(tree, node, 1))
+        !bth_dict_reserve_entries(tree, node, 1))
         return false;
     struct table *table = node->table;
     uint32_t at, hash = table->slots.slots ? bth_key_hash(tree, key) : 0;
@@ -166,13 +166,13 @@ static bool dict_prepare_keys_and_prefetch(berth_tree *tree, const struct table 
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
 {
     berth_tree *tree = bth_value_tree(dict);
-    assert(bth_is_dict(bth_node_kind(dict)));
+    assert(bth_kind_is_dict(bth_node_kind(dict)));
     if (dict->flags & BTH_NODE_USED)
         return bth_tree_fail(tree, BERTH_E_UNSUPPORTED,
                              "a dict grows after another object was built from it");
     struct dict_node *node = (struct dict_node *)dict;
     dict->flags &= (uint8_t)~BTH_NODE_ATTRIBUTES;
-    if (n > 1 && !bth_table_reserve(tree, node, n))
+    if (n > 1 && !bth_dict_reserve_entries(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++) {
         if (i % N_PREPARED == 0 &&
@@ -188,7 +188,7 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
 {
     berth_value *items[2] = {key, value};
     berth_tree *tree = bth_value_tree(dict);
-    if (!bth_is_dict(bth_node_kind(dict)))
+    if (!bth_kind_is_dict(bth_node_kind(dict)))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a dict",
                              bth_kind_phrase(bth_node_kind(dict)));
     if (!bth_tree_check_owns_value(tree, key, "a dict's key") ||
@@ -204,10 +204,10 @@ static bool dict_key_is_text(const berth_value *key, uint32_t hash, const char *
            memcmp(node->data, text, nbytes) == 0;
 }
 
-size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes)
+size_t bth_dict_find_text_position(const berth_value *dict, const char *text, size_t nbytes)
 {
     struct table *table =
-        bth_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
+        bth_kind_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
     if (!table)
         return SIZE_MAX;
     uint32_t hash = bth_tree_hash_bytes(bth_value_tree(dict), text, nbytes);
@@ -224,7 +224,7 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
     berth_tree *tree = bth_value_tree(dict);
     if (!tree || !key)
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "the key is NULL");
-    berth_value *node = bth_value_key(dict, bth_dict_find_text(dict, key, strlen(key)));
+    berth_value *node = bth_value_key(dict, bth_dict_find_text_position(dict, key, strlen(key)));
     if (!node)
         node = berth_make_str(tree, key, strlen(key));
     return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
@@ -234,7 +234,7 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
 
 static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
 {
-    if (n > 0 && !bth_table_reserve(tree, set, n))
+    if (n > 0 && !bth_dict_reserve_entries(tree, set, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++)
         if (!dict_insert_or_update(tree, set, items[i], items[i]))
@@ -256,8 +256,8 @@ int berth_set_add(berth_value *set, berth_value *item)
 /* ---- what REDUCE builds ---- */
 
 /* An empty dict or set, to be filled from `source` (NULL: none), which is used only once (P3). */
-static berth_value *dict_new_and_mark_source_used(berth_tree *tree, berth_kind kind,
-                                                  berth_value *source)
+static berth_value *dict_new_empty_mark_source_used(berth_tree *tree, berth_kind kind,
+                                                    berth_value *source)
 {
     if (source && source->flags & BTH_NODE_USED)
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
@@ -268,24 +268,24 @@ static berth_value *dict_new_and_mark_source_used(berth_tree *tree, berth_kind k
     return bth_dict_new(tree, kind);
 }
 
-berth_value *bth_set_from(berth_tree *tree, berth_value *list)
+berth_value *bth_set_from_list(berth_tree *tree, berth_value *list)
 {
     assert(!list || list->kind == BERTH_KIND_LIST);
-    berth_value *set = dict_new_and_mark_source_used(tree, BERTH_KIND_SET, list);
+    berth_value *set = dict_new_empty_mark_source_used(tree, BERTH_KIND_SET, list);
     size_t n, stride;
     berth_value *const *items = bth_node_items(list, &n, &stride);
     return set && set_extend(tree, (struct dict_node *)set, items, n) == 0 ? set : NULL;
 }
 
-berth_value *bth_counter_from(berth_tree *tree, berth_value *dict)
+berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict)
 {
     assert(!dict || dict->kind == BERTH_KIND_DICT);
-    berth_value *counter = dict_new_and_mark_source_used(tree, BERTH_KIND_COUNTER, dict);
+    berth_value *counter = dict_new_empty_mark_source_used(tree, BERTH_KIND_COUNTER, dict);
     const struct table *from = dict ? ((struct dict_node *)dict)->table : NULL;
     if (!counter || !from)
         return counter;
     struct dict_node *node = (struct dict_node *)counter;
-    if (!bth_table_reserve(tree, node, from->size.count))
+    if (!bth_dict_reserve_entries(tree, node, from->size.count))
         return NULL;
     for (uint32_t i = 0; i < from->size.count; i++) /* there is room, and keys are hashed */
         (void)dict_insert_or_update(tree, node, from->entries[i].key, from->entries[i].value);
@@ -303,10 +303,10 @@ static bool dict_insert_pair_value(berth_tree *tree, struct dict_node *node,
     return dict_insert_or_update(tree, node, items[0], items[1]);
 }
 
-berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
+berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *list)
 {
     assert(!list || list->kind == BERTH_KIND_LIST);
-    berth_value *dict = dict_new_and_mark_source_used(tree, BERTH_KIND_ORDERED_DICT, list);
+    berth_value *dict = dict_new_empty_mark_source_used(tree, BERTH_KIND_ORDERED_DICT, list);
     size_t n, stride;
     berth_value *const *items = bth_node_items(list, &n, &stride);
     for (size_t i = 0; dict && i < n; i++)
@@ -317,10 +317,10 @@ berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *list)
 
 /* ---- reading ---- */
 
-size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
+size_t bth_dict_find_int_position(const berth_value *dict, int64_t integer)
 {
     struct table *table =
-        bth_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
+        bth_kind_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
     const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
     uint32_t at, hash = table ? bth_key_hash(bth_value_tree(dict), &key.head) : 0;
     const struct table_entry *entry = table ? dict_find_entry(table, &key.head, hash, &at) : NULL;
@@ -331,5 +331,5 @@ size_t bth_dict_find_int(const berth_value *dict, int64_t integer)
 
 berth_value *berth_dict_get(const berth_value *dict, const char *key)
 {
-    return key ? bth_value_item(dict, bth_dict_find_text(dict, key, strlen(key))) : NULL;
+    return key ? bth_value_item(dict, bth_dict_find_text_position(dict, key, strlen(key))) : NULL;
 }

@@ -122,7 +122,7 @@ static bool key_number_equal(const berth_value *a, struct number x, const berth_
 }
 
 /* The keyed node of a STR, BYTES, TUPLE or SIZE; NULL for other kinds. */
-static struct keyed *key_find_text_or_tuple_node(const berth_value *key)
+static struct keyed *key_unwrap_text_or_tuple(const berth_value *key)
 {
     switch (key->kind) {
     case BERTH_KIND_STR:
@@ -143,14 +143,14 @@ static bool key_is_short(const struct keyed *node)
     return node->head.kind != BERTH_KIND_TUPLE && node->count <= MAX_SHORT_NBYTES;
 }
 
-static const struct keyed *key_canonical(const struct keyed *node)
+static const struct keyed *key_get_canonical_node(const struct keyed *node)
 {
     return node->head.flags & BTH_NODE_KEY_ALIAS ? node->link : node;
 }
 
 uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key)
 {
-    const struct keyed *keyed = key_find_text_or_tuple_node(key);
+    const struct keyed *keyed = key_unwrap_text_or_tuple(key);
     if (keyed)
         return keyed->hash;
     if (key->kind == BERTH_KIND_DEVICE) {
@@ -179,10 +179,11 @@ bool bth_key_equal(const berth_value *a, const berth_value *b)
 {
     if (a == b)
         return true;
-    const struct keyed *x = key_find_text_or_tuple_node(a), *y = key_find_text_or_tuple_node(b);
+    const struct keyed *x = key_unwrap_text_or_tuple(a), *y = key_unwrap_text_or_tuple(b);
     if (x || y)
         return x && y &&
-               (key_is_short(x) ? key_same_content(x, y) : key_canonical(x) == key_canonical(y));
+               (key_is_short(x) ? key_same_content(x, y)
+                                : key_get_canonical_node(x) == key_get_canonical_node(y));
     if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
         return strcmp(((const struct device_node *)a)->text,
                       ((const struct device_node *)b)->text) == 0;
@@ -207,8 +208,8 @@ static bool key_table_grow_if_full(berth_tree *tree)
             node->link = chains[node->hash & (n - 1)];
             chains[node->hash & (n - 1)] = node;
         }
-    bth_tree_release_memory(tree, keys->chains,
-                            keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
+    bth_tree_release_allocation(tree, keys->chains,
+                                keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
     keys->chains = chains;
     keys->mask = n - 1;
     return true;
@@ -235,7 +236,7 @@ static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
     return true;
 }
 
-static bool key_is_ready(const struct keyed *node)
+static bool key_is_prepared(const struct keyed *node)
 {
     return node->head.flags & (BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS);
 }
@@ -265,7 +266,7 @@ static bool key_is_hashable(const berth_value *value)
     case BERTH_KIND_GLOBAL:
         return value->flags & BTH_NODE_TRUE;
     default:
-        return key_find_text_or_tuple_node(value) != NULL;
+        return key_unwrap_text_or_tuple(value) != NULL;
     }
 }
 
@@ -277,9 +278,9 @@ static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *
 {
     uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
     for (uint32_t i = 0; i < tuple->key.count; i++) {
-        const struct keyed *keyed = key_find_text_or_tuple_node(tuple->items[i]);
+        const struct keyed *keyed = key_unwrap_text_or_tuple(tuple->items[i]);
         hash = bth_hash_mix(hash, keyed && !key_is_short(keyed)
-                                      ? (uint64_t)(uintptr_t)key_canonical(keyed)
+                                      ? (uint64_t)(uintptr_t)key_get_canonical_node(keyed)
                                       : bth_key_hash(tree, tuple->items[i]));
     }
     return bth_hash_fold_to_u32(hash);
@@ -292,12 +293,12 @@ static struct keyed *key_prepare_until_inner_tuple(berth_tree *tree, struct keye
     const struct tuple_node *tuple = (const struct tuple_node *)node;
     while (node->hash < node->count) {
         berth_value *item = tuple->items[node->hash];
-        struct keyed *keyed = key_find_text_or_tuple_node(item);
+        struct keyed *keyed = key_unwrap_text_or_tuple(item);
         if (!key_is_hashable(item))
             return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                    bth_kind_phrase((berth_kind)item->kind), what);
         node->hash++;
-        if (!keyed || key_is_ready(keyed))
+        if (!keyed || key_is_prepared(keyed))
             continue;
         if (keyed->head.kind == BERTH_KIND_TUPLE)
             return keyed;
@@ -339,8 +340,8 @@ bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
     if (!key_is_hashable(value))
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                bth_kind_phrase((berth_kind)value->kind), what);
-    struct keyed *keyed = key_find_text_or_tuple_node(value);
-    if (!keyed || key_is_ready(keyed))
+    struct keyed *keyed = key_unwrap_text_or_tuple(value);
+    if (!keyed || key_is_prepared(keyed))
         return true;
     if (keyed->head.kind != BERTH_KIND_TUPLE)
         return key_prepare_text(tree, keyed);

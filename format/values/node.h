@@ -280,7 +280,7 @@ void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes);
 /* Like bth_node_new, without an id. */
 void *bth_node_new_without_id(berth_tree *tree, berth_kind kind, size_t nbytes);
 
-static inline size_t bth_tree_round(size_t nbytes)
+static inline size_t bth_tree_round_up_nbytes(size_t nbytes)
 {
     return (nbytes + BTH_BLOCK_UNIT - 1) & ~(size_t)(BTH_BLOCK_UNIT - 1);
 }
@@ -288,7 +288,7 @@ static inline size_t bth_tree_round(size_t nbytes)
 /* Memory in the current chunk; NULL: there is no room, or nbytes (below SIZE_MAX / 2) is large. */
 static inline void *bth_tree_allocate_in_chunk(berth_tree *tree, size_t nbytes)
 {
-    size_t rounded = bth_tree_round(nbytes);
+    size_t rounded = bth_tree_round_up_nbytes(nbytes);
     if (rounded > BTH_MAX_IN_CHUNK || rounded > tree->chunk_nbytes - tree->chunk_at)
         return NULL;
     void *memory = (char *)tree->chunk + tree->chunk_at;
@@ -322,7 +322,7 @@ static inline void *bth_tree_allocate_inline(berth_tree *tree, size_t nbytes)
 void *bth_tree_reserve_array(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
                              size_t item_nbytes, size_t max);
 /* Frees memory of bth_tree_allocate; small pieces stay until the tree is freed. */
-void bth_tree_release_memory(berth_tree *tree, void *memory, size_t nbytes);
+void bth_tree_release_allocation(berth_tree *tree, void *memory, size_t nbytes);
 /* Returns true if the value is not NULL and of this tree; else the tree fails. */
 bool bth_tree_check_owns_value(berth_tree *tree, const berth_value *value, const char *what);
 /*
@@ -365,6 +365,6 @@ berth_value *bth_dict_new(berth_tree *tree, berth_kind kind);
 bool bth_hash_slots_reserve(berth_tree *tree, struct slots *slots, size_t capacity);
 void bth_hash_slots_add(struct slots *slots, uint32_t hash, uint32_t position);
 /* Makes room for n more entries. */
-bool bth_table_reserve(berth_tree *tree, struct dict_node *node, size_t n);
+bool bth_dict_reserve_entries(berth_tree *tree, struct dict_node *node, size_t n);
 
 #endif

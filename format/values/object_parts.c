@@ -6,7 +6,7 @@
 
 /* ---- wrapped tensors ---- */
 
-/* tensor_can_wrap() bounds the depth. */
+/* wrap_check_inner_tensor() bounds the depth. */
 const berth_value *bth_value_unwrap_tensor(const berth_value *value)
 {
     while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
@@ -40,7 +40,7 @@ berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *
     return &node->head;
 }
 
-int bth_call_extend(berth_value *call, berth_value *const *items, size_t n)
+int bth_call_append_list_items(berth_value *call, berth_value *const *items, size_t n)
 {
     berth_value **list = &((struct call_node *)call)->list_items;
     assert(bth_node_is(call, BERTH_KIND_CALL));
@@ -49,7 +49,7 @@ int bth_call_extend(berth_value *call, berth_value *const *items, size_t n)
     return n == 0 ? 0 : *list ? bth_list_extend(*list, items, n) : BERTH_E_MEMORY;
 }
 
-int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n)
+int bth_call_set_dict_items(berth_value *call, berth_value *const *items, size_t n)
 {
     berth_value **dict = &((struct call_node *)call)->dict_items;
     assert(bth_node_is(call, BERTH_KIND_CALL));
@@ -118,7 +118,7 @@ int berth_value_set_state(berth_value *value, berth_value *state)
     if (!tree || !bth_tree_check_owns_value(tree, state, "the state"))
         return tree ? tree->error.code : BERTH_E_ARGUMENT;
     if (value->kind == BERTH_KIND_ORDERED_DICT &&
-        !bth_table_reserve(tree, (struct dict_node *)value, 0))
+        !bth_dict_reserve_entries(tree, (struct dict_node *)value, 0))
         return tree->error.code;
     berth_value **slot = state_slot(value);
     if (!slot)

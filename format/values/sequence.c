@@ -148,7 +148,7 @@ static bool tuple_check_ints(berth_tree *tree, berth_value *tuple)
     return true;
 }
 
-berth_value *bth_size_from(berth_tree *tree, berth_value *tuple)
+berth_value *bth_size_from_tuple(berth_tree *tree, berth_value *tuple)
 {
     assert(bth_value_tree(tuple) == tree && tuple->kind == BERTH_KIND_TUPLE);
     const int64_t *shape;
@@ -168,7 +168,7 @@ berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t ran
     for (int32_t i = 0; i < rank; i++)
         items[i] = berth_make_int(tree, shape[i]); /* berth_make_tuple refuses NULL */
     berth_value *tuple = berth_make_tuple(tree, items, (size_t)rank);
-    return tuple ? bth_size_from(tree, tuple) : NULL;
+    return tuple ? bth_size_from_tuple(tree, tuple) : NULL;
 }
 
 /* SIZE: the array is made with the node where it can be one (rank <= 64). */

@@ -34,7 +34,8 @@ static const char *storage_copy_text(berth_tree *tree, const char *text, size_t 
 }
 
 /* A copy of the location's text, shared with the storage before it if they are the same. */
-static const char *storage_keep_location(berth_tree *tree, const char *location, size_t nbytes)
+static const char *storage_copy_or_share_location(berth_tree *tree, const char *location,
+                                                  size_t nbytes)
 {
     if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
         return "cpu";
@@ -53,7 +54,7 @@ static const char *storage_keep_location(berth_tree *tree, const char *location,
 }
 
 /* A zeroed storage, and room for it among the tree's. */
-static berth_storage *storage_allocate_zeroed(berth_tree *tree)
+static berth_storage *storage_allocate_and_reserve_room(berth_tree *tree)
 {
     struct storage_table *table = &tree->storages;
     struct storage_items *items =
@@ -73,7 +74,7 @@ static berth_storage *storage_allocate_zeroed(berth_tree *tree)
     return memset(table->next++, 0, sizeof(berth_storage));
 }
 
-static const char *storage_keep_key(berth_tree *tree, berth_storage *storage, const char *key,
+static const char *storage_copy_key(berth_tree *tree, berth_storage *storage, const char *key,
                                     size_t nbytes)
 {
     if (nbytes >= sizeof(storage->short_key))
@@ -81,12 +82,12 @@ static const char *storage_keep_key(berth_tree *tree, berth_storage *storage, co
     return memcpy(storage->short_key, key, nbytes); /* zeros follow it */
 }
 
-static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_nbytes,
-                                  const char *location, size_t location_nbytes)
+static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
+                                             const char *location, size_t location_nbytes)
 {
-    const char *own_location = storage_keep_location(tree, location, location_nbytes);
-    berth_storage *storage = own_location ? storage_allocate_zeroed(tree) : NULL;
-    const char *own_key = storage ? storage_keep_key(tree, storage, key, key_nbytes) : NULL;
+    const char *own_location = storage_copy_or_share_location(tree, location, location_nbytes);
+    berth_storage *storage = own_location ? storage_allocate_and_reserve_room(tree) : NULL;
+    const char *own_key = storage ? storage_copy_key(tree, storage, key, key_nbytes) : NULL;
     if (!own_key)
         return NULL;
     storage->tree = tree;
@@ -98,8 +99,8 @@ static berth_storage *storage_add(berth_tree *tree, const char *key, size_t key_
     return storage;
 }
 
-berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
-                                         const char *location)
+berth_storage *bth_storage_new_without_data(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
+                                            const char *location)
 {
     if (!tree || (unsigned)dtype >= BERTH_DTYPE_COUNT)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "invalid dtype %d", (int)dtype);
@@ -108,7 +109,7 @@ berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, ui
                                "a storage of %" PRIu64 " bytes does not hold a whole number of %s",
                                nbytes, berth_dtype_name(dtype));
     location = location ? location : "cpu";
-    berth_storage *storage = storage_add(tree, "", 0, location, strlen(location));
+    berth_storage *storage = storage_new_and_append(tree, "", 0, location, strlen(location));
     if (!storage)
         return NULL;
     storage->dtype = dtype;
@@ -122,7 +123,7 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
     if (tree && !data && nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a storage of %" PRIu64 " bytes without data", nbytes);
-    berth_storage *storage = bth_storage_new_elsewhere(tree, dtype, nbytes, location);
+    berth_storage *storage = bth_storage_new_without_data(tree, dtype, nbytes, location);
     if (storage)
         storage->data = data;
     return storage;
@@ -154,7 +155,7 @@ static bool storage_has_key(const berth_storage *storage, const char *key, size_
 }
 
 /* Adds the key of a storage to the slots. The first slots are of all keys that were positions. */
-static bool storage_add_slot(berth_tree *tree, const berth_storage *storage)
+static bool storage_add_missing_slots(berth_tree *tree, const berth_storage *storage)
 {
     struct slots *slots = &tree->storages.slots;
     size_t i = slots->slots ? storage->index : 0;
@@ -169,8 +170,8 @@ static bool storage_add_slot(berth_tree *tree, const berth_storage *storage)
 }
 
 /* Whether class and size are the same as where the storage was first named (T3). */
-static bool storage_agrees(berth_tree *tree, const berth_storage *storage, berth_dtype dtype,
-                           uint64_t nbytes)
+static bool storage_check_size_and_class(berth_tree *tree, const berth_storage *storage,
+                                         berth_dtype dtype, uint64_t nbytes)
 {
     if (nbytes != storage->nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
@@ -201,9 +202,9 @@ static berth_storage *storage_find(const berth_tree *tree, uint64_t position, co
     return NULL;
 }
 
-berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size_t key_nbytes,
-                                         berth_dtype dtype, uint64_t nbytes, const char *location,
-                                         size_t location_nbytes)
+berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                            berth_dtype dtype, uint64_t nbytes,
+                                            const char *location, size_t location_nbytes)
 {
     uint64_t position = storage_key_parse_index(tree, key, key_nbytes);
     if (position == UINT64_MAX &&
@@ -213,9 +214,9 @@ berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size
                                MAX_KEY_NBYTES);
     berth_storage *storage = storage_find(tree, position, key, key_nbytes);
     if (storage)
-        return storage_agrees(tree, storage, dtype, nbytes) ? storage : NULL;
-    storage = storage_add(tree, key, key_nbytes, location, location_nbytes);
-    if (!storage || (position != storage->index && !storage_add_slot(tree, storage)))
+        return storage_check_size_and_class(tree, storage, dtype, nbytes) ? storage : NULL;
+    storage = storage_new_and_append(tree, key, key_nbytes, location, location_nbytes);
+    if (!storage || (position != storage->index && !storage_add_missing_slots(tree, storage)))
         return NULL;
     storage->dtype = dtype;
     storage->nbytes = nbytes;
@@ -229,7 +230,7 @@ berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, si
 
 /* ---- reading ---- */
 
-const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *offset)
+const berth_storage *bth_storage_resolve_view(const berth_storage *storage, uint64_t *offset)
 {
     for (; !storage->data && !storage->read && storage->root; storage = storage->root)
         *offset += storage->root_offset;

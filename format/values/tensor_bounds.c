@@ -36,7 +36,7 @@ static bool tensor_elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbyt
 {
     uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(dtype);
     uint64_t items = per_item == 1 ? n : n / per_item + (n % per_item != 0);
-    return bth_multiply(items, berth_dtype_nbytes(dtype), nbytes);
+    return bth_try_multiply(items, berth_dtype_nbytes(dtype), nbytes);
 }
 
 uint64_t berth_tensor_nbytes(const berth_tensor *tensor)
@@ -48,7 +48,7 @@ uint64_t berth_tensor_nbytes(const berth_tensor *tensor)
     return nbytes;
 }
 
-bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)
+bool bth_tensor_compute_end_in_storage(const berth_tensor *tensor, uint64_t *nbytes)
 {
     uint64_t last = (uint64_t)tensor->storage_offset;
     *nbytes = 0;
@@ -57,11 +57,12 @@ bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes)
             return true;
     for (int32_t i = 0; i < tensor->rank; i++) {
         uint64_t reach;
-        if (!bth_multiply((uint64_t)tensor->shape[i] - 1, (uint64_t)tensor->stride[i], &reach) ||
-            !bth_add(last, reach, &last))
+        if (!bth_try_multiply((uint64_t)tensor->shape[i] - 1, (uint64_t)tensor->stride[i],
+                              &reach) ||
+            !bth_try_add(last, reach, &last))
             return false;
     }
-    return bth_add(last, 1, &last) && tensor_elements_nbytes(tensor->dtype, last, nbytes);
+    return bth_try_add(last, 1, &last) && tensor_elements_nbytes(tensor->dtype, last, nbytes);
 }
 
 const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_t *storage_offset)
@@ -134,7 +135,7 @@ static int tensor_fail_overflow(const berth_tensor *tensor, berth_error *error)
 }
 
 /* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */
-static int64_t tensor_n_parameters(const berth_value *value)
+static int64_t scales_or_zero_points_count(const berth_value *value)
 {
     if (berth_value_kind(value) == BERTH_KIND_LIST) /* older files */
         return (int64_t)berth_value_count(value);
@@ -157,8 +158,8 @@ static int tensor_check_quantized(const berth_tensor *tensor, berth_error *error
         return TENSOR_FAIL(error, "a tensor quantized along axis %" PRId64 " has %d dimensions",
                            tensor->axis, tensor->rank);
     int64_t size = tensor->shape[tensor->axis];
-    int64_t scales = tensor_n_parameters(tensor->scales),
-            zero_points = tensor_n_parameters(tensor->zero_points);
+    int64_t scales = scales_or_zero_points_count(tensor->scales),
+            zero_points = scales_or_zero_points_count(tensor->zero_points);
     if (scales != size || zero_points != size)
         return TENSOR_FAIL(error,
                            "a tensor quantized along axis %" PRId64 " of size %" PRId64
@@ -168,10 +169,10 @@ static int tensor_check_quantized(const berth_tensor *tensor, berth_error *error
 }
 
 /* The storage holds every element (T2); in bits for sub-byte kinds. */
-static int tensor_check_extent(const berth_tensor *tensor, berth_error *error)
+static int tensor_check_fits_storage(const berth_tensor *tensor, berth_error *error)
 {
     uint64_t nbytes;
-    if (!bth_tensor_extent(tensor, &nbytes))
+    if (!bth_tensor_compute_end_in_storage(tensor, &nbytes))
         return tensor_fail_overflow(tensor, error);
     if (tensor->flags & BERTH_META)
         return tensor->storage ? TENSOR_FAIL(error, "a meta tensor with a storage") : 0;
@@ -196,7 +197,7 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
     if (!bth_shape_numel(tensor->shape, tensor->rank, &numel) ||
         !tensor_elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX)
         return tensor_fail_overflow(tensor, error);
-    if (tensor_check_extent(tensor, error) < 0)
+    if (tensor_check_fits_storage(tensor, error) < 0)
         return error->code;
     return tensor_check_quantized(tensor, error);
 }

@@ -86,7 +86,7 @@ berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes
 }
 
 /* Another bytes object that shares the bytes of `holder` (P3: REDUCE never copies). */
-static berth_value *bytes_share(berth_tree *tree, struct text_node *holder)
+static berth_value *bytes_new_shared(berth_tree *tree, struct text_node *holder)
 {
     struct text_node *node = bth_node_new(tree, BERTH_KIND_BYTES, sizeof(*node));
     if (!node)
@@ -97,7 +97,7 @@ static berth_value *bytes_share(berth_tree *tree, struct text_node *holder)
 }
 
 /* Decodes UTF-8 into node->data. False if a code point is above 255. */
-static bool latin1_decode(const struct text_node *text, struct text_node *node)
+static bool latin1_encode_from_utf8(const struct text_node *text, struct text_node *node)
 {
     size_t n = 0;
     for (size_t at = 0; at < text->key.count; at++) {
@@ -119,18 +119,18 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
     assert(bth_value_tree(value) == tree && value->kind == BERTH_KIND_STR);
     struct text_node *text = (struct text_node *)value;
     if (text->other)
-        return bytes_share(tree, text->other);
+        return bytes_new_shared(tree, text->other);
     struct text_node *node =
         (struct text_node *)text_new(tree, BERTH_KIND_BYTES, NULL, text->key.count);
     if (!node)
         return NULL;
-    if (!latin1_decode(text, node))
+    if (!latin1_encode_from_utf8(text, node))
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
     text->other = node;
     return &node->key.head;
 }
 
-berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes)
+berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes)
 {
     assert(!bytes || (bth_value_tree(bytes) == tree && bytes->kind == BERTH_KIND_BYTES));
     return bth_wrap_new(tree, BERTH_KIND_BYTEARRAY,
@@ -144,7 +144,7 @@ berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nb
 
 /* ---- device ---- */
 
-static bool device_is_type(const char *type)
+static bool device_type_is_well_formed(const char *type)
 {
     size_t n = strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789_");
     return n > 0 && type[n] == '\0' && n < sizeof(((struct device_node *)0)->type);
@@ -152,7 +152,7 @@ static bool device_is_type(const char *type)
 
 berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index)
 {
-    if (!type || !device_is_type(type))
+    if (!type || !device_type_is_well_formed(type))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is not a device type",
                                type ? type : "");
     if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */

@@ -21,7 +21,7 @@ static struct block *tree_add_block(berth_tree *tree, size_t nbytes)
 {
     uint64_t total;
     struct block *block = NULL;
-    if (bth_add(nbytes, sizeof(*block), &total) && total <= SIZE_MAX)
+    if (bth_try_add(nbytes, sizeof(*block), &total) && total <= SIZE_MAX)
         block = bth_allocate((size_t)total);
     if (!block)
         return BTH_TREE_REFUSE(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for values", nbytes);
@@ -40,7 +40,7 @@ static struct block *tree_take_block_from_spare(berth_tree *tree, size_t nbytes)
         nbytes > ((tree->spare_nbytes - sizeof(*block)) & ~(size_t)(BTH_BLOCK_UNIT - 1)))
         return NULL;
     *block = (struct block){.tree = tree};
-    nbytes = sizeof(*block) + bth_tree_round(nbytes);
+    nbytes = sizeof(*block) + bth_tree_round_up_nbytes(nbytes);
     tree->spare += nbytes;
     tree->spare_nbytes -= nbytes;
     return block;
@@ -102,7 +102,7 @@ void *bth_tree_allocate(berth_tree *tree, size_t nbytes)
     return tree_allocate_and_get_block(tree, nbytes, &block);
 }
 
-void bth_tree_release_memory(berth_tree *tree, void *memory, size_t nbytes)
+void bth_tree_release_allocation(berth_tree *tree, void *memory, size_t nbytes)
 {
     if (nbytes <= BTH_MAX_IN_CHUNK)
         return;
@@ -137,7 +137,7 @@ void *bth_tree_reserve_array(berth_tree *tree, struct size *old, size_t n, size_
     if (old) {
         size_t nbytes = head_nbytes + size.capacity * item_nbytes;
         memcpy(grown, old, nbytes);
-        bth_tree_release_memory(tree, old, nbytes);
+        bth_tree_release_allocation(tree, old, nbytes);
     } else {
         memset(grown, 0, head_nbytes);
     }

@@ -53,11 +53,11 @@ void *bth_tree_allocate(berth_tree *tree, size_t nbytes);
 void bth_tree_set_spare_memory(berth_tree *tree, void *memory, size_t nbytes);
 
 /* Like berth_storage_new, but the caller says how the bytes are read. */
-berth_storage *bth_storage_new_elsewhere(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
-                                         const char *location);
+berth_storage *bth_storage_new_without_data(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
+                                            const char *location);
 
 /* The storage that has the bytes. Adds to *offset the position of this storage in it. */
-const berth_storage *bth_storage_bottom(const berth_storage *storage, uint64_t *offset);
+const berth_storage *bth_storage_resolve_view(const berth_storage *storage, uint64_t *offset);
 
 /* All storages, in the order in which they were made. */
 size_t bth_tree_n_storages(const berth_tree *tree);
@@ -67,9 +67,9 @@ berth_storage *bth_tree_storage(const berth_tree *tree, size_t i);
  * The storage of a key, made if there is none. If there is one, size and class must agree; not the
  * class if the storage is empty or the classes are uint8 and untyped (T3).
  */
-berth_storage *bth_tree_register_storage(berth_tree *tree, const char *key, size_t key_nbytes,
-                                         berth_dtype dtype, uint64_t nbytes, const char *location,
-                                         size_t location_nbytes);
+berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
+                                            berth_dtype dtype, uint64_t nbytes,
+                                            const char *location, size_t location_nbytes);
 /* The storage of a key, or NULL. */
 berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes);
 
@@ -92,11 +92,11 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
  * shared, and a list or dict can be used only once.
  */
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
-berth_value *bth_bytearray_from(berth_tree *tree, berth_value *bytes);    /* NULL: empty */
-berth_value *bth_set_from(berth_tree *tree, berth_value *list);           /* LIST; NULL: empty */
-berth_value *bth_counter_from(berth_tree *tree, berth_value *dict);       /* DICT; NULL: empty */
-berth_value *bth_ordered_dict_from(berth_tree *tree, berth_value *items); /* list of pairs */
-berth_value *bth_size_from(berth_tree *tree, berth_value *tuple);         /* shares the tuple */
+berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes); /* NULL: empty */
+berth_value *bth_set_from_list(berth_tree *tree, berth_value *list);         /* LIST; NULL: empty */
+berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict);     /* DICT; NULL: empty */
+berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *items); /* list of pairs */
+berth_value *bth_size_from_tuple(berth_tree *tree, berth_value *tuple); /* shares the tuple */
 
 /* Like berth_make_tensor, but keeps shape and stride, which are in the tree's memory. */
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
@@ -117,8 +117,8 @@ berth_value *bth_global_new(berth_tree *tree, const char *module, size_t module_
 berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *arguments,
                           bool new_object);
 /* CALL: appends n items; sets n pairs, {key, value, …}. 0 or the tree's failure. */
-int bth_call_extend(berth_value *call, berth_value *const *items, size_t n);
-int bth_call_set_items(berth_value *call, berth_value *const *items, size_t n);
+int bth_call_append_list_items(berth_value *call, berth_value *const *items, size_t n);
+int bth_call_set_dict_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 
@@ -131,12 +131,12 @@ double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
 double bth_value_imaginary(const berth_value *value);
 int bth_value_constant(const berth_value *value, berth_kind kind);
 
-static inline berth_dtype bth_value_dtype(const berth_value *value)
+static inline berth_dtype bth_value_as_dtype(const berth_value *value)
 {
     return (berth_dtype)bth_value_constant(value, BERTH_KIND_DTYPE);
 }
 
-static inline berth_qscheme bth_value_qscheme(const berth_value *value)
+static inline berth_qscheme bth_value_as_qscheme(const berth_value *value)
 {
     return (berth_qscheme)bth_value_constant(value, BERTH_KIND_QSCHEME);
 }
@@ -147,8 +147,8 @@ static inline berth_layout_kind bth_value_layout(const berth_value *value)
 }
 
 /* The position of a str or int key in a dict, or SIZE_MAX. */
-size_t bth_dict_find_text(const berth_value *dict, const char *text, size_t nbytes);
-size_t bth_dict_find_int(const berth_value *dict, int64_t integer);
+size_t bth_dict_find_text_position(const berth_value *dict, const char *text, size_t nbytes);
+size_t bth_dict_find_int_position(const berth_value *dict, int64_t integer);
 /* The tensor inside PARAMETER and SUBCLASS, or the value itself. */
 const berth_value *bth_value_unwrap_tensor(const berth_value *value);
 /* Whether PyTorch's _set_obj_state accepts it: None, a dict, or a pair of these. */
@@ -183,7 +183,7 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error);
  * Bytes from the storage's start to the end of the last element; 0 for an empty tensor. False: it
  * overflows. Shape, stride and offset must be >= 0.
  */
-bool bth_tensor_extent(const berth_tensor *tensor, uint64_t *nbytes);
+bool bth_tensor_compute_end_in_storage(const berth_tensor *tensor, uint64_t *nbytes);
 
 /*
  * The storage that a tensor is saved on, and its offset there. A view of another storage (legacy

@@ -69,7 +69,8 @@ static bool tensor_make_storage_of_data(berth_tree *tree, berth_tensor *tensor)
     uint64_t nbytes = 0;
     if (bth_tensor_check(&meta, &tree->error) < 0)
         return false;
-    (void)bth_tensor_extent(tensor, &nbytes); /* it does not overflow: see tensor_check_extent() */
+    (void)bth_tensor_compute_end_in_storage(
+        tensor, &nbytes); /* it does not overflow: see tensor_check_fits_storage() */
     if (!tensor->data && nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
@@ -106,7 +107,7 @@ static bool value_is_unwrapped_tensor(const berth_value *value)
  * Inside a PARAMETER or SUBCLASS is a plain tensor, or the other of the two with a plain tensor
  * inside. So no file can nest more than two.
  */
-static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value *inner)
+static bool wrap_check_inner_tensor(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {
     berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
     if (value_is_unwrapped_tensor(inner) ||
@@ -120,7 +121,7 @@ static bool tensor_can_wrap(berth_tree *tree, berth_kind kind, const berth_value
 berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool requires_grad)
 {
     if (!bth_tree_check_owns_value(tree, tensor, "the tensor of a Parameter") ||
-        !tensor_can_wrap(tree, BERTH_KIND_PARAMETER, tensor))
+        !wrap_check_inner_tensor(tree, BERTH_KIND_PARAMETER, tensor))
         return NULL;
     berth_value *value = bth_wrap_new(tree, BERTH_KIND_PARAMETER, tensor);
     if (value && requires_grad)
@@ -132,7 +133,7 @@ berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_va
 {
     if (!bth_tree_check_owns_value(tree, tensor, "the tensor with attributes") ||
         !bth_tree_check_owns_value(tree, state, "the attributes of a tensor") ||
-        !tensor_can_wrap(tree, BERTH_KIND_SUBCLASS, tensor))
+        !wrap_check_inner_tensor(tree, BERTH_KIND_SUBCLASS, tensor))
         return NULL;
     berth_value *value = bth_wrap_new(tree, BERTH_KIND_SUBCLASS, tensor);
     if (value)
@@ -189,7 +190,7 @@ static bool compressed_agrees(berth_layout_kind layout, const int64_t *shape, in
                                   values->rank - dense_at);
 }
 
-static bool sparse_is_index(const berth_tensor *tensor)
+static bool tensor_has_index_dtype(const berth_tensor *tensor)
 {
     return tensor->dtype == BERTH_INT64 || tensor->dtype == BERTH_INT32;
 }
@@ -198,11 +199,11 @@ static bool sparse_is_index(const berth_tensor *tensor)
 static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_t rank,
                           const berth_tensor *const parts[3])
 {
-    if (!sparse_is_index(parts[0]))
+    if (!tensor_has_index_dtype(parts[0]))
         return false;
     if (layout == BERTH_SPARSE_COO)
         return coo_agrees(shape, rank, parts[0], parts[1]);
-    return sparse_is_index(parts[1]) &&
+    return tensor_has_index_dtype(parts[1]) &&
            compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
 }
 
@@ -217,8 +218,9 @@ static size_t sparse_n_parts(berth_layout_kind layout)
 }
 
 /* Whether all n parts of a SPARSE or NESTED are tensors of the tree. */
-static bool parts_are_tensors(berth_tree *tree, berth_kind kind, berth_value *const *parts,
-                              size_t n, const berth_tensor **tensors)
+static bool parts_check_and_get_tensors(berth_tree *tree, berth_kind kind,
+                                        berth_value *const *parts, size_t n,
+                                        const berth_tensor **tensors)
 {
     if (!bth_tree_check_owns_items(tree, parts, n, "a part of a tensor"))
         return false;
@@ -250,7 +252,7 @@ static bool sparse_check(berth_tree *tree, berth_layout_kind layout, const int64
     if (n == 0)
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d",
                                (int)layout, rank);
-    if (!parts_are_tensors(tree, BERTH_KIND_SPARSE, parts, n, tensors))
+    if (!parts_check_and_get_tensors(tree, BERTH_KIND_SPARSE, parts, n, tensors))
         return false;
     int64_t numel;
     for (int32_t i = 0; i < rank; i++)
@@ -312,7 +314,7 @@ static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides
 berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 {
     const berth_tensor *tensors[4];
-    if (!parts || !parts_are_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
+    if (!parts || !parts_check_and_get_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
         return NULL;
     if (!nested_agrees(tensors[1], tensors[2], tensors[3]))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");

@@ -12,19 +12,19 @@ static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, 
     walk->stride = (uint32_t)stride;
 }
 
-static bool walk_has_items(const bth_walk *walk, berth_kind kind)
+static bool walk_visits_items_of_kind(const bth_walk *walk, berth_kind kind)
 {
     if (walk->edges == BTH_WALK_MADE_OF)
         return kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
-    return bth_is_container(kind) || kind == BERTH_KIND_SET;
+    return bth_is_container_other_than_set(kind) || kind == BERTH_KIND_SET;
 }
 
-static void walk_begin_items(bth_walk *walk, const berth_value *value)
+static void walk_set_items_of_value(bth_walk *walk, const berth_value *value)
 {
     size_t n, stride;
     berth_kind kind = bth_node_kind(value);
     walk->n_items = 0;
-    if (walk_has_items(walk, kind)) {
+    if (walk_visits_items_of_kind(walk, kind)) {
         berth_value *const *items = bth_node_items(value, &n, &stride);
         walk_set_items(walk, items, n, stride);
     } else if (walk->edges == BTH_WALK_MADE_OF) {
@@ -47,14 +47,14 @@ int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error)
         walk->capacity = capacity;
     }
     walk->frames[walk->n_frames++] = (bth_walk_frame){.value = value, .step = BTH_STEP_NONE};
-    walk_begin_items(walk, value);
+    walk_set_items_of_value(walk, value);
     return 0;
 }
 
 void bth_walk_pop(bth_walk *walk)
 {
     if (--walk->n_frames > 0)
-        walk_begin_items(walk, walk->frames[walk->n_frames - 1].value);
+        walk_set_items_of_value(walk, walk->frames[walk->n_frames - 1].value);
 }
 
 void bth_walk_free(bth_walk *walk)
@@ -87,8 +87,8 @@ const berth_value *bth_value_child_at_step(const berth_value *parent, uint32_t s
     case BTH_STEP_STATE:
         return berth_value_part(parent, BERTH_PART_STATE);
     default:
-        return bth_is_tensor(berth_value_kind(parent)) ? bth_tensor_part(parent, step)
-                                                       : bth_value_item(parent, step);
+        return bth_kind_is_tensor(berth_value_kind(parent)) ? bth_tensor_part(parent, step)
+                                                            : bth_value_item(parent, step);
     }
 }
 
@@ -99,7 +99,7 @@ const berth_value *bth_walk_next_non_item(const bth_walk *walk, bth_walk_frame *
     if (walk->edges == BTH_WALK_ITEMS || walk->edges == BTH_WALK_MADE_OF)
         return NULL;
     /* Only the tensor itself has parts: a Parameter has the tensor as BTH_STEP_INNER. */
-    bool has_parts = walk->edges == BTH_WALK_ALL && bth_is_tensor(bth_node_kind(value)) &&
+    bool has_parts = walk->edges == BTH_WALK_ALL && bth_kind_is_tensor(bth_node_kind(value)) &&
                      bth_value_unwrap_tensor(value) == value;
     if (step < BTH_STEP_LIST_ITEMS && !(has_parts && bth_tensor_part(value, step)))
         step = BTH_STEP_LIST_ITEMS;

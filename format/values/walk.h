@@ -76,17 +76,17 @@ static inline const berth_value *bth_walk_next_child(bth_walk *walk)
     return walk->items[(size_t)step * walk->stride];
 }
 
-static inline bool bth_is_tensor(berth_kind kind)
+static inline bool bth_kind_is_tensor(berth_kind kind)
 {
     return kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
 }
 
-static inline bool bth_is_dict(berth_kind kind)
+static inline bool bth_kind_is_dict(berth_kind kind)
 {
     return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
 }
 
-static inline bool bth_is_container(berth_kind kind)
+static inline bool bth_is_container_other_than_set(berth_kind kind)
 {
     return (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_COUNTER) || kind == BERTH_KIND_CALL;
 }

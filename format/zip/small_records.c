@@ -22,8 +22,8 @@ static int record_fail(const char *record, uint64_t offset, const uint8_t *bytes
                     nbytes < 32 ? (int)nbytes : 32, (const char *)bytes, nbytes, fault);
 }
 
-int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
-                         berth_error *error)
+int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
+                               berth_error *error)
 {
     *little = record_spells(bytes, nbytes, "little");
     if (*little || record_spells(bytes, nbytes, "big"))
@@ -47,8 +47,8 @@ static bool record_read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *v
     return true;
 }
 
-int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, uint32_t *alignment,
-                         berth_error *error)
+int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                               uint32_t *alignment, berth_error *error)
 {
     uint32_t read = 0;
 
@@ -59,8 +59,8 @@ int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, u
     return BERTH_OK;
 }
 
-int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
-                              uint32_t *version, berth_error *error)
+int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                                    uint32_t *version, berth_error *error)
 {
     if (record_read_decimal(bytes, nbytes, version))
         return BERTH_OK;

@@ -99,8 +99,8 @@ void bth_zip_free_directory(bth_zip_directory *directory);
 
 /* Compares a computed CRC with the entry's (Z10): BERTH_E_CHECKSUM. A CRC of 0 of an entry that is
  * not empty was never computed: it is accepted, and *present is false. */
-int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
-                      berth_error *error);
+int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
+                        berth_error *error);
 
 /* Refuses a name that two readers could understand in two ways (Z8), also before it is written.
  * `at`: the byte of the file where its entry begins. */
@@ -167,8 +167,8 @@ typedef struct bth_zip_part {
 bth_zip_input bth_zip_input_over(bth_zip_part *part);
 
 /* Fetches and parses a local header; `ahead` goes to the callback. */
-int bth_zip_fetch_local_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
-                               bth_zip_local *local, berth_error *error);
+int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_offset,
+                                  uint64_t ahead, bth_zip_local *local, berth_error *error);
 
 /* Checks the local header (Z5), and the end of the data (Z7). Sets entry->data_offset. */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
@@ -182,7 +182,7 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error);
 /* Whether the entry has a descriptor without a signature (Z6). Needs entry->data_offset. */
-bool bth_zip_is_unsigned(const bth_zip_entry *entry);
+bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry);
 
 /* Checks local header and descriptor. */
 int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
@@ -192,8 +192,8 @@ int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_ent
  * Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
  * known: disjoint, without gap, the first one at `at`, the last ending at the directory.
  */
-int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
-                         uint64_t at, berth_error *error);
+int bth_zip_check_no_gaps(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
+                          uint64_t at, berth_error *error);
 
 /* ---- deflated records ---- */
 
@@ -216,14 +216,14 @@ enum { BTH_DATA_PKL, BTH_FORMAT_VERSION, BTH_STORAGE_ALIGNMENT, BTH_BYTEORDER, B
 extern const char *const bth_small_names[BTH_N_SMALL];
 
 /* `byteorder`: "little" or "big", nothing else. */
-int bth_record_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
-                         berth_error *error);
+int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
+                               berth_error *error);
 /* `.storage_alignment`: decimal, 1 to BTH_MAX_ALIGNMENT_READ. */
-int bth_record_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset, uint32_t *alignment,
-                         berth_error *error);
+int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                               uint32_t *alignment, berth_error *error);
 /* `.format_version`: decimal, 0 to 999999999. */
-int bth_record_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
-                              uint32_t *version, berth_error *error);
+int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
+                                    uint32_t *version, berth_error *error);
 
 /* ---- writing a record's headers, as PyTorch writes them (FORMAT.md 2, 3) ---- */
 

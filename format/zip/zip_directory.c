@@ -79,8 +79,8 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
 }
 
 /* Z8: all under one top folder, that of the first entry. */
-static int entry_check_top_folder(zip_filling *filling, const zip_central *entry,
-                                  berth_error *error)
+static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central *entry,
+                                         berth_error *error)
 {
     bth_zip_directory *directory = filling->directory;
     const char *name = (const char *)entry->name;
@@ -115,7 +115,7 @@ static void entry_keep_name(zip_filling *filling, zip_central *entry)
 }
 
 /* Replaces a saturated field by the value of the zip64 field. */
-static void entry_widen(uint64_t *field, bth_cursor *zip64)
+static void entry_widen_saturated_field(uint64_t *field, bth_cursor *zip64)
 {
     if (*field == BTH_ZIP_SATURATED32)
         *field = bth_cursor_u64(zip64);
@@ -147,9 +147,9 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
                               "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
                               needed);
         bth_cursor zip64 = bth_cursor_make(extra.bytes, extra.nbytes);
-        entry_widen(&entry->kept.nbytes, &zip64);
-        entry_widen(&entry->kept.compressed_nbytes, &zip64);
-        entry_widen(&entry->kept.header_offset, &zip64);
+        entry_widen_saturated_field(&entry->kept.nbytes, &zip64);
+        entry_widen_saturated_field(&entry->kept.compressed_nbytes, &zip64);
+        entry_widen_saturated_field(&entry->kept.header_offset, &zip64);
         seen = true;
     }
     if (more == 0 && needed > 0 && !seen)
@@ -207,7 +207,7 @@ static int entry_check_disk_and_range(const zip_central *entry, uint64_t directo
                           " bytes of data do not fit before the directory at byte %" PRIu64,
                           entry->kept.header_offset, entry->kept.compressed_nbytes,
                           directory_offset);
-    if (bth_zip_is_folder(entry->name, entry->kept.name_nbytes) &&
+    if (bth_zip_name_is_folder(entry->name, entry->kept.name_nbytes) &&
         (entry->kept.nbytes != 0 || entry->kept.compressed_nbytes != 0))
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
                           "a folder with %" PRIu64 " bytes of data, %" PRIu64 " in the file",
@@ -219,9 +219,9 @@ static int entry_check_disk_and_range(const zip_central *entry, uint64_t directo
  * Z8: a slash at the end means folder; attributes must not contradict that. PyTorch and others
  * follow the attributes: they read nothing, or make a link.
  */
-static int entry_check_kind(const zip_central *entry, berth_error *error)
+static int entry_check_attributes(const zip_central *entry, berth_error *error)
 {
-    bool is_folder = bth_zip_is_folder(entry->name, entry->kept.name_nbytes);
+    bool is_folder = bth_zip_name_is_folder(entry->name, entry->kept.name_nbytes);
     uint32_t unix_type = entry->attributes >> 28;
 
     if (unix_type != 0 && unix_type != (is_folder ? BTH_ZIP_UNIX_FOLDER : BTH_ZIP_UNIX_FILE))
@@ -238,7 +238,7 @@ static void entry_keep(zip_filling *filling, const zip_central *entry)
 {
     bth_zip_directory *directory = filling->directory;
     filling->n_left--;
-    bool folder = bth_zip_is_folder(entry->name, entry->kept.name_nbytes);
+    bool folder = bth_zip_name_is_folder(entry->name, entry->kept.name_nbytes);
     size_t at = folder ? directory->n_entries + filling->n_left : directory->n_entries;
     directory->n_entries += !folder;
     directory->n_folders += folder;
@@ -253,13 +253,13 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
         if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
             bth_zip_check_name(entry.name, entry.kept.name_nbytes,
                                (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
-            entry_check_top_folder(filling, &entry, error) < 0)
+            entry_check_or_set_top_folder(filling, &entry, error) < 0)
             return error->code;
         entry_keep_name(filling, &entry);
         if (entry_read_extra(&entry, error) < 0 ||
             entry_check_version_flags_method(&entry, error) < 0 ||
             entry_check_disk_and_range(&entry, end->directory_offset, error) < 0 ||
-            entry_check_kind(&entry, error) < 0)
+            entry_check_attributes(&entry, error) < 0)
             return error->code;
         entry_keep(filling, &entry);
     }
@@ -313,7 +313,7 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
         goto cleanup;
     filling.names_at = made.names;
     if (directory_read_entries(&cursor, end, &filling, error) < 0 ||
-        bth_zip_order_entries(&made, end->directory_offset, error) < 0 ||
+        bth_zip_order_and_check_overlap(&made, end->directory_offset, error) < 0 ||
         bth_zip_index_names(&made, error) < 0)
         goto cleanup;
     *directory = made;

@@ -13,7 +13,7 @@ typedef struct zip_tail {
     uint64_t file_at; /* of bytes[0] */
 } zip_tail;
 
-static bool end_signature_at(const zip_tail *tail, size_t at, uint32_t signature)
+static bool tail_has_signature_at(const zip_tail *tail, size_t at, uint32_t signature)
 {
     bth_cursor cursor = bth_cursor_make(tail->bytes + at, tail->nbytes - at);
     return bth_cursor_u32(&cursor) == signature; /* 0 if it is cut off, which is no signature */
@@ -32,7 +32,7 @@ static size_t end_find_last(const zip_tail *tail, size_t before)
 
     while ((found = memrchr(tail->bytes, 'P', before))) {
         before = (size_t)(found - tail->bytes);
-        if (end_signature_at(tail, before, BTH_ZIP_END_SIGNATURE))
+        if (tail_has_signature_at(tail, before, BTH_ZIP_END_SIGNATURE))
             return before;
     }
     return SIZE_MAX;
@@ -116,7 +116,7 @@ static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields,
 }
 
 /* Z2: the locator points to the ZIP64 end record directly before it. */
-static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
+static int end_check_locator(const zip_tail *tail, size_t at, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_LOCATOR_NBYTES - 4);
     uint32_t disk = bth_cursor_u32(&cursor);
@@ -137,33 +137,34 @@ static int end_read_locator(const zip_tail *tail, size_t at, berth_error *error)
 }
 
 /* Z2: a ZIP64 end record before the end record, but no locator between them. */
-static int end_refuse_zip64_without_locator(const zip_tail *tail, size_t end_at, berth_error *error)
+static int end_refuse_end64_without_locator(const zip_tail *tail, size_t end_at, berth_error *error)
 {
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES,
                                 BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES};
     for (size_t i = 0; i < 2; i++)
         if (end_at >= distances[i] &&
-            end_signature_at(tail, end_at - distances[i], BTH_ZIP_END64_SIGNATURE))
+            tail_has_signature_at(tail, end_at - distances[i], BTH_ZIP_END64_SIGNATURE))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - distances[i],
                             "a ZIP64 end record without a locator");
     return BERTH_OK;
 }
 
 /* Z2: whether there is a locator, and the ZIP64 end record directly before it. */
-static int end_find_end64(const zip_tail *tail, size_t end_at, bool *there, berth_error *error)
+static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, bool *there,
+                                        berth_error *error)
 {
     const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
     const size_t both_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
 
     *there = end_at >= locator_nbytes &&
-             end_signature_at(tail, end_at - locator_nbytes, BTH_ZIP_LOCATOR_SIGNATURE);
+             tail_has_signature_at(tail, end_at - locator_nbytes, BTH_ZIP_LOCATOR_SIGNATURE);
     if (!*there)
-        return end_refuse_zip64_without_locator(tail, end_at, error);
+        return end_refuse_end64_without_locator(tail, end_at, error);
     if (end_at < both_nbytes ||
-        !end_signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
+        !tail_has_signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - locator_nbytes,
                         "a ZIP64 locator without a ZIP64 end record directly before it");
-    return end_read_locator(tail, end_at - locator_nbytes, error);
+    return end_check_locator(tail, end_at - locator_nbytes, error);
 }
 
 static int end_read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
@@ -236,7 +237,7 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
 
     if (end_find_record(&tail, &end_at, error) < 0 ||
         end_read_classic(&tail, end_at, &classic, error) < 0 ||
-        end_find_end64(&tail, end_at, &has_end64, error) < 0)
+        end_detect_end64_and_locator(&tail, end_at, &has_end64, error) < 0)
         return error->code;
     size_t records_at = end_at;
     wide = classic;

@@ -38,7 +38,7 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 /* ---- zip_names.c ---- */
 
 /* Whether a name, which is not empty, ends with '/': it is that of a folder. */
-bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes);
+bool bth_zip_name_is_folder(const uint8_t *name, size_t name_nbytes);
 
 /* Builds directory->index over the records; two of one name are refused (Z8). */
 int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
@@ -47,7 +47,7 @@ int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
 
 /* Sets directory->by_offset and each next_offset; refuses entries whose headers and data overlap
  * according to the directory (Z7). */
-int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offset,
-                          berth_error *error);
+int bth_zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t directory_offset,
+                                    berth_error *error);
 
 #endif

@@ -54,7 +54,7 @@ static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
  * A size of the header: its own field, or the value of the zip64 field if that is saturated or
  * absent.
  */
-static uint64_t local_size(const bth_zip_local *local, uint32_t field, size_t i)
+static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32_t field, size_t i)
 {
     bool absent =
         field == BTH_ZIP_SATURATED32 || (field == 0 && bth_zip_has_descriptor(local->flags));
@@ -80,8 +80,9 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
     if (saturated && local->n_zip64 < 2 && !bth_zip_has_descriptor(local->flags))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "the local header's sizes are in no ZIP64 extra field");
-    local->nbytes = local_size(local, local->field_nbytes, 0);
-    local->compressed_nbytes = local_size(local, local->field_compressed_nbytes, 1);
+    local->nbytes = local_get_size_field_or_zip64(local, local->field_nbytes, 0);
+    local->compressed_nbytes =
+        local_get_size_field_or_zip64(local, local->field_compressed_nbytes, 1);
     return BERTH_OK;
 }
 

@@ -64,7 +64,7 @@ static bool name_component_is_empty_or_dots(const uint8_t *component, size_t len
            (length == 2 && component[0] == '.' && component[1] == '.');
 }
 
-static bool name_has_drive(const uint8_t *component, size_t length)
+static bool name_component_has_drive(const uint8_t *component, size_t length)
 {
     uint8_t letter = length > 1 ? (uint8_t)(component[0] | 0x20) : 0;
     return letter >= 'a' && letter <= 'z' && component[1] == ':';
@@ -82,7 +82,7 @@ static int name_check_components(const uint8_t *name, size_t name_nbytes, uint64
         if (name_component_is_empty_or_dots(name + begin, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
                             (int)length, text + begin, (int)name_nbytes, text);
-        if (name_has_drive(name + begin, length))
+        if (name_component_has_drive(name + begin, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a drive letter: '%.*s'",
                             (int)name_nbytes, text);
         begin += length + 1;
@@ -103,7 +103,7 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
     return name_check_components(name, name_nbytes, at, error);
 }
 
-bool bth_zip_is_folder(const uint8_t *name, size_t name_nbytes)
+bool bth_zip_name_is_folder(const uint8_t *name, size_t name_nbytes)
 {
     return name[name_nbytes - 1] == '/';
 }

@@ -53,8 +53,8 @@ static void ranges_sort(bth_zip_directory *directory)
     }
 }
 
-int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offset,
-                          berth_error *error)
+int bth_zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t directory_offset,
+                                    berth_error *error)
 {
     size_t n = ranges_n_entries_and_folders(directory);
 
@@ -75,8 +75,8 @@ int bth_zip_order_entries(bth_zip_directory *directory, uint64_t directory_offse
     return BERTH_OK;
 }
 
-int bth_zip_check_ranges(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
-                         uint64_t at, berth_error *error)
+int bth_zip_check_no_gaps(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
+                          uint64_t at, berth_error *error)
 {
     for (size_t i = first; i < ranges_n_entries_and_folders(directory); i++) {
         const bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];

@@ -110,8 +110,8 @@ static int record_check_no_overlap(const bth_zip_entry *entry, berth_error *erro
                     entry->compressed_nbytes, entry->next_offset);
 }
 
-int bth_zip_fetch_local_header(const bth_zip_input *input, uint64_t header_offset, uint64_t ahead,
-                               bth_zip_local *local, berth_error *error)
+int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_offset,
+                                  uint64_t ahead, bth_zip_local *local, berth_error *error)
 {
     const uint8_t *bytes = NULL;
     int code =
@@ -129,7 +129,7 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
 {
     bth_zip_local local;
 
-    if (bth_zip_fetch_local_header(input, entry->header_offset, ahead, &local, error) < 0 ||
+    if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0 ||
         record_check_local(&local, entry, error) < 0)
         return error->code;
     return record_check_no_overlap(entry, error);
@@ -166,7 +166,7 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
     return record_check_descriptor_size(entry, error);
 }
 
-bool bth_zip_is_unsigned(const bth_zip_entry *entry)
+bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
 {
     uint64_t between = entry->next_offset - record_data_end(entry);
 
@@ -202,8 +202,8 @@ static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
  * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
  * moves the data by 4 bytes; they then end with the descriptor's signature.
  */
-static int record_check_bytes_ahead_of_descriptor(const uint8_t *before, const bth_zip_entry *entry,
-                                                  berth_error *error)
+static int record_check_signature_not_cut_off(const uint8_t *before, const bth_zip_entry *entry,
+                                              berth_error *error)
 {
     bth_cursor cursor = bth_cursor_make(before, 4);
 
@@ -216,7 +216,7 @@ static int record_check_bytes_ahead_of_descriptor(const uint8_t *before, const b
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error)
 {
-    uint64_t end, before = bth_zip_is_unsigned(entry) ? 4 : 0;
+    uint64_t end, before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
     const uint8_t *bytes;
 
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
@@ -224,7 +224,7 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
     if (bth_zip_has_descriptor(entry->flags)) {
         uint64_t begin = record_data_end(entry) - before;
         if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
-            (before > 0 && record_check_bytes_ahead_of_descriptor(bytes, entry, error) < 0) ||
+            (before > 0 && record_check_signature_not_cut_off(bytes, entry, error) < 0) ||
             record_check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry,
                                            error) < 0)
             return error->code;
@@ -266,8 +266,8 @@ bth_zip_input bth_zip_input_over(bth_zip_part *part)
 
 /* ---- the CRC ---- */
 
-int bth_zip_check_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
-                      berth_error *error)
+int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
+                        berth_error *error)
 {
     /*
      * Z10: PyTorch writes 0 if it does not compute CRCs. The CRC of no bytes is 0, too.

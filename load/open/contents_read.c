@@ -129,7 +129,7 @@ static int contents_check_headers(bth_opening *opening, berth_error *error)
     if (bth_container_check_headers_from(container, &opening->cache, 0, all, error) < 0 ||
         opening->config->load_check < BTH_CHECK_DIRECTORY)
         return error->code;
-    return bth_zip_check_ranges(&container->directory, &container->end, 0, 0, error);
+    return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
 }
 
 static void opening_log_fallback(const bth_opening *opening, const char *reason)
@@ -243,7 +243,7 @@ static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_e
 
 /* ---- offsets from the directory ---- */
 
-static int small_record_read(bth_opening *opening, int which, berth_error *error)
+static int small_record_read_and_parse(bth_opening *opening, int which, berth_error *error)
 {
     const bth_zip_entry *entry =
         bth_container_find(&opening->contents->container, bth_small_names[which]);
@@ -300,7 +300,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     bth_release(contents->archive);
     contents->archive = archive;
     for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
-        if (small_record_read(opening, which, error) < 0)
+        if (small_record_read_and_parse(opening, which, error) < 0)
             return error->code;
     if (bth_storages_check_entries(contents, error) < 0 ||
         contents_check_listed_by_layout(opening, error) < 0)
@@ -436,10 +436,10 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
     return error->code;
 }
 
-int bth_contents_need_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
+int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
 {
     if (!contents->counts.known && bth_contents_need_directory(contents, reader, error) == 0)
-        contents->counts = bth_directory_count(contents);
+        contents->counts = bth_directory_count_records(contents);
     return error->code;
 }
 

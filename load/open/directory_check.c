@@ -40,7 +40,7 @@ static bool record_is_known(const bth_contents *contents, const char *record)
 }
 
 /* Z11: records that Berth does not know are counted. */
-bth_record_counts bth_directory_count(const bth_contents *contents)
+bth_record_counts bth_directory_count_records(const bth_contents *contents)
 {
     const bth_zip_directory *directory = &contents->container.directory;
     bth_record_counts counts = {.known = true, .n_records = directory->n_entries};
@@ -116,7 +116,7 @@ static bool render_check_set_prefix(render_check *check)
 }
 
 /* Z5, Z11: compares data.pkl and the small records with their own headers and descriptors. */
-static bool render_check_small(render_check *check)
+static bool render_check_small_records(render_check *check)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const bth_zip_entry *small = bth_contents_small_record(check->contents, which);
@@ -160,7 +160,7 @@ static bool render_check_rest_is_expected(const render_check *check, const bth_z
 
 /* Parses entries that the layout does not have. False without an error: the check decides nothing.
  */
-static bool render_check_parse_rest(render_check *check, berth_error *error)
+static bool render_check_rest_of_entries(render_check *check, berth_error *error)
 {
     bth_container rest = {.end = check->contents->container.end};
 
@@ -193,8 +193,8 @@ int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *director
                           .alignment = bth_layout_alignment(opening->contents),
                           .counts.known = true};
 
-    if (render_check_set_prefix(&check) && render_check_small(&check) &&
-        render_check_storages(&check) && render_check_parse_rest(&check, error))
+    if (render_check_set_prefix(&check) && render_check_small_records(&check) &&
+        render_check_storages(&check) && render_check_rest_of_entries(&check, error))
         opening->contents->counts = check.counts;
     return error->code;
 }

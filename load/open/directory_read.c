@@ -26,7 +26,7 @@ void bth_container_free(bth_container *container)
  * Z7: if the directory does not list the local header at byte 0, readers that begin at the front
  * would still read that record.
  */
-static int directory_check_first_entry(const bth_zip_directory *directory, berth_error *error)
+static int directory_check_first_header_at_0(const bth_zip_directory *directory, berth_error *error)
 {
     const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
 
@@ -63,7 +63,7 @@ int bth_container_parse_directory(bth_container *container, const uint8_t *direc
                                   berth_error *error)
 {
     if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
-        directory_check_first_entry(&container->directory, error) < 0)
+        directory_check_first_header_at_0(&container->directory, error) < 0)
         return error->code;
     container->known = true;
     return 0;
@@ -109,7 +109,7 @@ bool bth_local_has_name(const bth_zip_local *local, const char *archive, const c
 }
 
 /* All entries, folders too. */
-static size_t container_count_entries(const bth_container *container)
+static size_t container_count_entries_and_folders(const bth_container *container)
 {
     return container->directory.n_entries + container->directory.n_folders;
 }
@@ -139,7 +139,7 @@ static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry 
  */
 static uint64_t headers_find_run_end_offset(const bth_container *container, size_t i, size_t *last)
 {
-    size_t n = container_count_entries(container);
+    size_t n = container_count_entries_and_folders(container);
 
     if (i == n)
         return container->end.directory_offset;
@@ -175,14 +175,14 @@ int bth_container_check_headers_from(bth_container *container, bth_head_cache *c
     const bth_zip_input input = bth_head_cache_input(cache);
     size_t last = 0;
 
-    for (size_t i = first; i < container_count_entries(container); i++) {
+    for (size_t i = first; i < container_count_entries_and_folders(container); i++) {
         bth_zip_entry *entry = container_entry_in_file_order(container, i);
         if (header_check(&input, entry, headers_find_run_end_offset(container, i, &last), error) <
             0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
-            !bth_zip_is_unsigned(entry))
+            !bth_zip_descriptor_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
         if (descriptor_check(&input, entry, headers_find_run_end_offset(container, i + 1, &last),
@@ -195,13 +195,13 @@ int bth_container_check_headers_from(bth_container *container, bth_head_cache *c
 int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
                                      berth_error *error)
 {
-    if (first == container_count_entries(container))
+    if (first == container_count_entries_and_folders(container))
         return 0;
     if (bth_container_check_headers_from(container, cache, first, true, error) < 0)
         return error->code;
-    return bth_zip_check_ranges(&container->directory, &container->end, first,
-                                container_entry_in_file_order(container, first)->header_offset,
-                                error);
+    return bth_zip_check_no_gaps(&container->directory, &container->end, first,
+                                 container_entry_in_file_order(container, first)->header_offset,
+                                 error);
 }
 
 int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,
@@ -239,7 +239,7 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
     else if (entry_inflate(entry, cache, owned, error) == 0)
         *bytes = *owned;
     if (error->code == 0)
-        (void)bth_zip_check_crc(entry, bth_crc32(0, *bytes, entry->nbytes), &present, error);
+        (void)bth_zip_compare_crc(entry, bth_crc32(0, *bytes, entry->nbytes), &present, error);
     if (error->code < 0) {
         bth_release(*owned);
         *owned = NULL;

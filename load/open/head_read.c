@@ -28,14 +28,14 @@ typedef struct head_record {
     bool is_good; /* its local header and all bytes so far are as PyTorch writes them */
 } head_record;
 
-static int head_get(bth_opening *opening, uint64_t offset, uint64_t nbytes, const uint8_t **bytes,
-                    berth_error *error)
+static int opening_get_bytes(bth_opening *opening, uint64_t offset, uint64_t nbytes,
+                             const uint8_t **bytes, berth_error *error)
 {
     return bth_head_cache_get(&opening->cache, offset, nbytes, AHEAD_NBYTES, bytes, error);
 }
 
-static int head_record_begin(bth_opening *opening, uint64_t at, head_record *record,
-                             berth_error *error)
+static int head_record_read_header(bth_opening *opening, uint64_t at, head_record *record,
+                                   berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(&opening->cache);
     uint64_t left = opening->cache.reader->nbytes - at; /* the record ends within the file */
@@ -45,11 +45,11 @@ static int head_record_begin(bth_opening *opening, uint64_t at, head_record *rec
     *record = (head_record){.header_offset = at};
     if (left < BTH_ZIP_LOCAL_NBYTES)
         return 0;
-    if (head_get(opening, at, BTH_ZIP_LOCAL_NBYTES, &bytes, error) < 0)
+    if (opening_get_bytes(opening, at, BTH_ZIP_LOCAL_NBYTES, &bytes, error) < 0)
         return error->code;
     if (memcmp(bytes, "PK\3\4", 4) != 0 || bth_zip_local_nbytes(bytes) > left)
         return 0;
-    if (bth_zip_fetch_local_header(&input, at, AHEAD_NBYTES, local, error) == 0)
+    if (bth_zip_fetch_and_parse_local(&input, at, AHEAD_NBYTES, local, error) == 0)
         record->is_good = local->method == BTH_ZIP_STORED &&
                           !(local->flags & ~(BTH_ZIP_FLAG_DESCRIPTOR | BTH_ZIP_FLAG_UTF8));
     else if (error->code == BERTH_E_ARCHIVE)
@@ -70,8 +70,9 @@ static uint64_t descriptor_nbytes(const bth_zip_local *local)
  * the record, and *next is the offset after it. Else clears is_good. The recorded CRC must be that
  * of the data, or 0: not computed (Z10).
  */
-static int head_record_finish(bth_opening *opening, head_record *record, int which, uint64_t nbytes,
-                              uint32_t crc32, uint64_t *next, berth_error *error)
+static int head_record_check_and_keep(bth_opening *opening, head_record *record, int which,
+                                      uint64_t nbytes, uint32_t crc32, uint64_t *next,
+                                      berth_error *error)
 {
     const bth_zip_local *local = &record->local;
     const bth_zip_input input = bth_head_cache_input(&opening->cache);
@@ -89,7 +90,7 @@ static int head_record_finish(bth_opening *opening, head_record *record, int whi
     if (entry.next_offset > opening->cache.reader->nbytes)
         return 0;
     if (entry.next_offset > end) {
-        if (head_get(opening, end, entry.next_offset - end, &bytes, error) < 0)
+        if (opening_get_bytes(opening, end, entry.next_offset - end, &bytes, error) < 0)
             return error->code;
         bth_cursor cursor = bth_cursor_make(bytes + CRC32_AT, sizeof entry.crc32);
         entry.crc32 = bth_cursor_u32(&cursor);
@@ -126,23 +127,24 @@ static size_t small_text_measure_nbytes(int which, const uint8_t *bytes, size_t 
  * Reads one of the small texts if it is the next record; else changes nothing. If it is next but
  * not as PyTorch writes it, sets *reason: the record must not count as absent.
  */
-static int head_text_read(bth_opening *opening, int which, uint64_t *cursor, const char **reason,
-                          berth_error *error)
+static int small_text_read_if_next(bth_opening *opening, int which, uint64_t *cursor,
+                                   const char **reason, berth_error *error)
 {
     head_record record;
     const uint8_t *bytes;
     uint8_t text[TEXT_MAX_NBYTES];
 
-    if (head_record_begin(opening, *cursor, &record, error) < 0 || !record.is_good ||
+    if (head_record_read_header(opening, *cursor, &record, error) < 0 || !record.is_good ||
         !bth_local_has_name(&record.local, opening->contents->archive, bth_small_names[which]))
         return error->code;
     uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
     size_t n = left < sizeof text ? (size_t)left : sizeof text;
-    if (head_get(opening, at, n, &bytes, error) < 0)
+    if (opening_get_bytes(opening, at, n, &bytes, error) < 0)
         return error->code;
     n = small_text_measure_nbytes(which, bytes, n);
     memcpy(text, bytes, n);
-    if (head_record_finish(opening, &record, which, n, bth_crc32(0, text, n), cursor, error) < 0)
+    if (head_record_check_and_keep(opening, &record, which, n, bth_crc32(0, text, n), cursor,
+                                   error) < 0)
         return error->code;
     if (record.is_good)
         return bth_small_record_parse(opening->contents, which, text, n, at, error);
@@ -158,15 +160,15 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
     bool little = false;
 
     if (which == BTH_BYTEORDER) {
-        if (bth_record_byteorder(bytes, nbytes, offset, &little, error) < 0)
+        if (bth_record_parse_byteorder(bytes, nbytes, offset, &little, error) < 0)
             return error->code;
         contents->byteorder_recorded = true;
         contents->is_big = !little;
     } else if (which == BTH_STORAGE_ALIGNMENT) {
-        (void)bth_record_alignment(bytes, nbytes, offset, &number, error);
+        (void)bth_record_parse_alignment(bytes, nbytes, offset, &number, error);
         contents->storage_alignment = number;
     } else {
-        (void)bth_record_format_version(bytes, nbytes, offset, &number, error);
+        (void)bth_record_parse_format_version(bytes, nbytes, offset, &number, error);
         contents->format_version = number;
     }
     return error->code;
@@ -175,7 +177,8 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
 /* ---- data.pkl ---- */
 
 /* Sets the archive's name if the first record is "<archive>/data.pkl"; else it stays NULL. */
-static int head_set_archive(bth_contents *contents, const bth_zip_local *local, berth_error *error)
+static int contents_set_archive_name(bth_contents *contents, const bth_zip_local *local,
+                                     berth_error *error)
 {
     static const char suffix[] = "/data.pkl";
     size_t n = local->name_nbytes, tail = sizeof suffix - 1;
@@ -223,8 +226,8 @@ static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const c
     head_record record;
     size_t extent;
 
-    if (head_record_begin(opening, 0, &record, error) < 0 ||
-        (record.is_good && head_set_archive(opening->contents, &record.local, error) < 0))
+    if (head_record_read_header(opening, 0, &record, error) < 0 ||
+        (record.is_good && contents_set_archive_name(opening->contents, &record.local, error) < 0))
         return error->code;
     if (!opening->contents->archive) {
         *reason = "the first record is not a stored data.pkl";
@@ -235,7 +238,8 @@ static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const c
     if (head_find_pickle_end(opening, at, &extent, error) < 0 || extent == 0)
         return error->code;
     uint32_t crc32 = bth_crc32(0, opening->cache.head + at, extent);
-    if (head_record_finish(opening, &record, BTH_DATA_PKL, extent, crc32, next, error) == 0 &&
+    if (head_record_check_and_keep(opening, &record, BTH_DATA_PKL, extent, crc32, next, error) ==
+            0 &&
         record.is_good)
         *reason = NULL;
     return error->code;
@@ -250,7 +254,7 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
     if (head_find_pickle_record(opening, next_offset, reason, error) < 0 || *reason)
         return error->code;
     for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
-        if (head_text_read(opening, which, next_offset, reason, error) < 0 || *reason)
+        if (small_text_read_if_next(opening, which, next_offset, reason, error) < 0 || *reason)
             return error->code;
         bool found = bth_contents_small_record(contents, which);
         if (which == BTH_FORMAT_VERSION && (!found || contents->format_version < 1)) {

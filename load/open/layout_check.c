@@ -59,7 +59,7 @@ static bool layout_walk_set_storage(layout_walk *walk, size_t i, berth_error *er
     return true;
 }
 
-static void layout_walk_end(layout_walk *walk)
+static void layout_walk_free(layout_walk *walk)
 {
     bth_release(walk->record);
     walk->record = NULL;
@@ -73,7 +73,7 @@ static bool layout_walk_next_storage(layout_walk *walk, berth_error *error)
     if (error->code == 0 && i < bth_tree_n_storages(walk->contents->tree) &&
         layout_walk_set_storage(walk, i, error))
         return true;
-    layout_walk_end(walk);
+    layout_walk_free(walk);
     return false;
 }
 
@@ -118,8 +118,8 @@ static const bth_zip_entry *layout_walk_need_storage_entry(layout_walk *walk, ui
 
 /* ---- messages ---- */
 
-static int layout_fail_header(const layout_walk *walk, const char *record, const char *who,
-                              uint64_t at, berth_error *error)
+static int layout_fail_header_offset(const layout_walk *walk, const char *record, const char *who,
+                                     uint64_t at, berth_error *error)
 {
     char before[64] = "first in the file";
 
@@ -134,8 +134,8 @@ static int layout_fail_header(const layout_walk *walk, const char *record, const
                     before, who, (ull)at);
 }
 
-static int layout_fail_data(const layout_walk *walk, const char *record, uint64_t at,
-                            berth_error *error)
+static int layout_fail_data_offset(const layout_walk *walk, const char *record, uint64_t at,
+                                   berth_error *error)
 {
     return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.data_offset,
                     "the layout puts its data here, at the first multiple of %lu after the "
@@ -164,9 +164,9 @@ int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_
         if (layout_walk_compute_entry(&walk, record, strlen(record), small->nbytes, error) < 0)
             return error->code;
         if (small->header_offset != walk.layout.header_offset)
-            return layout_fail_header(&walk, record, "it is", small->header_offset, error);
+            return layout_fail_header_offset(&walk, record, "it is", small->header_offset, error);
         if (small->data_offset != walk.layout.data_offset)
-            return layout_fail_data(&walk, record, small->data_offset, error);
+            return layout_fail_data_offset(&walk, record, small->data_offset, error);
         walk.before = record;
     }
     /* Each end was compared as the next header, except the last: it may have no descriptor. */
@@ -223,7 +223,7 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
             "a deflated storage cannot be mapped or read in parts; unpack the archive and zip "
             "it again with `zip -0 -r`");
     if (local.data_offset != walk->layout.data_offset)
-        return layout_fail_data(walk, record, local.data_offset, error);
+        return layout_fail_data_offset(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != walk->storage->nbytes)
         return bth_fail(error, BERTH_E_TENSOR, record, local.data_offset,
                         "data.pkl says %llu bytes, its local header %llu",
@@ -239,7 +239,7 @@ int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, 
     if (layout_walk_next_storage(&walk, error) && layout_walk_compute_storage(&walk, error) == 0 &&
         walk.layout.data_offset <= cache->head_nbytes)
         (void)storage_compare_header(&walk, cache, error);
-    layout_walk_end(&walk);
+    layout_walk_free(&walk);
     return error->code;
 }
 
@@ -251,7 +251,8 @@ int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, 
  * computed offset. For all other storages the next header proves that. If the local header was
  * read, its descriptor is checked first: that message is clearer.
  */
-static int layout_compare_entry_end(const layout_walk *walk, uint64_t end, berth_error *error)
+static int layout_compare_previous_entry_end(const layout_walk *walk, uint64_t end,
+                                             berth_error *error)
 {
     const bth_zip_entry *entry = walk->entry;
 
@@ -274,11 +275,11 @@ static int layout_compare_entry(layout_walk *walk, const char *record, size_t re
         return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
                         "the layout puts its header here, but the directory does not list it");
     if (entry->header_offset != walk->layout.header_offset)
-        return layout_fail_header(walk, record, "the directory has it", entry->header_offset,
-                                  error);
+        return layout_fail_header_offset(walk, record, "the directory has it", entry->header_offset,
+                                         error);
     if (entry->data_offset != 0 && entry->data_offset != walk->layout.data_offset)
-        return layout_fail_data(walk, record, entry->data_offset, error);
-    if (layout_compare_entry_end(walk, entry->header_offset, error) < 0)
+        return layout_fail_data_offset(walk, record, entry->data_offset, error);
+    if (layout_compare_previous_entry_end(walk, entry->header_offset, error) < 0)
         return error->code;
     walk->entry = entry;
     return 0;
@@ -307,8 +308,8 @@ static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, c
 }
 
 /* Z11: a small record that is not in the head must not be anywhere else. */
-static int layout_check_small_is_absent(const layout_walk *walk, const char *record,
-                                        berth_error *error)
+static int layout_check_small_not_listed(const layout_walk *walk, const char *record,
+                                         berth_error *error)
 {
     const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
 
@@ -334,7 +335,7 @@ static int layout_compare_all_small(layout_walk *walk, berth_error *error)
     for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++) {
         const bth_zip_entry *small = bth_contents_small_record(walk->contents, which);
         if (!small)
-            (void)layout_check_small_is_absent(walk, bth_small_names[which], error);
+            (void)layout_check_small_not_listed(walk, bth_small_names[which], error);
         else if (!layout_small_is_behind(walk, which))
             (void)layout_compare_small(walk, small, bth_small_names[which], error);
     }
@@ -356,8 +357,9 @@ int bth_layout_check(const bth_contents *contents, berth_error *error)
     while (layout_walk_next_storage(&walk, error))
         (void)layout_compare_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
                                    error);
-    return error->code < 0 ? error->code
-                           : layout_compare_entry_end(&walk, walk.layout.next_offset, error);
+    return error->code < 0
+               ? error->code
+               : layout_compare_previous_entry_end(&walk, walk.layout.next_offset, error);
 }
 
 /* ---- storages and their entries ---- */
@@ -403,12 +405,12 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
     *entry = NULL;
     if (layout_walk_set_storage(&walk, storage->index, error))
         *entry = layout_walk_need_storage_entry(&walk, storage->offset, error);
-    layout_walk_end(&walk);
+    layout_walk_free(&walk);
     return error->code;
 }
 
-int bth_storages_of_entries(const bth_contents *contents, const berth_storage **storages,
-                            berth_error *error)
+int bth_entries_find_storages(const bth_contents *contents, const berth_storage **storages,
+                              berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 

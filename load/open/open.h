@@ -164,7 +164,7 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error);
 /* Reads the directory if opening did not (load.check=none). Under the lock. */
 int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error);
 /* Counts the records. Under the lock. */
-int bth_contents_need_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
+int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /* ---- layout_check.c: storages and their entries, after the directory was read ---- */
 
@@ -172,8 +172,8 @@ int bth_contents_need_counts(bth_contents *contents, bth_reader *reader, berth_e
 int bth_storage_entry(const bth_contents *contents, const berth_storage *storage,
                       const bth_zip_entry **entry, berth_error *error);
 /* The reverse for all storages: sets storages[index of the entry]. Skips other entries. */
-int bth_storages_of_entries(const bth_contents *contents, const berth_storage **storages,
-                            berth_error *error);
+int bth_entries_find_storages(const bth_contents *contents, const berth_storage **storages,
+                              berth_error *error);
 /*
  * Compares the layout with the directory, and with the local headers that were read: first small
  * records, then storages. The first difference is BERTH_E_OFFSETS.

@@ -54,6 +54,6 @@ int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error);
 int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *directory,
                                    berth_error *error);
 /* Counts the entries of a directory that was parsed. */
-bth_record_counts bth_directory_count(const bth_contents *contents);
+bth_record_counts bth_directory_count_records(const bth_contents *contents);
 
 #endif

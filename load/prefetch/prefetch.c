@@ -9,7 +9,7 @@
 /* X11: a child has no threads for its parent's prefetches. */
 static bool prefetch_is_of_this_process(const berth_prefetch *prefetch)
 {
-    return prefetch->process == bth_process_current_number();
+    return prefetch->process == bth_process_unique_number();
 }
 
 /* ---- begin and end ---- */
@@ -71,7 +71,8 @@ static void prefetch_consume_to_position(berth_prefetch *prefetch, uint64_t posi
 }
 
 /* Waits until the bytes before `end` in the file are loaded. */
-static int prefetch_consume_and_wait(berth_prefetch *prefetch, uint64_t end, berth_error *error)
+static int prefetch_consume_to_offset_and_wait(berth_prefetch *prefetch, uint64_t end,
+                                               berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     uint64_t position = prefetch_position_after_page(prefetch, end);
@@ -123,7 +124,7 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
     if (!bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
         return 0;
-    return prefetch_consume_and_wait(prefetch, end, error);
+    return prefetch_consume_to_offset_and_wait(prefetch, end, error);
 }
 
 int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
@@ -131,7 +132,7 @@ int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
     BTH_ERROR_BEGIN(error);
     if (prefetch_check_handle(prefetch, error) < 0)
         return error->code;
-    return prefetch_consume_and_wait(prefetch, UINT64_MAX, error);
+    return prefetch_consume_to_offset_and_wait(prefetch, UINT64_MAX, error);
 }
 
 /* ---- statistics ---- */
@@ -186,7 +187,7 @@ void bth_prefetches_initialize(bth_prefetches *prefetches)
     (void)pthread_cond_init(&prefetches->changed, NULL);
 }
 
-void bth_prefetches_free_own_and_lock(bth_prefetches *prefetches)
+void bth_prefetches_end_own_and_destroy(bth_prefetches *prefetches)
 {
     berth_prefetch_free(prefetches->own);
     if (bth_lock_is_of_this_process(&prefetches->lock)) {

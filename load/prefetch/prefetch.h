@@ -17,7 +17,7 @@ typedef struct bth_prefetches {
 
 void bth_prefetches_initialize(bth_prefetches *prefetches);
 /* Ends the checkpoint's own prefetch. The caller has freed all others. */
-void bth_prefetches_free_own_and_lock(bth_prefetches *prefetches);
+void bth_prefetches_end_own_and_destroy(bth_prefetches *prefetches);
 
 /* load.prefetch: starts the checkpoint's own prefetch, of all storages. */
 int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error);

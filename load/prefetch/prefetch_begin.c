@@ -31,7 +31,7 @@ bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64
     uint64_t nbytes, elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
 
-    if (n == 0 || !bth_tensor_extent(tensor, &nbytes) || nbytes == 0)
+    if (n == 0 || !bth_tensor_compute_end_in_storage(tensor, &nbytes) || nbytes == 0)
         return false;
     *offset = bth_prefetch_storage_offset(tensor->storage);
     *end = *offset + nbytes;
@@ -123,8 +123,8 @@ static int prefetch_add_storages(prefetch_ranges *ranges, berth_error *error)
     return error->code;
 }
 
-static int prefetch_collect(prefetch_ranges *ranges, const berth_selection *selection,
-                            berth_error *error)
+static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selection *selection,
+                                   berth_error *error)
 {
     if (!selection || (!selection->pattern && selection->n_tensors == 0))
         return prefetch_add_storages(ranges, error);
@@ -134,8 +134,8 @@ static int prefetch_collect(prefetch_ranges *ranges, const berth_selection *sele
 /* ---- method and plan ---- */
 
 /* Sets the method of the options, if the storages allow it. */
-static int prefetch_choose(berth_prefetch *prefetch, const prefetch_ranges *ranges,
-                           const struct berth_config *config, berth_error *error)
+static int prefetch_choose_method_and_map(berth_prefetch *prefetch, const prefetch_ranges *ranges,
+                                          const struct berth_config *config, berth_error *error)
 {
     berth_checkpoint *checkpoint = prefetch->checkpoint;
     bool is_off = config->load_prefetch == BTH_PREFETCH_OFF;
@@ -179,12 +179,12 @@ static int prefetch_fail_budget(const prefetch_ranges *ranges, const struct bert
  * pages. If that is a window or more, it is the fastest method. But it reads beyond the window, and
  * short passes have no room for that. If it is less than a window, there would be many waits.
  */
-static void prefetch_choose_announcing(berth_prefetch *prefetch)
+static void prefetch_choose_readahead_requests(berth_prefetch *prefetch)
 {
     const bth_prefetch_plan *plan = &prefetch->plan;
 
     prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
-    prefetch->is_announced =
+    prefetch->requests_readahead =
         prefetch->kind != BTH_PREFETCH_ADVISE &&
         (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);
 }
@@ -214,12 +214,12 @@ static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_
                                  prefetch->checkpoint->source.reader.nbytes);
     if (!bth_prefetch_choose_pass_and_window(&prefetch->plan, &limits, &missing_nbytes))
         return prefetch_fail_budget(ranges, config, missing_nbytes, error);
-    prefetch_choose_announcing(prefetch);
+    prefetch_choose_readahead_requests(prefetch);
     return 0;
 }
 
-static unsigned prefetch_count_helpers(const bth_prefetch_plan *plan,
-                                       const struct berth_config *config)
+static unsigned prefetch_choose_n_helpers(const bth_prefetch_plan *plan,
+                                          const struct berth_config *config)
 {
     if (plan->nbytes == 0)
         return 0;
@@ -297,7 +297,7 @@ void bth_prefetch_end(berth_prefetch *prefetch)
 static int prefetch_plan_and_lock(berth_prefetch *prefetch, const prefetch_ranges *ranges,
                                   const struct berth_config *config, berth_error *error)
 {
-    if (prefetch_choose(prefetch, ranges, config, error) < 0 ||
+    if (prefetch_choose_method_and_map(prefetch, ranges, config, error) < 0 ||
         prefetch_divide_into_passes(prefetch, ranges, config, error) < 0 ||
         (prefetch->flags & BERTH_PREFETCH_LOCK && prefetch_lock_pages(prefetch, error) < 0))
         return error->code;
@@ -318,14 +318,15 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
         return NULL;
     }
     *prefetch = (berth_prefetch){
-        .checkpoint = checkpoint, .process = bth_process_current_number(), .flags = flags};
-    (void)prefetch_collect(&ranges, selection, error);
+        .checkpoint = checkpoint, .process = bth_process_unique_number(), .flags = flags};
+    (void)prefetch_collect_ranges(&ranges, selection, error);
     prefetch->plan.ranges = ranges.items;
     if (error->code < 0 || prefetch_plan_and_lock(prefetch, &ranges, config, error) < 0) {
         bth_prefetch_free_memory(prefetch);
         return NULL;
     }
-    if (bth_prefetch_start(prefetch, prefetch_count_helpers(&prefetch->plan, config), error) < 0) {
+    if (bth_prefetch_start(prefetch, prefetch_choose_n_helpers(&prefetch->plan, config), error) <
+        0) {
         bth_prefetch_end(prefetch);
         return NULL;
     }

@@ -27,16 +27,16 @@ void bth_prefetches_lock(bth_prefetches *prefetches)
  * When pages of a window are touched, the system may read beyond the window: the rest of one
  * readahead, and the next. In short passes it reads only the window.
  */
-static uint64_t prefetch_max_readahead_nbytes(const berth_prefetch *prefetch)
+static uint64_t prefetch_max_nbytes_beyond_window(const berth_prefetch *prefetch)
 {
     return 2 * prefetch->readahead_nbytes;
 }
 
-static uint64_t prefetch_readahead_beyond_nbytes(const berth_prefetch *prefetch)
+static uint64_t prefetch_nbytes_beyond_window(const berth_prefetch *prefetch)
 {
     bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
 
-    return is_exact ? 0 : prefetch_max_readahead_nbytes(prefetch);
+    return is_exact ? 0 : prefetch_max_nbytes_beyond_window(prefetch);
 }
 
 /* Under the lock: windows before this position may be claimed. */
@@ -46,7 +46,7 @@ static uint64_t prefetch_claim_limit(const berth_prefetch *prefetch)
     uint64_t ahead = prefetch->plan.pass_nbytes;
 
     return prefetch->consumed +
-           (ahead < left ? ahead - prefetch_readahead_beyond_nbytes(prefetch) : left);
+           (ahead < left ? ahead - prefetch_nbytes_beyond_window(prefetch) : left);
 }
 
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
@@ -75,7 +75,7 @@ static uint64_t prefetch_window_count_cached(const berth_prefetch *prefetch,
 }
 
 /* Starts reading the whole window, before its pages are touched. */
-static void prefetch_window_announce(bth_prefetch_helper *helper)
+static void prefetch_window_request_readahead(bth_prefetch_helper *helper)
 {
     const bth_prefetch_range *window = &helper->window;
     int fd = helper->prefetch->checkpoint->source.reader.fd;
@@ -134,12 +134,12 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
 
     if (bth_access_check_size(&prefetch->checkpoint->source.reader, end, window->offset, error) < 0)
         return error->code;
-    if (!is_populate || prefetch->is_announced) {
+    if (!is_populate || prefetch->requests_readahead) {
         bool is_there = prefetch_window_count_cached(prefetch, window) == window->nbytes;
         if (is_there && !is_populate)
             return 0;
-        if (!is_there && prefetch->is_announced)
-            prefetch_window_announce(helper);
+        if (!is_there && prefetch->requests_readahead)
+            prefetch_window_request_readahead(helper);
     }
     if (is_populate)
         return prefetch_window_advise_or_read(helper, MADV_POPULATE_READ, error);
@@ -196,8 +196,8 @@ static bth_prefetch_range prefetch_window_find_shared_range(const berth_prefetch
 static void prefetch_update_peak_ahead(berth_prefetch *prefetch)
 {
     uint64_t *peak = &prefetch->stats.peak_ahead_nbytes;
-    uint64_t end = bth_min(prefetch->begun + prefetch_readahead_beyond_nbytes(prefetch),
-                           prefetch->plan.nbytes);
+    uint64_t end =
+        bth_min(prefetch->begun + prefetch_nbytes_beyond_window(prefetch), prefetch->plan.nbytes);
 
     if (end > prefetch->consumed)
         *peak = bth_max(*peak, end - prefetch->consumed);
@@ -228,7 +228,8 @@ static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
                                            const bth_prefetch_range *window)
 {
     bool is_alone = prefetch->checkpoint->prefetches.first == prefetch && !prefetch->next;
-    uint64_t beyond = is_alone ? prefetch_max_readahead_nbytes(prefetch) : 0, resident_nbytes = 0;
+    uint64_t beyond = is_alone ? prefetch_max_nbytes_beyond_window(prefetch) : 0,
+             resident_nbytes = 0;
     uint64_t end = bth_min(prefetch->begun + beyond, prefetch->plan.nbytes);
     uint64_t at = prefetch->counted;
 
@@ -245,7 +246,7 @@ static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
 }
 
 /* Waits until the next window may be claimed and no other prefetch loads it. False: none left. */
-static bool prefetch_helper_claim(bth_prefetch_helper *helper)
+static bool prefetch_helper_claim_window(bth_prefetch_helper *helper)
 {
     berth_prefetch *prefetch = helper->prefetch;
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
@@ -265,7 +266,7 @@ static bool prefetch_helper_claim(bth_prefetch_helper *helper)
 }
 
 /* Records the result of a window. */
-static void prefetch_helper_finish(bth_prefetch_helper *helper, const berth_error *error)
+static void prefetch_helper_finish_window(bth_prefetch_helper *helper, const berth_error *error)
 {
     berth_prefetch *prefetch = helper->prefetch;
 
@@ -295,11 +296,11 @@ static void *prefetch_helper_run(void *argument)
     bth_thread_disable_cancel();
     bth_error_clear(&error);
     bth_prefetches_lock(all);
-    while (prefetch_helper_claim(helper)) {
+    while (prefetch_helper_claim_window(helper)) {
         bth_lock_release(&all->lock);
         (void)prefetch_window_load_by_method(helper, &error);
         bth_prefetches_lock(all);
-        prefetch_helper_finish(helper, &error);
+        prefetch_helper_finish_window(helper, &error);
     }
     (void)pthread_cond_broadcast(&all->changed);
     bth_lock_release(&all->lock);

@@ -24,8 +24,8 @@ struct berth_prefetch {
     uint32_t flags;
     const bth_map *map; /* NULL: none */
     uint64_t readahead_nbytes;
-    bool is_short;     /* passes are too short for the system's readahead */
-    bool is_announced; /* whole windows are requested before their pages are touched */
+    bool is_short;           /* passes are too short for the system's readahead */
+    bool requests_readahead; /* whole windows are requested before their pages are touched */
     const char *reason;
     bth_prefetch_helper *helpers;
     unsigned n_helpers;

@@ -67,8 +67,8 @@ static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64
 }
 
 /* Divides the memory so that lines hold the table's rows. */
-static int rows_divide_memory_for_table(const berth_rows *rows, const bth_row_table *table,
-                                        bth_row_layout *layout, berth_error *error)
+static int rows_divide_memory_into_lines(const berth_rows *rows, const bth_row_table *table,
+                                         bth_row_layout *layout, berth_error *error)
 {
     uint64_t cache_nbytes = rows->limits.cache_nbytes;
     uint64_t line_nbytes = row_round_up_to_line_nbytes(table->row_nbytes);
@@ -79,7 +79,7 @@ static int rows_divide_memory_for_table(const berth_rows *rows, const bth_row_ta
 
     if (ways == 0) /* a small cache is one set */
         ways = n_lines == 0 ? 1 : n_lines < DEFAULT_WAYS ? n_lines : DEFAULT_WAYS;
-    if (!bth_multiply(with_notes, ways, &set_nbytes))
+    if (!bth_try_multiply(with_notes, ways, &set_nbytes))
         set_nbytes = UINT64_MAX;
     *layout = (bth_row_layout){.line_nbytes = line_nbytes, .ways = ways, .n_sets = n_lines / ways};
     if (layout->n_sets == 0)
@@ -92,14 +92,14 @@ static int rows_divide_memory_for_table(const berth_rows *rows, const bth_row_ta
 }
 
 /* Makes an empty cache. Under the lock, without live tickets. */
-static void rows_begin_cache(berth_rows *rows, const bth_row_layout *layout)
+static void rows_make_empty_cache(berth_rows *rows, const bth_row_layout *layout)
 {
     uint64_t n_all = (uint64_t)layout->n_sets * layout->ways + layout->n_scratch;
     uint64_t notes_at = n_all * layout->line_nbytes + layout->buffer_nbytes * rows->n_readers;
 
     rows->layout = *layout;
-    bth_row_cache_begin(&rows->cache, layout->n_sets, layout->ways, layout->n_scratch,
-                        rows->memory.bytes + notes_at);
+    bth_row_cache_initialize(&rows->cache, layout->n_sets, layout->ways, layout->n_scratch,
+                             rows->memory.bytes + notes_at);
     rows->stats.n_lines = rows->cache.n_lines;
     rows->stats.line_nbytes = layout->line_nbytes;
 }
@@ -161,7 +161,7 @@ static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "a cache has at most %d tables", BTH_ROWS_TABLES_MAX);
     if (table->row_nbytes > layout.line_nbytes &&
-        rows_divide_memory_for_table(rows, table, &layout, error) < 0)
+        rows_divide_memory_into_lines(rows, table, &layout, error) < 0)
         return error->code;
     if (layout.line_nbytes != rows->layout.line_nbytes && rows->stats.n_tickets > 0)
         return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
@@ -172,7 +172,7 @@ static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *
     if (!more)
         return bth_fail_memory(error, (rows->n_tables + 1) * sizeof *rows->tables);
     if (layout.line_nbytes != rows->layout.line_nbytes)
-        rows_begin_cache(rows, &layout);
+        rows_make_empty_cache(rows, &layout);
     rows->tables = more;
     rows->tables[rows->n_tables] = *table;
     *number = rows->n_tables++;
@@ -225,7 +225,7 @@ static int rows_check_and_fill_limits(const berth_rows_limits *given,
     if (limits->ways > BTH_ROWS_WAYS_MAX)
         return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
                                  BTH_ROWS_WAYS_MAX, (ull)limits->ways);
-    if (!bth_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
+    if (!bth_try_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
         *nbytes = UINT64_MAX;
     if (*nbytes > max_nbytes)
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,

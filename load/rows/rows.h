@@ -102,6 +102,6 @@ void bth_rows_stop(berth_rows *rows);
 /* Queues the missing rows of a ticket for reading. */
 void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket);
 /* Helps to read. Returns when all rows of the ticket are read or failed. */
-void bth_rows_complete_ticket(berth_rows *rows, bth_row_ticket *ticket);
+void bth_rows_read_and_wait_for_ticket(berth_rows *rows, bth_row_ticket *ticket);
 
 #endif

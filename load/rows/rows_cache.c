@@ -8,8 +8,8 @@
 /* Prefetches tags this many rows ahead, so that several cache misses overlap. */
 #define AHEAD_ROWS 8
 
-void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
-                         void *notes)
+void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t ways,
+                              uint32_t n_scratch, void *notes)
 {
     size_t n_lines = (size_t)n_sets * ways;
 
@@ -108,9 +108,9 @@ static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const u
 }
 
 /* From now on other requests find the rows. */
-static void row_cache_tag_missing(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                                  size_t n, const uint32_t *slots, const uint32_t *missing,
-                                  bth_row_result *result)
+static void row_cache_set_tags_and_stamps(bth_row_cache *cache, uint32_t table,
+                                          const uint64_t *rows, size_t n, const uint32_t *slots,
+                                          const uint32_t *missing, bth_row_result *result)
 {
     cache->stamp++;
     for (size_t i = 0; i < n; i++) {
@@ -127,19 +127,19 @@ static void row_cache_tag_missing(bth_row_cache *cache, uint32_t table, const ui
     }
 }
 
-void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                        uint32_t *slots, uint32_t *missing, bth_row_result *result)
+void bth_row_cache_hold_rows(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                             uint32_t *slots, uint32_t *missing, bth_row_result *result)
 {
     *result = (bth_row_result){0};
     row_cache_hold_present(cache, table, rows, n, slots, missing, result);
     row_cache_hold_missing(cache, table, rows, slots, missing, result);
     if (result->n_short > 0)
-        bth_row_cache_release(cache, slots, n);
+        bth_row_cache_release_slots(cache, slots, n);
     else
-        row_cache_tag_missing(cache, table, rows, n, slots, missing, result);
+        row_cache_set_tags_and_stamps(cache, table, rows, n, slots, missing, result);
 }
 
-void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n)
+void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n)
 {
     for (size_t i = n; i-- > 0;) { /* keeps the order of the scratch */
         if (slots[i] == NO_LINE)
@@ -151,7 +151,7 @@ void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n
     }
 }
 
-void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good)
+void bth_row_cache_finish_slot(bth_row_cache *cache, uint32_t slot, bool is_good)
 {
     if (slot >= cache->n_lines)
         return;
@@ -160,12 +160,12 @@ void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good)
         cache->tags[slot] = cache->stamps[slot] = 0;
 }
 
-bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot)
+bool bth_row_cache_slot_is_filling(const bth_row_cache *cache, uint32_t slot)
 {
     return slot < cache->n_lines && cache->holders[slot] & FILLING;
 }
 
-bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot)
+bool bth_row_cache_slot_is_lost(const bth_row_cache *cache, uint32_t slot)
 {
     return slot < cache->n_lines && cache->tags[slot] == 0;
 }

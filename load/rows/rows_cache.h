@@ -38,10 +38,10 @@ typedef struct bth_row_cache {
  * BTH_ROWS_SLOTS_MAX. notes: n_lines x BTH_ROWS_LINE_NOTES + n_scratch x BTH_ROWS_SCRATCH_NOTES
  * bytes, aligned to 8.
  */
-void bth_row_cache_begin(bth_row_cache *cache, uint32_t n_sets, uint32_t ways, uint32_t n_scratch,
-                         void *notes);
+void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t ways,
+                              uint32_t n_scratch, void *notes);
 
-/* The result of bth_row_cache_hold. */
+/* The result of bth_row_cache_hold_rows. */
 typedef struct bth_row_result {
     size_t n_missing;   /* to be read */
     size_t n_conflicts; /* of these: in the scratch */
@@ -53,20 +53,20 @@ typedef struct bth_row_result {
 /*
  * Holds slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
  * missing[0 … n_missing), ascending, are the rows to be read. Other requests find these rows now,
- * and await them until bth_row_cache_finish.
+ * and await them until bth_row_cache_finish_slot.
  */
-void bth_row_cache_hold(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                        uint32_t *slots, uint32_t *missing, bth_row_result *result);
+void bth_row_cache_hold_rows(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
+                             uint32_t *slots, uint32_t *missing, bth_row_result *result);
 /* The request no longer holds the slots. */
-void bth_row_cache_release(bth_row_cache *cache, const uint32_t *slots, size_t n);
+void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n);
 
 /*
  * Reports that a missing row was read into its slot (is_good), or could not be read. Then no
  * request finds it there any more, and it is lost for requests that await it.
  */
-void bth_row_cache_finish(bth_row_cache *cache, uint32_t slot, bool is_good);
+void bth_row_cache_finish_slot(bth_row_cache *cache, uint32_t slot, bool is_good);
 /* For slots that are held. */
-bool bth_row_cache_is_filling(const bth_row_cache *cache, uint32_t slot);
-bool bth_row_cache_is_lost(const bth_row_cache *cache, uint32_t slot);
+bool bth_row_cache_slot_is_filling(const bth_row_cache *cache, uint32_t slot);
+bool bth_row_cache_slot_is_lost(const bth_row_cache *cache, uint32_t slot);
 
 #endif

@@ -7,7 +7,7 @@
 #define DIGIT_BITS 8
 #define N_DIGITS (1 << DIGIT_BITS)
 
-size_t bth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows)
+size_t bth_rows_find_bad_id(const int64_t *ids, size_t n, uint64_t n_rows)
 {
     for (size_t i = 0; i < n; i++)
         if ((uint64_t)ids[i] >= n_rows) /* also negative ids */
@@ -68,13 +68,13 @@ static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned sh
         memcpy(keys, from, n * sizeof *keys);
 }
 
-size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
-                       uint64_t *spare, uint32_t *index)
+size_t bth_rows_find_distinct(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
+                              uint64_t *spare, uint32_t *index)
 {
     unsigned shift = row_key_needed_bits(n);
     size_t n_unique = 0;
 
-    assert(bth_rows_are_sortable(n, n_rows) && bth_rows_first_bad(ids, n, n_rows) == n);
+    assert(bth_rows_are_sortable(n, n_rows) && bth_rows_find_bad_id(ids, n, n_rows) == n);
     if (n == 0)
         return 0;
     /* The low bits are the position, which is already sorted. */

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* The index of the first id that is not a row of a table of n_rows; n: none. */
-size_t bth_rows_first_bad(const int64_t *ids, size_t n, uint64_t n_rows);
+size_t bth_rows_find_bad_id(const int64_t *ids, size_t n, uint64_t n_rows);
 
 /* Sorting needs a row and a position in one word: whether n_rows and n are small enough. */
 bool bth_rows_are_sortable(size_t n, uint64_t n_rows);
@@ -18,8 +18,8 @@ bool bth_rows_are_sortable(size_t n, uint64_t n_rows);
  * ids are rows of the table and sortable, and n < 2^32. `rows` and `spare` have room for n words;
  * `index` may begin at the same address as `spare`.
  */
-size_t bth_rows_unique(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
-                       uint64_t *spare, uint32_t *index);
+size_t bth_rows_find_distinct(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
+                              uint64_t *spare, uint32_t *index);
 
 /* Limits of one read. */
 typedef struct bth_rows_reads {

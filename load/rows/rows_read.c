@@ -30,7 +30,7 @@ typedef struct row_task {
 
 /* ---- without the lock ---- */
 
-static uint8_t *rows_buffer(const berth_rows *rows, unsigned number)
+static uint8_t *rows_buffer_address(const berth_rows *rows, unsigned number)
 {
     return bth_rows_slot_address(rows, rows->cache.n_lines + rows->cache.n_scratch) +
            number * rows->layout.buffer_nbytes;
@@ -45,7 +45,7 @@ static int row_task_read_range(const berth_rows *rows, row_task *task, size_t n)
     uint64_t first = ticket->rows[which[0]];
     uint64_t nbytes = (ticket->rows[which[n - 1]] - first + 1) * table->row_nbytes;
     uint8_t *slot = bth_rows_slot_address(rows, ticket->slots[which[0]]);
-    uint8_t *bytes = n == 1 ? slot : rows_buffer(rows, task->buffer);
+    uint8_t *bytes = n == 1 ? slot : rows_buffer_address(rows, task->buffer);
 
     if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
                          table->offset + first * table->row_nbytes, &task->error) < 0)
@@ -147,7 +147,7 @@ static bool row_task_claim(berth_rows *rows, row_task *task)
 static bool row_ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
 {
     for (size_t i = ticket->awaited_at; i < ticket->n_rows; i++)
-        if (bth_row_cache_is_lost(&rows->cache, ticket->slots[i]))
+        if (bth_row_cache_slot_is_lost(&rows->cache, ticket->slots[i]))
             return true;
     return false;
 }
@@ -166,7 +166,8 @@ static void row_task_fail_tickets(berth_rows *rows, row_task *task)
     if (rows->first == ticket) /* tasks come only from the first ticket */
         rows_pop_queue(rows);
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
-        bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]], false);
+        bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]],
+                                  false);
     row_ticket_set_first_error(ticket, &task->error);
     for (size_t i = 0; i < rows->n_tickets; i++)
         if (rows->tickets[i] && rows->tickets[i] != ticket &&
@@ -179,7 +180,8 @@ static void row_task_finish(berth_rows *rows, row_task *task)
     bth_row_ticket *ticket = task->ticket;
 
     for (size_t k = task->from; k < task->to; k++)
-        bth_row_cache_finish(&rows->cache, ticket->slots[ticket->missing[k]], k < task->filled);
+        bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[k]],
+                                  k < task->filled);
     if (task->error.code < 0)
         row_task_fail_tickets(rows, task);
     ticket->n_tasks--;
@@ -222,12 +224,12 @@ static bool row_ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticke
     if (ticket->n_begun < ticket->n_missing || ticket->n_tasks > 0)
         return false;
     for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++)
-        if (bth_row_cache_is_filling(&rows->cache, ticket->slots[ticket->awaited_at]))
+        if (bth_row_cache_slot_is_filling(&rows->cache, ticket->slots[ticket->awaited_at]))
             return false;
     return true;
 }
 
-void bth_rows_complete_ticket(berth_rows *rows, bth_row_ticket *ticket)
+void bth_rows_read_and_wait_for_ticket(berth_rows *rows, bth_row_ticket *ticket)
 {
     while (!row_ticket_is_complete(rows, ticket))
         if (!rows_claim_and_run_task(rows))

@@ -56,7 +56,7 @@ static int row_ticket_find_distinct_rows(bth_row_ticket *ticket, const int64_t *
 {
     size_t n = ticket->n_ids;
     uint64_t n_rows = ticket->table.n_rows;
-    size_t bad = bth_rows_first_bad(ids, n, n_rows);
+    size_t bad = bth_rows_find_bad_id(ids, n, n_rows);
     char name[128];
 
     if (bad < n) {
@@ -67,8 +67,8 @@ static int row_ticket_find_distinct_rows(bth_row_ticket *ticket, const int64_t *
     }
     if (!bth_rows_are_sortable(n, n_rows))
         return bth_fail_argument(error, "%zu ids are too many for one request", n);
-    ticket->n_rows = bth_rows_unique(ids, n, n_rows, ticket->rows,
-                                     (uint64_t *)(void *)ticket->index, ticket->index);
+    ticket->n_rows = bth_rows_find_distinct(ids, n, n_rows, ticket->rows,
+                                            (uint64_t *)(void *)ticket->index, ticket->index);
     return 0;
 }
 
@@ -128,8 +128,8 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
         i++;
     if (i == rows->n_tickets && rows_grow_tickets(rows, error) < 0)
         return error->code;
-    bth_row_cache_hold(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
-                       ticket->slots, ticket->missing, &result);
+    bth_row_cache_hold_rows(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
+                            ticket->slots, ticket->missing, &result);
     *n_short = result.n_short;
     if (result.n_short > 0) {
         rows->stats.n_refused++;
@@ -152,18 +152,18 @@ static void rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket
     ticket->is_released = true;
     ticket->awaited_at = ticket->n_rows; /* it awaits no rows of others any more */
     (void)pthread_cond_broadcast(&rows->done);
-    bth_rows_complete_ticket(rows, ticket);
+    bth_rows_read_and_wait_for_ticket(rows, ticket);
     while (ticket->n_users > 0)
         (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
-    bth_row_cache_release(&rows->cache, ticket->slots, ticket->n_rows);
+    bth_row_cache_release_slots(&rows->cache, ticket->slots, ticket->n_rows);
     rows->stats.n_tickets--;
 }
 
 /* ---- public ---- */
 
 /* Some rows have no slot: other tickets hold them, or the cache is too small. */
-static int row_ticket_fail_slots(const bth_row_ticket *ticket, size_t n_short, uint64_t line_nbytes,
-                                 bool is_busy, berth_error *error)
+static int row_ticket_fail_too_few_slots(const bth_row_ticket *ticket, size_t n_short,
+                                         uint64_t line_nbytes, bool is_busy, berth_error *error)
 {
     char name[128];
 
@@ -189,7 +189,7 @@ static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, s
         (void)rows_admit_ticket(rows, ticket, &n_short, error);
         bth_lock_release(&rows->lock);
         if (n_short > 0)
-            (void)row_ticket_fail_slots(ticket, n_short, line_nbytes, is_busy, error);
+            (void)row_ticket_fail_too_few_slots(ticket, n_short, line_nbytes, is_busy, error);
     }
     return error->code < 0 ? bth_error_prefix(error, ticket->table.checkpoint->source.reader.name)
                            : 0;
@@ -229,7 +229,7 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket) {
         ticket->n_users++;
-        bth_rows_complete_ticket(rows, ticket);
+        bth_rows_read_and_wait_for_ticket(rows, ticket);
         *error = ticket->error;
     }
     bth_lock_release(&rows->lock);

@@ -65,9 +65,9 @@ static bool coalesced_append_to_region(const bth_requests *requests, struct coal
         return true;
     uint64_t phase =
         range_is_never_coalesced(&requests->ranges[all->first]) ? 0 : all->offset % block_nbytes;
-    if (!bth_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
-                 &begin) ||
-        !bth_add(begin, phase, &all->at) || !bth_add(all->at, all->nbytes, region_nbytes))
+    if (!bth_try_add(*region_nbytes, (block_nbytes - *region_nbytes % block_nbytes) % block_nbytes,
+                     &begin) ||
+        !bth_try_add(begin, phase, &all->at) || !bth_try_add(all->at, all->nbytes, region_nbytes))
         return false;
     return *region_nbytes <= PTRDIFF_MAX;
 }

@@ -56,7 +56,7 @@ void bth_device_memory_list_free(bth_device_memory_list *list)
     for (bth_device_memory_list *next; list; list = next) {
         next = list->next;
         if (!bth_device_life_is_over(list->device, list->life))
-            bth_device_release(list->device, list->address);
+            bth_device_release_memory(list->device, list->address);
         bth_release(list);
     }
 }
@@ -97,11 +97,11 @@ static bool staging_measure_device_memory(struct staging_run *run)
             continue;
         if (i > 0 && range_keeps_file_distance(before, range))
             range->region_at = before->region_at + (range->offset - before->offset);
-        else if (!bth_add(*nbytes, BTH_DEVICE_ALIGNMENT - 1, &range->region_at))
+        else if (!bth_try_add(*nbytes, BTH_DEVICE_ALIGNMENT - 1, &range->region_at))
             return false;
         else
             range->region_at -= range->region_at % BTH_DEVICE_ALIGNMENT;
-        if (!bth_add(range->region_at, range->nbytes, nbytes))
+        if (!bth_try_add(range->region_at, range->nbytes, nbytes))
             return false;
     }
     return true;
@@ -121,7 +121,7 @@ static int staging_make_memory(struct staging_run *run, unsigned number, berth_e
                                      .life = bth_device_life(run->devices[number]),
                                      .next = run->to->memory};
     run->made[number] = run->to->memory = made;
-    return bth_device_allocate(made->device, run->nbytes[number], &made->address, error);
+    return bth_device_allocate_memory(made->device, run->nbytes[number], &made->address, error);
 }
 
 /* The caller's memory was checked when it was set; since then it may have been freed. */

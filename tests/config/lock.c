@@ -132,18 +132,17 @@ Test(lock, of_a_parent_is_made_anew_once)
 
 static int numbers_itself(void)
 {
-    return bth_process_current_number() == bth_process_current_number() && bth_fork_count() == 1
-               ? 0
-               : 1;
+    return bth_process_unique_number() == bth_process_unique_number() && bth_fork_count() == 1 ? 0
+                                                                                               : 1;
 }
 
 Test(process, numbers_are_told_apart)
 {
-    uint64_t mine = bth_process_current_number();
+    uint64_t mine = bth_process_unique_number();
 
     cr_assert_neq(mine, 0);
     uint64_t before = bth_fork_count();
     if (before == 0)
         test_in_child(numbers_itself);
-    cr_assert_eq(bth_process_current_number(), mine);
+    cr_assert_eq(bth_process_unique_number(), mine);
 }

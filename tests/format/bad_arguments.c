@@ -102,8 +102,8 @@ Test(bad_arguments, nothing_added_is_no_failure)
     call = bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
                         berth_make_tuple(tree, NULL, 0), false);
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
-    cr_expect_eq(bth_call_extend(call, NULL, 0), 0);
-    cr_expect_eq(bth_call_set_items(call, NULL, 0), 0);
+    cr_expect_eq(bth_call_append_list_items(call, NULL, 0), 0);
+    cr_expect_eq(bth_call_set_dict_items(call, NULL, 0), 0);
     cr_expect_null(berth_value_part(call, BERTH_PART_LIST_ITEMS));
     cr_expect_null(berth_value_part(call, BERTH_PART_DICT_ITEMS));
 }
@@ -195,7 +195,7 @@ Test(bad_arguments, a_dict_that_was_used_does_not_grow)
     berth_value *dict = berth_make_dict(tree);
     berth_error error;
 
-    cr_assert_not_null(bth_counter_from(tree, dict));
+    cr_assert_not_null(bth_counter_from_dict(tree, dict));
     cr_expect_eq(berth_dict_set(dict, "a", dict), BERTH_E_UNSUPPORTED);
     (void)berth_tree_error(tree, &error);
     cr_expect_str_eq(error.message, "a dict grows after another object was built from it");
@@ -266,8 +266,8 @@ Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
     uint64_t slots[32] = {0};
     tree->storages.items = &full;
     tree->storages.slots = (struct slots){.slots = slots, .mask = 31};
-    REFUSED(bth_tree_register_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3), BERTH_E_UNSUPPORTED,
-            "one list or table has more than 4294967294 items");
+    REFUSED(bth_tree_find_or_add_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3),
+            BERTH_E_UNSUPPORTED, "one list or table has more than 4294967294 items");
 #endif
 }
 
@@ -419,9 +419,9 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
     for (size_t i = 0; i < n; i++)
         cr_assert_eq(berth_dict_set_value(dict, keys[i], keys[i]), 0);
     cr_expect_eq(berth_value_count(dict), n);
-    cr_expect_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
-    cr_expect_eq(bth_dict_find_int(berth_make_dict(tree), 1), SIZE_MAX);
-    cr_expect_eq(bth_dict_find_int(berth_make_list(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int_position(dict, 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int_position(berth_make_dict(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int_position(berth_make_list(tree), 1), SIZE_MAX);
 }
 
 /* ---- bytes ---- */
@@ -457,7 +457,7 @@ Test(bad_arguments, names_of_nothing_are_refused)
     bth_error_clear(&error);
     cr_assert_eq(berth_dict_set(root, "a", floats(1)), 0);
     cr_assert_eq(bth_names_new(root, &names, &error), 0);
-    cr_expect_eq(bth_names_allocate_name_and_path(names, 1, &name, &path, &error),
+    cr_expect_eq(bth_names_allocate_tensor_name_and_path(names, 1, &name, &path, &error),
                  BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no tensor 1 of 1");
     bth_error_clear(&error);

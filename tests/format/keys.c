@@ -181,18 +181,18 @@ Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
         int64_t found;
         snprintf(name, sizeof(name), "key %d", i);
         cr_assert(berth_as_int(berth_dict_get(dict, name), &found) && found == i);
-        cr_assert_eq(bth_dict_find_int(dict, i), 2 * (size_t)i + 1);
+        cr_assert_eq(bth_dict_find_int_position(dict, i), 2 * (size_t)i + 1);
         cr_assert_str_eq(berth_as_text(bth_value_key(dict, 2 * (size_t)i), NULL), name);
     }
     cr_assert_null(berth_dict_get(dict, "key 10000"));
-    cr_assert_eq(bth_dict_find_int(dict, 10000), SIZE_MAX);
+    cr_assert_eq(bth_dict_find_int_position(dict, 10000), SIZE_MAX);
 }
 
 Test(keys, found_as_ints_are_ints)
 {
     berth_value *dict = berth_make_dict(tree);
     berth_dict_set_value(dict, berth_make_bool(tree, true), berth_make_none(tree));
-    cr_assert_eq(bth_dict_find_int(dict, 1), SIZE_MAX);
+    cr_assert_eq(bth_dict_find_int_position(dict, 1), SIZE_MAX);
 }
 
 /* Their hashes are equal, as in Python. */
@@ -342,8 +342,10 @@ static void expect_two_keys(const char *a, const char *b, int filling)
 /* T3: two storages, which keep their keys. */
 static void expect_two_storages(const char *a, const char *b)
 {
-    berth_storage *first = bth_tree_register_storage(tree, a, strlen(a), BERTH_UINT8, 1, "cpu", 3);
-    berth_storage *second = bth_tree_register_storage(tree, b, strlen(b), BERTH_UINT8, 1, "cpu", 3);
+    berth_storage *first =
+        bth_tree_find_or_add_storage(tree, a, strlen(a), BERTH_UINT8, 1, "cpu", 3);
+    berth_storage *second =
+        bth_tree_find_or_add_storage(tree, b, strlen(b), BERTH_UINT8, 1, "cpu", 3);
     cr_expect_neq(first, second);
     cr_expect_eq(bth_tree_find_storage(tree, a, strlen(a)), first);
     cr_expect_eq(bth_tree_find_storage(tree, b, strlen(b)), second);

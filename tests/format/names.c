@@ -59,7 +59,7 @@ static void expect_list(const char *expected)
     char list[4096] = "";
     for (size_t i = 0; i < bth_names_count(names); i++) {
         char *name, *path;
-        cr_assert_eq(bth_names_allocate_name_and_path(names, i, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
         cr_assert_not_null(berth_as_tensor(bth_names_value(names, i)));
         snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", name, path);
         bth_release(name);
@@ -227,7 +227,7 @@ Test(names, reach_a_million_levels_down, .timeout = 120)
         value = berth_make_tuple(tree, &value, 1);
     walk(value);
     char *name, *path;
-    cr_assert_eq(bth_names_allocate_name_and_path(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
     cr_assert_eq(strlen(name), 2 * DEPTH - 1);
     cr_assert_eq(strlen(path), 3 * DEPTH);
     expect_found(path, leaf);
@@ -380,7 +380,7 @@ Test(names, quote_text_and_escape_what_could_not_be_seen)
     walk(root);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *name, *path;
-        cr_assert_eq(bth_names_allocate_name_and_path(names, i, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
         cr_expect_str_eq(name, rows[i].is_path ? rows[i].path : rows[i].key);
         cr_expect_str_eq(path, rows[i].path);
         expect_found(rows[i].path, bth_names_value(names, i));
@@ -402,7 +402,7 @@ Test(names, of_doubled_tuples_are_cut, .timeout = 60)
     berth_dict_set_value(root, key, tensor());
     walk(root);
     char *name, *path;
-    cr_assert_eq(bth_names_allocate_name_and_path(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
     cr_assert_lt(strlen(name), 300);
     cr_assert_str_eq(name + strlen(name) - 4, "...)");
     expect_found(name, bth_names_value(names, 0));
@@ -425,7 +425,8 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
     walk(root);
     cr_assert_eq(bth_names_count(names), DICTS);
     char *name, *path;
-    cr_assert_eq(bth_names_allocate_name_and_path(names, DICTS - 1, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, DICTS - 1, &name, &path, &error),
+                 0);
     expect_found(name, bth_names_value(names, DICTS - 1));
     bth_release(name);
     bth_release(path);
@@ -485,8 +486,8 @@ Test(names, of_inert_calls_pass_their_items)
                                      berth_make_tuple(tree, NULL, 0), true);
     berth_value *a = tensor(), *b = tensor(), *key = berth_make_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
-    cr_assert_eq(bth_call_extend(call, (berth_value *[]){call, a}, 2), 0);
-    cr_assert_eq(bth_call_set_items(call, pairs, 2), 0);
+    cr_assert_eq(bth_call_append_list_items(call, (berth_value *[]){call, a}, 2), 0);
+    cr_assert_eq(bth_call_set_dict_items(call, pairs, 2), 0);
     walk(call);
     char list[300], path[100];
     snprintf(path, sizeof path, "<m C %zu>", bth_value_id(call));

@@ -225,7 +225,7 @@ Test(names_asked, two_keys_that_are_written_alike_are_refused)
     walk(root);
     for (size_t i = 0; i < 5; i++) {
         char *name, *path;
-        cr_assert_eq(bth_names_allocate_name_and_path(names, i, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
         if (i == 4)
             cr_expect_eq(find(path), bth_names_value(names, i), "%s", path);
         else
@@ -253,7 +253,7 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
 
         berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), tensor());
         walk(root);
-        cr_assert_eq(bth_names_allocate_name_and_path(names, 0, &name, &path, &error), 0);
+        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
         cr_expect_eq(find(path), bth_names_value(names, 0), "%s: %s", path, error.message);
         bth_release(name);
         bth_release(path);
@@ -362,7 +362,7 @@ static void expect_name(berth_value *key, const char *wanted)
 
     cr_assert_eq(berth_dict_set_value(root, key, tensor()), 0);
     walk(root);
-    cr_assert_eq(bth_names_allocate_name_and_path(names, 0, &name, &path, &error), 0);
+    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
     cr_expect_str_eq(name, wanted);
     cr_expect_eq(find(name), bth_value_item(root, 0), "%s", name);
     cr_expect_eq(find(path), bth_value_item(root, 0), "%s", path);
@@ -456,7 +456,7 @@ Test(names_asked, a_name_that_is_too_long_is_told)
         below = next;
     }
     walk(root);
-    cr_expect_eq(bth_names_allocate_name_and_path(names, 0, &name, &path, &error),
+    cr_expect_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error),
                  BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message, "the name of tensor 0 has more than 16777216 bytes");
     cr_expect_null(name);
@@ -483,9 +483,10 @@ Test(names_asked, keys_of_storages_after_many_positions)
     for (int i = 0; i < 100; i++) {
         (void)snprintf(key, sizeof key, "%d", i);
         cr_assert_not_null(
-            bth_tree_register_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
+            bth_tree_find_or_add_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
     }
-    const berth_storage *named = bth_tree_register_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
+    const berth_storage *named =
+        bth_tree_find_or_add_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
     cr_expect_eq(bth_tree_find_storage(tree, "a", 1), named);
     cr_expect_eq(bth_tree_find_storage(tree, "99", 2), bth_tree_storage(tree, 99));
     cr_expect_null(bth_tree_find_storage(tree, "100", 3));

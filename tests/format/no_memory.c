@@ -82,21 +82,21 @@ static void prepare(void)
     X(latin1, bth_bytes_from_latin1(with.tree, with.text))                                         \
     X(latin1_again, bth_bytes_from_latin1(with.tree, with.latin))                                  \
     X(bytearray, berth_make_bytearray(with.tree, "a", 1))                                          \
-    X(empty_bytearray, bth_bytearray_from(with.tree, NULL))                                        \
-    X(bytearray_of, bth_bytearray_from(with.tree, with.bytes))                                     \
+    X(empty_bytearray, bth_bytearray_from_bytes(with.tree, NULL))                                  \
+    X(bytearray_of, bth_bytearray_from_bytes(with.tree, with.bytes))                               \
     X(global, bth_global_new(with.tree, "a", 1, "b", 1, false))                                    \
     X(inert_global, bth_global_new(with.tree, "a", 1, "b", 1, true))                               \
     X(list, berth_make_list(with.tree))                                                            \
     X(tuple, berth_make_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))             \
     X(dict, berth_make_dict(with.tree))                                                            \
     X(ordered_dict, berth_make_ordered_dict(with.tree))                                            \
-    X(ordered_dict_of, bth_ordered_dict_from(with.tree, with.pairs))                               \
-    X(counter, bth_counter_from(with.tree, NULL))                                                  \
-    X(counter_of, bth_counter_from(with.tree, with.dict))                                          \
-    X(set, bth_set_from(with.tree, NULL))                                                          \
-    X(set_of, bth_set_from(with.tree, with.list))                                                  \
+    X(ordered_dict_of, bth_ordered_dict_from_pairs(with.tree, with.pairs))                         \
+    X(counter, bth_counter_from_dict(with.tree, NULL))                                             \
+    X(counter_of, bth_counter_from_dict(with.tree, with.dict))                                     \
+    X(set, bth_set_from_list(with.tree, NULL))                                                     \
+    X(set_of, bth_set_from_list(with.tree, with.list))                                             \
     X(size, berth_make_size(with.tree, (const int64_t[]){2, 3}, 2))                                \
-    X(size_of, bth_size_from(with.tree, with.ints))                                                \
+    X(size_of, bth_size_from_tuple(with.tree, with.ints))                                          \
     X(storage_value, berth_make_storage(with.tree, with.storage))                                  \
     X(tensor, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){3}))                                   \
     X(parameter, berth_make_parameter(with.tree, with.tensor, true))                               \
@@ -112,9 +112,9 @@ static void prepare(void)
     X(compact_inert, berth_value_copy(with.tree, with.call, BERTH_COPY_COMPACT))                   \
     X(storage, berth_make_storage(                                                                 \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
-    X(met_storage,                                                                                 \
-      berth_make_storage(with.tree, bth_tree_register_storage(with.tree, "a_long_key_of_it", 16,   \
-                                                              BERTH_UINT8, 1, "cuda:0", 6)))       \
+    X(met_storage, berth_make_storage(                                                             \
+                       with.tree, bth_tree_find_or_add_storage(with.tree, "a_long_key_of_it", 16,  \
+                                                               BERTH_UINT8, 1, "cuda:0", 6)))      \
     /* and what changes one */                                                                     \
     X(append, berth_list_append(with.empty, with.text) == 0 ? with.empty : NULL)                   \
     X(set_key, berth_dict_set(with.ordered, "key", with.text) == 0 ? with.ordered : NULL)          \
@@ -122,10 +122,11 @@ static void prepare(void)
     X(set_long_key,                                                                                \
       berth_dict_set_value(with.ordered, with.long_key, with.text) == 0 ? with.ordered : NULL)     \
     X(set_state, berth_value_set_state(with.ordered, with.dict) == 0 ? with.ordered : NULL)        \
-    X(call_extend, bth_call_extend(with.call, &with.text, 1) == 0 ? with.call : NULL)              \
+    X(call_extend, bth_call_append_list_items(with.call, &with.text, 1) == 0 ? with.call : NULL)   \
     X(call_set_items,                                                                              \
-      bth_call_set_items(with.call, (berth_value *[]){with.text, with.bytes}, 1) == 0 ? with.call  \
-                                                                                      : NULL)      \
+      bth_call_set_dict_items(with.call, (berth_value *[]){with.text, with.bytes}, 1) == 0         \
+          ? with.call                                                                              \
+          : NULL)                                                                                  \
     X(as_shape, bth_value_as_shape(with.ints, &shape_asked, &rank_asked) ? with.ints : NULL)
 
 static const int64_t *shape_asked;
@@ -401,7 +402,7 @@ static int ask_names(const bth_names *names, berth_error *error)
 {
     for (size_t i = 0; i < bth_names_count(names); i++) {
         char *texts[2];
-        if (bth_names_allocate_name_and_path(names, i, &texts[0], &texts[1], error) < 0)
+        if (bth_names_allocate_tensor_name_and_path(names, i, &texts[0], &texts[1], error) < 0)
             return error->code;
         for (int k = 0; k < 2; k++) {
             const berth_value *found =

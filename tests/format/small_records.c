@@ -17,9 +17,9 @@ Test(small_records, byteorder_is_little_or_big)
     berth_error error;
     bool little = false;
     bth_error_clear(&error);
-    cr_expect_eq(bth_record_byteorder(bytes_of("little"), 6, 0, &little, &error), 0);
+    cr_expect_eq(bth_record_parse_byteorder(bytes_of("little"), 6, 0, &little, &error), 0);
     cr_expect(little);
-    cr_expect_eq(bth_record_byteorder(bytes_of("big"), 3, 0, &little, &error), 0);
+    cr_expect_eq(bth_record_parse_byteorder(bytes_of("big"), 3, 0, &little, &error), 0);
     cr_expect_not(little);
 }
 
@@ -28,7 +28,7 @@ static void refuse_byteorder(const char *text, const char *sentence)
     berth_error error;
     bool little;
     bth_error_clear(&error);
-    cr_expect_eq(bth_record_byteorder(bytes_of(text), strlen(text), 700, &little, &error),
+    cr_expect_eq(bth_record_parse_byteorder(bytes_of(text), strlen(text), 700, &little, &error),
                  BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message, sentence, "%s", error.message);
 }
@@ -48,7 +48,7 @@ Test(small_records, any_other_byteorder_is_refused)
 static int alignment_of(const char *text, uint32_t *alignment, berth_error *error)
 {
     bth_error_clear(error);
-    return bth_record_alignment(bytes_of(text), strlen(text), 576, alignment, error);
+    return bth_record_parse_alignment(bytes_of(text), strlen(text), 576, alignment, error);
 }
 
 Test(small_records, alignments_are_decimal_from_1_to_65536)
@@ -88,16 +88,17 @@ Test(small_records, format_versions_are_decimal)
     uint32_t version = 7;
     berth_error error;
     bth_error_clear(&error);
-    cr_expect_eq(bth_record_format_version(bytes_of("1"), 1, 448, &version, &error), 0);
+    cr_expect_eq(bth_record_parse_format_version(bytes_of("1"), 1, 448, &version, &error), 0);
     cr_expect_eq(version, 1);
-    cr_expect_eq(bth_record_format_version(bytes_of("999999999"), 9, 448, &version, &error), 0);
+    cr_expect_eq(bth_record_parse_format_version(bytes_of("999999999"), 9, 448, &version, &error),
+                 0);
     cr_expect_eq(version, 999999999);
-    cr_expect_eq(bth_record_format_version(bytes_of("0"), 1, 448, &version, &error), 0);
+    cr_expect_eq(bth_record_parse_format_version(bytes_of("0"), 1, 448, &version, &error), 0);
     cr_expect_eq(version, 0);
-    cr_expect_eq(bth_record_format_version(bytes_of(""), 0, 448, &version, &error),
+    cr_expect_eq(bth_record_parse_format_version(bytes_of(""), 0, 448, &version, &error),
                  BERTH_E_ARCHIVE);
     bth_error_clear(&error);
-    cr_expect_eq(bth_record_format_version(bytes_of("1\n"), 2, 448, &version, &error),
+    cr_expect_eq(bth_record_parse_format_version(bytes_of("1\n"), 2, 448, &version, &error),
                  BERTH_E_ARCHIVE);
     cr_expect_str_eq(error.message, ".format_version at byte 448: '1?' (2 bytes) is no decimal "
                                     "number of up to 9 digits");

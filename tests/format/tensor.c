@@ -58,9 +58,9 @@ Test(tensor, that_fits_its_storage_exactly_is_good)
 
 Test(tensor, names_the_storage_of_a_file)
 {
-    berth_tensor tensor = {.dtype = BERTH_INT64,
-                           .storage =
-                               bth_tree_register_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
+    berth_tensor tensor = {
+        .dtype = BERTH_INT64,
+        .storage = bth_tree_find_or_add_storage(tree, "17", 2, BERTH_INT64, 0, "cpu", 3)};
     expect_bad(&tensor, "a tensor of int64, shape [], stride [] and storage offset 0 ends at byte "
                         "8 of storage 17, which has 0");
 }

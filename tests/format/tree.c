@@ -115,7 +115,7 @@ Test(tree, the_newest_block_is_given_back_too)
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     uint64_t nbytes = test_memory_seen().live_nbytes;
-    bth_tree_release_memory(tree, bth_tree_allocate(tree, 2000), 2000);
+    bth_tree_release_allocation(tree, bth_tree_allocate(tree, 2000), 2000);
     cr_expect_eq(test_memory_seen().live_nbytes, nbytes);
     cr_expect_not_null(berth_make_list(tree));
     berth_tree_free(tree);
@@ -184,7 +184,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     fill_dict(tree, dict, FEW, LOTS);
     cr_expect_gt(test_memory_seen().n_allocations, 1);
     for (int64_t i = 0; i < LOTS; i++)
-        cr_assert_eq(bth_dict_find_int(dict, i), (size_t)i);
+        cr_assert_eq(bth_dict_find_int_position(dict, i), (size_t)i);
     cr_expect_eq(berth_tree_error(tree, NULL), 0);
     berth_tree_free(tree);
     cr_expect_eq(test_memory_seen().live_nbytes, 0);
@@ -219,10 +219,10 @@ static berth_value *build(berth_tree *tree)
         berth_value *items[2] = {berth_make_str(tree, text, (size_t)i * 5),
                                  berth_make_int(tree, i)};
         berth_dict_set_value(dict, berth_make_tuple(tree, items, 2), list);
-        bth_tree_register_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
+        bth_tree_find_or_add_storage(tree, name, strlen(name), BERTH_UINT8, 1, "cpu", 3);
         berth_list_append(list, test_tensor(tree, BERTH_FLOAT32, data, 1, shape));
     }
-    berth_value_set_state(dict, bth_set_from(tree, berth_make_list(tree)));
+    berth_value_set_state(dict, bth_set_from_list(tree, berth_make_list(tree)));
     return dict;
 }
 
@@ -267,7 +267,7 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
         bth_dict_extend(dict, items, 1000);
         for (int i = 0; i < 1000; i++)
             berth_dict_set_value(dict, items[i], items[i]);
-        cr_assert_eq(bth_dict_find_int(dict, -1), SIZE_MAX);
+        cr_assert_eq(bth_dict_find_int_position(dict, -1), SIZE_MAX);
         berth_tree_free(tree);
         test_memory_unwatch();
     }
@@ -277,7 +277,7 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
 
 static berth_storage *meet(berth_tree *tree, const char *key, berth_dtype dtype, uint64_t nbytes)
 {
-    return bth_tree_register_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
+    return bth_tree_find_or_add_storage(tree, key, strlen(key), dtype, nbytes, "cuda:0", 6);
 }
 
 Test(tree, storages_are_met_by_key_in_order)
@@ -392,8 +392,8 @@ Test(tree, storage_keys_and_locations_are_bounded)
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         berth_tree *tree = berth_tree_new(NULL);
         const berth_storage *made =
-            bth_tree_register_storage(tree, rows[i].key, rows[i].key_nbytes, BERTH_UINT8, 1,
-                                      rows[i].location, rows[i].location_nbytes);
+            bth_tree_find_or_add_storage(tree, rows[i].key, rows[i].key_nbytes, BERTH_UINT8, 1,
+                                         rows[i].location, rows[i].location_nbytes);
         cr_expect_eq(made != NULL, rows[i].message == NULL);
         expect_error(tree, made ? 0 : BERTH_E_UNSUPPORTED, made ? "" : rows[i].message);
         berth_tree_free(tree);

@@ -167,9 +167,9 @@ Test(value, bytes_from_latin1_text)
     cr_assert_neq(first, second);
     cr_assert_eq(berth_as_bytes(second, &nbytes), berth_as_bytes(first, NULL));
     cr_assert_eq(nbytes, 4);
-    berth_value *array = bth_bytearray_from(tree, second);
+    berth_value *array = bth_bytearray_from_bytes(tree, second);
     cr_assert_eq(berth_as_bytes(array, &nbytes), berth_as_bytes(first, NULL));
-    cr_assert_not_null(berth_as_bytes(bth_bytearray_from(tree, NULL), &nbytes));
+    cr_assert_not_null(berth_as_bytes(bth_bytearray_from_bytes(tree, NULL), &nbytes));
     cr_assert_eq(nbytes, 0);
     expect_failure(bth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
                    "latin1 text with a character above 255");
@@ -204,40 +204,40 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
     berth_dict_set(dict, "k", berth_make_int(tree, 3));
     berth_value *pair[2] = {text("x"), berth_make_none(tree)};
     berth_list_append(pairs, berth_make_tuple(tree, pair, 2));
-    berth_value *set = bth_set_from(tree, list);
+    berth_value *set = bth_set_from_list(tree, list);
     cr_assert_eq(berth_value_count(set), 1);
     cr_assert_eq(berth_value_count(list), 2); /* keeps its items */
-    berth_value *counter = bth_counter_from(tree, dict);
+    berth_value *counter = bth_counter_from_dict(tree, dict);
     expect_int(berth_dict_get(counter, "k"), 3);
     cr_assert_eq(berth_value_kind(counter), BERTH_KIND_COUNTER);
-    berth_value *ordered = bth_ordered_dict_from(tree, pairs);
+    berth_value *ordered = bth_ordered_dict_from_pairs(tree, pairs);
     cr_assert_eq(berth_dict_get(ordered, "x"), berth_make_none(tree));
-    cr_assert_eq(berth_value_count(bth_set_from(tree, NULL)), 0);
-    cr_assert_eq(berth_value_count(bth_counter_from(tree, NULL)), 0);
-    cr_assert_eq(berth_value_count(bth_ordered_dict_from(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(bth_set_from_list(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(bth_counter_from_dict(tree, NULL)), 0);
+    cr_assert_eq(berth_value_count(bth_ordered_dict_from_pairs(tree, NULL)), 0);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
-    expect_failure(bth_set_from(tree, list), BERTH_E_PICKLE,
+    expect_failure(bth_set_from_list(tree, list), BERTH_E_PICKLE,
                    "a list is used by set after another object was built from it");
 }
 
 Test(value, an_argument_is_used_once)
 {
     berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
-    bth_counter_from(tree, dict);
-    expect_failure(bth_counter_from(tree, dict), BERTH_E_PICKLE,
+    bth_counter_from_dict(tree, dict);
+    expect_failure(bth_counter_from_dict(tree, dict), BERTH_E_PICKLE,
                    "a dict is used by Counter after another object was built from it");
     list = berth_make_list(tree);
-    bth_ordered_dict_from(tree, list);
-    expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
+    bth_ordered_dict_from_pairs(tree, list);
+    expect_failure(bth_ordered_dict_from_pairs(tree, list), BERTH_E_PICKLE,
                    "a list is used by OrderedDict after another object was built from it");
     list = berth_make_list(tree);
-    bth_set_from(tree, list);
+    bth_set_from_list(tree, list);
     cr_assert_lt(berth_list_append(list, berth_make_none(tree)), 0);
     expect_failure(NULL, BERTH_E_UNSUPPORTED,
                    "a list grows after another object was built from it");
     list = berth_make_list(tree);
     berth_list_append(list, berth_make_none(tree));
-    expect_failure(bth_ordered_dict_from(tree, list), BERTH_E_PICKLE,
+    expect_failure(bth_ordered_dict_from_pairs(tree, list), BERTH_E_PICKLE,
                    "an OrderedDict made from an item that is not a pair");
 }
 
@@ -287,7 +287,7 @@ Test(value, sizes_are_shapes)
     const int64_t *first, *second;
     berth_value *item = berth_make_int(tree, 5), *tuple = berth_make_tuple(tree, &item, 1);
     cr_assert(bth_value_as_shape(tuple, &first, &rank));
-    cr_assert(bth_value_as_shape(bth_size_from(tree, tuple), &second, &rank));
+    cr_assert(bth_value_as_shape(bth_size_from_tuple(tree, tuple), &second, &rank));
     cr_assert_eq(first, second); /* P3: made once, shared */
     cr_assert_eq(rank, 1);
     cr_assert_eq(*first, 5);
@@ -313,7 +313,7 @@ Test(value, shapes_that_are_none_are_refused)
     cr_assert_not(bth_value_as_shape(berth_make_tuple(tree, &item, 1), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
     item = berth_make_bigint(tree, big, 9);
-    expect_failure(bth_size_from(tree, berth_make_tuple(tree, &item, 1)), BERTH_E_TENSOR,
+    expect_failure(bth_size_from_tuple(tree, berth_make_tuple(tree, &item, 1)), BERTH_E_TENSOR,
                    "item 0 of a shape is beyond 64 bits");
     cr_assert_not(bth_value_as_shape(berth_make_none(tree), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "None for a shape, not a tuple of ints");

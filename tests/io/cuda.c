@@ -39,7 +39,7 @@ static void use_all(void)
     uintptr_t address;
     void *bytes;
 
-    expect_good(bth_device_allocate(device, 77, &address, &error));
+    expect_good(bth_device_allocate_memory(device, 77, &address, &error));
     cr_expect(address == 0xD000 && last_nbytes == 77);
     expect_good(bth_pinned_allocate(device, 78, &bytes, &error));
     cr_expect(bytes == &made && last_nbytes == 78 && last_flags == CU_MEMHOSTALLOC_PORTABLE);
@@ -64,7 +64,7 @@ static void use_all(void)
     bth_device_stream_close(&stream);
     bth_pinned_unregister(device, bytes);
     bth_pinned_release(device, bytes);
-    bth_device_release(device, address);
+    bth_device_release_memory(device, address);
 }
 
 CUDA_TEST(calls_are_made_in_the_devices_primary_context_and_leave_the_programs)
@@ -87,7 +87,7 @@ CUDA_TEST(calls_that_fail_leave_the_programs_context_too)
 
     open_device("cuda:0", 0);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     cr_expect_eq(address, 0);
     expect_failure(BERTH_E_DEVICE,
                    "cuda:0: 5 bytes of device memory cannot be allocated, and the process must be "
@@ -136,7 +136,7 @@ CUDA_TEST(a_thread_that_captures_a_graph_itself_keeps_its_mode)
     open_device("cuda:0", 0);
     use_all();
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     cr_expect_eq(bth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
     next_result = CUDA_SUCCESS;
     bth_error_clear(&error);
@@ -200,7 +200,7 @@ CUDA_TEST(a_driver_without_names_of_errors_tells_their_numbers)
     missing = "cuGetErrorName";
     open_device("cuda:0", 0);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "cuda:0: 5 bytes of device memory cannot be allocated, and the "
                                    "process must be started again: CUDA error 700");
     next_result = CUDA_SUCCESS;

@@ -42,8 +42,8 @@ static void expect_opened_anew(int times)
     open_device("cuda:1", 1);
     cr_expect_eq(device, before, "another handle");
     cr_expect_eq(n_retained[1], times);
-    expect_good(bth_device_allocate(device, 5, &address, &error));
-    bth_device_release(device, address);
+    expect_good(bth_device_allocate_memory(device, 5, &address, &error));
+    bth_device_release_memory(device, address);
 }
 
 /* ---- between two operations, and in one ---- */
@@ -56,7 +56,7 @@ CUDA_TEST(a_context_that_was_reset_is_opened_anew)
     open_device("cuda:1", 1);
     cr_assert_eq(pthread_create(&thread, NULL, kill_from_elsewhere, NULL), 0);
     pthread_join(thread, NULL);
-    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE,
                    "cuda:1: 5 bytes of device memory cannot be allocated: " DESTROYED);
     expect_opened_anew(2);
@@ -158,7 +158,7 @@ CUDA_TEST(a_context_that_a_kernel_broke_is_told_until_it_is_reset)
     open_device("cuda:1", 1);
     contexts[1].sick = CUDA_ERROR_ECC_UNCORRECTABLE;
     expect_good(bth_device_open("cuda:1", &device, &error)); /* nobody has noticed */
-    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     expect_failure(
         BERTH_E_DEVICE,
         "cuda:1: 5 bytes of device memory cannot be allocated: a fake (CUDA_ERROR_FAKE)");
@@ -180,7 +180,7 @@ CUDA_TEST(a_failure_that_breaks_nothing_opens_nothing_anew)
 
     open_device("cuda:1", 1);
     next_result = CUDA_ERROR_INVALID_VALUE;
-    cr_expect_eq(bth_device_allocate(device, 5, &address, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     bth_error_clear(&error);
     next_result = CUDA_ERROR_OUT_OF_MEMORY; /* not even for the event that it is tried with */
     open_device("cuda:1", 1);
@@ -197,7 +197,7 @@ CUDA_TEST(what_only_another_process_helps_against_says_so)
     open_device("cuda:1", 1);
     for (size_t i = 0; i < sizeof final / sizeof *final; i++) {
         next_result = (CUresult) final[i];
-        (void)bth_device_allocate(device, 5, &address, &error);
+        (void)bth_device_allocate_memory(device, 5, &address, &error);
         expect_failure(
             BERTH_E_DEVICE,
             "cuda:1: 5 bytes of device memory cannot be allocated, and the process must be "
@@ -205,7 +205,7 @@ CUDA_TEST(what_only_another_process_helps_against_says_so)
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         next_result = (CUresult)others[i];
-        cr_expect_lt(bth_device_allocate(device, 5, &address, &error), 0);
+        cr_expect_lt(bth_device_allocate_memory(device, 5, &address, &error), 0);
         cr_expect_null(strstr(error.message, "process"), "%d: %s", others[i], error.message);
         bth_error_clear(&error);
     }

@@ -64,7 +64,7 @@ static uintptr_t new_memory(size_t nbytes)
 {
     uintptr_t address;
 
-    expect_good(bth_device_allocate(device, nbytes, &address, &error));
+    expect_good(bth_device_allocate_memory(device, nbytes, &address, &error));
     return address;
 }
 
@@ -97,7 +97,7 @@ DEVICE_TEST(bytes_go_there_and_back_through_pinned_memory)
         expect_round_trip(out + i, in + i, at + 13, sizes[i]);
     bth_pinned_release(device, in);
     bth_pinned_release(device, out);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(bytes_go_there_and_back_through_pageable_memory)
@@ -108,7 +108,7 @@ DEVICE_TEST(bytes_go_there_and_back_through_pageable_memory)
     expect_round_trip(out, in, at, NBYTES);
     free(in);
     free(out);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(memory_that_is_there_can_be_pinned)
@@ -129,7 +129,7 @@ DEVICE_TEST(memory_that_is_there_can_be_pinned)
     expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     munmap(bytes, 2 * nbytes);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(an_address_tells_whose_memory_it_is)
@@ -151,7 +151,7 @@ DEVICE_TEST(an_address_tells_whose_memory_it_is)
     expect_good(bth_device_find_memory_owner(device, 0, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     bth_pinned_release(device, pinned);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 static void expect_refused(uintptr_t at, size_t nbytes)
@@ -179,7 +179,7 @@ DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
     expect_good(bth_device_check_memory(device, 0, 0, &error));
     expect_refused((uintptr_t)pinned, 100);
     expect_refused((uintptr_t)&here, sizeof here);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
     expect_refused(at, nbytes);
     bth_pinned_release(device, pinned);
 }
@@ -195,9 +195,9 @@ DEVICE_TEST(no_bytes_need_no_memory)
 {
     uintptr_t at = 1;
 
-    expect_good(bth_device_allocate(device, 0, &at, &error));
+    expect_good(bth_device_allocate_memory(device, 0, &at, &error));
     cr_expect_eq(at, 0);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(more_memory_than_there_is_is_told_with_its_bytes)
@@ -208,7 +208,7 @@ DEVICE_TEST(more_memory_than_there_is_is_told_with_its_bytes)
     snprintf(begin, sizeof begin,
              "%s: 1152921504606846976 bytes of device memory cannot be allocated: ",
              bth_device_name(device));
-    cr_expect_eq(bth_device_allocate(device, (size_t)1 << 60, &at, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_device_allocate_memory(device, (size_t)1 << 60, &at, &error), BERTH_E_MEMORY);
     cr_expect_eq(at, 0);
     cr_expect(strncmp(error.message, begin, strlen(begin)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, "out of memory ("), "%s", error.message);
@@ -238,7 +238,7 @@ DEVICE_TEST(a_stream_waits_for_an_event_of_another)
     bth_device_stream_close(&first);
     bth_pinned_release(device, in);
     bth_pinned_release(device, out);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(an_event_that_was_never_recorded_has_come)
@@ -269,7 +269,7 @@ DEVICE_TEST(an_event_may_be_closed_before_it_comes)
         bth_device_stream_close(&streams[i]);
     }
     bth_pinned_release(device, bytes);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(closing_a_stream_waits_for_its_copies)
@@ -288,7 +288,7 @@ DEVICE_TEST(closing_a_stream_waits_for_its_copies)
     bth_device_stream_close(&stream);
     bth_pinned_release(device, in);
     bth_pinned_release(device, out);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(many_streams_work_at_a_time)
@@ -313,7 +313,7 @@ DEVICE_TEST(many_streams_work_at_a_time)
     }
     bth_pinned_release(device, in);
     bth_pinned_release(device, out);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
 }
 
 DEVICE_TEST(one_name_is_one_handle)

@@ -28,7 +28,7 @@ static void set_up(void)
     expect_good(bth_device_open("simulated:0", &device, &error));
     expect_good(bth_device_open("simulated:1", &other, &error));
     expect_good(bth_device_stream_open(device, &stream, &error));
-    expect_good(bth_device_allocate(device, NBYTES, &memory, &error));
+    expect_good(bth_device_allocate_memory(device, NBYTES, &memory, &error));
     void *bytes;
     expect_good(bth_pinned_allocate(device, NBYTES, &bytes, &error));
     pinned = bytes;
@@ -38,7 +38,7 @@ static void tear_down(void)
 {
     bth_system_restore();
     bth_device_stream_close(&stream);
-    bth_device_release(device, memory);
+    bth_device_release_memory(device, memory);
     bth_pinned_release(device, pinned);
     test_memory_unwatch();
 }
@@ -230,14 +230,14 @@ SIMULATED_TEST(memory_and_pinned_memory_end)
 
     bth_simulated_set(&(bth_simulated_machine){
         .n_devices = 2, .memory_nbytes = 2 * NBYTES, .pinned_nbytes = NBYTES + 10});
-    cr_expect_eq(bth_device_allocate(device, NBYTES + 1, &more, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_device_allocate_memory(device, NBYTES + 1, &more, &error), BERTH_E_MEMORY);
     expect_failure(BERTH_E_MEMORY,
                    "simulated:0: 10001 bytes of device memory cannot be allocated: out "
                    "of memory (SIMULATED_OUT_OF_MEMORY)");
-    expect_good(bth_device_allocate(device, NBYTES, &more, &error));
-    expect_good(bth_device_allocate(other, 2 * NBYTES, &next, &error));
-    bth_device_release(device, more);
-    bth_device_release(other, next);
+    expect_good(bth_device_allocate_memory(device, NBYTES, &more, &error));
+    expect_good(bth_device_allocate_memory(other, 2 * NBYTES, &next, &error));
+    bth_device_release_memory(device, more);
+    bth_device_release_memory(other, next);
     cr_expect_eq(bth_pinned_allocate(device, 11, &bytes, &error), BERTH_E_MEMORY);
     expect_failure(BERTH_E_MEMORY,
                    "simulated:0: 11 bytes of pinned memory cannot be allocated: out of "
@@ -266,7 +266,7 @@ static int use_all(void)
     uintptr_t at = 0;
     void *bytes = NULL;
 
-    (void)(bth_device_allocate(device, 100, &at, &error) < 0 ||
+    (void)(bth_device_allocate_memory(device, 100, &at, &error) < 0 ||
            bth_device_find_memory_owner(device, at, &owner, &error) < 0 ||
            bth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
            bth_device_stream_open(device, &own, &error) < 0 ||
@@ -277,7 +277,7 @@ static int use_all(void)
     bth_device_event_close(&event);
     bth_device_stream_close(&own);
     bth_pinned_release(device, bytes);
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
     return error.code;
 }
 
@@ -330,11 +330,11 @@ SIMULATED_TEST(a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
     expect_failure(BERTH_E_DEVICE, "simulated:0: copies failed: " LOST);
     cr_expect_eq(bth_device_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE, "simulated:0: 9 bytes cannot be copied to the host: " LOST);
-    cr_expect_eq(bth_device_allocate(device, 9, &at, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_allocate_memory(device, 9, &at, &error), BERTH_E_DEVICE);
     expect_failure(BERTH_E_DEVICE,
                    "simulated:0: 9 bytes of device memory cannot be allocated: " LOST);
-    expect_good(bth_device_allocate(other, 9, &at, &error)); /* that one lives */
-    bth_device_release(other, at);
+    expect_good(bth_device_allocate_memory(other, 9, &at, &error)); /* that one lives */
+    bth_device_release_memory(other, at);
     bth_device_event_close(&event);
 }
 
@@ -368,10 +368,10 @@ SIMULATED_TEST(memory_that_is_freed_under_a_copy_loses_the_device)
     uintptr_t at;
     uint8_t here[100];
 
-    expect_good(bth_device_allocate(device, 100, &at, &error));
+    expect_good(bth_device_allocate_memory(device, 100, &at, &error));
     bth_simulated_hold(&stream, true);
     expect_good(bth_device_copy_to_host(&stream, pinned, at, 100, &error));
-    bth_device_release(device, at);
+    bth_device_release_memory(device, at);
     bth_simulated_hold(&stream, false);
     expect_lost();
     expect_good(bth_pinned_register(device, here, sizeof here, &error));
@@ -385,10 +385,10 @@ SIMULATED_TEST(memory_that_is_freed_under_a_copy_loses_the_device)
     bth_device_copy_to_host(&stream, pinned, (uintptr_t)pinned, 5, &error);
     bth_error_clear(&error);
     expect_lost();
-    expect_good(bth_device_allocate(other, 100, &at, &error));
+    expect_good(bth_device_allocate_memory(other, 100, &at, &error));
     expect_good(bth_device_copy_to_host(&stream, pinned, at, 100, &error));
     expect_lost();
-    bth_device_release(other, at);
+    bth_device_release_memory(other, at);
 }
 
 static int no_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
@@ -417,7 +417,7 @@ SIMULATED_TEST(a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
                    "(SIMULATED_NO_THREAD)");
     bth_device_stream_close(&second);
     bth_system.mmap = no_map;
-    cr_expect_eq(bth_device_allocate(device, 100, &at, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_device_allocate_memory(device, 100, &at, &error), BERTH_E_MEMORY);
     bth_error_clear(&error);
 }
 
@@ -446,9 +446,9 @@ static int use_in_child(void)
     static const char sentence[] = "simulated:0: this process was forked from one that had opened "
                                    "a device, and devices do not survive that";
 
-    if (bth_device_is_usable(device))
+    if (bth_device_is_of_this_process(device))
         return 1;
-    if (bth_device_allocate(device, 100, &at, &error) != BERTH_E_DEVICE ||
+    if (bth_device_allocate_memory(device, 100, &at, &error) != BERTH_E_DEVICE ||
         strcmp(error.message, sentence) != 0)
         return 2;
     bth_error_clear(&error);
@@ -459,7 +459,7 @@ static int use_in_child(void)
     if (bth_device_copy_to_host(&stream, pinned, memory, 10, &error) != BERTH_E_DEVICE)
         return 4;
     bth_device_stream_close(&stream); /* its thread is not here: to wait for it were for ever */
-    bth_device_release(device, memory);
+    bth_device_release_memory(device, memory);
     return 0;
 }
 

@@ -452,7 +452,7 @@ Test(device, a_function_says_where_and_gives_memory)
     struct giver giver = {0};
     bth_device_handle *device = device_named("simulated:1");
 
-    cr_assert_eq(bth_device_allocate(device, 4 * 500000 + 64, &giver.address, &error), 0);
+    cr_assert_eq(bth_device_allocate_memory(device, 4 * 500000 + 64, &giver.address, &error), 0);
     open_as("load.check=data");
     assert_ok(berth_set_storage_rules(
         checkpoint, &(berth_storage_rule){.choose = give, .context = &giver}, 1, &error));
@@ -466,5 +466,5 @@ Test(device, a_function_says_where_and_gives_memory)
     berth_close(checkpoint);
     checkpoint = NULL;
     expect_bytes("simulated:1", giver.address + 64, 1); /* it is the caller's still */
-    bth_device_release(device, giver.address);
+    bth_device_release_memory(device, giver.address);
 }

@@ -121,7 +121,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     cr_expect_eq(error.code, BERTH_E_CALLBACK);
     cr_expect_eq(error.system_errno, EIO);
 
-    cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
+    cr_assert_eq(bth_device_allocate_memory(device, 2800, &said.address, &error), 0);
     said = (berth_storage_choice){.device = "simulated:1", .address = said.address, .nbytes = 2799};
     cr_expect_str_eq(told(choose_said(&said)), "\"part3\": data/3: simulated:1: the memory at the "
                                                "address has 2799 bytes, but 2800 are needed");
@@ -135,7 +135,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     /* Freed before the bytes come, and after. */
     said.device = "simulated:1";
     assert_ok(choose_said(&said));
-    bth_device_release(device, said.address);
+    bth_device_release_memory(device, said.address);
     (void)snprintf(
         text, sizeof text,
         "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
@@ -143,10 +143,10 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
         (size_t)said.address);
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
-    cr_assert_eq(bth_device_allocate(device, 2800, &said.address, &error), 0);
+    cr_assert_eq(bth_device_allocate_memory(device, 2800, &said.address, &error), 0);
     assert_ok(choose_said(&said));
     (void)fetched(NULL);
-    bth_device_release(device, said.address);
+    bth_device_release_memory(device, said.address);
     (void)snprintf(
         text, sizeof text,
         "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "

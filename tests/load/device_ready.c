@@ -31,7 +31,7 @@ static void launch(struct kernel *kernel)
 
     cr_assert_eq(bth_pinned_allocate(device, MAX_NBYTES, &kernel->pinned, &error), 0);
     memset(kernel->pinned, PATTERN, MAX_NBYTES);
-    cr_assert_eq(bth_device_allocate(device, MAX_NBYTES, &kernel->address, &error), 0);
+    cr_assert_eq(bth_device_allocate_memory(device, MAX_NBYTES, &kernel->address, &error), 0);
     cr_assert_eq(bth_device_stream_open(device, &kernel->stream, &error), 0);
     cr_assert_eq(bth_device_event_open(device, &kernel->event, &error), 0);
     kernel->is_told = true;
@@ -75,7 +75,7 @@ static void tear_down_kernels(void)
         struct kernel *kernel = &kernels[i];
         bth_device_event_close(&kernel->event);
         bth_device_stream_close(&kernel->stream);
-        bth_device_release(device_named(kernel->device), kernel->address);
+        bth_device_release_memory(device_named(kernel->device), kernel->address);
         bth_pinned_release(device_named(kernel->device), kernel->pinned);
     }
     end_devices();

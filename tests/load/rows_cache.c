@@ -24,7 +24,7 @@ static void begin(uint32_t n_sets, uint32_t ways, uint32_t n_scratch)
 {
     notes =
         malloc((size_t)n_sets * ways * BTH_ROWS_LINE_NOTES + n_scratch * BTH_ROWS_SCRATCH_NOTES);
-    bth_row_cache_begin(&cache, n_sets, ways, n_scratch, notes);
+    bth_row_cache_initialize(&cache, n_sets, ways, n_scratch, notes);
 }
 
 static void end(void)
@@ -37,7 +37,8 @@ TestSuite(rows_cache, .fini = end);
 static void take_of(uint32_t table, struct request *request, const uint64_t *rows, size_t n)
 {
     request->n = n;
-    bth_row_cache_hold(&cache, table, rows, n, request->slots, request->missing, &request->result);
+    bth_row_cache_hold_rows(&cache, table, rows, n, request->slots, request->missing,
+                            &request->result);
 }
 
 static void take(struct request *request, const uint64_t *rows, size_t n)
@@ -48,12 +49,12 @@ static void take(struct request *request, const uint64_t *rows, size_t n)
 static void fill(const struct request *request)
 {
     for (size_t k = 0; k < request->result.n_missing; k++)
-        bth_row_cache_finish(&cache, request->slots[request->missing[k]], true);
+        bth_row_cache_finish_slot(&cache, request->slots[request->missing[k]], true);
 }
 
 static void give(const struct request *request)
 {
-    bth_row_cache_release(&cache, request->slots, request->n);
+    bth_row_cache_release_slots(&cache, request->slots, request->n);
 }
 
 /* Takes, fills and gives back. */
@@ -200,8 +201,8 @@ Test(rows_cache, conflicts_go_to_slots_which_nobody_finds)
     take(&second, rows, 3);
     cr_expect_eq(second.result.n_missing, 1, "a slot is its request's alone");
     cr_expect_neq(second.slots[2], first.slots[2]);
-    cr_expect_not(bth_row_cache_is_filling(&cache, second.slots[2]));
-    cr_expect_not(bth_row_cache_is_lost(&cache, second.slots[2]));
+    cr_expect_not(bth_row_cache_slot_is_filling(&cache, second.slots[2]));
+    cr_expect_not(bth_row_cache_slot_is_lost(&cache, second.slots[2]));
 }
 
 /* A request evicts nothing that it asks for itself, though that is the oldest. */
@@ -255,11 +256,11 @@ Test(rows_cache, a_row_that_is_being_read_is_awaited_and_not_read_again)
     cr_expect_eq(second.result.n_missing, 0);
     cr_expect_eq(second.result.n_awaited, 1);
     cr_expect_eq(second.slots[0], first.slots[0]);
-    cr_expect(bth_row_cache_is_filling(&cache, first.slots[0]));
+    cr_expect(bth_row_cache_slot_is_filling(&cache, first.slots[0]));
     give(&second); /* also before it is there */
-    cr_expect(bth_row_cache_is_filling(&cache, first.slots[0]));
+    cr_expect(bth_row_cache_slot_is_filling(&cache, first.slots[0]));
     fill(&first);
-    cr_expect_not(bth_row_cache_is_filling(&cache, first.slots[0]));
+    cr_expect_not(bth_row_cache_slot_is_filling(&cache, first.slots[0]));
     give(&first);
     take(&third, &row, 1);
     cr_expect_eq(third.result.n_awaited + third.result.n_missing, 0);
@@ -274,9 +275,9 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
     begin(1, 2, 1);
     take(&first, &row, 1);
     take(&second, &row, 1);
-    bth_row_cache_finish(&cache, first.slots[0], false);
-    cr_expect(bth_row_cache_is_lost(&cache, first.slots[0]));
-    cr_expect_not(bth_row_cache_is_filling(&cache, first.slots[0]));
+    bth_row_cache_finish_slot(&cache, first.slots[0], false);
+    cr_expect(bth_row_cache_slot_is_lost(&cache, first.slots[0]));
+    cr_expect_not(bth_row_cache_slot_is_filling(&cache, first.slots[0]));
     take(&third, others, 2);
     cr_expect_eq(third.result.n_conflicts, 1, "its line is held until both gave it back");
     give(&third), give(&first), give(&second);

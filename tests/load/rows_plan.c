@@ -11,12 +11,12 @@ Test(rows_plan, the_first_id_that_is_no_row)
     static const int64_t ids[] = {0, 9, 3, 10, -1};
     static const int64_t negative[] = {0, -1}, least[] = {INT64_MIN};
 
-    cr_expect_eq(bth_rows_first_bad(ids, 3, 10), 3, "all are rows");
-    cr_expect_eq(bth_rows_first_bad(ids, 5, 10), 3, "one behind the last");
-    cr_expect_eq(bth_rows_first_bad(negative, 2, 10), 1);
-    cr_expect_eq(bth_rows_first_bad(least, 1, UINT64_C(1) << 48), 0);
-    cr_expect_eq(bth_rows_first_bad(ids, 1, 0), 0, "a table without rows");
-    cr_expect_eq(bth_rows_first_bad(NULL, 0, 0), 0);
+    cr_expect_eq(bth_rows_find_bad_id(ids, 3, 10), 3, "all are rows");
+    cr_expect_eq(bth_rows_find_bad_id(ids, 5, 10), 3, "one behind the last");
+    cr_expect_eq(bth_rows_find_bad_id(negative, 2, 10), 1);
+    cr_expect_eq(bth_rows_find_bad_id(least, 1, UINT64_C(1) << 48), 0);
+    cr_expect_eq(bth_rows_find_bad_id(ids, 1, 0), 0, "a table without rows");
+    cr_expect_eq(bth_rows_find_bad_id(NULL, 0, 0), 0);
 }
 
 Test(rows_plan, row_and_position_must_fit_one_word)
@@ -42,7 +42,7 @@ static struct unique unique_of(const int64_t *ids, size_t n, uint64_t n_rows)
     unique.rows = malloc((n + 1) * sizeof *unique.rows);
     unique.spare = malloc((n + 1) * sizeof *unique.spare);
     unique.index = (uint32_t *)(void *)unique.spare;
-    unique.n = bth_rows_unique(ids, n, n_rows, unique.rows, unique.spare, unique.index);
+    unique.n = bth_rows_find_distinct(ids, n, n_rows, unique.rows, unique.spare, unique.index);
     for (size_t i = 1; i < unique.n; i++)
         cr_assert_lt(unique.rows[i - 1], unique.rows[i], "ascending, each once");
     for (size_t i = 0; i < n; i++) {

@@ -38,9 +38,9 @@ static void use(bth_device_handle *device, berth_error *error)
         bth_staging_close(&ring);
     expect_known(error);
     bth_error_clear(error);
-    if (bth_device_allocate(device, 100, &address, error) == 0 &&
+    if (bth_device_allocate_memory(device, 100, &address, error) == 0 &&
         bth_device_check_life(device, life, error) == 0)
-        bth_device_release(device, address);
+        bth_device_release_memory(device, address);
     expect_known(error);
 }
 

@@ -36,7 +36,7 @@ static int open_worker(struct worker *worker, bth_device_handle *device, berth_e
     *worker = (struct worker){0};
     if (bth_device_stream_open(device, &worker->stream, error) < 0 ||
         bth_device_event_open(device, &worker->event, error) < 0 ||
-        bth_device_allocate(device, CHUNK_NBYTES, &worker->memory, error) < 0)
+        bth_device_allocate_memory(device, CHUNK_NBYTES, &worker->memory, error) < 0)
         return error->code;
     return 0;
 }
@@ -45,7 +45,7 @@ static void close_worker(struct worker *worker, bth_device_handle *device)
 {
     bth_device_event_close(&worker->event);
     bth_device_stream_close(&worker->stream);
-    bth_device_release(device, worker->memory);
+    bth_device_release_memory(device, worker->memory);
 }
 
 static int wait(struct worker *worker, berth_error *error)

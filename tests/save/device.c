@@ -162,7 +162,7 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     float *late = pinned;
     for (size_t i = 0; i < 1000; i++)
         late[i] = (float)i;
-    cr_assert_eq(bth_device_allocate(scene.device[0], sizeof early, &address, &error), 0);
+    cr_assert_eq(bth_device_allocate_memory(scene.device[0], sizeof early, &address, &error), 0);
     scene_put(scene.device[0], address, early, sizeof early);
     cr_assert_eq(bth_device_stream_open(scene.device[0], &kernels, &error), 0);
     cr_assert_eq(bth_device_event_open(scene.device[0], &ready, &error), 0);
@@ -186,7 +186,7 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     cr_expect_not_null(memmem(file, nbytes, "simulated:0", 11), "\"simulated\" is the first one");
     bth_device_event_close(&ready);
     bth_device_stream_close(&kernels);
-    bth_device_release(scene.device[0], address);
+    bth_device_release_memory(scene.device[0], address);
     bth_pinned_release(scene.device[0], pinned);
     free(file);
 }
@@ -318,7 +318,7 @@ DEVICE_TEST(memory_that_was_freed_fails_the_save_before_anything_is_written)
              "%s: data/1: simulated:0: 280000 bytes at 0x%zx are not this device's memory, or not "
              "any more",
              path, (size_t)scene.address[1]);
-    bth_device_release(scene.device[1], scene.address[1]);
+    bth_device_release_memory(scene.device[1], scene.address[1]);
     scene.address[1] = 0;
     cr_expect_eq(berth_save(path, scene.state, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, message);

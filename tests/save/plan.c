@@ -111,7 +111,7 @@ Test(plan, complete_records_are_all_there_is_in_their_order)
 
     cr_assert_eq(test_plan_info(plan).n_records, 4);
     for (size_t i = 0; i < 4; i++)
-        cr_assert_str_eq(bth_plan_name(plan, i), records[i].name);
+        cr_assert_str_eq(bth_plan_record_name(plan, i), records[i].name);
     cr_assert_eq(plan->id_index, BTH_NO_RECORD);
     cr_assert_eq(plan->tail_offset, plan->directory_offset);
     berth_plan_free(plan);

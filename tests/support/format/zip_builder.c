@@ -185,7 +185,7 @@ static int test_zip_check_data(const test_zip *zip, const bth_zip_entry *entry, 
             data = inflated;
     }
     if (error->code == BERTH_OK)
-        bth_zip_check_crc(entry, bth_crc32(0, data, entry->nbytes), &present, error);
+        bth_zip_compare_crc(entry, bth_crc32(0, data, entry->nbytes), &present, error);
     free(inflated);
     return error->code;
 }
@@ -209,7 +209,7 @@ int test_zip_read(const test_zip *zip, uint64_t base_offset, bth_zip_directory *
     for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
         test_zip_check_entry(zip, &directory->entries[i], error);
     if (error->code == BERTH_OK)
-        bth_zip_check_ranges(directory, &end, 0, base_offset, error);
+        bth_zip_check_no_gaps(directory, &end, 0, base_offset, error);
     for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
         test_zip_check_data(zip, &directory->entries[i], error);
     if (error->code != BERTH_OK)

@@ -47,8 +47,9 @@ static void scene_fill(device_scene *scene, size_t i)
     if (strcmp(scene_location(i), "cpu") == 0)
         return;
     scene_must(bth_device_open(scene_location(i), &scene->device[i], &error), &error);
-    scene_must(bth_device_allocate(scene->device[i], scene_nbytes(i), &scene->address[i], &error),
-               &error);
+    scene_must(
+        bth_device_allocate_memory(scene->device[i], scene_nbytes(i), &scene->address[i], &error),
+        &error);
     scene_put(scene->device[i], scene->address[i], scene->host[i], scene_nbytes(i));
 }
 
@@ -105,7 +106,7 @@ void scene_release(device_scene *scene)
 {
     for (size_t i = 0; i < SCENE_N; i++) {
         if (scene->device[i])
-            bth_device_release(scene->device[i], scene->address[i]);
+            bth_device_release_memory(scene->device[i], scene->address[i]);
         scene->address[i] = 0;
     }
 }

@@ -18,7 +18,7 @@ uint8_t *sample_bytes(size_t nbytes)
 char *temporary_path(const char *folder, const char *target, int slot)
 {
     char name[BTH_TEMPORARY_NAME_NBYTES];
-    uint64_t hash = bth_fnv(BTH_FNV_BEGIN, target, strlen(target));
+    uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
 
     snprintf(name, sizeof name, ".berth-%016llx-%d.tmp", (unsigned long long)hash, slot);
     return test_path(folder, name);

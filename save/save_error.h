@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Errors of a save: those that name no record, and no-space errors with the missing bytes (W1). */
-#ifndef BTH_SAVE_FAILURE_H
-#define BTH_SAVE_FAILURE_H
+#ifndef BTH_SAVE_SAVE_ERROR_H
+#define BTH_SAVE_SAVE_ERROR_H
 
 #include "config/error.h"
 

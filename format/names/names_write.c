@@ -49,58 +49,59 @@ const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
     case BTH_STEP_INNER:
         return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
     default:
-        return bth_is_tensor(berth_value_kind(parent)) ? tensor_part_name(parent, step) : NULL;
+        return bth_kind_is_tensor(berth_value_kind(parent)) ? tensor_part_name(parent, step) : NULL;
     }
 }
 
-void bth_out_short_name_step(bth_name_text *out, const berth_value *parent, uint32_t index)
+void bth_name_text_append_short_name_step(bth_name_text *out, const berth_value *parent,
+                                          uint32_t index)
 {
     const char *attribute = bth_step_attribute_name(parent, index);
     const berth_value *key = attribute ? NULL : bth_value_key(parent, index);
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
     if (attribute)
-        bth_out_text(out, attribute);
+        bth_name_text_append_text(out, attribute);
     else if (text)
-        bth_out_bytes(out, text, nbytes);
+        bth_name_text_append_bytes(out, text, nbytes);
     else if (key)
-        bth_out_repr(out, key);
+        bth_name_text_append_repr(out, key);
     else
-        bth_out_format(out, "%" PRIu32, index);
+        bth_name_text_append_format(out, "%" PRIu32, index);
 }
 
-void bth_out_path_step(bth_name_text *out, const berth_value *parent, uint32_t index)
+void bth_name_text_append_path_step(bth_name_text *out, const berth_value *parent, uint32_t index)
 {
     const char *attribute = bth_step_attribute_name(parent, index);
     if (attribute) {
-        bth_out_text(out, ".");
-        bth_out_text(out, attribute);
+        bth_name_text_append_text(out, ".");
+        bth_name_text_append_text(out, attribute);
         return;
     }
     const berth_value *key = bth_value_key(parent, index);
-    bth_out_text(out, "[");
+    bth_name_text_append_text(out, "[");
     if (key)
-        bth_out_repr(out, key);
+        bth_name_text_append_repr(out, key);
     else
-        bth_out_format(out, "%" PRIu32, index);
-    bth_out_text(out, "]");
+        bth_name_text_append_format(out, "%" PRIu32, index);
+    bth_name_text_append_text(out, "]");
 }
 
 /* ---- entries ---- */
 
-static void name_out_steps(bth_name_text *out, const bth_names *names, const uint32_t *chain,
-                           size_t n, bool path)
+static void name_text_append_steps(bth_name_text *out, const bth_names *names,
+                                   const uint32_t *chain, size_t n, bool path)
 {
     for (size_t i = n; i-- > 0;) {
         const struct names_entry *entry = &names->entries[chain[i]];
         const berth_value *parent = names->entries[entry->parent].value;
         if (path) {
-            bth_out_path_step(out, parent, entry->index);
+            bth_name_text_append_path_step(out, parent, entry->index);
             continue;
         }
         if (i + 1 < n)
-            bth_out_text(out, ".");
-        bth_out_short_name_step(out, parent, entry->index);
+            bth_name_text_append_text(out, ".");
+        bth_name_text_append_short_name_step(out, parent, entry->index);
     }
 }
 
@@ -113,7 +114,7 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
         n++;
     out->nbytes = 0;
     out->cut = out->failed = false;
-    bth_out_bytes(out, "", 0);
+    bth_name_text_append_bytes(out, "", 0);
     if (n == 0)
         return;
     uint32_t few[32], *chain = n <= 32 ? few : bth_allocate(n * sizeof(*chain));
@@ -125,7 +126,7 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
          at = names->entries[at].parent)
         chain[n++] = at;
-    name_out_steps(out, names, chain, n, path);
+    name_text_append_steps(out, names, chain, n, path);
     if (chain != few)
         bth_release(chain);
 }
@@ -134,7 +135,7 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
  * Whether a short name can be used. It must not contain NULs, which would end it, or surrogates,
  * which are not UTF-8; be empty, like the root's name; or begin like a path.
  */
-static bool short_name_is_usable(const bth_name_text *out, const struct names_entry *entry)
+static bool short_name_has_valid_form(const bth_name_text *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
@@ -147,8 +148,8 @@ static bool short_name_is_usable(const bth_name_text *out, const struct names_en
     return true;
 }
 
-int bth_names_write_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
-                                  bth_name_text *path, berth_error *error)
+int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
+                                         bth_name_text *path, berth_error *error)
 {
     if (i >= names->n_tensors)
         return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
@@ -158,7 +159,7 @@ int bth_names_write_name_and_path(const bth_names *names, size_t i, bth_name_tex
     name->limit = BTH_MAX_NAME_NBYTES;
     bth_name_text_write_entry_name(name, names, entry, shared);
     if (!shared && !name->failed && !name->cut &&
-        !short_name_is_usable(name, &names->entries[entry]))
+        !short_name_has_valid_form(name, &names->entries[entry]))
         bth_name_text_write_entry_name(name, names, entry, true);
     bth_name_text *longer = path ? path : name;
     longer->limit = BTH_MAX_NAME_NBYTES;
@@ -172,11 +173,12 @@ int bth_names_write_name_and_path(const bth_names *names, size_t i, bth_name_tex
     return 0;
 }
 
-int bth_names_allocate_name_and_path(const bth_names *names, size_t i, char **name, char **path,
-                                     berth_error *error)
+int bth_names_allocate_tensor_name_and_path(const bth_names *names, size_t i, char **name,
+                                            char **path, berth_error *error)
 {
     bth_name_text texts[2] = {{0}, {0}};
-    int code = bth_names_write_name_and_path(names, i, &texts[0], path ? &texts[1] : NULL, error);
+    int code =
+        bth_names_write_tensor_name_and_path(names, i, &texts[0], path ? &texts[1] : NULL, error);
     for (int k = 0; k < 2 && code < 0; k++) {
         bth_release(texts[k].text);
         texts[k].text = NULL;

@@ -28,7 +28,8 @@ typedef struct leaves {
     size_t long_nbytes; /* of long paths that were shown */
 } leaves;
 
-static int leaves_enter_value(void *context, const berth_walk *walk, const berth_value *value)
+static int leaves_enter_container_or_report_leaf(void *context, const berth_walk *walk,
+                                                 const berth_value *value)
 {
     leaves *l = context;
 
@@ -47,14 +48,16 @@ static int leaves_enter_value(void *context, const berth_walk *walk, const berth
 static int leaves_report_repeated_leaf(void *context, const berth_walk *walk,
                                        const berth_value *value)
 {
-    return value_is_nonempty_container(value) ? 0 : leaves_enter_value(context, walk, value);
+    return value_is_nonempty_container(value)
+               ? 0
+               : leaves_enter_container_or_report_leaf(context, walk, value);
 }
 
 int walk_leaves(const berth_value *root, leaf_function function, void *context)
 {
     leaves l = {.leaf = function, .context = context};
     const berth_walker walker = {.flags = BERTH_WALK_ITEMS,
-                                 .enter = leaves_enter_value,
+                                 .enter = leaves_enter_container_or_report_leaf,
                                  .alias = leaves_report_repeated_leaf,
                                  .context = &l};
 
@@ -77,8 +80,8 @@ typedef struct aliases {
 } aliases;
 
 /* Containers and objects, but no tensors. */
-static int aliases_enter_or_skip_value(void *context, const berth_walk *walk,
-                                       const berth_value *value)
+static int aliases_enter_container_or_object(void *context, const berth_walk *walk,
+                                             const berth_value *value)
 {
     bool is_object = value_is_nonempty_container(value) ||
                      berth_value_kind(value) == BERTH_KIND_CALL ||
@@ -92,7 +95,7 @@ static int aliases_add_repeated(void *context, const berth_walk *walk, const ber
 {
     aliases *a = context;
 
-    if (aliases_enter_or_skip_value(context, walk, value) == BERTH_WALK_SKIP)
+    if (aliases_enter_container_or_object(context, walk, value) == BERTH_WALK_SKIP)
         return 0;
     if (a->n == a->capacity) {
         size_t capacity = a->capacity ? a->capacity * 2 : 32;
@@ -132,7 +135,7 @@ static int keep_first_path(void *context, const berth_walk *walk, const berth_va
         if (!met->path)
             return BERTH_E_MEMORY;
     }
-    return aliases_enter_or_skip_value(context, walk, value);
+    return aliases_enter_container_or_object(context, walk, value);
 }
 
 static int aliases_report_path(void *context, const berth_walk *walk, const berth_value *value)
@@ -151,7 +154,7 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
 {
     aliases a = {.alias = function, .context = context};
     berth_walker walker = {
-        .enter = aliases_enter_or_skip_value, .alias = aliases_add_repeated, .context = &a};
+        .enter = aliases_enter_container_or_object, .alias = aliases_add_repeated, .context = &a};
     int code = berth_value_walk(root, &walker, NULL);
     size_t n = 0;
 
@@ -233,7 +236,7 @@ static void print_ints(FILE *out, const char *before, const int64_t *ints, int32
 }
 
 /* Prints values with a shape, or named by a number of berth.h. False: another kind. */
-static bool print_shaped_or_constant(FILE *out, const berth_value *value)
+static bool print_size_sparse_storage_or_constant(FILE *out, const berth_value *value)
 {
     int32_t rank = 0;
     const int64_t *shape = berth_as_size(value, &rank);
@@ -316,7 +319,7 @@ static void print_non_tuple(FILE *out, const berth_value *value)
         fprintf(out, "<%s>", text ? text : "");
         break;
     default:
-        if (!print_shaped_or_constant(out, value))
+        if (!print_size_sparse_storage_or_constant(out, value))
             fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
                     berth_value_count(value));
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/failure.h"
+#include "save/save_error.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -90,9 +90,9 @@ static int readback_check_entry(const struct readback *readback, const bth_zip_e
     const berth_plan *plan = readback->image->plan;
     size_t i = readback->record;
     const bth_layout_entry *layout = &plan->records[i].layout;
-    const char *name = bth_plan_name(plan, i);
+    const char *name = bth_plan_record_name(plan, i);
 
-    if (strcmp(entry->name, bth_plan_full_name(plan, i)) != 0)
+    if (strcmp(entry->name, bth_plan_record_full_name(plan, i)) != 0)
         return bth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
                         "its entry is that of %s as read back", entry->name);
     readback_compare_number(name, "its header's offset", entry->header_offset,
@@ -103,8 +103,8 @@ static int readback_check_entry(const struct readback *readback, const bth_zip_e
 }
 
 /* Reads the header or the descriptor that holds `offset` back, and compares it. */
-static int readback_load_header_or_descriptor(struct readback *readback, uint64_t offset,
-                                              berth_error *error)
+static int readback_load_and_check_header_or_descriptor(struct readback *readback, uint64_t offset,
+                                                        berth_error *error)
 {
     const berth_plan *plan = readback->image->plan;
     size_t i = readback->record;
@@ -117,19 +117,19 @@ static int readback_load_header_or_descriptor(struct readback *readback, uint64_
                                range.offset, error) < 0)
         return error->code;
     readback->part = (bth_zip_part){readback->bytes, range.offset, range.nbytes};
-    return readback_check_bytes(readback, bth_plan_name(plan, i), readback->bytes, range.offset,
-                                range.nbytes, error);
+    return readback_check_bytes(readback, bth_plan_record_name(plan, i), readback->bytes,
+                                range.offset, range.nbytes, error);
 }
 
-static int readback_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
-                        const uint8_t **bytes, berth_error *error)
+static int readback_load_and_get_bytes(void *context, uint64_t offset, uint64_t nbytes,
+                                       uint64_t ahead, const uint8_t **bytes, berth_error *error)
 {
     struct readback *readback = context;
     bth_zip_part *part = &readback->part;
     bth_zip_input input = bth_zip_input_over(part);
 
     if ((offset < part->offset || offset - part->offset >= part->nbytes) &&
-        readback_load_header_or_descriptor(readback, offset, error) < 0)
+        readback_load_and_check_header_or_descriptor(readback, offset, error) < 0)
         return error->code;
     return input.get(part, offset, nbytes, ahead, bytes, error);
 }
@@ -137,7 +137,7 @@ static int readback_get(void *context, uint64_t offset, uint64_t nbytes, uint64_
 static int readback_check_records(struct readback *readback, const uint8_t *directory_bytes,
                                   const bth_zip_directory *directory, berth_error *error)
 {
-    const bth_zip_input input = {.get = readback_get, .context = readback};
+    const bth_zip_input input = {.get = readback_load_and_get_bytes, .context = readback};
     const berth_plan *plan = readback->image->plan;
 
     for (size_t i = 0; i < plan->n_records; i++) {
@@ -145,7 +145,7 @@ static int readback_check_records(struct readback *readback, const uint8_t *dire
         readback->record = i;
         if (readback_check_entry(readback, &directory->entries[i], error) < 0 ||
             bth_zip_check_record(&input, 0, &directory->entries[i], error) < 0 ||
-            readback_check_bytes(readback, bth_plan_name(plan, i),
+            readback_check_bytes(readback, bth_plan_record_name(plan, i),
                                  directory_bytes + (offset - plan->directory_offset), offset,
                                  bth_layout_central_entry_nbytes(&plan->records[i].layout),
                                  error) < 0)
@@ -165,13 +165,14 @@ static int readback_check_directory(struct readback *readback, const bth_zip_end
         readback_compare_number(NULL, "the number of records", directory.n_entries,
                                 readback->image->plan->n_records, error) == 0 &&
         readback_check_records(readback, bytes, &directory, error) == 0)
-        (void)bth_zip_check_ranges(&directory, end, 0, 0, error);
+        (void)bth_zip_check_no_gaps(&directory, end, 0, 0, error);
     bth_zip_free_directory(&directory);
     bth_release(bytes);
     return error->code;
 }
 
-int bth_readback(bth_image *image, const bth_output *output, berth_error *error)
+int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
+                                             berth_error *error)
 {
     struct readback readback = {.image = image, .output = output};
     size_t nbytes = image->plan->max_header_nbytes;

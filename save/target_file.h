@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The file that a save replaces (F4), behind links. Refuses first what would fail later (X2). */
-#ifndef BTH_SAVE_REPLACED_FILE_H
-#define BTH_SAVE_REPLACED_FILE_H
+#ifndef BTH_SAVE_TARGET_FILE_H
+#define BTH_SAVE_TARGET_FILE_H
 
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/replaced_file.h"
+#include "save/target_file.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,7 +12,7 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/failure.h"
+#include "save/save_error.h"
 
 /* The kernel's own limit. */
 #define MAX_LINKS 40
