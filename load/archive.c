@@ -123,8 +123,8 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
 }
 
 /* The bytes that opening read; with load.check=data that is every record. */
-static void archive_set_stats(berth_archive *archive, double begin_seconds, const bth_scan *scan,
-                              const berth_params *params)
+static void archive_set_params_stats(berth_archive *archive, double begin_seconds,
+                                     const bth_scan *scan, const berth_params *params)
 {
     double seconds = bth_seconds() - begin_seconds;
     uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
@@ -159,7 +159,7 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
     bth_head_cache_initialize(&cache, &archive->reader);
     (void)archive_read_and_check(archive, &cache, &request, error);
     bth_head_cache_free(&cache);
-    archive_set_stats(archive, begin_seconds, &request.scan, params);
+    archive_set_params_stats(archive, begin_seconds, &request.scan, params);
     return bth_error_prefix(error, archive->reader.name);
 }
 

@@ -10,8 +10,8 @@
 #include "io/region.h"
 #include "load/open/open.h"
 #include "load/prefetch/prefetch.h"
-#include "load/transfer/access.h"
 #include "load/transfer/checksum_scan.h"
+#include "load/transfer/source_access.h"
 #include "load/transfer/to_device.h"
 
 /* What load/ keeps for a storage: its `context`. A view uses only `memory`; its root has the rest.
@@ -128,7 +128,7 @@ int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
 int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
                                        const berth_tensor *tensor, berth_error *error);
 /* *offset: the byte of the first element in the storage. False: the element begins inside it. */
-bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset);
+bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset);
 /* berth_expect: the value must be a contiguous tensor of this dtype and shape (-1: any size). */
 int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
                               int32_t rank, const int64_t *shape, berth_error *error);
@@ -153,16 +153,18 @@ int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *err
 
 /* Sets the read hooks of all storages, so that they can be read and saved. Their offsets are set.
  */
-int bth_storages_initialize(berth_checkpoint *checkpoint, berth_error *error);
+int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *error);
 void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint);
 /* Sets the address of the storage's bytes, in this machine's order and aligned for its dtype. */
-int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
-                       const uint8_t **memory, berth_error *error);
+int bth_storage_load_and_get_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
+                                    const uint8_t **memory, berth_error *error);
 /* Copies a range of those bytes without loading the storage. Thread-safe. */
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error);
-/* Whether bth_storage_memory reads nothing: it is loaded, or will be mapped. Thread-safe. */
-bool bth_storage_is_loaded_or_mapped(berth_checkpoint *checkpoint, const berth_storage *storage);
+/* Whether bth_storage_load_and_get_memory reads nothing: it is loaded, or will be mapped.
+ * Thread-safe. */
+bool bth_storage_is_loaded_or_will_be_mapped(berth_checkpoint *checkpoint,
+                                             const berth_storage *storage);
 
 /* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
 
@@ -279,13 +281,13 @@ int bth_source_check_open_arguments(const berth_source *source, const void *open
 int bth_checkpoint_open(const berth_source *source, const struct berth_config *config,
                         const berth_params *params, berth_checkpoint **opened, berth_error *error);
 /* The configuration of the params, or else the checkpoint's. */
-int bth_checkpoint_resolve_call_config(const berth_checkpoint *checkpoint,
-                                       const berth_params *params, struct berth_config *config,
-                                       berth_error *error);
+int bth_checkpoint_choose_call_config(const berth_checkpoint *checkpoint,
+                                      const berth_params *params, struct berth_config *config,
+                                      berth_error *error);
 /* Initializes the statistics, if the params have any. So they are set after an early failure, too.
  */
 void bth_params_initialize_stats(const berth_params *params);
 /* Sets the statistics after opening. */
-void bth_checkpoint_set_stats(berth_checkpoint *checkpoint, const berth_params *params);
+void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params);
 
 #endif

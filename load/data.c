@@ -33,7 +33,7 @@ static int tensor_fail_subbyte(const berth_tensor *tensor, const char *why, bert
 
 static int tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
 {
-    if (bth_tensor_begins_at_byte(tensor, offset))
+    if (bth_tensor_begins_at_whole_byte(tensor, offset))
         return 0;
     return tensor_fail_subbyte(tensor, "this tensor begins within a byte", error);
 }
@@ -48,7 +48,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
         bth_prefetch_consume_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (tensor_find_first_byte(tensor, &offset, error) == 0 &&
-            bth_storage_memory(checkpoint, tensor->storage, &memory, error) == 0)
+            bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0)
             (void)tensor_check_alignment(tensor, memory + offset, error);
     }
     if (error->code == BERTH_OK)
@@ -79,7 +79,7 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_caller_storage(checkpoint, storage, error) == 0) {
         bth_prefetch_consume_storage(checkpoint, storage);
-        (void)bth_storage_memory(checkpoint, storage, &memory, error);
+        (void)bth_storage_load_and_get_memory(checkpoint, storage, &memory, error);
     }
     return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
 }
@@ -139,7 +139,7 @@ static int tensor_read_subbyte(berth_checkpoint *checkpoint, const berth_tensor 
 {
     uint64_t offset;
 
-    if (!bth_tensor_begins_at_byte(tensor, &offset) || first != 0 ||
+    if (!bth_tensor_begins_at_whole_byte(tensor, &offset) || first != 0 ||
         n != berth_tensor_numel(tensor) || !berth_tensor_is_contiguous(tensor))
         return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
                                    error);
@@ -154,8 +154,8 @@ static int tensor_read_contiguous(berth_checkpoint *checkpoint, const berth_tens
     uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *memory;
 
-    if (bth_storage_is_loaded_or_mapped(checkpoint, tensor->storage) &&
-        bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+    if (bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage) &&
+        bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
     return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
                             (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
@@ -244,7 +244,7 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
         return tensor_read_subbyte(checkpoint, tensor, first, n, buffer, error);
     if (berth_tensor_is_contiguous(tensor))
         return tensor_read_contiguous(checkpoint, tensor, first, n, buffer, error);
-    if (!bth_storage_is_loaded_or_mapped(checkpoint, tensor->storage)) {
+    if (!bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage)) {
         const berth_storage *root = bth_storage_root(tensor->storage);
         bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
         row_measures row = tensor_measure_rows(tensor);
@@ -254,7 +254,7 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
         if (is_worth_it || is_on_device)
             return tensor_read_rows(checkpoint, tensor, row, first, n, buffer, error);
     }
-    if (bth_storage_memory(checkpoint, tensor->storage, &memory, error) < 0)
+    if (bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
     bth_tensor_gather(tensor, memory, first, n, buffer);
     return 0;
@@ -332,7 +332,7 @@ static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs
            slice_runs_are_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
            runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
            checkpoint->config.load_check < BTH_CHECK_DATA &&
-           !bth_storage_is_loaded_or_mapped(checkpoint, runs->slice->storage) &&
+           !bth_storage_is_loaded_or_will_be_mapped(checkpoint, runs->slice->storage) &&
            !bth_storage_get_target(checkpoint, root).range.device;
 }
 

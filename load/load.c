@@ -9,9 +9,9 @@
 
 /* ---- open and close ---- */
 
-int bth_checkpoint_resolve_call_config(const berth_checkpoint *checkpoint,
-                                       const berth_params *params, struct berth_config *config,
-                                       berth_error *error)
+int bth_checkpoint_choose_call_config(const berth_checkpoint *checkpoint,
+                                      const berth_params *params, struct berth_config *config,
+                                      berth_error *error)
 {
     *config = checkpoint->config;
     if (params && BTH_CHECK_RESERVED(berth_params, params, error) == 0 && params->config)
@@ -39,7 +39,7 @@ static void checkpoint_set_stats_method(berth_checkpoint *checkpoint, berth_stat
     stats->reason = choice.reason;
 }
 
-void bth_checkpoint_set_stats(berth_checkpoint *checkpoint, const berth_params *params)
+void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params)
 {
     if (!params || !params->stats)
         return;
@@ -87,11 +87,11 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     bth_prefetches_initialize(&checkpoint->prefetches);
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
-        bth_storages_initialize(checkpoint, error) == 0 &&
+        bth_storages_initialize_states(checkpoint, error) == 0 &&
         checkpoint_check_data(checkpoint, params, error) == 0)
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
-    bth_checkpoint_set_stats(checkpoint, params);
+    bth_params_set_checkpoint_stats(checkpoint, params);
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
@@ -117,7 +117,7 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
     if (!checkpoint)
         return bth_fail_memory(error, sizeof *checkpoint);
     checkpoint->source.reader.fd = -1;
-    bth_access_begin(&checkpoint->source.access, &checkpoint->source.reader);
+    bth_access_initialize(&checkpoint->source.access, &checkpoint->source.reader);
     checkpoint->begin_seconds = bth_seconds();
     checkpoint->contents.keeps_directory = config != NULL;
     if (config)
@@ -226,7 +226,7 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
     bth_load_request request = {.config = &config, .params = params, .at_once = true};
     size_t n = 0;
 
-    if (bth_checkpoint_resolve_call_config(checkpoint, params, &config, error) < 0)
+    if (bth_checkpoint_choose_call_config(checkpoint, params, &config, error) < 0)
         return error->code;
     if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)bth_storages_load(checkpoint, &request, roots, n, error);
@@ -303,7 +303,7 @@ static uint64_t tensor_file_offset(const berth_tensor *tensor)
 
     if (!storage)
         return BERTH_NO_OFFSET;
-    (void)bth_tensor_begins_at_byte(tensor, &offset);
+    (void)bth_tensor_begins_at_whole_byte(tensor, &offset);
     return offset + bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
 }
 
@@ -315,8 +315,8 @@ static bool value_is_parameter(const berth_value *value)
 }
 
 /* Under the lock: makes the texts, which live until the next call. */
-static const berth_value *checkpoint_get_value_and_fill_name(berth_checkpoint *checkpoint, size_t i,
-                                                             berth_error *error)
+static const berth_value *checkpoint_get_value_and_name_at(berth_checkpoint *checkpoint, size_t i,
+                                                           berth_error *error)
 {
     const bth_names *names = bth_checkpoint_names_locked(checkpoint, error);
 
@@ -341,7 +341,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
         return bth_fail_argument(error,
                                  "berth_tensor_at needs a checkpoint and a pointer for the tensor");
     bth_checkpoint_lock(checkpoint);
-    const berth_value *value = checkpoint_get_value_and_fill_name(checkpoint, i, error);
+    const berth_value *value = checkpoint_get_value_and_name_at(checkpoint, i, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);

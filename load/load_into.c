@@ -67,7 +67,7 @@ static int destination_check(const struct load_into *into, const berth_destinati
     return 0;
 }
 
-static int destination_check_named(const struct load_into *into, size_t i, berth_error *error)
+static int load_into_check_destination(const struct load_into *into, size_t i, berth_error *error)
 {
     char which[48];
 
@@ -85,7 +85,7 @@ static bool destination_is_range(const berth_destination *destination, uint64_t 
 
     *offset = 0;
     return !tensor ||
-           (bth_tensor_begins_at_byte(tensor, offset) && berth_tensor_is_contiguous(tensor));
+           (bth_tensor_begins_at_whole_byte(tensor, offset) && berth_tensor_is_contiguous(tensor));
 }
 
 /* False: the transfer cannot read it, or it is already in memory. */
@@ -240,7 +240,7 @@ static int load_into(struct load_into *into, berth_error *error)
     bth_transfer transfer = {0};
 
     for (size_t i = 0; i < into->n; i++)
-        if (destination_check_named(into, i, error) < 0)
+        if (load_into_check_destination(into, i, error) < 0)
             return error->code;
     into->ranges = bth_allocate(nbytes);
     if (!into->ranges)
@@ -264,7 +264,7 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
     bth_params_initialize_stats(params);
     if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
         return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
-    if (bth_checkpoint_resolve_call_config(checkpoint, params, &into.config, error) == 0)
+    if (bth_checkpoint_choose_call_config(checkpoint, params, &into.config, error) == 0)
         (void)load_into(&into, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -43,8 +43,8 @@ struct selection_names {
     void *context;
 };
 
-static int selection_visit_name(void *context, const berth_tensor *tensor, const char *name,
-                                berth_error *error)
+static int selection_visit_if_name_fits(void *context, const berth_tensor *tensor, const char *name,
+                                        berth_error *error)
 {
     struct selection_names *names = context;
 
@@ -59,7 +59,8 @@ static int selection_visit_fitting_names(berth_checkpoint *checkpoint, const cha
 {
     struct selection_names names = {.pattern = pattern, .visit = visit, .context = context};
 
-    if (bth_checkpoint_visit_names(checkpoint, pattern, selection_visit_name, &names, error) < 0 ||
+    if (bth_checkpoint_visit_names(checkpoint, pattern, selection_visit_if_name_fits, &names,
+                                   error) < 0 ||
         names.any_fits || !pattern)
         return error->code;
     return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",

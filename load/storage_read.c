@@ -223,8 +223,8 @@ static int storage_read_for_save(const berth_storage *storage, void *buffer, siz
 
 /* ---- memory ---- */
 
-int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
-                       const uint8_t **memory, berth_error *error)
+int bth_storage_load_and_get_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
+                                    const uint8_t **memory, berth_error *error)
 {
     bth_storage_state *stored = &checkpoint->storages.stored[storage->index];
     const berth_storage *root = bth_storage_root(storage);
@@ -245,7 +245,8 @@ int bth_storage_memory(berth_checkpoint *checkpoint, const berth_storage *storag
     return 0;
 }
 
-bool bth_storage_is_loaded_or_mapped(berth_checkpoint *checkpoint, const berth_storage *storage)
+bool bth_storage_is_loaded_or_will_be_mapped(berth_checkpoint *checkpoint,
+                                             const berth_storage *storage)
 {
     const berth_storage *root = bth_storage_root(storage);
 
@@ -285,7 +286,7 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
 
 /* ---- begin and end ---- */
 
-int bth_storages_initialize(berth_checkpoint *checkpoint, berth_error *error)
+int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *error)
 {
     size_t n = bth_tree_n_storages(checkpoint->contents.tree);
 
@@ -318,5 +319,5 @@ void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
     bth_release(checkpoint->storages.targets);
     checkpoint->storages.targets = NULL;
     checkpoint->storages.stored = NULL;
-    bth_access_end(&checkpoint->source.access);
+    bth_access_close(&checkpoint->source.access);
 }

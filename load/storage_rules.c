@@ -35,7 +35,7 @@ static bool rule_fits_storage(const berth_storage_rule *rule, const berth_storag
            (!rule->location || bth_name_fits(rule->location, root->location));
 }
 
-static void rules_find_first_by_storage(const struct applied_rules *applied_rules)
+static void rules_find_first_without_pattern(const struct applied_rules *applied_rules)
 {
     for (size_t i = 0; i < applied_rules->checkpoint->storages.n; i++) {
         const berth_storage *storage =
@@ -50,8 +50,8 @@ static void rules_find_first_by_storage(const struct applied_rules *applied_rule
 }
 
 /* A bth_name_visit: rules with a pattern. The first rule that fits applies. */
-static int rules_find_first_by_name(void *context, const berth_tensor *tensor, const char *name,
-                                    berth_error *error)
+static int rules_find_first_for_name(void *context, const berth_tensor *tensor, const char *name,
+                                     berth_error *error)
 {
     const struct applied_rules *applied_rules = context;
 
@@ -67,13 +67,13 @@ static int rules_find_first_by_name(void *context, const berth_tensor *tensor, c
     return error->code;
 }
 
-static int rules_find_first(struct applied_rules *applied_rules, berth_error *error)
+static int rules_find_first_for_storages(struct applied_rules *applied_rules, berth_error *error)
 {
-    rules_find_first_by_storage(applied_rules);
+    rules_find_first_without_pattern(applied_rules);
     for (size_t r = 0; r < applied_rules->n_rules; r++)
         if (applied_rules->rules[r].pattern)
             return bth_checkpoint_visit_names(applied_rules->checkpoint, true,
-                                              rules_find_first_by_name, applied_rules, error);
+                                              rules_find_first_for_name, applied_rules, error);
     return 0;
 }
 
@@ -223,7 +223,7 @@ static int rules_run(struct applied_rules *applied_rules, berth_error *error)
     if (!applied_rules->first || !applied_rules->chosen)
         (void)bth_fail_memory(error, n * sizeof *applied_rules->chosen);
     else if (rules_check(applied_rules, error) == 0 &&
-             rules_find_first(applied_rules, error) == 0 &&
+             rules_find_first_for_storages(applied_rules, error) == 0 &&
              rules_choose_for_storages(applied_rules, error) == 0)
         (void)rules_publish_choices(applied_rules, error);
     bth_release(applied_rules->first);

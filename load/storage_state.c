@@ -44,8 +44,8 @@ bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const be
 /* ---- choice ---- */
 
 /* T5: a storage that cannot be used in place is read, even if another method was chosen. */
-static bth_choice storage_replace_unusable_map(const berth_checkpoint *checkpoint,
-                                               const berth_storage *root, bth_choice choice)
+static bth_choice storage_choose_read_if_not_mappable(const berth_checkpoint *checkpoint,
+                                                      const berth_storage *root, bth_choice choice)
 {
     uintptr_t address =
         (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
@@ -68,7 +68,7 @@ bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_c
     bth_choice choice = bth_access_choose(&checkpoint->source.access, config, conditions, requested,
                                           stored->chosen_by);
 
-    return storage_replace_unusable_map(checkpoint, root, choice);
+    return storage_choose_read_if_not_mappable(checkpoint, root, choice);
 }
 
 bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root)

@@ -65,7 +65,7 @@ static bth_storage_target *storage_device_target(const berth_checkpoint *checkpo
 }
 
 /* NULL: the caller requested none. */
-static berth_stats *phase_get_stats(const struct phase *phase)
+static berth_stats *phase_get_caller_stats(const struct phase *phase)
 {
     return phase->request->params ? phase->request->params->stats : NULL;
 }
@@ -78,7 +78,7 @@ static bool request_checks_crc32(const bth_load_request *request)
 /* ---- under the lock: choices ---- */
 
 /* Chooses, and maps the file if that is chosen. If mapping fails, chooses again. */
-static int phase_choose_storage_method(struct phase *phase, const berth_storage *root,
+static int phase_choose_method_and_map(struct phase *phase, const berth_storage *root,
                                        bth_choice *choice, berth_error *error)
 {
     const struct berth_config *config = phase->request->config;
@@ -149,7 +149,7 @@ static void storage_publish(bth_storage_state *stored, const char *method, const
     atomic_store(&stored->memory, memory);
 }
 
-static bool phase_wants_crc32(struct phase *phase, const bth_storage_state *stored)
+static bool phase_enable_crc32_if_unchecked(struct phase *phase, const bth_storage_state *stored)
 {
     bool wants = request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_GOOD &&
                  stored->crc32 != BERTH_CRC_ABSENT;
@@ -196,10 +196,10 @@ static int phase_claim_for_host(struct phase *phase, const berth_storage *root, 
         storage_publish(stored, "memory", "it is empty", no_bytes);
         return 0;
     }
-    if (phase_choose_storage_method(phase, root, &choice, error) < 0)
+    if (phase_choose_method_and_map(phase, root, &choice, error) < 0)
         return error->code;
     bool is_mapped = choice.method == BERTH_LOAD_MAP;
-    if (!phase_wants_crc32(phase, stored) && is_mapped && !phase->request->at_once) {
+    if (!phase_enable_crc32_if_unchecked(phase, stored) && is_mapped && !phase->request->at_once) {
         storage_publish(stored, phase->conditions.is_memory ? "memory" : "map", choice.reason,
                         phase->map + root->offset);
         return 0;
@@ -368,14 +368,14 @@ static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_err
                          error) == 0 &&
         bth_transfer_run(transfer, error) == 0)
         (void)bth_ranges_check_crc32s(phase->checkpoint, transfer, error);
-    bth_stats_add_transfer(phase_get_stats(phase), transfer);
+    bth_stats_add_transfer(phase_get_caller_stats(phase), transfer);
     bth_transfer_end(transfer);
     return error->code;
 }
 
 static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error *error)
 {
-    berth_stats *stats = phase_get_stats(phase);
+    berth_stats *stats = phase_get_caller_stats(phase);
 
     if (phase->device.n == 0)
         return 0;
@@ -402,13 +402,14 @@ static int phase_run(struct phase *phase, berth_error *error)
 
     BTH_HOLD_CANCEL(true);
     device.transfer.requests.chunk_nbytes = bth_to_device_request_nbytes(phase->request->config);
-    if (bth_transfer_measure(&host, error) < 0 || bth_transfer_measure(&device.transfer, error) < 0)
+    if (bth_transfer_measure_requests(&host, error) < 0 ||
+        bth_transfer_measure_requests(&device.transfer, error) < 0)
         return error->code;
     host.later_nbytes = device.transfer.requests.nbytes;
     device.transfer.earlier_nbytes = host.requests.nbytes;
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
-    berth_stats *stats = phase_get_stats(phase);
+    berth_stats *stats = phase_get_caller_stats(phase);
     if (stats)
         stats->transfer_seconds += bth_seconds() - begin_seconds;
     return error->code;
@@ -458,8 +459,8 @@ static void phase_keep_or_free_memory(struct phase *phase, bool is_good)
         phase->region->n_forks = bth_fork_count();
         phase->region->next = storages->regions;
         storages->regions = phase->region;
-        if (phase_get_stats(phase))
-            phase_get_stats(phase)->memory_nbytes += phase->region->nbytes;
+        if (phase_get_caller_stats(phase))
+            phase_get_caller_stats(phase)->memory_nbytes += phase->region->nbytes;
     }
     while (*last)
         last = &(*last)->next;
@@ -467,7 +468,7 @@ static void phase_keep_or_free_memory(struct phase *phase, bool is_good)
     storages->device_memory = phase->device_memory;
 }
 
-static void phase_finish(struct phase *phase, bool is_good)
+static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
     phase_set_loading(phase, false);
     phase_change_waiting_counts(phase, -1);
@@ -485,8 +486,8 @@ static void load_finish_phases(struct phase *first, struct phase *second, bool i
     if (first->host.n + first->device.n + first->n_rest == 0)
         return;
     bth_checkpoint_lock(checkpoint);
-    phase_finish(first, is_good);
-    phase_finish(second, is_good);
+    phase_publish_or_drop_claims(first, is_good);
+    phase_publish_or_drop_claims(second, is_good);
     (void)pthread_cond_broadcast(&checkpoint->storages.finished);
     bth_checkpoint_unlock(checkpoint);
 }

@@ -90,7 +90,7 @@ static bool verify_leaves_storage_to_load(const verification *v, const berth_sto
  * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed,
  * the scan checks it. Else the header is read first.
  */
-static int verify_set_record_offset(verification *v, size_t i, berth_error *error)
+static int verify_set_offset_or_read_header(verification *v, size_t i, berth_error *error)
 {
     bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     bth_scan_record *record = &v->records[i];
@@ -125,7 +125,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
 
     *record =
         (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
-    if (verify_set_record_offset(v, i, error) < 0)
+    if (verify_set_offset_or_read_header(v, i, error) < 0)
         return error->code;
     if (entry->method != 0 ||
         (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage)))
@@ -298,7 +298,7 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
 }
 
 /* After all records are good: checks their offsets, and that there are no other records (Z7). */
-static int verify_finish_zip(verification *v, berth_error *error)
+static int verify_finish_zip_entries(verification *v, berth_error *error)
 {
     for (size_t i = 0; i < v->n_records; i++)
         if (verify_finish_entry(v, i, error) < 0)
@@ -325,7 +325,7 @@ static int verify_everything(verification *v, berth_error *error)
         0)
         return error->code;
     if (v->container)
-        return verify_finish_zip(v, error);
+        return verify_finish_zip_entries(v, error);
     for (size_t i = 0; i < v->n_records; i++)
         verify_count_and_report_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
     return 0;

@@ -57,7 +57,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
     (void)bth_error_in_checkpoint(checkpoint, error);
     if (verdict)
         *verdict = request.verdict;
-    bth_checkpoint_set_stats(checkpoint, params);
+    bth_params_set_checkpoint_stats(checkpoint, params);
     if (params && params->stats)
         params->stats->requested_nbytes =
             checkpoint->source.reader.nbytes; /* without the reads of opening */

@@ -108,7 +108,7 @@ void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
 /* ---- text ---- */
 
 /* BINUNICODE and its length: where the text goes. */
-static uint8_t *emit_text_header(bth_emitter *emitter, size_t nbytes)
+static uint8_t *emit_text_header_and_reserve_text(bth_emitter *emitter, size_t nbytes)
 {
     if (nbytes > UINT32_MAX) {
         BTH_EMIT_REFUSE(emitter, "text of %zu bytes: pickle protocol 2 holds at most 4294967295",
@@ -127,7 +127,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
 {
     if (bth_emit_fetch_if_in_memo(emitter, slot))
         return;
-    uint8_t *out = emit_text_header(emitter, nbytes);
+    uint8_t *out = emit_text_header_and_reserve_text(emitter, nbytes);
     if (out && nbytes > 0)
         memcpy(out, text, nbytes);
     bth_emit_memo(emitter, slot);
@@ -144,7 +144,7 @@ void bth_emit_bytes_as_latin1_text(bth_emitter *emitter, const uint8_t *bytes, s
     size_t n = nbytes;
     for (size_t i = 0; i < nbytes; i++)
         n += bytes[i] >> 7;
-    uint8_t *out = emit_text_header(emitter, n);
+    uint8_t *out = emit_text_header_and_reserve_text(emitter, n);
     for (size_t i = 0; out && i < nbytes; i++) {
         if (bytes[i] < 0x80) {
             *out++ = bytes[i];
@@ -200,8 +200,8 @@ bool bth_emit_fetch_if_in_memo(bth_emitter *emitter, const uint32_t *slot)
 /* ---- globals ---- */
 
 /* The entry of a global, or the free one where it belongs. */
-static bth_emitted_global *emitted_globals_find_entry(const bth_emitter *emitter,
-                                                      const char *module, const char *name)
+static bth_emitted_global *emitted_globals_find_entry_or_empty(const bth_emitter *emitter,
+                                                               const char *module, const char *name)
 {
     uint64_t hash =
         bth_fnv_update(bth_fnv_update(BTH_FNV_BEGIN, module, strlen(module)), name, strlen(name));
@@ -215,7 +215,7 @@ static bth_emitted_global *emitted_globals_find_entry(const bth_emitter *emitter
 }
 
 /* Keeps the table at most half full. */
-static bool emit_grow_globals(bth_emitter *emitter)
+static bool emitted_globals_grow_if_half_full(bth_emitter *emitter)
 {
     if (emitter->n_globals < emitter->globals_capacity / 2)
         return true;
@@ -231,12 +231,12 @@ static bool emit_grow_globals(bth_emitter *emitter)
     emitter->globals_capacity = capacity;
     for (size_t i = 0; i < old_capacity; i++)
         if (old[i].name)
-            *emitted_globals_find_entry(emitter, old[i].module, old[i].name) = old[i];
+            *emitted_globals_find_entry_or_empty(emitter, old[i].module, old[i].name) = old[i];
     bth_release(old);
     return true;
 }
 
-static uint8_t *emit_put_line(uint8_t *out, const char *text, size_t nbytes)
+static uint8_t *text_write_as_line(uint8_t *out, const char *text, size_t nbytes)
 {
     memcpy(out, text, nbytes);
     out[nbytes] = '\n';
@@ -245,9 +245,9 @@ static uint8_t *emit_put_line(uint8_t *out, const char *text, size_t nbytes)
 
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
-    if (!emit_grow_globals(emitter))
+    if (!emitted_globals_grow_if_half_full(emitter))
         return;
-    bth_emitted_global *global = emitted_globals_find_entry(emitter, module, name);
+    bth_emitted_global *global = emitted_globals_find_entry_or_empty(emitter, module, name);
     if (!global->name) {
         global->module = module;
         global->name = name;
@@ -261,7 +261,7 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
     if (!out)
         return;
     *out++ = BTH_OP_GLOBAL;
-    emit_put_line(emit_put_line(out, module, module_nbytes), name, name_nbytes);
+    text_write_as_line(text_write_as_line(out, module, module_nbytes), name, name_nbytes);
     bth_emit_memo(emitter, &global->memo);
 }
 
@@ -291,7 +291,7 @@ void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
     bth_emit_tuple_end(emitter, (size_t)n, NULL);
 }
 
-void bth_emit_tuple_and_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
+void bth_emit_tuple_end_reduce_and_memo(bth_emitter *emitter, size_t n, uint32_t *slot)
 {
     bth_emit_tuple_end(emitter, n, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
@@ -301,5 +301,5 @@ void bth_emit_tuple_and_reduce(bth_emitter *emitter, size_t n, uint32_t *slot)
 void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
 {
     bth_emit_global(emitter, "collections", "OrderedDict");
-    bth_emit_tuple_and_reduce(emitter, 0, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, 0, slot);
 }

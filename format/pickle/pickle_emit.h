@@ -100,7 +100,7 @@ void bth_emit_tuple_mark(bth_emitter *emitter, size_t n);
 /* A tuple of ints that does not occur again. */
 void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n);
 /* Ends a call: the tuple of the n arguments just written, REDUCE, and the memo store. */
-void bth_emit_tuple_and_reduce(bth_emitter *emitter, size_t n, uint32_t *slot);
+void bth_emit_tuple_end_reduce_and_memo(bth_emitter *emitter, size_t n, uint32_t *slot);
 /* OrderedDict(). */
 void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
 

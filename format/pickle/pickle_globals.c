@@ -47,7 +47,7 @@ const bth_known bth_globals[] = {
 enum { N_GLOBALS = sizeof bth_globals / sizeof *bth_globals };
 _Static_assert((int)N_GLOBALS <= BTH_MAX_GLOBALS, "bth_unpickler.globals");
 
-static bool global_texts_are_equal(const char *wanted, const char *text, size_t nbytes)
+static bool global_text_is_equal(const char *wanted, const char *text, size_t nbytes)
 {
     return wanted && strlen(wanted) == nbytes && memcmp(wanted, text, nbytes) == 0;
 }
@@ -57,14 +57,14 @@ static size_t global_find(const bth_argument *global)
 {
     size_t i = 0;
     while (i < N_GLOBALS &&
-           !(global_texts_are_equal(bth_globals[i].name, global->name, global->name_nbytes) &&
-             global_texts_are_equal(bth_globals[i].module, global->text, global->text_nbytes)))
+           !(global_text_is_equal(bth_globals[i].name, global->name, global->name_nbytes) &&
+             global_text_is_equal(bth_globals[i].module, global->text, global->text_nbytes)))
         i++;
     return i;
 }
 
 /* Names are printed and saved again, so only visible ASCII is accepted. */
-static bool global_name_is_valid(const char *text, size_t nbytes)
+static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -91,8 +91,8 @@ static berth_value *known_global_make_value(bth_unpickler *unpickler, size_t row
 static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
                                                   const bth_argument *argument)
 {
-    if (!global_name_is_valid(argument->text, argument->text_nbytes) ||
-        !global_name_is_valid(argument->name, argument->name_nbytes))
+    if (!global_text_is_printable_ascii(argument->text, argument->text_nbytes) ||
+        !global_text_is_printable_ascii(argument->name, argument->name_nbytes))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "GLOBAL with text that is not a dotted name");
     if (unpickler->rules->inert)

@@ -209,7 +209,7 @@ static inline int bth_unpickle_check_items_above_mark(bth_unpickler *unpickler, 
 }
 
 /* The item `below` the top, which must exist, resolved; NULL after a failure. */
-static inline berth_value *bth_unpickle_peek(bth_unpickler *unpickler, size_t below)
+static inline berth_value *bth_unpickle_peek_resolved(bth_unpickler *unpickler, size_t below)
 {
     berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
     return bth_slot_tag(slot) ? bth_unpickle_resolve_pending(unpickler, slot) : slot;
@@ -219,12 +219,12 @@ int bth_unpickle_push_mark(bth_unpickler *unpickler);
 /* Removes the last MARK and returns the items above it, which are valid until the next push. */
 int bth_unpickle_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
 /* Allocates the memo, for indices that are fetched. */
-int bth_unpickle_begin_memo(bth_unpickler *unpickler);
+int bth_unpickle_allocate_memo(bth_unpickler *unpickler);
 /* PUT at an index that is not fetched (P2, P3). */
 int bth_unpickle_check_put_index(bth_unpickler *unpickler, uint64_t index);
 
 /* Whether a memo index may be fetched. */
-static inline bool bth_unpickle_memo_is_fetched(const bth_unpickler *unpickler, uint64_t index)
+static inline bool bth_unpickle_memo_may_be_fetched(const bth_unpickler *unpickler, uint64_t index)
 {
     return index < unpickler->n_memo &&
            unpickler->survey->fetched[index % BTH_FETCHED_BITS / 64] >> index % 64 & 1;
@@ -232,7 +232,7 @@ static inline bool bth_unpickle_memo_is_fetched(const bth_unpickler *unpickler, 
 
 static inline int bth_unpickle_put(bth_unpickler *unpickler, uint64_t index)
 {
-    if (!bth_unpickle_memo_is_fetched(unpickler, index))
+    if (!bth_unpickle_memo_may_be_fetched(unpickler, index))
         return bth_unpickle_check_put_index(unpickler, index);
     unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
     return 0;
@@ -254,7 +254,7 @@ static inline const bth_known *bth_node_known_global(const berth_value *value)
 }
 
 /* Whether it names a storage class; *dtype is then that of the class. */
-static inline bool bth_node_as_storage_class(const berth_value *value, berth_dtype *dtype)
+static inline bool bth_node_is_storage_class(const berth_value *value, berth_dtype *dtype)
 {
     const bth_known *known = bth_node_known_global(value);
     bool is_class = known && known->what == BTH_IS_STORAGE_CLASS;

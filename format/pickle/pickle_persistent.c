@@ -23,7 +23,7 @@ static void *persistent_refuse(bth_unpickler *unpickler, const char *problem)
     return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a persistent id whose %s", problem);
 }
 
-static bool persistent_check_type(bth_unpickler *unpickler, const berth_value *type)
+static bool persistent_check_first_item(bth_unpickler *unpickler, const berth_value *type)
 {
     const struct text_node *text = bth_node_as_text_node(type);
     if (bth_text_is(text, "storage"))
@@ -37,8 +37,8 @@ static bool persistent_check_type(bth_unpickler *unpickler, const berth_value *t
 }
 
 /* numel is in items of the class; untyped storages count bytes (FORMAT.md 5). */
-static bool persistent_count_bytes(bth_unpickler *unpickler, const berth_value *value,
-                                   berth_dtype dtype, const char *what, uint64_t *nbytes)
+static bool persistent_numel_to_nbytes(bth_unpickler *unpickler, const berth_value *value,
+                                       berth_dtype dtype, const char *what, uint64_t *nbytes)
 {
     int64_t numel;
     size_t item_nbytes = berth_dtype_nbytes(dtype);
@@ -58,7 +58,7 @@ static bool persistent_count_bytes(bth_unpickler *unpickler, const berth_value *
     return false;
 }
 
-static berth_storage *persistent_register(bth_unpickler *unpickler, const named_storage *named)
+static berth_storage *named_storage_register(bth_unpickler *unpickler, const named_storage *named)
 {
     berth_storage *storage = bth_tree_find_or_add_storage(
         unpickler->tree, named->key->data, named->key->key.count, named->dtype, named->nbytes,
@@ -68,12 +68,12 @@ static berth_storage *persistent_register(bth_unpickler *unpickler, const named_
     return storage;
 }
 
-static berth_storage *persistent_read_storage(bth_unpickler *unpickler, berth_value *const *items,
-                                              named_storage *named)
+static berth_storage *persistent_register_storage(bth_unpickler *unpickler,
+                                                  berth_value *const *items, named_storage *named)
 {
-    if (!persistent_check_type(unpickler, items[TYPE]))
+    if (!persistent_check_first_item(unpickler, items[TYPE]))
         return NULL;
-    if (!bth_node_as_storage_class(items[CLASS], &named->dtype))
+    if (!bth_node_is_storage_class(items[CLASS], &named->dtype))
         return persistent_refuse(unpickler, "second item is not a storage class");
     named->key = bth_node_as_text_node(items[KEY]);
     if (!named->key)
@@ -81,24 +81,24 @@ static berth_storage *persistent_read_storage(bth_unpickler *unpickler, berth_va
     named->location = bth_node_as_text_node(items[LOCATION]);
     if (!named->location)
         return persistent_refuse(unpickler, "location is not a str");
-    if (!persistent_count_bytes(unpickler, items[NUMEL], named->dtype, "numel", &named->nbytes))
+    if (!persistent_numel_to_nbytes(unpickler, items[NUMEL], named->dtype, "numel", &named->nbytes))
         return NULL;
-    berth_storage *storage = persistent_register(unpickler, named);
+    berth_storage *storage = named_storage_register(unpickler, named);
     return storage && storage->root ? persistent_refuse(unpickler, "storage was a view before")
                                     : storage;
 }
 
 /* A storage that is a part of another one. */
-static berth_storage *persistent_read_view(bth_unpickler *unpickler, berth_storage *root,
-                                           const named_storage *whole, const berth_value *view)
+static berth_storage *persistent_register_view(bth_unpickler *unpickler, berth_storage *root,
+                                               const named_storage *whole, const berth_value *view)
 {
     berth_value *const *items;
     named_storage part = *whole;
     uint64_t offset = 0;
     if (bth_node_tuple_items(view, &items) != 3 || !(part.key = bth_node_as_text_node(items[0])))
         return persistent_refuse(unpickler, "view is not (key, offset, numel)");
-    if (!persistent_count_bytes(unpickler, items[1], part.dtype, "view's offset", &offset) ||
-        !persistent_count_bytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes))
+    if (!persistent_numel_to_nbytes(unpickler, items[1], part.dtype, "view's offset", &offset) ||
+        !persistent_numel_to_nbytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes))
         return NULL;
     if (offset > root->nbytes || part.nbytes > root->nbytes - offset)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_TENSOR,
@@ -106,7 +106,7 @@ static berth_storage *persistent_read_view(bth_unpickler *unpickler, berth_stora
                                    (unsigned long long)part.nbytes, (unsigned long long)offset,
                                    (unsigned long long)root->nbytes);
     size_t n_before = bth_tree_n_storages(unpickler->tree);
-    berth_storage *storage = persistent_register(unpickler, &part);
+    berth_storage *storage = named_storage_register(unpickler, &part);
     if (!storage)
         return NULL;
     if (bth_tree_n_storages(unpickler->tree) > n_before) {
@@ -128,14 +128,14 @@ berth_value *bth_unpickle_make_storage(bth_unpickler *unpickler, berth_value *id
                                    "a persistent id that is %s, not a tuple",
                                    bth_kind_phrase(bth_node_kind(id)));
     if (n != wanted) {
-        if (n > 0 && !persistent_check_type(unpickler, items[TYPE]))
+        if (n > 0 && !persistent_check_first_item(unpickler, items[TYPE]))
             return NULL;
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "a persistent id of %zu items, not %zu", n, wanted);
     }
     named_storage named = {0};
-    berth_storage *storage = persistent_read_storage(unpickler, items, &named);
+    berth_storage *storage = persistent_register_storage(unpickler, items, &named);
     if (storage && wanted == N_ITEMS && bth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
-        storage = persistent_read_view(unpickler, storage, &named, items[VIEW]);
+        storage = persistent_register_view(unpickler, storage, &named, items[VIEW]);
     return storage ? bth_storage_value_new(unpickler->tree, storage, named.dtype) : NULL;
 }

@@ -111,7 +111,7 @@ int bth_unpickle_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const 
 /* ---- memo ---- */
 
 /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
-int bth_unpickle_begin_memo(bth_unpickler *unpickler)
+int bth_unpickle_allocate_memo(bth_unpickler *unpickler)
 {
     size_t n_memo = unpickler->survey->n_memo;
     size_t n = n_memo < unpickler->nbytes ? n_memo : unpickler->nbytes;
@@ -139,9 +139,10 @@ static bool tuple_is_used_once(const bth_unpickler *unpickler)
     const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
     if (left > 5 && at[0] == BTH_OP_LONG_BINPUT &&
-        !bth_unpickle_memo_is_fetched(unpickler, bth_little_u32(at + 1)))
+        !bth_unpickle_memo_may_be_fetched(unpickler, bth_little_u32(at + 1)))
         at += 5;
-    else if (left > 2 && at[0] == BTH_OP_BINPUT && !bth_unpickle_memo_is_fetched(unpickler, at[1]))
+    else if (left > 2 && at[0] == BTH_OP_BINPUT &&
+             !bth_unpickle_memo_may_be_fetched(unpickler, at[1]))
         at += 2;
     else if (left == 0)
         return false;

@@ -16,7 +16,7 @@ static int64_t argument_get_int64(const berth_value *value)
     return ((const struct int_node *)value)->value;
 }
 
-static uint32_t argument_grad_flag(const berth_value *requires_grad)
+static uint32_t argument_get_requires_grad_flag(const berth_value *requires_grad)
 {
     return requires_grad->flags & BTH_NODE_TRUE ? BERTH_REQUIRES_GRAD : 0;
 }
@@ -88,7 +88,7 @@ BTH_BUILDER(tensor_v1)
 BTH_BUILDER(tensor_v2)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
-                           .flags = argument_grad_flag(items[4])};
+                           .flags = argument_get_requires_grad_flag(items[4])};
     if (n > 6 && !tensor_read_metadata(unpickler, known, items[6], &tensor.flags))
         return NULL;
     return tensor_make(unpickler, &tensor, items);
@@ -97,7 +97,7 @@ BTH_BUILDER(tensor_v2)
 BTH_BUILDER(tensor_v3)
 {
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[6]),
-                           .flags = argument_grad_flag(items[4])};
+                           .flags = argument_get_requires_grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "%s %s wants an UntypedStorage as argument 1", known->module,
@@ -110,7 +110,7 @@ BTH_BUILDER(tensor_v3)
 BTH_BUILDER(meta)
 {
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[0]),
-                           .flags = BERTH_META | argument_grad_flag(items[3])};
+                           .flags = BERTH_META | argument_get_requires_grad_flag(items[3])};
     if (!tensor_read_shape(unpickler, &tensor, items[1], items[2]))
         return NULL;
     return bth_tensor_adopt(unpickler->tree, &tensor);
@@ -146,7 +146,7 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
 BTH_BUILDER(qtensor)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
-                           .flags = argument_grad_flag(items[5])};
+                           .flags = argument_get_requires_grad_flag(items[5])};
     if (!quantizer_read(items[4], &tensor))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "%s %s wants (per_tensor_affine, scale, zero_point) or "

@@ -26,7 +26,8 @@ READS usual_read_opcode(const uint8_t **at, uint8_t opcode)
     return *(*at)++ == opcode;
 }
 
-READS usual_read_memo_index(const uint8_t **at, uint8_t brief, uint8_t wide, uint32_t *index)
+READS usual_read_memo_opcode_and_index(const uint8_t **at, uint8_t brief, uint8_t wide,
+                                       uint32_t *index)
 {
     const uint8_t *bytes = *at;
     bool is_brief = bytes[0] == brief;
@@ -37,12 +38,12 @@ READS usual_read_memo_index(const uint8_t **at, uint8_t brief, uint8_t wide, uin
 
 READS usual_read_get(const uint8_t **at, uint32_t *index)
 {
-    return usual_read_memo_index(at, 'h', 'j', index);
+    return usual_read_memo_opcode_and_index(at, 'h', 'j', index);
 }
 
 READS usual_read_put(const uint8_t **at, bth_usual *usual)
 {
-    return usual_read_memo_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
+    return usual_read_memo_opcode_and_index(at, 'q', 'r', &usual->puts[usual->n_puts++]);
 }
 
 READS usual_read_int(const uint8_t **at, int64_t *number)
@@ -76,7 +77,7 @@ READS usual_read_bool(const uint8_t **at, bool *value)
 }
 
 /* The text of a key, or a fetch of one. */
-READS usual_read_key(const uint8_t **at, bth_usual *usual)
+READS usual_read_key_or_get(const uint8_t **at, bth_usual *usual)
 {
     const uint8_t *bytes = *at;
     usual->key = NULL;
@@ -114,7 +115,7 @@ size_t bth_usual_tensor_parse(const uint8_t *bytes, bth_usual *usual)
     bool good =
         usual_read_get(&at, &gets[BTH_USUAL_FUNCTION]) && usual_read_opcode(&at, '(') &&
         usual_read_opcode(&at, '(') && usual_read_get(&at, &gets[BTH_USUAL_WORD]) &&
-        usual_read_get(&at, &gets[BTH_USUAL_CLASS]) && usual_read_key(&at, usual) &&
+        usual_read_get(&at, &gets[BTH_USUAL_CLASS]) && usual_read_key_or_get(&at, usual) &&
         usual_read_get(&at, &gets[BTH_USUAL_LOCATION]) && usual_read_int(&at, &usual->numel) &&
         usual_read_opcode(&at, 't') && usual_read_put(&at, usual) && usual_read_opcode(&at, 'Q') &&
         usual_read_int(&at, &usual->offset) &&
@@ -150,7 +151,7 @@ static bool usual_has_no_fetched_puts(const bth_unpickler *unpickler, const bth_
 {
     for (size_t i = 0; i < usual->n_puts; i++)
         if (usual->puts[i] >= unpickler->nbytes ||
-            bth_unpickle_memo_is_fetched(unpickler, usual->puts[i]))
+            bth_unpickle_memo_may_be_fetched(unpickler, usual->puts[i]))
             return false;
     return true;
 }
@@ -175,7 +176,7 @@ static berth_storage *usual_register_storage(const bth_unpickler *unpickler, con
         bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_LOCATION));
     const berth_value *class = usual_find_memo_node(unpickler, usual, BTH_USUAL_CLASS);
     if (!bth_text_is(word, "storage") || !key || !location ||
-        !bth_node_as_storage_class(class, dtype))
+        !bth_node_is_storage_class(class, dtype))
         return NULL;
     const char *text = usual->key ? usual->key : key->data;
     size_t nbytes = usual->key ? usual->key_nbytes : key->key.count;

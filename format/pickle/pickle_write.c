@@ -20,7 +20,7 @@
  * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
  * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
  */
-static uint32_t *memo_slot_of_singleton(bth_emitter *emitter, const berth_value *value)
+static uint32_t *memo_slot_find_shared_constant(bth_emitter *emitter, const berth_value *value)
 {
     size_t nbytes = 0;
     if (berth_value_kind(value) == BERTH_KIND_BYTES) {
@@ -38,7 +38,7 @@ static uint32_t *memo_slot_of_singleton(bth_emitter *emitter, const berth_value 
 
 uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = memo_slot_of_singleton(emitter, value);
+    uint32_t *slot = memo_slot_find_shared_constant(emitter, value);
     if (slot)
         return slot;
     size_t id = bth_value_id(value);
@@ -113,7 +113,7 @@ static void emit_list_step(bth_emitter *emitter, bth_walk_frame *frame)
         return;
     }
     if (berth_value_kind(value) == BERTH_KIND_SET) /* a set is made of a list */
-        bth_emit_tuple_and_reduce(emitter, 1, bth_emitter_memo_slot(emitter, value));
+        bth_emit_tuple_end_reduce_and_memo(emitter, 1, bth_emitter_memo_slot(emitter, value));
     bth_walk_pop(&emitter->walk);
 }
 
@@ -131,7 +131,7 @@ static void emit_tuple_step(bth_emitter *emitter, bth_walk_frame *frame)
 
 /* ---- dicts ---- */
 
-static void emit_dict_end(bth_emitter *emitter, bth_walk_frame *frame)
+static void emit_after_dict_items(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value, *state = NULL;
     berth_kind kind = berth_value_kind(value);
@@ -143,7 +143,7 @@ static void emit_dict_end(bth_emitter *emitter, bth_walk_frame *frame)
         bth_emit_op(emitter, BTH_OP_SETITEMS);
     }
     if (kind == BERTH_KIND_COUNTER)
-        bth_emit_tuple_and_reduce(emitter, 1, bth_emitter_memo_slot(emitter, value));
+        bth_emit_tuple_end_reduce_and_memo(emitter, 1, bth_emitter_memo_slot(emitter, value));
     if (state && berth_value_kind(state) != BERTH_KIND_DICT)
         BTH_EMIT_REFUSE(emitter,
                         "attributes of an OrderedDict cannot be saved as %s: they are a dict",
@@ -162,7 +162,7 @@ static void emit_dict_step(bth_emitter *emitter, bth_walk_frame *frame)
     if (i < emitter->walk.n_items)
         bth_emit_value(emitter, bth_value_key(frame->value, i));
     else
-        emit_dict_end(emitter, frame);
+        emit_after_dict_items(emitter, frame);
 }
 
 /* ---- inert calls: written back as they were read ---- */
@@ -229,7 +229,7 @@ EMITTER(complex)
     bth_emit_global(emitter, "__builtin__", "complex");
     bth_emit_float(emitter, bth_value_real(value));
     bth_emit_float(emitter, bth_value_imaginary(value));
-    bth_emit_tuple_and_reduce(emitter, 2, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, 2, slot);
 }
 
 EMITTER(str)
@@ -247,7 +247,7 @@ EMITTER(bytes)
     bth_emit_global(emitter, "_codecs", "encode");
     bth_emit_bytes_as_latin1_text(emitter, bytes, nbytes);
     bth_emit_constant_text(emitter, BTH_TEXT_LATIN1);
-    bth_emit_tuple_and_reduce(emitter, 2, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, 2, slot);
 }
 
 /* save_bytearray() */
@@ -258,7 +258,7 @@ EMITTER(bytearray)
     bth_emit_global(emitter, "__builtin__", "bytearray");
     if (nbytes > 0)
         emit_bytes(emitter, value, NULL);
-    bth_emit_tuple_and_reduce(emitter, nbytes > 0, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, nbytes > 0, slot);
 }
 
 EMITTER(size)
@@ -276,7 +276,7 @@ EMITTER(device)
     bth_emit_text(emitter, type, strlen(type), NULL);
     if (index >= 0)
         bth_emit_int(emitter, index);
-    bth_emit_tuple_and_reduce(emitter, index >= 0 ? 2 : 1, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, index >= 0 ? 2 : 1, slot);
 }
 
 EMITTER(global)
@@ -400,7 +400,7 @@ void bth_emit_torch_size(bth_emitter *emitter, const int64_t *shape, int32_t ran
 {
     bth_emit_global(emitter, "torch", "Size");
     bth_emit_ints(emitter, shape, rank);
-    bth_emit_tuple_and_reduce(emitter, 1, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, 1, slot);
 }
 
 void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout)
@@ -411,7 +411,7 @@ void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout)
         return;
     bth_emit_global(emitter, "torch.serialization", "_get_layout");
     bth_emit_text(emitter, text, strlen(text), NULL);
-    bth_emit_tuple_and_reduce(emitter, 1, slot);
+    bth_emit_tuple_end_reduce_and_memo(emitter, 1, slot);
 }
 
 /* The next step of the value on top. */

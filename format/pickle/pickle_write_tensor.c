@@ -10,7 +10,7 @@
 /* ---- storages ---- */
 
 /* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
-static void storage_check_foreign_byte_order(bth_emitter *emitter, const berth_storage *storage,
+static void storage_check_can_be_byteswapped(bth_emitter *emitter, const berth_storage *storage,
                                              berth_dtype dtype)
 {
     bool typed = bth_dtype_storage_class(dtype) != NULL;
@@ -29,8 +29,8 @@ static void storage_check_foreign_byte_order(bth_emitter *emitter, const berth_s
 }
 
 /* The number of a storage in the file. Storages are numbered in the order of their first use. */
-static size_t storage_assign_number(bth_emitter *emitter, const berth_storage *storage,
-                                    berth_dtype dtype)
+static size_t storage_find_or_assign_number(bth_emitter *emitter, const berth_storage *storage,
+                                            berth_dtype dtype)
 {
     size_t *position = &emitter->positions[storage->index];
     bth_pickled *out = &emitter->out;
@@ -65,8 +65,8 @@ static void storage_emit_key(bth_emitter *emitter, size_t number)
 void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     if (emitter->foreign)
-        storage_check_foreign_byte_order(emitter, storage, dtype);
-    size_t number = storage_assign_number(emitter, storage, dtype);
+        storage_check_can_be_byteswapped(emitter, storage, dtype);
+    size_t number = storage_find_or_assign_number(emitter, storage, dtype);
     const char *class = bth_dtype_storage_class(dtype);
     bth_emit_op(emitter, BTH_OP_MARK);
     bth_emit_constant_text(emitter, BTH_TEXT_STORAGE);

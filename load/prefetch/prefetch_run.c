@@ -116,8 +116,8 @@ static int prefetch_window_advise_or_read(bth_prefetch_helper *helper, int advic
     bool is_done;
 
     helper->n_requests++;
-    if (bth_access_advise(&prefetch->checkpoint->source.reader, memory, window->nbytes,
-                          window->offset, advice, &is_done, error) < 0 ||
+    if (bth_access_advise_mapped_bytes(&prefetch->checkpoint->source.reader, memory, window->nbytes,
+                                       window->offset, advice, &is_done, error) < 0 ||
         is_done)
         return error->code;
     atomic_store(&prefetch->has_fallen_back, true);

@@ -22,7 +22,7 @@ static bth_choice choice_of(berth_load_method method, const char *reason)
 }
 
 /* With a map the bytes would be copied once more, or the device could not use them. */
-static bool choice_excludes_map(const bth_conditions *conditions)
+static bool conditions_exclude_map(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_DEVICE;
 }
@@ -37,7 +37,7 @@ static const char *choice_no_map_reason(const struct berth_config *config,
 }
 
 /* Leaves an eighth of the free memory to other programs. */
-static bool choice_memory_is_short(const bth_conditions *conditions)
+static bool conditions_memory_is_short(const bth_conditions *conditions)
 {
     return conditions->use == BTH_USE_MEMORY &&
            conditions->requested_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
@@ -46,11 +46,11 @@ static bool choice_memory_is_short(const bth_conditions *conditions)
 static bth_choice choice_auto_at_once(const bth_conditions *conditions, const char *no_map)
 {
     berth_load_method in_place =
-        no_map || choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+        no_map || conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
     if (conditions->file_system == BTH_IN_MEMORY || conditions->page_cache == BTH_PAGE_CACHE_WARM)
         return choice_of(in_place, no_map ? no_map : "the file is in memory");
-    if (choice_memory_is_short(conditions))
+    if (conditions_memory_is_short(conditions))
         return choice_of(in_place, no_map ? no_map : "memory is short");
     if (conditions->through_cache)
         return choice_of(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
@@ -68,7 +68,7 @@ static bth_choice choice_auto_at_once(const bth_conditions *conditions, const ch
 static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
 {
     const char *no_map =
-        choice_excludes_map(conditions) ? NULL : choice_no_map_reason(config, conditions);
+        conditions_exclude_map(conditions) ? NULL : choice_no_map_reason(config, conditions);
 
     /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
     if (conditions->file_system == BTH_REMOTE)
@@ -86,7 +86,7 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
     bool measures_map = conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_CHECKSUMS;
 
     if (conditions->is_memory)
-        return choice_of(choice_excludes_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP,
+        return choice_of(conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP,
                          "the source is memory");
     if (!conditions->is_file)
         return choice_of(BERTH_LOAD_READ, "the source is a function");

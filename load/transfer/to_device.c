@@ -141,7 +141,7 @@ static int staging_set_addresses(struct staging_run *run, berth_error *error)
         } else if (bth_device_check_life(target->device, target->life, error) < 0 ||
                    bth_device_check_memory(target->device, target->address, (size_t)range->nbytes,
                                            error) < 0) {
-            return bth_transfer_add_name_to_error(&run->to->transfer, range, error);
+            return bth_transfer_add_range_to_error(&run->to->transfer, range, error);
         }
     }
     return 0;
@@ -269,8 +269,8 @@ static struct range_part range_part_of(const bth_range *range, const bth_request
  * X17: kernels may still use the caller's memory. The device waits for them, not a thread. The
  * requests of a worker are in order, so each stream waits once for a range.
  */
-static int range_wait_for_ready_event(const bth_range *range, struct staging_stream *stream,
-                                      berth_error *error)
+static int staging_stream_wait_for_range(const bth_range *range, struct staging_stream *stream,
+                                         berth_error *error)
 {
     if (!range->target.ready || range->target.ready == stream->waits_for)
         return 0;
@@ -298,11 +298,11 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
                 break;
             part.to = more.to;
         }
-        if (range_wait_for_ready_event(&ranges[i], stream, error) < 0 ||
+        if (staging_stream_wait_for_range(&ranges[i], stream, error) < 0 ||
             bth_device_copy_to_device(&stream->stream, part.address,
                                       request->memory + (part.from - request->offset),
                                       (size_t)(part.to - part.from), error) < 0)
-            return bth_transfer_add_name_to_error(&run->to->transfer, &ranges[i], error);
+            return bth_transfer_add_range_to_error(&run->to->transfer, &ranges[i], error);
     }
     return 0;
 }
@@ -364,7 +364,7 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
         bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_report_progress, &run,
                      error) == 0 &&
         staging_wait_for_streams(&run, error) == 0)
-        bth_transfer_merge_results(&to->transfer);
+        bth_transfer_merge_request_results(&to->transfer);
     for (unsigned i = 0; run.workers && i < run.n_workers; i++)
         to->device_seconds += run.workers[i].wait_seconds;
     staging_close(&run);

@@ -33,8 +33,8 @@ struct walk {
     uint32_t crc32; /* of its bytes in this request so far */
 };
 
-/* Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_results adds later
- * requests. */
+/* Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results adds
+ * later requests. */
 static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes,
                              size_t nbytes)
 {
@@ -266,8 +266,8 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
  * F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
  * has a buffer and reads into it: if the file was truncated, that is an error, not a signal.
  */
-static int request_use_map(bth_transfer *transfer, bth_request *request, unsigned worker,
-                           berth_error *error)
+static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *request,
+                                         unsigned worker, berth_error *error)
 {
     struct walk walk = {.transfer = transfer, .request = request, .range = request->first_range};
     bool is_scan = transfer->requests.use == BTH_USE_CHECKSUMS, is_present = true;
@@ -275,8 +275,9 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
     double begin_seconds = bth_seconds();
 
     if (is_file)
-        (void)bth_access_advise(transfer->access->reader, request->memory, request->nbytes,
-                                request->offset, MADV_POPULATE_READ, &is_present, error);
+        (void)bth_access_advise_mapped_bytes(transfer->access->reader, request->memory,
+                                             request->nbytes, request->offset, MADV_POPULATE_READ,
+                                             &is_present, error);
     if (!is_present && is_scan) {
         bth_error_clear(error);
         request->memory = NULL;
@@ -291,8 +292,8 @@ static int request_use_map(bth_transfer *transfer, bth_request *request, unsigne
     return 0;
 }
 
-int bth_transfer_add_name_to_error(const bth_transfer *transfer, const bth_range *range,
-                                   berth_error *error)
+int bth_transfer_add_range_to_error(const bth_transfer *transfer, const bth_range *range,
+                                    berth_error *error)
 {
     const bth_transfer_calls *calls = &transfer->calls;
 
@@ -304,11 +305,11 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
     bth_transfer *transfer = context;
     bth_request *request = &transfer->list[task];
     int result = request->method == BERTH_LOAD_MAP
-                     ? request_use_map(transfer, request, worker, error)
+                     ? request_populate_and_walk_map(transfer, request, worker, error)
                      : request_read(transfer, request, worker, error);
 
     if (result < 0)
-        return bth_transfer_add_name_to_error(
+        return bth_transfer_add_range_to_error(
             transfer, request_range_at(transfer, request, request->first_range, error->offset),
             error);
     atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
@@ -317,7 +318,7 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 
 /* ---- after all requests ---- */
 
-void bth_transfer_merge_results(bth_transfer *transfer)
+void bth_transfer_merge_request_results(bth_transfer *transfer)
 {
     for (uint64_t i = 0; i < transfer->requests.n_requests; i++) {
         const bth_request *request = &transfer->list[i];
@@ -407,7 +408,7 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     return 0;
 }
 
-int bth_transfer_measure(bth_transfer *transfer, berth_error *error)
+int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
     bool any_direct = transfer_has_method(transfer, BERTH_LOAD_DIRECT);
@@ -462,7 +463,7 @@ int bth_transfer_run(bth_transfer *transfer, berth_error *error)
     if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_run_request,
                      bth_transfer_report_progress, transfer, error) < 0)
         return error->code;
-    bth_transfer_merge_results(transfer);
+    bth_transfer_merge_request_results(transfer);
     if (!transfer->any_late)
         return 0;
     unsigned n_workers =
@@ -483,7 +484,7 @@ void bth_transfer_end(bth_transfer *transfer)
 
 /* ---- a transfer with an access of its own ---- */
 
-static uint64_t transfer_requested_nbytes(const bth_transfer *transfer)
+static uint64_t transfer_sum_range_nbytes(const bth_transfer *transfer)
 {
     const bth_range *range = transfer->requests.ranges;
     uint64_t nbytes = 0;
@@ -494,8 +495,8 @@ static uint64_t transfer_requested_nbytes(const bth_transfer *transfer)
 }
 
 /* One choice for all ranges; *map where it is a map. */
-static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choice *choice,
-                           const uint8_t **map, berth_error *error)
+static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, bth_choice *choice,
+                                   const uint8_t **map, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
     bth_access *access = transfer->access;
@@ -510,7 +511,7 @@ static int transfer_choose(bth_transfer *transfer, bool through_cache, bth_choic
         requested = BERTH_LOAD_READ;
     bth_access_set_known_conditions(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, transfer_requested_nbytes(transfer));
+        bth_access_measure(access, &conditions, begin, end, transfer_sum_range_nbytes(transfer));
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)
@@ -525,11 +526,11 @@ static int transfer_choose_and_run(bth_transfer *transfer, bool through_cache, b
     bth_choice choice = {.method = BERTH_LOAD_MAP};
     const uint8_t *map = transfer->memory;
 
-    if (!map && transfer_choose(transfer, through_cache, &choice, &map, error) < 0)
+    if (!map && transfer_choose_and_map(transfer, through_cache, &choice, &map, error) < 0)
         return error->code;
     for (size_t i = 0; i < transfer->requests.n_ranges; i++)
         transfer->requests.ranges[i].choice = choice;
-    if (bth_transfer_measure(transfer, error) == 0 &&
+    if (bth_transfer_measure_requests(transfer, error) == 0 &&
         bth_transfer_cut(transfer, NULL, map, error) == 0)
         (void)bth_transfer_run(transfer, error);
     bth_transfer_end(transfer);
@@ -543,10 +544,10 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
 
     if (transfer->requests.n_ranges == 0)
         return 0;
-    bth_access_begin(&access, reader);
+    bth_access_initialize(&access, reader);
     transfer->access = &access;
     (void)transfer_choose_and_run(transfer, through_cache, error);
-    bth_access_end(&access);
+    bth_access_close(&access);
     transfer->access = NULL;
     return error->code;
 }

@@ -7,7 +7,7 @@
  *
  * Or step by step, where the caller has the access, the choices and the memory:
  *
- *   bth_transfer_measure   ranges -> requests: how many, and how much memory they need
+ *   bth_transfer_measure_requests   ranges -> requests: how many, and how much memory they need
  *   bth_transfer_cut       where they go
  *   bth_transfer_run       moves all; or bth_to_device_run, for a device
  *   bth_transfer_end       frees requests and buffers
@@ -16,8 +16,8 @@
 #define BTH_LOAD_TRANSFER_TRANSFER_H
 
 #include "io/region.h"
-#include "load/transfer/access.h"
 #include "load/transfer/requests.h"
+#include "load/transfer/source_access.h"
 
 /* The functions of the caller; each may be NULL. Thread-safe. */
 typedef struct bth_transfer_calls {
@@ -61,7 +61,7 @@ typedef struct bth_transfer {
 } bth_transfer;
 
 /* Measures; requests.region_nbytes, n_requests and nbytes are known then. */
-int bth_transfer_measure(bth_transfer *transfer, berth_error *error);
+int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error);
 /* `region`, `mapped`: as for bth_requests_cut. */
 int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *mapped,
                      berth_error *error);
@@ -96,9 +96,9 @@ int bth_transfer_report_progress(void *context);
 /* Moves request number `task` to its memory. */
 int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error);
 /* After all requests: ranges get the CRCs of their parts, and fell_back. */
-void bth_transfer_merge_results(bth_transfer *transfer);
+void bth_transfer_merge_request_results(bth_transfer *transfer);
 /* Adds the name of the range's owner to an error. Returns its code. */
-int bth_transfer_add_name_to_error(const bth_transfer *transfer, const bth_range *range,
-                                   berth_error *error);
+int bth_transfer_add_range_to_error(const bth_transfer *transfer, const bth_range *range,
+                                    berth_error *error);
 
 #endif

@@ -350,6 +350,6 @@ Test(pickle_bombs, memos_of_more_places_than_memory_has_are_refused)
     unpickler.nbytes = SIZE_MAX;
     unpickler.survey = &survey;
     unpickler.error = &error;
-    cr_expect_eq(bth_unpickle_begin_memo(&unpickler), BERTH_E_MEMORY);
+    cr_expect_eq(bth_unpickle_allocate_memo(&unpickler), BERTH_E_MEMORY);
     cr_expect_null(unpickler.memo);
 }

@@ -81,7 +81,7 @@ Test(listing, needs_no_request_of_its_own)
     cr_expect_eq(stats.n_records, 9);
     uint64_t n_requests = stats.n_requests;
     cr_assert_eq(berth_get_info(checkpoint, &info, NULL), 0);
-    bth_checkpoint_set_stats(checkpoint, &call);
+    bth_params_set_checkpoint_stats(checkpoint, &call);
     cr_expect_eq(stats.n_requests, n_requests);
     cr_expect_eq(info.n_records, 9);
     berth_config_unpatch(NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/transfer/access.h"
+#include "load/transfer/source_access.h"
 
 #include <errno.h>
 #include <string.h>
@@ -16,14 +16,14 @@
 
 typedef unsigned long long ull;
 
-void bth_access_begin(bth_access *access, bth_reader *reader)
+void bth_access_initialize(bth_access *access, bth_reader *reader)
 {
     memset(access, 0, sizeof *access);
     access->reader = reader;
     access->direct.fd = -1;
 }
 
-void bth_access_end(bth_access *access)
+void bth_access_close(bth_access *access)
 {
     if (access->direct_is_tried)
         bth_direct_close(&access->direct);
@@ -159,8 +159,8 @@ static bool advice_errno_means_unreadable(int failure)
     return failure == ENOMEM || failure == EFAULT || failure == EIO || failure == EHWPOISON;
 }
 
-int bth_access_advise(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
-                      uint64_t offset, int advice, bool *done, berth_error *error)
+int bth_access_advise_mapped_bytes(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                                   uint64_t offset, int advice, bool *done, berth_error *error)
 {
     uintptr_t before = (uintptr_t)memory % (uintptr_t)sysconf(_SC_PAGESIZE);
     void *page = (void *)((uintptr_t)memory - before);

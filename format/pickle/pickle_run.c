@@ -15,7 +15,7 @@ static inline int read_pop_n_items(bth_unpickler *unpickler, berth_value **items
 {
     int code = bth_unpickle_check_items_above_mark(unpickler, n + n_below);
     for (size_t i = 0; i < n && code == 0; i++) {
-        items[i] = bth_unpickle_peek(unpickler, n - 1 - i);
+        items[i] = bth_unpickle_peek_resolved(unpickler, n - 1 - i);
         code = unpickler->error->code;
     }
     if (code == 0)
@@ -134,8 +134,8 @@ static int read_add_inert_items(bth_unpickler *unpickler, berth_value *object,
 }
 
 /* P5. `list` is NULL after a failure, which stays the error. */
-static int read_append(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
-                       size_t n)
+static int read_append_items(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
+                             size_t n)
 {
     if (bth_node_kind(list) == BERTH_KIND_CALL)
         return read_add_inert_items(unpickler, list, items, n, false);
@@ -175,7 +175,7 @@ static int read_fill_from_top(bth_unpickler *unpickler, size_t n, read_filler *f
 {
     berth_value *items[2] = {NULL};
     int code = read_pop_n_items(unpickler, items, n, 1);
-    return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
+    return code < 0 ? code : fill(unpickler, bth_unpickle_peek_resolved(unpickler, 0), items, n);
 }
 
 /* Adds the items above the last MARK to the container below it. */
@@ -186,12 +186,12 @@ static int read_fill_from_mark(bth_unpickler *unpickler, read_filler *fill)
     int code = bth_unpickle_pop_items_to_mark(unpickler, &items, &n);
     if (code == 0)
         code = bth_unpickle_check_items_above_mark(unpickler, 1);
-    return code < 0 ? code : fill(unpickler, bth_unpickle_peek(unpickler, 0), items, n);
+    return code < 0 ? code : fill(unpickler, bth_unpickle_peek_resolved(unpickler, 0), items, n);
 }
 
-RUNS(APPEND, read_fill_from_top(unpickler, 1, read_append))
+RUNS(APPEND, read_fill_from_top(unpickler, 1, read_append_items))
 RUNS(SETITEM, read_fill_from_top(unpickler, 2, read_set_items))
-RUNS(APPENDS, read_fill_from_mark(unpickler, read_append))
+RUNS(APPENDS, read_fill_from_mark(unpickler, read_append_items))
 RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
 
 /* ---- memo ---- */
@@ -252,7 +252,7 @@ HANDLER(STOP)
 
 /* ---- the machine ---- */
 
-static int read_fail_cut(bth_unpickler *unpickler, size_t left)
+static int read_fail_cut_argument(bth_unpickler *unpickler, size_t left)
 {
     const char *name = bth_unpickle_opcode_name(unpickler);
     if (unpickler->bytes[unpickler->op_at] == BTH_OP_GLOBAL)
@@ -269,7 +269,7 @@ static int read_fail_without_stop(bth_unpickler *unpickler)
 }
 
 /* One case for each row of pickle_opcodes.def, with its argument and handler inlined. */
-static int read_opcodes(bth_unpickler *unpickler)
+static int unpickler_run_opcodes(bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
     int code = 0;
@@ -292,7 +292,7 @@ static int read_opcodes(bth_unpickler *unpickler)
     case opcode:                                                                                   \
         used = bth_scan_##form(at, left, &argument);                                               \
         if (used == SIZE_MAX)                                                                      \
-            return read_fail_cut(unpickler, left);                                                 \
+            return read_fail_cut_argument(unpickler, left);                                        \
         at += used;                                                                                \
         code = run_##name(unpickler, &argument);                                                   \
         break;
@@ -318,11 +318,11 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     bth_error_clear(&unasked);
     if (!rules->survey) /* a bad pickle fails when it is run */
         (void)bth_pickle_find_end_and_fetches(bytes, nbytes, rules, &own, &unasked);
-    int code = bth_unpickle_begin_memo(&unpickler);
+    int code = bth_unpickle_allocate_memo(&unpickler);
     if (code == 0)
-        code = read_opcodes(&unpickler);
+        code = unpickler_run_opcodes(&unpickler);
     if (code == 0) {
-        *root = bth_unpickle_peek(&unpickler, 0);
+        *root = bth_unpickle_peek_resolved(&unpickler, 0);
         code = error->code;
     }
     bth_release(unpickler.stack);

@@ -25,8 +25,8 @@ typedef struct bth_access {
     uint64_t direct_n_forks; /* bth_fork_count() when `direct` had been opened */
 } bth_access;
 
-void bth_access_begin(bth_access *access, bth_reader *reader);
-void bth_access_end(bth_access *access);
+void bth_access_initialize(bth_access *access, bth_reader *reader);
+void bth_access_close(bth_access *access);
 /*
  * For a child. A fork copies the table of descriptors before memory: of a descriptor that the
  * parent opened in between, the child has the number only. So it opens its own.
@@ -60,7 +60,7 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
  * false if the kernel refuses the advice; then the bytes are read when they are touched. A page
  * after the file's end is an error, not a signal (F2). Thread-safe.
  */
-int bth_access_advise(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
-                      uint64_t offset, int advice, bool *done, berth_error *error);
+int bth_access_advise_mapped_bytes(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
+                                   uint64_t offset, int advice, bool *done, berth_error *error);
 
 #endif

@@ -37,7 +37,7 @@ static bool tensor_views_storage_at(const berth_tensor *tensor, const berth_stor
         (tensor->storage != storage && tensor->storage->root != storage))
         return false;
     return offset == BERTH_NO_OFFSET ||
-           (bth_tensor_begins_at_byte(tensor, &begin) && begin == offset);
+           (bth_tensor_begins_at_whole_byte(tensor, &begin) && begin == offset);
 }
 
 /* The name of `tensor`; if it is NULL or has none, of the first that views the storage there. */
@@ -98,7 +98,7 @@ int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
     return bth_tensor_check(tensor, error);
 }
 
-bool bth_tensor_begins_at_byte(const berth_tensor *tensor, uint64_t *offset)
+bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset)
 {
     uint64_t elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
 
@@ -148,7 +148,7 @@ int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *
     bth_error_clear(&refused);
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, &refused) == 0) {
         storage = tensor->storage;
-        if (!bth_tensor_begins_at_byte(tensor, &offset))
+        if (!bth_tensor_begins_at_whole_byte(tensor, &offset))
             offset = BERTH_NO_OFFSET;
     }
     return error_add_record_and_tensor_name(checkpoint, storage, tensor, offset, error);
