@@ -116,7 +116,7 @@ typedef enum berth_status {
     BERTH_E_MEMORY = -4,          /* out of memory */
     BERTH_E_SYSTEM = -5,          /* a system call failed: see system_errno */
     BERTH_E_NO_SPACE = -6,        /* no space left, or a size limit was reached */
-    BERTH_E_CALLBACK = -7,        /* a function of the caller's failed */
+    BERTH_E_CALLBACK = -7,        /* the caller's function failed */
     BERTH_E_CANCELLED = -8,       /* cancelled */
     BERTH_E_NOT_DURABLE = -9,     /* the file is in place, but may be lost in a power cut */
     BERTH_E_NOT_FOUND = -10,      /* not found */
@@ -213,8 +213,9 @@ BERTH_API void berth_set_log(berth_log_function function, void *context);
 /* ===================================================================== */
 
 /*
- * The type of an element. Source: torch.dtype of PyTorch 2.13. QUINT4X2 holds two elements in an
- * item, QUINT2X4 four; all others hold one.
+ * The type of an element. QUINT4X2 holds two elements in an item, QUINT2X4 four; all others hold
+ * one.
+ * Source: torch.dtype of PyTorch 2.13.
  */
 typedef enum berth_dtype {
     BERTH_DTYPE_NONE = 0, /* a storage without a type: it counts bytes */
@@ -800,7 +801,7 @@ BERTH_API size_t berth_value_count(const berth_value *value);
  * Item i of everything that has a count, except dicts. Items of a SET are in the order of the file.
  * Returns: the item; NULL: there is no item i.
  */
-BERTH_API berth_value *berth_value_at(const berth_value *list, size_t i);
+BERTH_API berth_value *berth_value_at(const berth_value *value, size_t i);
 
 /*
  * Key and item i of a dict, in the order of insertion.
@@ -1880,8 +1881,8 @@ typedef struct berth_storage_choice {
  * `choose`, if it is not NULL, is called once for each storage to which the rule applies. It gets
  * the method and the device of the rule in *choice, and may change everything in it. It returns 0,
  * or an errno value, which makes berth_set_storage_rules fail. Texts in *choice must be valid until
- * the next call. Threads: `choose` is called on the thread that calls berth_set_storage_rules,
- * without a lock.
+ * the next call.
+ * Threads: `choose` is called on the thread that calls berth_set_storage_rules, without a lock.
  */
 typedef struct berth_storage_rule {
     const char *pattern;      /* glob: a name of one of the tensors that view the storage */
@@ -1967,12 +1968,15 @@ typedef struct berth_destination {
  * with `auto` if 64 MiB or more are cold on a disk, reads go past the page cache: straight into the
  * caller's memory where address and file offset are equal modulo the block size, else through
  * buffers of at most io.memory_nbytes. Rules of berth_set_storage_rules do not apply. The bytes are
- * in this machine's order. Parameters: destinations: n of them. Two may have the same source; their
- * memory must not overlap. params: as for berth_load. Lifetime: the memory is the caller's. It is
- * written until the function returns. Errors: BERTH_E_ARGUMENT: a destination has neither or both
- * of storage and tensor, is of another checkpoint, or has too little memory; then nothing was read.
- * BERTH_E_CHECKSUM: with load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress
- * cancelled. After an error the content of the memory is undefined. Threads: any.
+ * in this machine's order.
+ * Parameters: destinations: n of them. Two may have the same source; their memory must not overlap.
+ * params: as for berth_load.
+ * Lifetime: the memory is the caller's. It is written until the function returns.
+ * Errors: BERTH_E_ARGUMENT: a destination has neither or both of storage and tensor, is of another
+ * checkpoint, or has too little memory; then nothing was read. BERTH_E_CHECKSUM: with
+ * load.check=data, a CRC does not match. BERTH_E_CANCELLED: params->progress cancelled. After an
+ * error the content of the memory is undefined.
+ * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_load_into(berth_checkpoint *checkpoint,
                                                const berth_destination *destinations, size_t n,

@@ -28,7 +28,7 @@ static const struct {
     ROW(E_MEMORY, "out of memory"),
     ROW(E_SYSTEM, "a system call failed"),
     ROW(E_NO_SPACE, "no space left, or a size limit was reached"),
-    ROW(E_CALLBACK, "a function of the caller's failed"),
+    ROW(E_CALLBACK, "the caller's function failed"),
     ROW(E_CANCELLED, "cancelled"),
     ROW(E_NOT_DURABLE, "the file is in place, but may be lost in a power cut"),
     ROW(E_NOT_FOUND, "not found"),
@@ -203,6 +203,14 @@ int bth_error_prefix(berth_error *error, const char *name)
     if (error->code != BERTH_OK)
         error_message_prepend(error, name, ": ");
     return error->code;
+}
+
+int bth_error_prefix_index(berth_error *error, const char *what, size_t index)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof name, "%s %zu", what, index);
+    return bth_error_prefix(error, name);
 }
 
 int bth_error_add_record(berth_error *error, const char *record)

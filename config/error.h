@@ -78,6 +78,8 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
 
 /* Puts "name: " before the message if an error is set; once per operation. Returns its code. */
 int bth_error_prefix(berth_error *error, const char *name);
+/* The same with "what index", of a list of the caller: "rule 3: ". */
+int bth_error_prefix_index(berth_error *error, const char *what, size_t index);
 
 /* Adds the record if an error is set and has none. Returns its code. */
 int bth_error_add_record(berth_error *error, const char *record);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_load_into: many storages or tensors to the caller's memory. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "config/error.h"
@@ -65,17 +64,6 @@ static int destination_check(const struct load_into *into, const berth_destinati
         return bth_fail_argument(error, "its memory has %llu bytes, %llu are needed",
                                  destination->address ? (ull)destination->nbytes : 0, (ull)nbytes);
     return 0;
-}
-
-static int load_into_check_destination(const struct load_into *into, size_t i, berth_error *error)
-{
-    char which[48];
-
-    if (destination_check(into, &into->destinations[i], error) == 0)
-        return 0;
-    (void)snprintf(which, sizeof which, "destination %zu", i);
-    (void)bth_error_in_tensor(into->checkpoint, into->destinations[i].tensor, error);
-    return bth_error_prefix(error, which);
 }
 
 /* *offset: its first byte in the storage. False: it is not one range of the storage. */
@@ -240,8 +228,10 @@ static int load_into(struct load_into *into, berth_error *error)
     bth_transfer transfer = {0};
 
     for (size_t i = 0; i < into->n; i++)
-        if (load_into_check_destination(into, i, error) < 0)
-            return error->code;
+        if (destination_check(into, &into->destinations[i], error) < 0) {
+            (void)bth_error_in_tensor(into->checkpoint, into->destinations[i].tensor, error);
+            return bth_error_prefix_index(error, "destination", i);
+        }
     into->ranges = bth_allocate(nbytes);
     if (!into->ranges)
         return bth_fail_memory(error, nbytes);

@@ -2,7 +2,6 @@
 #include "load/checkpoint.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "config/error.h"
@@ -83,10 +82,8 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
     for (size_t i = 0; i < selection->n_tensors; i++) {
         const berth_tensor *tensor = selection->tensors[i];
         if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0) {
-            char which[48];
-            (void)snprintf(which, sizeof which, "selected tensor %zu", i);
             (void)bth_error_in_tensor(checkpoint, tensor, error);
-            return bth_error_prefix(error, which);
+            return bth_error_prefix_index(error, "selected tensor", i);
         }
         if (visit(context, tensor, error) < 0)
             return error->code;

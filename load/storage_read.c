@@ -197,15 +197,14 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
                      size_t nbytes, uint64_t offset, berth_error *error)
 {
     const berth_storage *root = bth_storage_root(storage);
+    uint64_t begin = storage->root ? storage->root_offset : 0;
 
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
         (void)bth_fail_argument(
             error, "%llu bytes from byte %llu on were requested, but the storage has %llu",
             (ull)nbytes, (ull)offset, (ull)storage->nbytes);
-    offset += storage->root ? storage->root_offset : 0;
-    if (error->code == BERTH_OK &&
-        (nbytes == 0 ||
-         storage_read_loaded_or_file(checkpoint, root, buffer, nbytes, offset, error) == 0))
+    else if (nbytes == 0 || storage_read_loaded_or_file(checkpoint, root, buffer, nbytes,
+                                                        begin + offset, error) == 0)
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
 }

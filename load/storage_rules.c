@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_set_storage_rules: rules of the caller choose the I/O method and device of each storage. */
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -206,11 +205,8 @@ static int rules_check(const struct applied_rules *applied_rules, berth_error *e
 {
     for (size_t r = 0; r < applied_rules->n_rules; r++)
         if (BTH_CHECK_RESERVED(berth_storage_rule, &applied_rules->rules[r], error) < 0 ||
-            rule_check_method(applied_rules->rules[r].method, error) < 0) {
-            char which[32];
-            (void)snprintf(which, sizeof which, "rule %zu", r);
-            return bth_error_prefix(error, which);
-        }
+            rule_check_method(applied_rules->rules[r].method, error) < 0)
+            return bth_error_prefix_index(error, "rule", r);
     return 0;
 }
 

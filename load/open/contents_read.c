@@ -253,7 +253,7 @@ static int small_record_read_and_parse(bth_opening *opening, int which, berth_er
     if (!entry)
         return 0;
     if (bth_entry_read_data(entry, &opening->cache, &bytes, &owned, error) < 0)
-        return bth_error_add_record(error, entry->record);
+        return error->code;
     opening->contents->small[which] = *entry;
     if (which == BTH_DATA_PKL)
         (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);

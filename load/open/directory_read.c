@@ -243,6 +243,7 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
     if (error->code < 0) {
         bth_release(*owned);
         *owned = NULL;
+        (void)bth_error_add_record(error, entry->record);
     }
     return error->code;
 }

@@ -72,6 +72,9 @@ static bool may_overlook(const char *options, bool records)
     return records && !strstr(options, "load.check=headers") && !strstr(options, "load.check=data");
 }
 
+/* Failures that say which record was being read. */
+static uint64_t n_naming_pickle;
+
 /* Fails at 1, 2, 3 … until nothing is left to fail; returns how many did. */
 static uint64_t fail_each(const char *options, bool records, bool memory)
 {
@@ -87,6 +90,7 @@ static uint64_t fail_each(const char *options, bool records, bool memory)
         int code = open_flaky(&flaky, options, records);
         reached = (memory ? flaky.n_allocations : flaky.n_reads) > nth;
         n_failed += code == failure;
+        n_naming_pickle += code == failure && strcmp(error.record, "data.pkl") == 0;
         cr_expect(code == (reached ? failure : wanted) ||
                       (code == wanted && may_overlook(options, records)),
                   "%s, %s %d: %s", options, memory ? "allocation" : "read", (int)nth + 1,
@@ -201,6 +205,10 @@ Test(failing_reads, where_headers_lie_beyond_head_and_tail)
         build_with(alignments[i], true, NULL);
         fail_at_every("long", levels, N_LEVELS);
     }
+    n_naming_pickle = 0; /* of this option, no other step names data.pkl */
+    (void)fail_each("load.calculate_storage_offsets=off load.check=none load.head_nbytes=1", false,
+                    false);
+    cr_expect_eq(n_naming_pickle, 1);
 }
 
 /* Then it is read by itself. */

@@ -169,6 +169,25 @@ Test(storages, elements_are_read_in_row_major_order_from_anywhere)
     }
 }
 
+/* T1: the end of its last row does not fit 63 bits together with the first element. */
+Test(storages, rows_of_almost_as_many_elements_as_there_can_be)
+{
+    const int64_t shape[] = {INT64_MAX / 2, 2}, stride[] = {0, 1};
+    uint8_t got[2], expected[4];
+
+    open_at("tests/data/torch/small.pt", "load.method=read", NULL);
+    berth_tensor many = *berth_find_tensor(checkpoint, "row", NULL);
+    cr_assert_eq(berth_storage_get_info(many.storage)->nbytes >= 4, 1);
+    many.dtype = BERTH_UINT8;
+    many.storage_offset = 0;
+    many.rank = 2, many.shape = shape;
+    many.stride = stride;
+    assert_ok(berth_tensor_read(checkpoint, &many, INT64_MAX - 3, 2, got, &error));
+    many.rank = 1, many.shape = (const int64_t[]){4}, many.stride = (const int64_t[]){1};
+    assert_ok(berth_tensor_read(checkpoint, &many, 0, 4, expected, &error));
+    cr_expect_arr_eq(got, expected, 2);
+}
+
 /* T2: each call refuses them, and its message uses nothing of them. */
 Test(storages, malformed_tensors_of_the_caller_are_refused)
 {

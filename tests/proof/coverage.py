@@ -7,7 +7,8 @@ usage: coverage.py BUILD [--again]     BUILD: the folder of the variant "coverag
 Runs the Criterion programs of FOLDERS, asks gcov, prints lines and branches of each file and what
 is not covered. Fails below MIN_LINES and MIN_BRANCHES, and of what is not covered without being
 named, with its reason, in coverage_exceptions.txt; what is named there and is covered fails, too.
-Lines that are named count as run, branches as not taken; those of assert() do not count. --again: of the run before, runs nothing.
+Lines that are named count as run, branches as not taken; those of assert() do not count.
+--again: of the run before, runs nothing.
 """
 import glob
 import json

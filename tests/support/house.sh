@@ -12,6 +12,12 @@ house_formatted() {
     sources | xargs clang-format-14 --dry-run -Werror
 }
 
+# Each label of the manual begins a line: the formatter joins lines when a name in them grows.
+house_labels() {
+    ! grep -nE '^ \*.*[.,;:] (Parameters|Shapes|Returns|Ownership|Lifetime|Errors|Threads|Source): ' \
+        berth.h berth.hpp
+}
+
 house_includes() {
     python3 tests/support/check_includes.py
 }
