@@ -100,24 +100,15 @@ static inline void bth_checkpoint_unlock(berth_checkpoint *checkpoint)
 /* To be called before state is used without the lock, or freed. */
 void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint);
 
-/* ---- contents.c: names, and checks of tensors and storages that a caller passes ---- */
+/* ---- tensor_checks.c: checks of a tensor or a storage that a caller passes ---- */
 
 static inline const berth_storage *bth_storage_root(const berth_storage *storage)
 {
     return storage->root ? storage->root : storage;
 }
 
-/* The names of all tensors, made at the first call. NULL after an error. */
-const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
-/* The same with the lock held. */
-const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error);
 /*
- * Writes the name of a tensor that begins at byte `offset` of the storage (BERTH_NO_OFFSET: at any
- * byte). False: there is none. Not under the lock: it is slow.
- */
-bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                  uint64_t offset, char *name, size_t name_nbytes);
-/* Checks that the storage belongs to this checkpoint: only then its context is a bth_storage_state.
+ * Checks that the storage belongs to this checkpoint: only then its context is a bth_storage_state.
  */
 int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
                                         const berth_storage *storage, berth_error *error);
@@ -132,6 +123,19 @@ bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offse
 /* berth_expect: the value must be a contiguous tensor of this dtype and shape (-1: any size). */
 int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
                               int32_t rank, const int64_t *shape, berth_error *error);
+
+/* ---- tensor_names.c: the names of tensors, and errors that carry them ---- */
+
+/* The names of all tensors, made at the first call. NULL after an error. */
+const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
+/* The same with the lock held. */
+const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error);
+/*
+ * Writes the name of a tensor that begins at byte `offset` of the storage (BERTH_NO_OFFSET: at any
+ * byte). False: there is none. Not under the lock: it is slow.
+ */
+bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
+                                  uint64_t offset, char *name, size_t name_nbytes);
 /*
  * Adds the storage's record (in a legacy file: its key) to the error that is set, and the name of a
  * tensor that views the storage. Returns the code. Not under the lock.
@@ -145,8 +149,10 @@ int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage
  */
 int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
                         berth_error *error);
-/* Public functions end with it: adds the file's name to an error, if one is set. Returns the code.
- * The checkpoint may be NULL. */
+/*
+ * Public functions end with it: adds the file's name to an error, if one is set. Returns the code.
+ * The checkpoint may be NULL.
+ */
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);
 
 /* ---- storage_read.c: memory of storages, and ranges of them ---- */

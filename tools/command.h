@@ -183,7 +183,7 @@ int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int6
  */
 int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes);
 
-/* ---- leaves.c ---- */
+/* ---- non_tensor_values.c ---- */
 
 /*
  * Called with each value that is neither a tensor nor a container with items; `path` is like

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What names.c (the walk), names_text.c (texts) and names_find.c (look-up) share. */
+/* What names.c (the walk), names_write.c (texts) and names_find.c (look-up) share. */
 #ifndef BTH_FORMAT_NAMES_NAMES_INNER_H
 #define BTH_FORMAT_NAMES_NAMES_INNER_H
 

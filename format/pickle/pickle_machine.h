@@ -2,7 +2,7 @@
 /*
  * The pickle reader's machine, private to its files. Each file calls only those below it:
  *
- *     pickle_read.c        runs the opcodes
+ *     pickle_run.c         runs the opcodes
  *     pickle_scan.c        looks ahead
  *     pickle_reduce.c      REDUCE: checks arguments, and chooses the builder
  *     pickle_values.c, pickle_tensors.c, pickle_persistent.c    build

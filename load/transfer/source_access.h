@@ -3,8 +3,8 @@
  * Access to the bytes of a source: by a map, direct reads, or plain reads. Each is tried when it is
  * first needed. The caller locks, except around functions that are thread-safe.
  */
-#ifndef BTH_LOAD_TRANSFER_ACCESS_H
-#define BTH_LOAD_TRANSFER_ACCESS_H
+#ifndef BTH_LOAD_TRANSFER_SOURCE_ACCESS_H
+#define BTH_LOAD_TRANSFER_SOURCE_ACCESS_H
 
 #include "io/direct.h"
 #include "io/map.h"
