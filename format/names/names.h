@@ -32,8 +32,8 @@ typedef struct bth_name_text {
 
 /*
  * Texts of tensor i: the short name ("a.0.b"; the path if that is ambiguous, empty, begins like a
- * path, or holds NULs or surrogates), and unless path is NULL, the path ("['a'][0]['b']"). The
- * texts begin as zeros and can be used again.
+ * path, or holds NULs or surrogates), and the path ("['a'][0]['b']"). The texts begin as zeros and
+ * can be used again.
  */
 int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
                                          bth_name_text *path, berth_error *error);

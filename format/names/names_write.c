@@ -161,13 +161,11 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
     if (!shared && !name->failed && !name->cut &&
         !short_name_has_valid_form(name, &names->entries[entry]))
         bth_name_text_write_entry_name(name, names, entry, true);
-    bth_name_text *longer = path ? path : name;
-    longer->limit = BTH_MAX_NAME_NBYTES;
-    if (path)
-        bth_name_text_write_entry_name(path, names, entry, true);
-    if (name->failed || longer->failed)
-        return bth_fail_memory(error, name->nbytes + longer->nbytes);
-    if (longer->cut)
+    path->limit = BTH_MAX_NAME_NBYTES;
+    bth_name_text_write_entry_name(path, names, entry, true);
+    if (name->failed || path->failed)
+        return bth_fail_memory(error, name->nbytes + path->nbytes);
+    if (path->cut)
         return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
                         "the name of tensor %zu has more than %zu bytes", i, BTH_MAX_NAME_NBYTES);
     return 0;
@@ -177,14 +175,12 @@ int bth_names_allocate_tensor_name_and_path(const bth_names *names, size_t i, ch
                                             char **path, berth_error *error)
 {
     bth_name_text texts[2] = {{0}, {0}};
-    int code =
-        bth_names_write_tensor_name_and_path(names, i, &texts[0], path ? &texts[1] : NULL, error);
+    int code = bth_names_write_tensor_name_and_path(names, i, &texts[0], &texts[1], error);
     for (int k = 0; k < 2 && code < 0; k++) {
         bth_release(texts[k].text);
         texts[k].text = NULL;
     }
     *name = texts[0].text;
-    if (path)
-        *path = texts[1].text;
+    *path = texts[1].text;
     return code;
 }

@@ -158,6 +158,11 @@ static bool tensor_is_per_channel(const berth_tensor *tensor)
             tensor->qscheme == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS);
 }
 
+static bool tensor_emits_requires_grad(const berth_tensor *tensor, bool is_detached)
+{
+    return !is_detached && tensor->flags & BERTH_REQUIRES_GRAD;
+}
+
 /* ---- tensors without inner values ---- */
 
 static void tensor_emit_dense_arguments(bth_emitter *emitter, const berth_tensor *tensor,
@@ -199,12 +204,12 @@ static void tensor_emit_quantized_arguments(bth_emitter *emitter, const berth_te
 
 /* Emits the arguments of a tensor that has no inner values; false if it has some. */
 static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_value *inner,
-                                              bool detached)
+                                              bool is_detached)
 {
     const berth_tensor *tensor = value_as_bare_tensor(inner);
     if (!tensor || tensor_is_per_channel(tensor))
         return false;
-    bool requires_grad = !detached && tensor->flags & BERTH_REQUIRES_GRAD;
+    bool requires_grad = tensor_emits_requires_grad(tensor, is_detached);
     if (tensor->flags & BERTH_META)
         tensor_emit_meta_arguments(emitter, tensor, requires_grad);
     else if (tensor->qscheme != BERTH_NOT_QUANTIZED)
@@ -232,8 +237,8 @@ static const berth_value *per_channel_emit_until_inner_value(bth_emitter *emitte
         return frame->step == 0 ? tensor->scales : tensor->zero_points;
     bth_emit_int(emitter, tensor->axis);
     bth_emit_tuple_end(emitter, 4, NULL);
-    tensor_emit_grad_and_hooks(emitter, !(frame->note & BTH_NOTE_DETACHED) &&
-                                            tensor->flags & BERTH_REQUIRES_GRAD);
+    bool is_detached = frame->note & BTH_NOTE_DETACHED;
+    tensor_emit_grad_and_hooks(emitter, tensor_emits_requires_grad(tensor, is_detached));
     bth_emit_tuple_end(emitter, 7, NULL);
     return NULL;
 }

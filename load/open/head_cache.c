@@ -26,7 +26,7 @@ void bth_head_cache_free(bth_head_cache *cache)
     memset(cache, 0, sizeof *cache);
 }
 
-/* Makes memory for a head of nbytes, and keeps the present bytes. */
+/* Makes memory for a head of nbytes, at most the file's, and keeps the present bytes. */
 static int head_cache_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
     uint64_t file_nbytes = cache->reader->nbytes;
@@ -35,7 +35,7 @@ static int head_cache_reserve(bth_head_cache *cache, uint64_t nbytes, berth_erro
 
     if (nbytes <= cache->head_capacity)
         return 0;
-    if (cache->head_capacity > 0 || capacity < nbytes)
+    if (cache->head_capacity > 0)
         capacity = nbytes;
     if (bth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
         return error->code;

@@ -62,6 +62,7 @@ static size_t make_rows(struct row *rows)
         {4, berth_make_bigint(tree, negative_power, 9)},
         {4, berth_make_float(tree, -0x1p70)},
         {5, berth_make_bigint(tree, power_and_one, 9)},
+        {5, berth_make_bigint(tree, power_and_one, 9)},
         {6, berth_make_float(tree, INFINITY)},
         {7, berth_make_float(tree, -INFINITY)},
         {8, berth_make_float(tree, 1.5)},

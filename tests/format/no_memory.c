@@ -110,6 +110,7 @@ static void prepare(void)
     X(compact, berth_value_copy(with.tree, with.tensor, BERTH_COPY_COMPACT))                       \
     X(compact_storage, berth_value_copy(with.tree, with.storage_value, BERTH_COPY_COMPACT))        \
     X(compact_inert, berth_value_copy(with.tree, with.call, BERTH_COPY_COMPACT))                   \
+    X(compact_tuple, berth_value_copy(with.tree, with.ints, BERTH_COPY_COMPACT))                   \
     X(storage, berth_make_storage(                                                                 \
                    with.tree, berth_storage_new(with.tree, BERTH_FLOAT32, numbers, 4, "cuda:1")))  \
     X(met_storage, berth_make_storage(                                                             \

@@ -68,17 +68,20 @@ Test(tree, errors_name_the_key_or_the_index)
     static const char *const sentences[] = {
         "['a']: a dict's value is NULL",   "[7]: a dict's value is NULL",
         "[0]: a dict's value is NULL",     "[1]: an item of a list is NULL",
-        "[2]: an item of a tuple is NULL", "['a']: no torch.dtype has the number 99"};
-    for (int i = 0; i < 6; i++) {
+        "[2]: an item of a tuple is NULL", "['a']: no torch.dtype has the number 99",
+        "[0]: a dict's value is NULL"};
+    static const uint8_t power[9] = {[8] = 1}; /* 2^64: the key is not shown */
+    for (int i = 0; i < 7; i++) {
         berth_tree *tree = berth_tree_new(NULL);
         berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
-        berth_value *keys[] = {berth_make_str(tree, "a", 1), berth_make_int(tree, 7), list};
+        berth_value *keys[] = {berth_make_str(tree, "a", 1), berth_make_int(tree, 7), list,
+                               berth_make_bigint(tree, power, sizeof power)};
         berth_list_append(list, dict);
         berth_list_append(i == 3 ? list : NULL, NULL);
         berth_make_tuple(i == 4 ? tree : NULL, (berth_value *[]){list, list, NULL}, 3);
         if (i == 5)
             cr_expect_null(berth_make_constant(tree, BERTH_KIND_DTYPE, 99));
-        cr_expect_lt(berth_dict_set_value(dict, keys[i % 3 * (i < 3)], NULL), 0);
+        cr_expect_lt(berth_dict_set_value(dict, keys[i < 3 ? i : i == 6 ? 3 : 0], NULL), 0);
         cr_expect_lt(berth_dict_set(dict, "later", NULL), 0);
         expect_error(tree, BERTH_E_ARGUMENT, sentences[i]);
         berth_tree_free(tree);

@@ -245,6 +245,7 @@ Test(value, dicts_of_every_kind)
 {
     berth_value *dicts[3] = {berth_make_dict(tree), berth_make_ordered_dict(tree),
                              berth_make_counter(tree)};
+    berth_value *key, *item;
     for (int i = 0; i < 3; i++) {
         berth_value *items[4] = {text("b"), berth_make_int(tree, 1), text("a"),
                                  berth_make_int(tree, 2)};
@@ -255,6 +256,9 @@ Test(value, dicts_of_every_kind)
         cr_assert_eq(berth_dict_get(dicts[i], "a"), items[3]);
         cr_assert_null(berth_dict_get(dicts[i], "c"));
         cr_assert_null(bth_value_key(dicts[i], 2));
+        cr_assert(berth_dict_at(dicts[i], 1, &key, &item) && key == items[2] && item == items[3]);
+        cr_assert(berth_dict_at(dicts[i], 1, NULL, NULL));
+        cr_assert_null(berth_value_at(dicts[i], 0), "a dict has keys and values");
     }
     cr_assert_lt(berth_dict_set(berth_make_list(tree), "a", berth_make_none(tree)), 0);
     expect_failure(NULL, BERTH_E_ARGUMENT, "a list is not a dict");
@@ -407,6 +411,9 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_eq(bth_value_real(values[i]), 0);
         cr_assert_eq(berth_as_int(values[i], &integer), i == 2);
     }
+    berth_storage *storage = berth_storage_new(tree, BERTH_INT8, "abc", 3, "cpu");
+    cr_assert_not(
+        berth_as_constant(berth_make_storage(tree, storage), BERTH_KIND_STORAGE, &number));
     /* What keeps a bool of another meaning. */
     const int64_t one = 1;
     const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 1, .shape = &one, .data = &one};

@@ -85,6 +85,17 @@ Test(zip_directory, a_last_entry_of_a_bare_header_is_read)
 
 /* ---- Z9: methods ---- */
 
+/* Some tools deflate even the no bytes of a folder. The error does not call it a storage. */
+Test(zip_directory, a_deflated_folder_is_refused_as_a_folder)
+{
+    test_entry entries[] = {test_stored("m/data.pkl", "pickle", 6),
+                            test_stored("m/data/", "\3", 2)};
+    entries[1].method = BTH_ZIP_DEFLATED;
+    entries[1].size = entries[1].local_size = 0;
+    expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
+                   "data/ at byte 141: a folder with 0 bytes of data, 2 in the file");
+}
+
 /* ---- memory and time ---- */
 
 Test(zip_directory, any_allocation_that_fails_gives_a_clean_error)

@@ -49,6 +49,26 @@ Test(zip_end, a_signature_among_the_end_records_own_fields_is_no_end_record)
     cr_expect_eq(end.n_entries, 1);
 }
 
+/* Before it, there is no room for a locator, or for a ZIP64 end record. */
+Test(zip_end, a_classic_end_record_near_byte_0_is_read)
+{
+    for (size_t before = 1; before <= 61; before += 20) {
+        uint8_t bytes[61 + BTH_ZIP_END_RECORD_NBYTES] = {0};
+        uint8_t *record = bytes + before;
+        size_t nbytes = before + BTH_ZIP_END_RECORD_NBYTES;
+        berth_error error;
+        bth_zip_end end;
+        bth_error_clear(&error);
+        bth_put_u32(record, BTH_ZIP_END_SIGNATURE);
+        bth_put_u16(record + 8, 1);
+        bth_put_u16(record + 10, 1);
+        bth_put_u32(record + 12, (uint32_t)before);
+        cr_expect_eq(bth_zip_find_end(bytes, nbytes, nbytes, &end, &error), 0, "%zu: %s", before,
+                     error.message);
+        cr_expect_eq(end.directory_nbytes, before);
+    }
+}
+
 /* Nothing lies before them: no byte is read in front of the file. */
 Test(zip_end, halves_of_the_zip64_records_at_byte_0_are_refused)
 {

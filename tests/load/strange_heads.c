@@ -4,6 +4,7 @@
  * (Z5, Z7, T1), or the directory is asked; each lie is told by its sentence.
  */
 #include "format/bytes.h"
+#include "load/open/open.h"
 #include "tests/support/load/archive.h"
 
 TestSuite(strange_heads, .init = begin_sample, .fini = end_sample);
@@ -16,6 +17,29 @@ enum { LOCAL_FLAGS = 6, LOCAL_CRC = 14, LOCAL_COMPRESSED = 18, LOCAL_SIZE = 22, 
 static void put(size_t at, uint64_t value, size_t width)
 {
     bth_put_integer(file + at, value, width);
+}
+
+/* ---- the cache of the head ---- */
+
+Test(strange_heads, a_range_outside_the_source_is_refused_before_memory_is_taken)
+{
+    static const uint64_t ranges[][2] = {{0, 9}, {8, 1}, {9, 0}, {9, 1}, {UINT64_MAX, 1}};
+    const berth_source source = berth_from_memory("8 bytes.", 8);
+    bth_head_cache cache;
+    bth_reader reader;
+    const uint8_t *bytes;
+
+    cr_assert_eq(bth_reader_open_source(&source, &reader, &error), 0);
+    bth_head_cache_initialize(&cache, &reader);
+    cr_expect_eq(bth_head_cache_get(&cache, 3, 5, 0, &bytes, &error), 0);
+    cr_expect_eq(memcmp(bytes, "ytes.", 5), 0);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        error = (berth_error){0};
+        cr_expect_eq(bth_head_cache_get(&cache, ranges[i][0], ranges[i][1], 0, &bytes, &error),
+                     BERTH_E_TRUNCATED, "%zu", i);
+    }
+    bth_head_cache_free(&cache);
+    bth_reader_close(&reader);
 }
 
 /* ---- what the layout cannot place ---- */
