@@ -167,7 +167,7 @@ double progress_elapsed_seconds(const progress *p);
  * (X10). */
 void fill_closed_standard_descriptors(void);
 
-/* ---- elements.c ---- */
+/* ---- elements_read.c ---- */
 
 /* Swaps bytes of whole elements if this machine is not little-endian, as safetensors is. */
 void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes);
