@@ -7,6 +7,13 @@
 
 #include "berth.h"
 
+/* Whether this process has loaded the file before, past the page cache. */
+typedef enum bth_reader_reuse {
+    BTH_READER_REUSE_UNKNOWN,
+    BTH_READER_FIRST_LOAD,
+    BTH_READER_LOADED_BEFORE,
+} bth_reader_reuse;
+
 typedef struct bth_reader {
     char *name;      /* for messages: the path, "memory", or the caller's name of the source */
     uint64_t nbytes; /* of the whole source */
@@ -15,6 +22,7 @@ typedef struct bth_reader {
     berth_source source;             /* used if it is neither */
     atomic_uint_fast64_t n_requests; /* reads done so far */
     atomic_uint_fast64_t moved_nbytes;
+    _Atomic bth_reader_reuse reuse; /* for load.reuse=auto; see bth_access_choose */
 } bth_reader;
 
 /* A descriptor is duplicated. A failure leaves a closed reader. */

@@ -43,8 +43,47 @@ static bool conditions_memory_is_short(const bth_conditions *conditions)
            conditions->requested_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
 }
 
-static bth_choice choice_auto_at_once(const bth_conditions *conditions, const char *no_map)
+/* Whether the page cache has room for the bytes, beside the memory that they are copied to. */
+static bool conditions_cache_has_room(const bth_conditions *conditions)
 {
+    uint64_t room = conditions->free_nbytes - conditions->free_nbytes / 8;
+    uint64_t n_copies = conditions->use == BTH_USE_MEMORY ? 2 : 1;
+
+    return conditions->requested_nbytes <= room / n_copies;
+}
+
+/* Why the bytes are read into the page cache; NULL: they need not be there. */
+static const char *choice_cache_reason(const struct berth_config *config,
+                                       const bth_conditions *conditions)
+{
+    if (conditions->through_cache)
+        return "the bytes are to stay in the page cache";
+    if (!conditions_cache_has_room(conditions))
+        return NULL;
+    if (config->load_reuse == BTH_REUSE_OFTEN)
+        return "load.reuse=often";
+    if (config->load_reuse == BTH_REUSE_AUTO && conditions->loaded_before)
+        return "the file was loaded before";
+    return NULL;
+}
+
+/* Why direct reads are not worth it, or not measured; NULL: they may be the fastest. */
+static const char *choice_no_direct_reason(const struct berth_config *config,
+                                           const bth_conditions *conditions)
+{
+    if (conditions->requested_nbytes < DIRECT_MIN_NBYTES && config->load_reuse != BTH_REUSE_ONCE)
+        return "few bytes are requested";
+    if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
+        return "it is not known whether the file is in memory";
+    if (conditions->file_system != BTH_ON_DISK)
+        return "direct reads are not measured on this file system";
+    return conditions->no_direct;
+}
+
+static bth_choice choice_auto_at_once(const struct berth_config *config,
+                                      const bth_conditions *conditions, const char *no_map)
+{
+    const char *reason;
     berth_load_method in_place =
         no_map || conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
@@ -52,16 +91,9 @@ static bth_choice choice_auto_at_once(const bth_conditions *conditions, const ch
         return choice_make(in_place, no_map ? no_map : "the file is in memory");
     if (conditions_memory_is_short(conditions))
         return choice_make(in_place, no_map ? no_map : "memory is short");
-    if (conditions->through_cache)
-        return choice_make(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
-    if (conditions->requested_nbytes < DIRECT_MIN_NBYTES)
-        return choice_make(BERTH_LOAD_READ, "few bytes are requested");
-    if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
-        return choice_make(BERTH_LOAD_READ, "it is not known whether the file is in memory");
-    if (conditions->file_system != BTH_ON_DISK)
-        return choice_make(BERTH_LOAD_READ, "direct reads are not measured on this file system");
-    if (conditions->no_direct)
-        return choice_make(BERTH_LOAD_READ, conditions->no_direct);
+    if ((reason = choice_cache_reason(config, conditions)) != NULL ||
+        (reason = choice_no_direct_reason(config, conditions)) != NULL)
+        return choice_make(BERTH_LOAD_READ, reason);
     return choice_make(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
 }
 
@@ -74,7 +106,7 @@ static bth_choice choice_auto(const struct berth_config *config, const bth_condi
     if (conditions->file_system == BTH_REMOTE)
         return choice_make(BERTH_LOAD_READ, "the file system belongs to a network or a process");
     if (conditions->at_once)
-        return choice_auto_at_once(conditions, no_map);
+        return choice_auto_at_once(config, conditions, no_map);
     if (no_map)
         return choice_make(BERTH_LOAD_READ, no_map);
     return choice_make(BERTH_LOAD_MAP, "the source is a file");

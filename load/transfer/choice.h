@@ -25,6 +25,7 @@ typedef struct bth_conditions {
     bth_use use;
     bool at_once;       /* all bytes are loaded when the transfer ends, not when they are touched */
     bool through_cache; /* leaves the bytes in the page cache: they are read again soon */
+    bool loaded_before; /* this process has loaded the file before, past the page cache */
     /* Only if at_once: */
     bth_page_cache page_cache;
     uint64_t requested_nbytes; /* of these, not in memory yet */

@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/free_memory.h"
 #include "io/syscalls.h"
+#include "load/transfer/loaded_files.h"
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
@@ -66,7 +67,7 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
     conditions->requested_nbytes = requested_nbytes;
     conditions->page_cache = BTH_PAGE_CACHE_UNKNOWN;
     conditions->free_nbytes = UINT64_MAX;
-    if (requested_nbytes >= MEASURED_MIN_NBYTES && conditions->use == BTH_USE_MEMORY)
+    if (requested_nbytes >= MEASURED_MIN_NBYTES && conditions->use != BTH_USE_CHECKSUMS)
         conditions->free_nbytes = bth_free_memory_nbytes("");
     if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
         conditions->file_system != BTH_IN_MEMORY && begin < end)
@@ -92,6 +93,18 @@ static const char *access_try_open_direct(bth_access *access)
     return access->no_direct;
 }
 
+/* Only direct loads count: after others the file is in the page cache. All of one open are one. */
+static bool access_was_loaded_before(bth_access *access)
+{
+    bth_reader *reader = access->reader;
+    bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
+
+    if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
+        bth_loaded_files_add(reader->fd))
+        atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
+    return atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
+}
+
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
                              bth_conditions *conditions, berth_load_method requested,
                              const char *requested_by)
@@ -101,6 +114,9 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
     conditions->no_direct = access_try_open_direct(access);
+    if (!conditions->no_direct && requested == BERTH_LOAD_AUTO &&
+        config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS)
+        conditions->loaded_before = access_was_loaded_before(access);
     return bth_choose(config, conditions, requested, requested_by);
 }
 

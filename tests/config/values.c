@@ -225,7 +225,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(24) && !berth_config_name(25) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(25) && !berth_config_name(26) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -243,6 +243,7 @@ Test(values, have_the_documented_defaults)
                                           {"load.head_nbytes", "1MiB"},
                                           {"load.mmap", "on"},
                                           {"load.method", "auto"},
+                                          {"load.reuse", "auto"},
                                           {"load.mmap_flags", "private"},
                                           {"load.prefetch", "off"},
                                           {"load.prefetch_passes", "0"},

@@ -24,20 +24,28 @@ static const char *const names[] = {"auto", "map", "read", "direct"};
 #define LAZY .is_file = true
 
 /* `expected`: "read: the reason". */
-static void expect_way(const char *about, bth_conditions conditions, bool mmap,
-                       berth_load_method asked, const char *expected)
+static void expect_choice(const struct berth_config *config, bth_conditions conditions,
+                          berth_load_method asked, const char *expected)
 {
-    struct berth_config config = {.load_mmap = mmap, .load_method = asked};
     char text[200];
 
     conditions.requested_nbytes = conditions.requested_nbytes ? conditions.requested_nbytes : GIB;
     conditions.free_nbytes = conditions.free_nbytes ? conditions.free_nbytes : 2 * GIB;
-    bth_choice choice = bth_choose(&config, &conditions, asked, NULL);
+    bth_choice choice = bth_choose(config, &conditions, asked, NULL);
     (void)snprintf(text, sizeof text, "%s: %s", names[choice.method], choice.reason);
-    cr_expect_str_eq(text, expected, "%s", about);
+    cr_expect_str_eq(text, expected);
+}
+
+static void expect_way(bth_conditions conditions, bool mmap, berth_load_method asked,
+                       const char *expected)
+{
+    struct berth_config config = {.load_mmap = mmap, .load_method = asked};
+
+    expect_choice(&config, conditions, asked, expected);
 }
 
 #define DIRECT "direct: the file is on a disk, and not in memory"
+#define AGAIN "read: the file was loaded before"
 #define REMOTE "read: the file system belongs to a network or a process"
 #define OFF "read: load.mmap=off"
 
@@ -74,8 +82,38 @@ Test(methods, of_auto_go_by_what_is_measured)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *unmapped = cases[i].unmapped ? cases[i].unmapped : cases[i].mapped;
-        expect_way(cases[i].mapped, cases[i].conditions, true, BERTH_LOAD_AUTO, cases[i].mapped);
-        expect_way(unmapped, cases[i].conditions, false, BERTH_LOAD_AUTO, unmapped);
+        expect_way(cases[i].conditions, true, BERTH_LOAD_AUTO, cases[i].mapped);
+        expect_way(cases[i].conditions, false, BERTH_LOAD_AUTO, unmapped);
+    }
+}
+
+/* The page cache has room for the file beside the memory that it is loaded to: twice 1 GiB. */
+Test(methods, of_auto_go_by_load_reuse)
+{
+    static const struct {
+        int reuse;
+        bth_conditions conditions;
+        const char *expected;
+    } cases[] = {
+        {BTH_REUSE_AUTO, {COLD, .free_nbytes = 3 * GIB, .loaded_before = true}, AGAIN},
+        {BTH_REUSE_AUTO, {COLD, .free_nbytes = 2 * GIB, .loaded_before = true}, DIRECT},
+        {BTH_REUSE_AUTO,
+         {COLD, .free_nbytes = 2 * GIB, .loaded_before = true, .use = BTH_USE_CALLER},
+         AGAIN},
+        {BTH_REUSE_OFTEN, {COLD, .free_nbytes = 3 * GIB}, "read: load.reuse=often"},
+        {BTH_REUSE_OFTEN, {COLD, .free_nbytes = 2 * GIB}, DIRECT},
+        {BTH_REUSE_OFTEN, {COLD, .free_nbytes = GIB}, "map: memory is short"},
+        {BTH_REUSE_ONCE, {COLD, .free_nbytes = 3 * GIB, .loaded_before = true}, DIRECT},
+        {BTH_REUSE_ONCE, {COLD, .requested_nbytes = 1000}, DIRECT},
+        {BTH_REUSE_ONCE,
+         {COLD, .requested_nbytes = 1000, .no_direct = "the reason"},
+         "read: the reason"},
+        {BTH_REUSE_ONCE, {COLD, .page_cache = BTH_PAGE_CACHE_WARM}, "map: the file is in memory"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct berth_config config = {.load_mmap = true, .load_reuse = cases[i].reuse};
+        expect_choice(&config, cases[i].conditions, BERTH_LOAD_AUTO, cases[i].expected);
     }
 }
 
@@ -95,10 +133,10 @@ Test(methods, to_devices_read_or_read_directly)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bth_conditions conditions = cases[i].conditions;
         conditions.use = BTH_USE_DEVICE;
-        expect_way("auto", conditions, true, BERTH_LOAD_AUTO, cases[i].expected);
-        expect_way("auto", conditions, false, BERTH_LOAD_AUTO, cases[i].expected);
+        expect_way(conditions, true, BERTH_LOAD_AUTO, cases[i].expected);
+        expect_way(conditions, false, BERTH_LOAD_AUTO, cases[i].expected);
     }
-    expect_way("map", (bth_conditions){COLD, .use = BTH_USE_DEVICE}, true, BERTH_LOAD_MAP,
+    expect_way((bth_conditions){COLD, .use = BTH_USE_DEVICE}, true, BERTH_LOAD_MAP,
                "read: it goes to a device");
 }
 
@@ -108,18 +146,17 @@ Test(methods, that_are_asked_for_are_given_where_they_can_be)
     const bth_conditions memory = {.is_memory = true}, function = {.at_once = true};
     const bth_conditions poor = {LAZY, .cannot_map = true, .no_direct = "the reason"};
 
-    expect_way("map", plain, true, BERTH_LOAD_MAP, "map: load.method=map");
-    expect_way("map", remote, true, BERTH_LOAD_MAP, "map: load.method=map");
-    expect_way("map", plain, false, BERTH_LOAD_MAP, "read: load.mmap=off");
-    expect_way("map", poor, true, BERTH_LOAD_MAP, "read: the file cannot be mapped");
-    expect_way("read", plain, true, BERTH_LOAD_READ, "read: load.method=read");
-    expect_way("direct", plain, true, BERTH_LOAD_DIRECT, "direct: load.method=direct");
-    expect_way("direct", plain, false, BERTH_LOAD_DIRECT, "direct: load.method=direct");
-    expect_way("direct", poor, true, BERTH_LOAD_DIRECT, "read: the reason");
+    expect_way(plain, true, BERTH_LOAD_MAP, "map: load.method=map");
+    expect_way(remote, true, BERTH_LOAD_MAP, "map: load.method=map");
+    expect_way(plain, false, BERTH_LOAD_MAP, "read: load.mmap=off");
+    expect_way(poor, true, BERTH_LOAD_MAP, "read: the file cannot be mapped");
+    expect_way(plain, true, BERTH_LOAD_READ, "read: load.method=read");
+    expect_way(plain, true, BERTH_LOAD_DIRECT, "direct: load.method=direct");
+    expect_way(plain, false, BERTH_LOAD_DIRECT, "direct: load.method=direct");
+    expect_way(poor, true, BERTH_LOAD_DIRECT, "read: the reason");
     for (int asked = BERTH_LOAD_AUTO; asked <= BERTH_LOAD_DIRECT; asked++) {
-        expect_way("memory", memory, true, (berth_load_method)asked, "map: the source is memory");
-        expect_way("function", function, true, (berth_load_method)asked,
-                   "read: the source is a function");
+        expect_way(memory, true, (berth_load_method)asked, "map: the source is memory");
+        expect_way(function, true, (berth_load_method)asked, "read: the source is a function");
     }
 }
 

@@ -39,13 +39,15 @@ void end_prefetches(void)
 
 void evict_file(void)
 {
-    uint64_t nbytes = 1, all = (uint64_t)N_TENSORS * TENSOR_NBYTES;
+    uint64_t nbytes = 1;
+    struct stat status;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     (void)fdatasync(fd);
+    cr_assert_eq(fstat(fd, &status), 0);
     for (int i = 0; i < 50 && nbytes > 0; i++) { /* pages that were just used stay a moment */
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        if (!bth_page_cache_nbytes(fd, NULL, 0, all, &nbytes))
+        if (!bth_page_cache_nbytes(fd, NULL, 0, (uint64_t)status.st_size, &nbytes))
             break;
         (void)usleep(nbytes > 0 ? 10000 : 0);
     }
