@@ -1936,8 +1936,10 @@ BERTH_API int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_
  * load.method or berth_set_storage_rules say how each storage becomes memory. With `auto`, a file
  * that is in the page cache (a sample decides) is mapped. A cold file on a disk is read past the
  * page cache, if 64 MiB or more are wanted and there is free memory for them; if memory is short,
- * it is mapped. Otherwise it is read. With load.mmap=off it is never mapped, nor on network file
- * systems and FUSE, where others may truncate a mapped file.
+ * it is mapped. Otherwise it is read. If this process has loaded the same file before, or with
+ * load.reuse=often, a cold file is read into the page cache instead, where memory has room for both
+ * copies: the next load maps it. With load.mmap=off it is never mapped, nor on network file systems
+ * and FUSE, where others may truncate a mapped file. From a disk that rotates, one worker reads.
  *
  * A load is all or nothing: if it fails or is cancelled, no further storage is memory, unless
  * another call loaded it, and the load may be repeated.

@@ -4,9 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <linux/types.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/sysmacros.h>
 #include <time.h>
 
 #include "io/file.h"
@@ -144,39 +141,4 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;
     return true;
-}
-
-/* ---- readahead ---- */
-
-#define KIB_MAX (UINT64_C(1) << 20)
-
-static bool readahead_read_number(const char *path, uint64_t *number)
-{
-    char text[24];
-
-    if (!bth_file_read_start_as_text(path, text, sizeof text) || *text < '0' || *text > '9')
-        return false;
-    *number = strtoull(text, NULL, 10);
-    return true;
-}
-
-uint64_t bth_readahead_nbytes(int fd, const char *root)
-{
-    /* A disk; a partition; file systems without a disk of their own (btrfs, NFS). */
-    static const char *const paths[] = {"%s/sys/dev/block/%u:%u/queue/read_ahead_kb",
-                                        "%s/sys/dev/block/%u:%u/../queue/read_ahead_kb",
-                                        "%s/sys/class/bdi/%u:%u/read_ahead_kb"};
-    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t n_kib = BTH_READAHEAD_NBYTES / 1024;
-    char path[4096];
-    struct stat status;
-
-    for (size_t i = 0; i < 3 && bth_system.fstat(fd, &status) == 0; i++) {
-        int n =
-            snprintf(path, sizeof path, paths[i], root, major(status.st_dev), minor(status.st_dev));
-        if (n > 0 && (size_t)n < sizeof path && readahead_read_number(path, &n_kib))
-            break;
-    }
-    uint64_t nbytes = (n_kib < KIB_MAX ? n_kib : KIB_MAX) * 1024;
-    return nbytes < page_nbytes ? page_nbytes : nbytes - nbytes % page_nbytes;
 }

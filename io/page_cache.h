@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How much of a file is in the page cache, and how far the system reads ahead into it. */
+/* How much of a file is in the page cache. */
 #ifndef BTH_IO_PAGE_CACHE_H
 #define BTH_IO_PAGE_CACHE_H
 
@@ -24,12 +24,5 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes);
  */
 bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
                            uint64_t *cached_nbytes);
-
-/* The default of Linux, if the device does not report its own. */
-#define BTH_READAHEAD_NBYTES (UINT64_C(128) * 1024)
-
-/* The readahead size of the file's device: whole pages, at least one. Linux ignores the rest of a
- * longer advice. `root`: the folder that has sys; "" except in tests. */
-uint64_t bth_readahead_nbytes(int fd, const char *root);
 
 #endif

@@ -39,6 +39,8 @@ static uint64_t workers_default_count(bth_workers_kind kind)
         return bth_min(bth_processors_count_capped(), PREFETCH_WORKERS_MAX);
     case BTH_WORKERS_ROWS:
         return ROW_WORKERS;
+    case BTH_WORKERS_ROTATING:
+        return 1;
     default:
         return bth_processors_count_capped();
     }

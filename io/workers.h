@@ -14,6 +14,7 @@ typedef enum bth_workers_kind {
     BTH_WORKERS_WAIT,     /* wait for a disk or a device: 8 */
     BTH_WORKERS_PREFETCH, /* wait for pages, beside the program's own work: at most 4 */
     BTH_WORKERS_ROWS,     /* wait for single rows: 16 */
+    BTH_WORKERS_ROTATING, /* wait for a disk that rotates: 1, so that its head need not move */
 } bth_workers_kind;
 
 /*

@@ -357,6 +357,7 @@ static bth_transfer phase_make_transfer(struct phase *phase, const struct range_
         .params = phase->request->params,
         .calls = {.context = phase->checkpoint, .name = bth_range_add_storage_to_error},
         .with_crc32 = phase->with_crc32,
+        .is_cold = phase->conditions.at_once && phase->conditions.page_cache == BTH_PAGE_CACHE_COLD,
         .requests = {.ranges = list->ranges, .n_ranges = list->n, .use = use}};
 }
 

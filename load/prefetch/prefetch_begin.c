@@ -6,6 +6,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
+#include "io/disk.h"
 #include "io/free_memory.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
@@ -148,7 +149,7 @@ static int prefetch_choose_method_and_map(berth_prefetch *prefetch, const prefet
         prefetch->reason = ranges->reason ? ranges->reason : "there are no bytes";
         return 0;
     }
-    prefetch->readahead_nbytes = bth_readahead_nbytes(checkpoint->source.reader.fd, "");
+    prefetch->readahead_nbytes = bth_disk_readahead_nbytes(checkpoint->source.reader.fd, "");
     bth_checkpoint_lock(checkpoint);
     if (ranges->any_mapped)
         (void)bth_access_map(&checkpoint->source.access, (int)checkpoint->config.load_mmap_flags,
@@ -218,12 +219,16 @@ static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_
     return 0;
 }
 
-static unsigned prefetch_choose_n_helpers(const bth_prefetch_plan *plan,
+static unsigned prefetch_choose_n_helpers(const berth_prefetch *prefetch,
                                           const struct berth_config *config)
 {
+    const bth_prefetch_plan *plan = &prefetch->plan;
+    bool is_rotating = bth_disk_is_rotating(prefetch->checkpoint->source.reader.fd, "");
+
     if (plan->nbytes == 0)
         return 0;
-    return bth_workers_choose_count(config, BTH_WORKERS_PREFETCH,
+    return bth_workers_choose_count(config,
+                                    is_rotating ? BTH_WORKERS_ROTATING : BTH_WORKERS_PREFETCH,
                                     (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
 }
 
@@ -325,8 +330,7 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
         bth_prefetch_free_memory(prefetch);
         return NULL;
     }
-    if (bth_prefetch_start(prefetch, prefetch_choose_n_helpers(&prefetch->plan, config), error) <
-        0) {
+    if (bth_prefetch_start(prefetch, prefetch_choose_n_helpers(prefetch, config), error) < 0) {
         bth_prefetch_end(prefetch);
         return NULL;
     }

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "config/fnv.h"
+#include "format/hash.h"
 #include "io/syscalls.h"
 
 #define N_FILES 64
@@ -18,7 +18,11 @@ static uint64_t file_status_hash(const struct stat *status)
                                (uint64_t)status->st_size, (uint64_t)status->st_mtim.tv_sec,
                                (uint64_t)status->st_mtim.tv_nsec};
 
-    return bth_fnv_update(BTH_FNV_BEGIN, fields, sizeof fields);
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        hash = bth_hash_mix(hash, fields[i]);
+    return hash;
 }
 
 bool bth_loaded_files_add(int fd)

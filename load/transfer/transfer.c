@@ -9,6 +9,7 @@
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/clock.h"
+#include "io/disk.h"
 #include "io/pool.h"
 #include "io/syscalls.h"
 #include "io/workers.h"
@@ -16,6 +17,8 @@
 /* Bytes that are summed or swapped while they are in the processor's cache. */
 #define PIECE_NBYTES (UINT64_C(512) << 10)
 #define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
+/* For fewer bytes, it is not looked up whether the disk rotates. */
+#define ROTATING_MIN_NBYTES (UINT64_C(16) << 20)
 
 static void transfer_add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
 {
@@ -415,6 +418,16 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     return 0;
 }
 
+static bth_workers_kind transfer_choose_workers_kind(const bth_transfer *transfer, bool any_direct)
+{
+    bool is_from_disk = (any_direct || transfer->is_cold) && transfer->access->reader->fd >= 0;
+
+    if (is_from_disk && transfer->requests.nbytes >= ROTATING_MIN_NBYTES &&
+        bth_disk_is_rotating(transfer->access->reader->fd, ""))
+        return BTH_WORKERS_ROTATING;
+    return any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
+}
+
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
@@ -440,7 +453,7 @@ int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
     if (requests->use == BTH_USE_CHECKSUMS) /* few bytes are not worth a second thread */
         n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
     transfer->n_workers = bth_workers_choose_count(
-        transfer->config, any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE, n_tasks,
+        transfer->config, transfer_choose_workers_kind(transfer, any_direct), n_tasks,
         transfer->buffer_nbytes);
     return 0;
 }
@@ -519,6 +532,7 @@ static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, b
     bth_access_set_known_conditions(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
         bth_access_measure(access, &conditions, begin, end, transfer_total_range_nbytes(transfer));
+    transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* load.reuse: what load.method=auto does with a cold file that is loaded once, or again. */
+/* What load.method=auto does with a cold file: loaded once, or again; on a disk that rotates. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tests/support/load/prefetch_scene.h"
 
 #define NBYTES ((int64_t)80 << 20)
@@ -21,6 +27,7 @@ static void begin_large_file(void)
 
 static void end_large_file(void)
 {
+    bth_system_restore();
     close_opened();
     end_scene();
 }
@@ -98,4 +105,73 @@ Test(reuse, often_fills_the_page_cache_at_once)
     cr_expect_str_eq(load_all("load.reuse=often"), "read: load.reuse=often");
     expect_cached(0, NBYTES);
     cr_expect_str_eq(load_all("load.reuse=often"), "map: the file is in memory");
+}
+
+/* ---- disks that rotate ---- */
+
+static const char *rotational;
+
+/* Instead of the facts of this disk, those of a real one that rotates, or does not. */
+static int open_other_disk(const char *name, int flags, mode_t mode)
+{
+    static const char *const facts[][2] = {
+        {"/queue/rotational", NULL}, {"/device/vendor", "ATA     "}, {"/device/model", "ST4000"}};
+
+    for (size_t i = 0; i < 3; i++) {
+        const char *end = strstr(name, facts[i][0]);
+        if (strncmp(name, "/sys/", 5) != 0 || !end || end[strlen(facts[i][0])])
+            continue;
+        const char *text = facts[i][1] ? facts[i][1] : rotational;
+        char *fake = test_path(folder, "fact");
+        test_write_file(fake, text, strlen(text));
+        int fd = open(fake, flags, mode);
+        free(fake);
+        return fd;
+    }
+    return open(name, flags, mode);
+}
+
+static pthread_mutex_t readers_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t readers[64];
+static size_t n_readers;
+
+/* Slow enough that every worker gets some. */
+static ssize_t counting_pread(int fd, void *buffer, size_t nbytes, off_t offset)
+{
+    size_t i = 0;
+
+    if (nbytes >= 1 << 20) {
+        pthread_mutex_lock(&readers_lock);
+        while (i < n_readers && !pthread_equal(readers[i], pthread_self()))
+            i++;
+        if (i == n_readers && n_readers < 64)
+            readers[n_readers++] = pthread_self();
+        pthread_mutex_unlock(&readers_lock);
+        (void)usleep(2000);
+    }
+    return pread(fd, buffer, nbytes, offset);
+}
+
+Test(reuse, one_worker_reads_a_cold_file_from_a_disk_that_rotates)
+{
+    static const struct {
+        const char *rotational, *options;
+        bool is_one;
+    } cases[] = {{"1", "", true},
+                 {"1", "load.reuse=often", true},
+                 {"1", "io.threads=3", false}, /* the caller decides */
+                 {"0", "", false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        evict_file();
+        rotational = cases[i].rotational;
+        n_readers = 0;
+        bth_system.open = open_other_disk;
+        bth_system.pread = counting_pread;
+        const char *found = load_all(cases[i].options);
+        bth_system_restore();
+        if (strncmp(found, "map", 3) == 0)
+            cr_skip_test("the file stays in memory here");
+        cr_expect_eq(n_readers == 1, cases[i].is_one, "%zu: %s, %zu workers", i, found, n_readers);
+    }
 }
