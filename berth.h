@@ -63,9 +63,9 @@
  * What libberth.so.0 promises: releases with the same major and minor version can replace each
  * other without a new build (0.2.0, 0.2.1). Before 1.0 a new minor version may change anything;
  * CHANGELOG says what. The symbols carry the minor version (BERTH_0.2): a program that was linked
- * against another one does not start, and the dynamic linker says why. From 1.0 on an older program
- * runs with a newer library: functions keep their meaning, structs keep their size (new members
- * take the place of reserved ones), and enums only get new values, so a switch needs a default.
+ * against another one does not start, and the dynamic linker says why. From 1.0 on, an older
+ * program runs with a newer library. Functions keep their meaning. Structs keep their size: new
+ * members take the place of reserved ones. Enums get new values: give each switch a default.
  */
 #ifndef BERTH_H
 #define BERTH_H
@@ -352,7 +352,8 @@ typedef struct berth_tensor {
 
 /*
  * The number of elements: the product of the shape.
- * Returns: the number; 0 for NULL. It is exact for tensors that Berth returned.
+ * Returns: the number; 0 for NULL. For a struct that the caller filled, the product may wrap
+ * around.
  * Threads: any.
  */
 static inline int64_t berth_tensor_numel(const berth_tensor *tensor)
@@ -457,7 +458,7 @@ typedef enum berth_kind {
     BERTH_KIND_PARAMETER = 23, /* torch.nn.Parameter around a tensor */
     BERTH_KIND_SUBCLASS = 24,  /* a tensor with Python attributes */
     BERTH_KIND_GLOBAL = 25,    /* the name of a class or function, which is never called */
-    BERTH_KIND_CALL = 26       /* inert: what an unknown class or function should have made */
+    BERTH_KIND_CALL = 26       /* inert: a call of an unknown class or function, never executed */
 } berth_kind;
 
 /* The memory layout of a tensor. Source: torch.layout. */
@@ -475,8 +476,8 @@ typedef enum berth_layout_kind {
  * Makes an empty tree. A tree owns all values and storages that are made in it. It copies the text
  * that it is given, but not the bytes of tensors.
  *
- * A tree remembers its first failure. After that, every berth_make function of it returns NULL, and
- * NULL as an argument gives NULL again. A save of a value of that tree then fails with the
+ * A tree remembers its first failure. After that, every berth_make function of it returns NULL.
+ * They also accept NULL as an argument. A save of a value of that tree then fails with the
  * remembered error. So code that builds a tree need not check every line.
  *
  * Lifetime: the caller frees it with berth_tree_free.
@@ -634,8 +635,8 @@ BERTH_API berth_value *berth_make_nested(berth_tree *tree, berth_value *const pa
  * Parameters: tensor: a tensor, a sparse one, or a Parameter. state: a dict of the attributes, or
  * what PyTorch pickles in its place.
  * Errors: a save fails with BERTH_E_UNSUPPORTED if an attribute has a name of the tensor's own
- * (`data`, `grad`, `shape`, `__class__`, ...), because PyTorch would then set something else; and
- * if a Parameter is around such a tensor.
+ * (`data`, `grad`, `shape`, `__class__`, ...), because PyTorch would then set something else. It
+ * also fails if such a value is inside a Parameter.
  * Source: it is written as _rebuild_parameter_with_state (Parameters) or _rebuild_from_type_v2.
  */
 BERTH_API berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor,
@@ -647,8 +648,8 @@ BERTH_API berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor
  * Each of these functions puts a value of the same tree into a container.
  * Returns: 0, or a negative status, which the tree remembers too (berth_tree_error). The message
  * names the key or the index.
- * Errors: BERTH_E_ARGUMENT: the first argument is no such container, or the value is NULL or of
- * another tree. BERTH_E_MEMORY.
+ * Errors: BERTH_E_ARGUMENT: the first argument is not a container of that kind, or the value is
+ * NULL or of another tree. BERTH_E_MEMORY.
  * Threads: one at a time for one tree.
  */
 
@@ -696,8 +697,8 @@ BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
  *     berth_dict_set(root, "epoch", berth_make_int(tree, 7));
  *     berth_save("model.pt", root, NULL, &error);
  *
- * What was one value, or shared a storage, in `value` does so in the copy. Two calls share nothing
- * with each other: copy in one call what shares storages.
+ * What was one value, or shared a storage, in `value` does so in the copy. Sharing is kept within
+ * one call only: copy values that share storages in one call.
  * Parameters: value: of any tree or checkpoint, of `tree` too. It stays as it is. flags: 0; or
  * BERTH_COPY_COMPACT: each new storage has only the range from the first to the last byte that a
  * tensor of the copy uses, so that the save of a view writes no more. A storage that is itself a
@@ -713,8 +714,8 @@ BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *val
 /* ---- reading values ---- */
 
 /*
- * The functions below read a value of a tree or a checkpoint. `value` may be NULL: then it is of no
- * kind.
+ * The functions below read a value of a tree or a checkpoint. `value` may be NULL, which reads like
+ * a NONE.
  * Lifetime: what they return lives as long as the tree or checkpoint.
  * Threads: any, as long as no thread changes the tree.
  */
@@ -798,7 +799,8 @@ BERTH_API const berth_tensor *berth_as_tensor(const berth_value *value);
 BERTH_API size_t berth_value_count(const berth_value *value);
 
 /*
- * Item i of everything that has a count, except dicts. Items of a SET are in the order of the file.
+ * Item i of any kind that berth_value_count counts, except dicts (berth_dict_at). Items of a SET
+ * are in the order of the file.
  * Returns: the item; NULL: there is no item i.
  */
 BERTH_API berth_value *berth_value_at(const berth_value *value, size_t i);
@@ -1181,7 +1183,7 @@ typedef struct berth_params {
  * read-only file, a folder, a device), and what the rename would refuse: in a sticky or
  * append-only folder, under a mount. A path such as /dev/fd/3 that leads to a file without a name
  * (memfd_create, O_TMPFILE, removed) is written in place; a failure leaves there what was
- * written. Never save to such a path what is mapped from it.
+ * written. Never save values to the file that they are mapped from.
  *
  * Rights: the new file has owner, group, mode, ACL, security label and user.* attributes of the
  * file that it replaces (but no set-id bits, and no checksums of the old bytes), before the first
@@ -1380,12 +1382,12 @@ BERTH_API BERTH_MUST_CHECK int berth_save_to(const berth_target *target,
  * - until done: the descriptor of berth_to_fd; *bytes and *nbytes of berth_to_memory; the contexts
  *   of sink and progress; params->stats and params->storage_stats
  * - until berth_job_free: the job
- * A process that ends, ends its jobs: then paths hold what they held.
+ * When the process ends, unfinished jobs are lost; their paths keep the old files.
  * Threads: several jobs may run at once, also on one path: each file is whole, and the last job to
  * end wins. Each has its own workers and buffers; io.threads and io.memory_nbytes bound each of
- * them. A job's functions may be called from any threads at once, but for berth_job_free. The job
- * calls the sink and the progress function, maybe before begin has returned; they may cancel the
- * job, but neither wait for it nor free it.
+ * them. A job's functions, except berth_job_free, may be called from several threads at once. The
+ * job calls the sink and the progress function, maybe before begin has returned; they may cancel
+ * the job, but neither wait for it nor free it.
  */
 typedef struct berth_job berth_job;
 
@@ -1405,8 +1407,8 @@ typedef enum berth_job_event {
 #define BERTH_SAVE_SNAPSHOT 0x100u
 
 /*
- * Begins what berth_save_to does: opens the target and takes its room, as far as the file system
- * can tell.
+ * Begins what berth_save_to does: opens the target and reserves its disk space, where the file
+ * system can.
  * Parameters: flags: 0 or BERTH_SAVE_SNAPSHOT.
  * Lifetime: see berth_job. *job is the caller's until berth_job_free; NULL on failure.
  * Errors: as for berth_save. Then nothing goes on, and nothing is left.
@@ -1419,12 +1421,12 @@ BERTH_API BERTH_MUST_CHECK int berth_save_begin(const berth_target *target,
 
 /*
  * Waits for an event of the job. Can be called again.
- * Parameters: seconds: at most so long; 0: only look; less than 0: without a limit.
+ * Parameters: seconds: the time limit; 0: does not wait; less than 0: no limit.
  * Returns: for BERTH_JOB_DONE, what berth_save_to would have returned. For BERTH_JOB_STAGED, 0,
- * even if the job fails later; or the error with which it ended before. Then it reads nothing of
- * the caller's any more, either.
+ * even if the job fails later. If the job failed before it was staged: its error; the caller's
+ * memory is not read any more then, either.
  * Errors: BERTH_E_TIMEOUT: the event was not there in time; the job goes on.
- * Threads: any. The job's own callbacks may look, but must not wait.
+ * Threads: any. The job's own callbacks may call it only with 0 seconds.
  */
 BERTH_API BERTH_MUST_CHECK int berth_job_wait(berth_job *job, berth_job_event event, double seconds,
                                               berth_error *error);
@@ -1438,10 +1440,10 @@ BERTH_API BERTH_MUST_CHECK int berth_job_wait(berth_job *job, berth_job_event ev
 BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes);
 
 /*
- * Stops the job, and does not wait for that: no write begins any more, those under way end, and
- * the job ends with BERTH_E_CANCELLED.
+ * Asks the job to stop, and returns at once. No new write begins, and the job ends with
+ * BERTH_E_CANCELLED.
  * Returns: true: the path keeps its old file. False: too late, the new file takes its place, or
- * all is written to the target. The answer stays the same.
+ * all is written to the target. Later calls return the same.
  * Threads: any, and the job's own callbacks.
  */
 BERTH_API bool berth_job_cancel(berth_job *job);
@@ -1614,8 +1616,8 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  * happens when a storage, or a range of it, is first read.
  *
  * With load.prefetch=populate, advise or read, a prefetch of all storages begins, as by
- * berth_prefetch_begin, and ends with berth_close. Asking for a tensor's bytes is its consumer's
- * step, and does not wait.
+ * berth_prefetch_begin, and ends with berth_close. berth_tensor_data counts as
+ * berth_prefetch_advance, but does not wait.
  *
  * If a mapped file is truncated, the kernel kills the process (SIGBUS) when it touches the lost
  * part. Where that may happen, set load.mmap=off: then bytes are read into memory. Replacing a file
@@ -1806,10 +1808,11 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
                                          berth_error *error);
 
 /*
- * Copies elements [first, first + n) of the row-major order into `buffer`, whatever the strides.
- * Of a contiguous tensor nothing else is read. Long ranges are read by io.threads workers: from the
- * map; or, if the storage is not mapped, as its method says, past the page cache through buffers of
- * at most io.memory_nbytes, or straight into `buffer`. A tensor on a device is copied from there.
+ * Copies elements [first, first + n) of the row-major order into `buffer`, whatever the strides. If
+ * the tensor is contiguous, only these elements are read. Long ranges are read by io.threads
+ * workers: from the map; or, if the storage is not mapped, as its method says, past the page cache
+ * through buffers of at most io.memory_nbytes, or straight into `buffer`. A tensor on a device is
+ * copied from there.
  * Parameters: buffer: room for n items.
  * Errors: BERTH_E_ARGUMENT: the range is not inside the tensor. BERTH_E_UNSUPPORTED: a part of a
  * tensor with several elements in an item, or one that is not contiguous. Otherwise as for
@@ -1870,8 +1873,8 @@ typedef struct berth_storage_choice {
     uintptr_t address;  /* memory of the caller's on that device; 0: berth_load allocates some, and
                            berth_close frees it */
     uint64_t nbytes;    /* of that memory: at least the storage's size */
-    void *ready;        /* an event of that device, recorded behind what else uses the memory; NULL:
-                           nothing does. Not used without an address */
+    void *ready; /* an event of that device, recorded after the last work that uses the memory;
+                    NULL: nothing uses it. Not used without an address */
     uint64_t reserved[2];
 } berth_storage_choice;
 
@@ -1910,7 +1913,7 @@ typedef struct berth_storage_rule {
  *     berth_load(model, NULL, NULL, &error);
  *     berth_tensor_device_address(model, weight, &address, &error);
  *
- * With load.mmap=off nothing is mapped. What a method cannot do is read, and
+ * With load.mmap=off nothing is mapped. A storage that cannot use its method is read, and
  * berth_storage_get_stats says why. On a device BERTH_LOAD_MAP works as BERTH_LOAD_READ.
  * Parameters: rules: NULL if n_rules is 0.
  * Lifetime: rules and their texts are the caller's, until the function returns. Memory at an
@@ -1938,11 +1941,10 @@ BERTH_API int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_
  * page cache, if 64 MiB or more are wanted and there is free memory for them; if memory is short,
  * it is mapped. Otherwise it is read. If this process has loaded the same file before, or with
  * load.reuse=often, a cold file is read into the page cache instead, where memory has room for both
- * copies: the next load maps it. With load.mmap=off it is never mapped, nor on network file systems
- * and FUSE, where others may truncate a mapped file. From a disk that rotates, one worker reads.
+ * copies: the next load maps it. It is never mapped with load.mmap=off, on a network file system or
+ * on FUSE, where others may truncate a mapped file. From a disk that rotates, one worker reads.
  *
- * A load is all or nothing: if it fails or is cancelled, no further storage is memory, unless
- * another call loaded it, and the load may be repeated.
+ * A load is all or nothing: if it fails or is cancelled, it has loaded nothing. It may be repeated.
  * Parameters: selection: NULL: everything. params->config: NULL: the configuration with which the
  * checkpoint was opened. params->progress must not ask for data of the same checkpoint.
  * params->stats: requested_nbytes are those of the selected storages; moved_nbytes those that were
@@ -1966,9 +1968,9 @@ typedef struct berth_destination {
 
 /*
  * Reads storages and tensors into the caller's memory. The storages do not become memory of the
- * checkpoint. io.threads workers read neighbours in the file together. With load.method=direct, or
- * with `auto` if 64 MiB or more are cold on a disk, reads go past the page cache: straight into the
- * caller's memory where address and file offset are equal modulo the block size, else through
+ * checkpoint. io.threads workers read neighbours in the file together. Reads go past the page cache
+ * with load.method=direct, or with `auto` if 64 MiB or more are cold on a disk. They go straight to
+ * the caller's memory if address and file offset are equal modulo the block size, else through
  * buffers of at most io.memory_nbytes. Rules of berth_set_storage_rules do not apply. The bytes are
  * in this machine's order.
  * Parameters: destinations: n of them. Two may have the same source; their memory must not overlap.
@@ -2065,10 +2067,10 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
  * workers read every byte once, with buffers of at most io.memory_nbytes; data.pkl and the
  * directory are read twice.
  *
- * A bad record does not keep others from being checked, unless it is not where the others say: then
- * it is the last one that is reported. A record that the disk cannot read (EIO, ENODATA, EILSEQ) is
- * bad too, with that system_errno; but not in the legacy format, nor if opening needs it. A request
- * that fails once and succeeds when it is repeated is an error.
+ * Checking goes on after a bad record. It ends at a record that is not where the directory says. A
+ * record that the disk cannot read (EIO, ENODATA, EILSEQ) is bad too, with that system_errno; but
+ * not in the legacy format, nor if opening needs it. If a read fails and its repetition succeeds,
+ * that is still an error.
  * Parameters: report: gets every record; NULL: no report. verdict: receives counts of what was
  * checked until the first failure; may be NULL.
  * Returns: 0; or the status of the first error: one that keeps the source from being opened, else
@@ -2151,8 +2153,8 @@ BERTH_API BERTH_MUST_CHECK int berth_archive_read(berth_archive *archive,
  * Loads the bytes of a selection ahead of the consumer, who uses them: in the file's order, on
  * io.threads threads of its own. It works in passes: never more than one pass lies ahead of the
  * consumer. More passes (load.prefetch_passes) therefore need less memory. 0 passes: as few as fit
- * into io.memory_nbytes or, where that is 0, into half of the free memory. What the device reads
- * ahead by itself is part of a pass, unless a pass is shorter than four such reads.
+ * into io.memory_nbytes or, where that is 0, into half of the free memory. The device's own
+ * readahead counts as part of a pass, unless the pass is shorter than four readaheads.
  *
  * The option load.prefetch chooses the method (off: populate):
  *   populate  reads pages and makes them present in the map, so that using them waits for nothing
@@ -2165,8 +2167,8 @@ BERTH_API BERTH_MUST_CHECK int berth_archive_read(berth_archive *archive,
  * Bytes that are in memory already, or that another prefetch of the checkpoint is loading, are not
  * requested again. Nothing is ever dropped: the system drops pages when it needs memory, as it does
  * for any file, and keeps what was written to a copy-on-write map. Left out are storages that have
- * memory of their own, are read directly, or are on a device. Of a checkpoint from memory or from a
- * berth_source nothing is left: that is no error, and all calls return at once.
+ * memory of their own, are read directly, or are on a device. A checkpoint from memory, or from a
+ * function of the caller, has nothing to prefetch: that is no error, and all calls return at once.
  *
  * Lifetime: free it before berth_close.
  * Threads: any, at the same time, except for berth_prefetch_free, which is the last call.
@@ -2198,8 +2200,8 @@ BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint
 /*
  * The consumer is about to use elements of this tensor, and is done with all that lies before them
  * in the file. Waits until their bytes are there, and lets one pass behind them be loaded. Returns
- * at once for tensors that are not part of the prefetch. Tensors may be used in any order, but what
- * lies before the furthest one no longer counts as ahead.
+ * at once for tensors that are not part of the prefetch. Tensors may be used in any order. The
+ * furthest one used so far decides what is ahead.
  * Parameters: first, n: elements [first, first + n) in row-major order; n < 0: all from `first` on.
  * If the tensor is not contiguous, all of it.
  * Errors: BERTH_E_CANCELLED, or what went wrong. Then nothing more is loaded; the tensor can still
@@ -2283,7 +2285,7 @@ BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_
  *     berth_rows_release(rows, ticket, NULL);
  *
  * Shapes: a table has shape [rows, row elements] and is contiguous. A row is its bytes in this
- * machine's order. Rows are aligned to 64 bytes; if all rows of all tables are shorter, to the
+ * machine's order. Rows are aligned to 64 bytes. If every row is shorter, the alignment is the
  * longest row's length, rounded up to a power of two. All rows of the cache take the memory of the
  * longest one: give tables of very different rows caches of their own.
  *
@@ -2316,9 +2318,9 @@ typedef struct berth_rows_limits {
 } berth_rows_limits;
 
 /*
- * Makes an empty cache. io.threads threads read rows; io.threads=0: 16, because they mostly wait
- * (but where reads do not wait, only as many as there are processors). io.threads=1: none, and
- * berth_rows_wait reads.
+ * Makes an empty cache. io.threads threads read rows. io.threads=0: 16 threads, because they mostly
+ * wait; where reads do not wait, one for each processor. io.threads=1: none, and berth_rows_wait
+ * reads.
  * Parameters: limits: see berth_rows_limits; copied. params: only its config is used.
  * Lifetime: *rows is the caller's, to be freed with berth_rows_free; NULL on failure.
  * Errors: BERTH_E_MEMORY: there is not that much memory, or io.memory_nbytes is less than both
@@ -2474,7 +2476,7 @@ BERTH_API berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype 
  * Parameters: device: "cuda:0", ... nbytes: 0 gives address 0.
  * Lifetime: *address is the caller's until berth_device_memory_free. If the device's context dies,
  * the memory is gone, and must not be freed.
- * Returns: *address is a multiple of 256 at least. The content is undefined.
+ * Returns: *address, which is aligned to at least 256 bytes. The content is undefined.
  * Errors: BERTH_E_MEMORY: the device has no room.
  * Threads: any.
  */

@@ -194,6 +194,8 @@ void berth_archive_close(berth_archive *archive)
 
 int berth_archive_get_info(const berth_archive *archive, berth_archive_info *info)
 {
+    if (info)
+        *info = (berth_archive_info){0};
     if (!archive || !info)
         return BERTH_E_ARGUMENT;
     *info = (berth_archive_info){.name = archive->container.directory.archive,
@@ -213,6 +215,8 @@ static void archive_entry_fill_record(const bth_zip_entry *entry, berth_record *
 
 int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record)
 {
+    if (record)
+        *record = (berth_record){0};
     if (!archive || !record)
         return BERTH_E_ARGUMENT;
     if (i >= archive->container.directory.n_entries)
@@ -225,6 +229,8 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
                        berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
+    if (record)
+        *record = (berth_record){0};
     if (!archive || !name || !record)
         return bth_fail_argument(
             error, "berth_archive_find needs an archive, a name and a pointer for the record");

@@ -98,7 +98,14 @@ static inline void bth_checkpoint_unlock(berth_checkpoint *checkpoint)
     (void)pthread_mutex_unlock(&checkpoint->lock.mutex);
 }
 /* To be called before state is used without the lock, or freed. */
-void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint);
+static inline void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
+{
+    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) ==
+        bth_process_unique_number())
+        return;
+    bth_checkpoint_lock(checkpoint);
+    bth_checkpoint_unlock(checkpoint);
+}
 
 /* ---- tensor_checks.c: checks of a tensor or a storage that a caller passes ---- */
 
@@ -194,7 +201,11 @@ bool bth_storage_is_untyped(const berth_storage *storage);
 size_t bth_storage_alignment(const berth_storage *storage);
 int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error);
 /* Its memory, or NULL if it is not loaded. Thread-safe. */
-const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index);
+static inline const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
+{
+    bth_checkpoint_reset_if_forked(checkpoint);
+    return atomic_load(&checkpoint->storages.stored[index].memory);
+}
 /* A copy. Its device is NULL if the storage is loaded to the host. Thread-safe. */
 bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root);
 /* Under the lock: the I/O method for a storage that is not loaded yet. Respects T5. */

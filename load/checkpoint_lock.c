@@ -56,12 +56,3 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
         checkpoint_drop_torn_state(checkpoint);
     atomic_store(&checkpoint->process, bth_process_unique_number());
 }
-
-void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
-{
-    if (atomic_load_explicit(&checkpoint->process, memory_order_acquire) ==
-        bth_process_unique_number())
-        return;
-    bth_checkpoint_lock(checkpoint);
-    bth_checkpoint_unlock(checkpoint);
-}

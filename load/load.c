@@ -277,7 +277,7 @@ const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoint, const 
 
     if (!value || tensor)
         return tensor;
-    (void)bth_fail_argument(error, "\"%.100s\" is no tensor but %s", name,
+    (void)bth_fail_argument(error, "\"%.100s\" is not a tensor: it is %s", name,
                             berth_kind_name(berth_value_kind(value)));
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
@@ -337,6 +337,8 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
                     berth_error *error)
 {
     BTH_ERROR_BEGIN_QUICKLY(error);
+    if (named)
+        *named = (berth_named_tensor){0};
     if (!checkpoint || !named)
         return bth_fail_argument(error,
                                  "berth_tensor_at needs a checkpoint and a pointer for the tensor");
@@ -388,6 +390,8 @@ static void info_count_storages(const berth_checkpoint *checkpoint, berth_info *
 int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
+    if (info)
+        *info = (berth_info){0};
     if (!checkpoint || !info)
         return bth_fail_argument(
             error, "berth_get_info needs a checkpoint and a pointer for the information");

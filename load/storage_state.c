@@ -24,12 +24,6 @@ int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *e
                     "which bytes to swap is not known");
 }
 
-const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
-{
-    bth_checkpoint_reset_if_forked(checkpoint);
-    return atomic_load(&checkpoint->storages.stored[index].memory);
-}
-
 bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root)
 {
     bth_storage_target target = {0};

@@ -109,8 +109,10 @@ static const char *tensor_text(const berth_tensor *tensor, char text[320])
 
 static int tensor_check_dtype_and_dimensions(const berth_tensor *tensor, berth_error *error)
 {
-    if (tensor->dtype == BERTH_DTYPE_NONE || (unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
+    if (tensor->dtype == BERTH_DTYPE_NONE)
         return TENSOR_FAIL(error, "a tensor without a dtype");
+    if ((unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
+        return TENSOR_FAIL(error, "a tensor with the invalid dtype %d", (int)tensor->dtype);
     if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
         return TENSOR_FAIL(error, "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
     if (tensor->rank && (!tensor->shape || !tensor->stride))

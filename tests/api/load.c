@@ -135,7 +135,7 @@ Test(load, a_name_that_is_not_there_says_what_is_near)
     cr_expect_eq(strncmp(error.message, path, strlen(path)), 0, "%s", error.message);
     cr_expect_null(berth_find_tensor(checkpoint, "steps.0", &error));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
-    cr_expect(strstr(error.message, "\"steps.0\" is no tensor but int"), "%s", error.message);
+    cr_expect(strstr(error.message, "\"steps.0\" is not a tensor: it is int"), "%s", error.message);
     cr_expect_null(berth_find_tensor(NULL, "steps.0", NULL));
     cr_expect_null(berth_find_tensor(checkpoint, NULL, NULL));
 }

@@ -281,7 +281,8 @@ Test(bad_arguments, tensors_without_what_they_need_are_refused)
     REFUSED(tensor_of(BERTH_FLOAT32, -1, &one), BERTH_E_TENSOR, "a tensor of rank -1 (0 to 64)");
     REFUSED(tensor_of(BERTH_FLOAT32, 65, &one), BERTH_E_TENSOR, "a tensor of rank 65 (0 to 64)");
     REFUSED(tensor_of(BERTH_DTYPE_NONE, 1, &one), BERTH_E_TENSOR, "a tensor without a dtype");
-    REFUSED(tensor_of((berth_dtype)99, 1, &one), BERTH_E_TENSOR, "a tensor without a dtype");
+    REFUSED(tensor_of((berth_dtype)99, 1, &one), BERTH_E_TENSOR,
+            "a tensor with the invalid dtype 99");
     REFUSED(
         berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32, .rank = 1, .shape = &one}),
         BERTH_E_ARGUMENT, "a tensor of 4 bytes without data or storage");

@@ -153,6 +153,6 @@ Test(slice, of_what_is_expected_is_given_or_the_difference_is_told)
     expect_different("t33", BERTH_INT64, 1, right, BERTH_E_NOT_FOUND, "t33");
     expect_different("t3", BERTH_INT64, 1, NULL, BERTH_E_ARGUMENT, "needs a rank and a shape");
     expect_different("t3", BERTH_INT64, -1, any, BERTH_E_ARGUMENT, "needs a rank and a shape");
-    expect_different("", BERTH_INT64, 1, any, BERTH_E_ARGUMENT, "is no tensor but");
+    expect_different("", BERTH_INT64, 1, any, BERTH_E_ARGUMENT, "is not a tensor: it is");
     cr_expect_null(berth_expect(NULL, "t3", BERTH_INT64, 1, any, &error));
 }
