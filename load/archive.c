@@ -38,7 +38,7 @@ static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, ber
             "a file in the legacy format, from before PyTorch 1.6, has values but no records");
     if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
         return bth_refuse_kind(cache, error);
-    return 0;
+    return bth_archive_check_first_name(cache, error);
 }
 
 /* ---- where records lie ---- */

@@ -4,7 +4,6 @@
  * read of the head is enough, and arithmetic. The directory is read if the file does not, or if
  * load.check requires it.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -22,73 +21,6 @@
 /* One read for the counts of small storages that follow each other. */
 #define LEGACY_AHEAD_NBYTES 4096
 #define LEGACY_COUNT_NBYTES 8
-
-/* ---- the kind of the file ---- */
-
-static bool head_is_tar(const uint8_t *head, uint64_t nbytes)
-{
-    return nbytes >= 262 && memcmp(head + 257, "ustar", 5) == 0;
-}
-
-/* A safetensors file: the length of a JSON object, and the object. */
-static bool head_is_safetensors(const uint8_t *head, uint64_t nbytes, uint64_t file_nbytes)
-{
-    uint64_t length = 0;
-
-    for (size_t i = 8; nbytes > 8 && i > 0; i--)
-        length = length << 8 | head[i - 1];
-    return length >= 2 && length <= file_nbytes - 8 && head[8] == '{';
-}
-
-int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
-{
-    const uint8_t *head = cache->head;
-    uint64_t nbytes = cache->head_nbytes;
-    char begin[24] = "";
-    const char *text = NULL;
-
-    if (nbytes == 0)
-        text = "the file is empty";
-    else if (nbytes >= 4 && memcmp(head, "PK\5\6", 4) == 0)
-        text = "a zip archive without any record";
-    else if (head_is_tar(head, nbytes))
-        text = "a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
-               "(weights_only=False) and save it again";
-    else if (head_is_safetensors(head, nbytes, cache->reader->nbytes))
-        text = "a safetensors file, not a PyTorch checkpoint: `berth convert` converts it";
-    else if (nbytes >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        text = "compressed by gzip: unpack it first";
-    else if (nbytes >= 2 && head[0] == 0x80 && head[1] <= 5)
-        text = "a bare pickle, not a PyTorch checkpoint";
-    if (text)
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", text);
-    for (size_t i = 0; i < 4 && i < nbytes; i++)
-        (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", head[i]);
-    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                           "neither a zip archive nor PyTorch's legacy format: it begins with%s",
-                           begin);
-}
-
-/* Refuses archives of PyTorch that are not checkpoints. Only record names show that. */
-static int archive_check_is_checkpoint(const bth_container *container, berth_error *error)
-{
-    bool has_code = false;
-    const char *text = NULL;
-
-    for (size_t i = 0; i < container->directory.n_entries && !has_code; i++)
-        has_code = strncmp(container->directory.entries[i].record, "code/", 5) == 0;
-    if (has_code && bth_container_find(container, "constants.pkl"))
-        text = "a TorchScript archive (code/, constants.pkl): a program, which is never run; its "
-               "records can be listed, but it has no values to read";
-    else if (bth_container_find(container, "data.pkl"))
-        return 0;
-    else if (bth_container_find(container, ".data/extern_modules"))
-        text = "a torch.package archive (.data/extern_modules, no data.pkl): a program, which is "
-               "never run; its records can be listed, but it has no values to read";
-    else
-        text = "a zip archive without data.pkl: not a PyTorch checkpoint";
-    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", text);
-}
 
 /* ---- the steps ---- */
 
@@ -208,7 +140,7 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
         contents->counts.known)
         return error->code;
     if (bth_container_parse_directory(&contents->container, directory, error) < 0 ||
-        archive_check_is_checkpoint(&contents->container, error) < 0 ||
+        bth_archive_check_is_checkpoint(&contents->container, opening->cache.reader, error) < 0 ||
         bth_storages_check_entries(contents, error) < 0)
         return error->code;
     if (contents->has_longer_record)
@@ -290,7 +222,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     bth_container *container = &contents->container;
 
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
-        archive_check_is_checkpoint(container, error) < 0 ||
+        bth_archive_check_is_checkpoint(container, opening->cache.reader, error) < 0 ||
         contents_check_headers(opening, error) < 0)
         return error->code;
     char *archive =
@@ -314,6 +246,8 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
     const char *reason = "load.calculate_storage_offsets=off";
     uint64_t cursor = 0;
 
+    if (bth_archive_check_first_name(&opening->cache, error) < 0)
+        return error->code;
     if (opening->config->load_calculate_storage_offsets &&
         bth_head_read(opening, &cursor, &reason, error) < 0)
         return error->code;

@@ -157,14 +157,27 @@ static inline const bth_zip_entry *bth_contents_small_record(const bth_contents 
 int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct berth_config *config,
                       berth_error *error);
 void bth_contents_free(bth_contents *contents);
-/* For a file that is neither a zip nor in the legacy format: the error names its kind. The cache
- * has BTH_HEAD_MIN_NBYTES or more, or the whole file. */
-int bth_refuse_kind(const bth_head_cache *cache, berth_error *error);
 
 /* Reads the directory if opening did not (load.check=none). Under the lock. */
 int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error);
 /* Counts the records. Under the lock. */
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
+
+/*
+ * ---- file_kind.c: what a file is that is no checkpoint ----
+ *
+ * Each sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to paste if one
+ * helps. A sentence holds no unprintable bytes of the file.
+ */
+
+/* For a file that is neither a zip nor in the legacy format. The cache has BTH_HEAD_MIN_NBYTES or
+ * more, or the whole file. */
+int bth_refuse_kind(const bth_head_cache *cache, berth_error *error);
+/* For a zip: refuses it if its first record lies in no folder and its name tells what it is. */
+int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error);
+/* For a zip whose directory was read: refuses it if it has no data.pkl, or is a program. */
+int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
+                                    berth_error *error);
 
 /* ---- layout_check.c: storages and their entries, after the directory was read ---- */
 

@@ -159,6 +159,10 @@ Test(archive, other_files_are_told)
     expect_no_archive("", 0, "the file is empty");
     expect_no_archive(
         "text", 4, "neither a zip archive nor PyTorch's legacy format: it begins with 74 65 78 74");
+    char says[200];
+    (void)snprintf(says, sizeof says, "a zip archive that holds a .pt file: `unzip %s` unpacks it",
+                   path);
+    expect_no_archive("PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\4\0\0\0m.pt", 34, says);
     expect_no_archive(
         "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15,
         "a file in the legacy format, from before PyTorch 1.6, has values but no records");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* When offsets are calculated, and when the directory is read; files that are no checkpoints. */
+/* When offsets are calculated, and when the directory is read. */
 #include "tests/support/load/archive.h"
 
 TestSuite(open, .init = begin_sample, .fini = end_sample);
@@ -314,102 +314,6 @@ Test(open, older_zips_in_any_order_with_any_keys)
         open_fixture(names[i], "debug=on");
         expect_floats("layer.2", third, 9);
     }
-}
-
-/* ---- no checkpoints ---- */
-
-/* A checkpoint by its layout, with what makes a program of it behind. */
-Test(open, programs_that_follow_the_layout_are_told)
-{
-#define PROGRAM                                                                                    \
-    "memory: a TorchScript archive (code/, constants.pkl): a program, which is never run; its "    \
-    "records can be listed, but it has no values to read"
-    static const char *const options[] = {"load.check=directory", "load.check=headers",
-                                          "load.calculate_storage_offsets=off"};
-
-    add_text("code/a.py", "pass");
-    build(NULL); /* code/ alone is no program */
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        expect_sample(options[i]);
-    add_text("constants.pkl", "N.");
-    build(NULL);
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        expect_failure(options[i], BERTH_E_NOT_CHECKPOINT, PROGRAM);
-}
-
-Test(open, archives_that_hold_programs_are_told)
-{
-    expect_refused("old/torchscript-1.13.pt", "", BERTH_E_NOT_CHECKPOINT, PROGRAM);
-    expect_refused("old/torchscript-1.13.pt", "load.check=none", BERTH_E_NOT_CHECKPOINT, PROGRAM);
-    expect_refused(
-        "old/package-1.13.pt", "", BERTH_E_NOT_CHECKPOINT,
-        "memory: a torch.package archive (.data/extern_modules, no data.pkl): a program, which is "
-        "never run; its records can be listed, but it has no values to read");
-    expect_refused("old/tar-0.1.pth", "", BERTH_E_NOT_CHECKPOINT,
-                   "memory: a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
-                   "(weights_only=False) and save it again");
-    expect_refused(
-        "old/unknown-1.13-zip.pth", "", BERTH_E_FORBIDDEN,
-        "memory: data.pkl at byte 242: global __main__ Unknown is not allowed in a checkpoint "
-        "(load.unknown_globals = inert lists such files without running anything)");
-}
-
-Test(open, other_files_are_told)
-{
-    expect_failure_of("", 0, "", BERTH_E_NOT_CHECKPOINT, "memory: the file is empty");
-    expect_failure_of(
-        "{\"a\": 1}", 8, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 7b 22 61 22");
-    expect_failure_of("PK\5\6", 4, "", BERTH_E_NOT_CHECKPOINT,
-                      "memory: a zip archive without any record");
-    expect_failure_of("\x1f\x8b\x08", 3, "", BERTH_E_NOT_CHECKPOINT,
-                      "memory: compressed by gzip: unpack it first");
-    expect_failure_of(
-        "\x1f\x8a\x08", 3, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 1f 8a 08");
-    expect_failure_of("\x80\x04K\x01.", 5, "", BERTH_E_NOT_CHECKPOINT,
-                      "memory: a bare pickle, not a PyTorch checkpoint");
-    expect_failure_of(
-        "\x02\0\0\0\0\0\0\0{}", 10, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: a safetensors file, not a PyTorch checkpoint: `berth convert` converts it");
-    /* Shorter than the head of one, no object behind the length, and too short or long. */
-    static const char *const others[] = {"\x02\0\0\0\0\0\0\0{", "\x02\0\0\0\0\0\0\0[]",
-                                         "\x01\0\0\0\0\0\0\0{}", "\x03\0\0\0\0\0\0\0{}"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        char says[] =
-            "memory: neither a zip archive nor PyTorch's legacy format: it begins with 0? 00 00 00";
-        *strchr(says, '?') = (char)('0' + others[i][0]);
-        expect_failure_of(others[i], i == 0 ? 8 : 10, "", BERTH_E_NOT_CHECKPOINT, says);
-    }
-    expect_failure_of(
-        "P", 1, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 50");
-}
-
-/* The file is not read beyond its end, whatever lies there. */
-Test(open, a_file_that_ends_before_what_tells_a_tar)
-{
-    char bytes[262] = "";
-
-    memcpy(bytes + 257, "ustar", 5);
-    expect_failure_of(bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
-                      "memory: a tar file, as PyTorch wrote them before 2017: load it with PyTorch "
-                      "(weights_only=False) and save it again");
-    expect_failure_of(
-        bytes, 261, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 00 00 00 00");
-    bytes[261] = 'R';
-    expect_failure_of(
-        bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
-        "memory: neither a zip archive nor PyTorch's legacy format: it begins with 00 00 00 00");
-}
-
-Test(open, a_zip_without_data_pkl)
-{
-    remove_record("data.pkl");
-    build(NULL);
-    expect_failure("", BERTH_E_NOT_CHECKPOINT,
-                   "memory: a zip archive without data.pkl: not a PyTorch checkpoint");
 }
 
 static int failing_read(void *context, void *buffer, size_t nbytes, uint64_t offset)

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a file is that is no checkpoint: by its first bytes, by the name of a zip's first record, by
+ * the names in its directory. One table for each. Berth reads nothing more for it than an open has
+ * read already.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "format/layout.h"
+#include "load/open/open.h"
+
+/* More of a name, a title or a text of the file is not shown. */
+#define SHOWN_NBYTES 100
+
+/* ---- sentences ---- */
+
+/* The file as a word of a command line; "FILE" if it has no such name. */
+typedef struct file_word {
+    char text[SHOWN_NBYTES + 3];
+} file_word;
+
+static bool name_is_word(const char *name)
+{
+    for (const char *at = name; *at; at++)
+        if (*at <= ' ' || *at == 0x7f || strchr("'\"`\\$&|;<>()*?[]{}#!~", *at))
+            return false;
+    return true;
+}
+
+/* In quotes if it needs them. Names that would need more than that are not shown. */
+static file_word file_word_make(const bth_reader *reader)
+{
+    const char *name = reader->name;
+    file_word word = {"FILE"};
+    bool is_good = !reader->memory && reader->fd >= 0 && *name != '-' && *name != '\0' &&
+                   strlen(name) <= SHOWN_NBYTES;
+
+    for (const char *at = name; is_good && *at; at++)
+        is_good = *at >= ' ' && *at < 0x7f && *at != '\'';
+    if (is_good)
+        (void)snprintf(word.text, sizeof word.text, name_is_word(name) ? "%s" : "'%s'", name);
+    return word;
+}
+
+/* What a file is, and the command that helps: `before FILE after` does. */
+typedef struct file_kind {
+    const char *what;
+    const char *before; /* NULL: no command helps */
+    const char *after;
+    const char *does;
+} file_kind;
+
+static int kind_refuse(const file_kind *kind, const bth_reader *reader, berth_error *error)
+{
+    file_word word = file_word_make(reader);
+
+    if (!kind->before)
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", kind->what);
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s: `%s%s%s` %s", kind->what,
+                           kind->before, word.text, kind->after, kind->does);
+}
+
+/* ---- the first bytes: signatures ---- */
+
+#define UNPACKS(command) command " -dc ", " >NEW.pt", "unpacks it"
+#define RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
+
+static const struct signature {
+    const char *bytes;
+    size_t nbytes;
+    file_kind kind;
+} signatures[] = {
+    {"PK\5\6", 4, {"a zip archive without any record", NULL, NULL, NULL}},
+    {"\x1f\x8b", 2, {"compressed by gzip", UNPACKS("gzip")}},
+    {"\xfd"
+     "7zXZ\0",
+     6,
+     {"compressed by xz", UNPACKS("xz")}},
+    {"\x28\xb5\x2f\xfd", 4, {"compressed by zstd", UNPACKS("zstd")}},
+    {"\x04\x22\x4d\x18", 4, {"compressed by lz4", UNPACKS("lz4")}},
+    {"BZh", 3, {"compressed by bzip2", UNPACKS("bzip2")}},
+    {"7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", "7z x ", "", "unpacks it"}},
+    {"Rar!\x1a\x07", 6, {"a rar archive", "unrar x ", "", "unpacks it"}},
+    {"GGUF",
+     4,
+     {"a GGUF file, the format of llama.cpp, not of PyTorch", "gguf-dump ", "",
+      "(of Python's package gguf) lists it"}},
+    {"\x89HDF\r\n\x1a\n",
+     8,
+     {"an HDF5 file, as Keras and h5py write them, not PyTorch", "h5ls -r ", "", "lists it"}},
+    {"\x93NUMPY",
+     6,
+     {"an array of NumPy (.npy), not a PyTorch checkpoint",
+      RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "", "makes one of it"}},
+};
+
+static bool head_begins_with(const bth_head_cache *cache, const char *bytes, size_t nbytes)
+{
+    return cache->head_nbytes >= nbytes && memcmp(cache->head, bytes, nbytes) == 0;
+}
+
+static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *error)
+{
+    for (size_t i = 0; i < sizeof signatures / sizeof *signatures && error->code == 0; i++)
+        if (head_begins_with(cache, signatures[i].bytes, signatures[i].nbytes))
+            (void)kind_refuse(&signatures[i].kind, cache->reader, error);
+}
+
+/* ---- the first bytes: formats without a signature ---- */
+
+static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
+{
+    static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
+    static const file_kind other = {"a tar archive, not a PyTorch checkpoint", "tar -xf ", "",
+                                    "unpacks it"};
+    const char *first = (const char *)cache->head;
+
+    if (cache->head_nbytes < 262 || memcmp(cache->head + 257, "ustar", 5) != 0)
+        return;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (strncmp(first, members[i], 100) == 0)
+            (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                                  "a tar file, as PyTorch wrote them before 2017: load it with "
+                                  "PyTorch (weights_only=False) and save it again");
+    if (error->code == 0)
+        (void)kind_refuse(&other, cache->reader, error);
+}
+
+/* A safetensors file: the length of a JSON object, and the object. */
+static void head_refuse_safetensors(const bth_head_cache *cache, berth_error *error)
+{
+    static const file_kind safetensors = {"a safetensors file, not a PyTorch checkpoint",
+                                          "berth convert ", " NEW.pt", "converts it"};
+    const uint8_t *head = cache->head;
+    uint64_t length = 0;
+
+    for (size_t i = 8; cache->head_nbytes > 8 && i > 0; i--)
+        length = length << 8 | head[i - 1];
+    if (length >= 2 && length <= cache->reader->nbytes - 8 && head[8] == '{')
+        (void)kind_refuse(&safetensors, cache->reader, error);
+}
+
+/*
+ * ONNX is a protobuf message without a signature. Field 1 is the version of its format, then field
+ * 2 the name of the program that made it, and its other fields.
+ */
+static void head_refuse_onnx(const bth_head_cache *cache, berth_error *error)
+{
+    const uint8_t *head = cache->head;
+    size_t n = cache->head_nbytes > 4 ? head[3] : 0;
+
+    if (!head_begins_with(cache, "\x08", 1) || n == 0 || n > SHOWN_NBYTES ||
+        n + 5 > cache->head_nbytes || head[1] == 0 || head[1] > 30 || head[2] != 0x12 ||
+        !memchr("\x1a\x22\x28\x32\x3a\x42\x72", head[4 + n], 7))
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (head[4 + i] < ' ' || head[4 + i] >= 0x7f)
+            return;
+    (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                          "an ONNX model, made by '%.*s': a program; the checkpoint is what it was "
+                          "exported from",
+                          (int)n, (const char *)head + 4);
+}
+
+/* ---- the first bytes: texts ---- */
+
+/* A text in the head. */
+typedef struct text_view {
+    const char *at;
+    size_t nbytes;
+} text_view;
+
+static bool char_is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Without a byte order mark and spaces. */
+static text_view head_text(const bth_head_cache *cache)
+{
+    size_t skipped = head_begins_with(cache, "\xef\xbb\xbf", 3) ? 3 : 0;
+
+    while (skipped < cache->head_nbytes && char_is_space((char)cache->head[skipped]))
+        skipped++;
+    return (text_view){(const char *)cache->head + skipped, (size_t)cache->head_nbytes - skipped};
+}
+
+/* Where `wanted`, in lower case, ends in the text; 0: nowhere. */
+static size_t text_find_end_of(text_view text, const char *wanted)
+{
+    size_t n = strlen(wanted);
+
+    for (size_t i = 0; i + n <= text.nbytes; i++)
+        if (strncasecmp(text.at + i, wanted, n) == 0)
+            return i + n;
+    return 0;
+}
+
+static bool text_begins_with(text_view text, const char *wanted)
+{
+    return text.nbytes >= strlen(wanted) && strncasecmp(text.at, wanted, strlen(wanted)) == 0;
+}
+
+/* What follows `wanted` in the text. */
+static text_view text_after(text_view text, const char *wanted)
+{
+    size_t end = text_find_end_of(text, wanted);
+
+    return end ? (text_view){text.at + end, text.nbytes - end} : (text_view){text.at, 0};
+}
+
+/* Cuts the text before the first `c`. */
+static text_view text_before(text_view text, char c)
+{
+    const char *found = text.nbytes ? memchr(text.at, c, text.nbytes) : NULL;
+
+    return (text_view){text.at, found ? (size_t)(found - text.at) : text.nbytes};
+}
+
+/* "what, not a checkpoint", and what the text says, if anything: the first SHOWN_NBYTES, in one
+ * line. */
+static void text_refuse(const char *what, text_view says, berth_error *error)
+{
+    char shown[SHOWN_NBYTES + 1];
+    size_t n = 0;
+
+    for (size_t i = 0; i < says.nbytes && n < SHOWN_NBYTES; i++)
+        if (!char_is_space(says.at[i]))
+            shown[n++] = says.at[i];
+        else if (n > 0 && shown[n - 1] != ' ')
+            shown[n++] = ' ';
+    shown[n] = '\0';
+    if (n == 0)
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "%s, not a checkpoint: a download that failed?", what);
+    else
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "%s, not a checkpoint: a download that failed? It says: %s", what,
+                              shown);
+}
+
+static void head_refuse_git_lfs_pointer(const bth_head_cache *cache, berth_error *error)
+{
+    text_view text = head_text(cache);
+    text_view oid = text_before(text_after(text, "\noid "), '\n');
+    text_view size = text_before(text_after(text, "\nsize "), '\n');
+
+    if (text_begins_with(text, "version https://git-lfs.github.com/") && oid.nbytes > 0 &&
+        oid.nbytes <= SHOWN_NBYTES && size.nbytes > 0 && size.nbytes <= 20)
+        (void)bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
+            "a Git LFS pointer, not the file itself, which has %.*s bytes (%.*s): "
+            "`git lfs pull` fetches it",
+            (int)size.nbytes, size.at, (int)oid.nbytes, oid.at);
+}
+
+static void head_refuse_web_page(const bth_head_cache *cache, berth_error *error)
+{
+    text_view text = head_text(cache);
+
+    if (text_begins_with(text, "<!doctype html") || text_begins_with(text, "<html"))
+        text_refuse("a web page (HTML)",
+                    text_before(text_after(text_after(text, "<title"), ">"), '<'), error);
+    else if (text_begins_with(text, "<?xml") || text_begins_with(text, "<error>"))
+        text_refuse("an XML text", text_before(text_after(text, "<message>"), '<'), error);
+}
+
+/* The text of the first of these keys. */
+static text_view json_find_reason(text_view text)
+{
+    static const char *const keys[] = {"\"error\"", "\"message\"", "\"detail\""};
+    text_view reason = {text.at, 0};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && reason.nbytes == 0; i++) {
+        reason = text_after(text, keys[i]);
+        while (reason.nbytes > 0 && (char_is_space(*reason.at) || *reason.at == ':'))
+            reason = (text_view){reason.at + 1, reason.nbytes - 1};
+        if (reason.nbytes == 0 || *reason.at != '"')
+            reason.nbytes = 0;
+        else
+            reason = text_before((text_view){reason.at + 1, reason.nbytes - 1}, '"');
+    }
+    return reason;
+}
+
+static void head_refuse_json(const bth_head_cache *cache, berth_error *error)
+{
+    text_view text = head_text(cache);
+
+    if (text.nbytes < 2 || *text.at != '{' ||
+        (!char_is_space(text.at[1]) && text.at[1] != '"' && text.at[1] != '}'))
+        return;
+    if (text_find_end_of(text, "\"weight_map\""))
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "the index of a checkpoint in several files (JSON): open the files "
+                              "that its weight_map names");
+    else
+        text_refuse("a JSON text", json_find_reason(text), error);
+}
+
+/* ---- the first bytes: pickles ---- */
+
+/* By PyTorch's torch.distributed.checkpoint, or any other. */
+static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
+{
+    static const char dcp[] = "torch.distributed.checkpoint.metadata";
+    text_view head = {(const char *)cache->head, (size_t)cache->head_nbytes};
+
+    if (head.nbytes < 2 || cache->head[0] != 0x80 || cache->head[1] > 5)
+        return;
+    if (memmem(head.at, head.nbytes, dcp, sizeof dcp - 1))
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "the .metadata of a directory of torch.distributed.checkpoint: "
+                              "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+                              "DIRECTORY NEW.pt` makes a checkpoint of the directory");
+    else
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "a bare pickle, not a PyTorch checkpoint");
+}
+
+int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
+{
+    static void (*const refusals[])(const bth_head_cache *,
+                                    berth_error *) = {head_refuse_by_signature,
+                                                      head_refuse_tar,
+                                                      head_refuse_safetensors,
+                                                      head_refuse_onnx,
+                                                      head_refuse_git_lfs_pointer,
+                                                      head_refuse_web_page,
+                                                      head_refuse_json,
+                                                      head_refuse_pickle};
+    char begin[24] = "";
+
+    if (cache->head_nbytes == 0)
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the file is empty");
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
+        refusals[i](cache, error);
+    for (size_t i = 0; i < 4 && i < cache->head_nbytes; i++)
+        (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", cache->head[i]);
+    return error->code ? error->code
+                       : bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                                         "neither a zip archive nor PyTorch's legacy format: it "
+                                         "begins with%s",
+                                         begin);
+}
+
+/* ---- zip archives ---- */
+
+#define UNZIPS "unzip ", "", "unpacks it"
+
+/* By the end of a record's name. */
+static const struct suffix {
+    const char *text;
+    file_kind kind;
+} suffixes[] = {
+    {".npy",
+     {"arrays of NumPy (.npz), not a PyTorch checkpoint",
+      RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
+      "makes one of them"}},
+    {"/data.pkl", {"a zip archive that holds a checkpoint's folder in another folder", UNZIPS}},
+    {".pt", {"a zip archive that holds a .pt file", UNZIPS}},
+    {".pth", {"a zip archive that holds a .pth file", UNZIPS}},
+    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}},
+    {".bin", {"a zip archive that holds a .bin file", UNZIPS}},
+    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}},
+};
+
+static const file_kind exported_program = {
+    "a .pt2 program of torch.export, not a checkpoint",
+    "python3 -c \"import sys, torch; torch.save(torch.export.load(sys.argv[1]).state_dict, "
+    "'NEW.pt')\" ",
+    "", "saves its weights as one"};
+
+/* NULL: no row has the name's end. */
+static const file_kind *suffix_find_kind(const char *name, size_t nbytes)
+{
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t n = strlen(suffixes[i].text);
+        if (nbytes > n && memcmp(name + nbytes - n, suffixes[i].text, n) == 0)
+            return &suffixes[i].kind;
+    }
+    return NULL;
+}
+
+/* PyTorch, too, refuses an archive whose first record lies in no folder. */
+int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error)
+{
+    static const char program[] = "serialized_exported_program.json"; /* before PyTorch 2.8 */
+    const char *name = (const char *)cache->head + BTH_ZIP_LOCAL_NBYTES;
+    size_t n = cache->head_nbytes > BTH_ZIP_LOCAL_NBYTES
+                   ? (size_t)cache->head[26] | (size_t)cache->head[27] << 8
+                   : 0;
+    const file_kind *kind = NULL;
+
+    if (n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES || n == 0 || memchr(name, '/', n))
+        return 0;
+    kind = suffix_find_kind(name, n);
+    if (n == sizeof program - 1 && memcmp(name, program, n) == 0)
+        kind = &exported_program;
+    return kind ? kind_refuse(kind, cache->reader, error) : 0;
+}
+
+/* By any record whose name's end tells. */
+static const file_kind *container_find_kind(const bth_container *container)
+{
+    const file_kind *found = NULL;
+
+    if (bth_container_find(container, "archive_format"))
+        return &exported_program;
+    for (size_t i = 0; i < container->directory.n_entries && !found; i++) {
+        const char *record = container->directory.entries[i].record;
+        found = suffix_find_kind(record, strlen(record));
+    }
+    return found;
+}
+
+/* PyTorch takes an archive with constants.pkl for TorchScript, even if data.pkl is in it. */
+int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
+                                    berth_error *error)
+{
+    static const file_kind script = {
+        "a TorchScript archive (it has constants.pkl): a program, which is "
+        "never run, without values to read",
+        "berth ls -r ", "", "lists its records"};
+    static const file_kind package = {
+        "a torch.package archive (.data/extern_modules, no data.pkl): a "
+        "program, which is never run, without values to read",
+        "berth ls -r ", "", "lists its records"};
+    static const file_kind any = {"a zip archive without data.pkl: not a PyTorch checkpoint", NULL,
+                                  NULL, NULL};
+    const file_kind *kind;
+
+    if (bth_container_find(container, "constants.pkl"))
+        kind = &script;
+    else if (bth_container_find(container, "data.pkl"))
+        return 0;
+    else if (bth_container_find(container, ".data/extern_modules"))
+        kind = &package;
+    else
+        kind = container_find_kind(container);
+    return kind_refuse(kind ? kind : &any, reader, error);
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What files are that are no checkpoints: one sentence for each kind. tests/command/kinds.py has
+ * the same kinds as the real tools make them.
+ */
+#include "tests/support/load/archive.h"
+
+#include <unistd.h>
+
+TestSuite(file_kind, .init = begin_sample, .fini = end_sample);
+
+#define NONE "neither a zip archive nor PyTorch's legacy format: it begins with "
+#define DOWNLOAD ", not a checkpoint: a download that failed?"
+#define SAYS DOWNLOAD " It says: "
+#define HUNDRED                                                                                    \
+    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901" \
+    "23456789"
+
+/* ---- by the first bytes ---- */
+
+typedef struct kind_case {
+    const char *bytes;
+    size_t nbytes;
+    const char *says;
+} kind_case;
+
+#define BYTES(text) text, sizeof text - 1
+
+static void expect_kinds(const kind_case *cases, size_t n)
+{
+    char message[700];
+
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(message, sizeof message, "memory: %s", cases[i].says);
+        expect_failure_of(cases[i].bytes, cases[i].nbytes, "", BERTH_E_NOT_CHECKPOINT, message);
+    }
+}
+
+#define EXPECT_KINDS(cases) expect_kinds(cases, sizeof cases / sizeof *cases)
+
+Test(file_kind, by_their_signatures)
+{
+    static const kind_case cases[] = {
+        {BYTES(""), "the file is empty"},
+        {BYTES("PK\5\6"), "a zip archive without any record"},
+        {BYTES("\x1f\x8b"), "compressed by gzip: `gzip -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("\xfd"
+               "7zXZ\0"),
+         "compressed by xz: `xz -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("\x28\xb5\x2f\xfd"), "compressed by zstd: `zstd -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("\x04\x22\x4d\x18"), "compressed by lz4: `lz4 -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("BZh"), "compressed by bzip2: `bzip2 -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("7z\xbc\xaf\x27\x1c"), "a 7z archive: `7z x FILE` unpacks it"},
+        {BYTES("Rar!\x1a\x07"), "a rar archive: `unrar x FILE` unpacks it"},
+        {BYTES("GGUF"),
+         "a GGUF file, the format of llama.cpp, not of PyTorch: `gguf-dump FILE` (of "
+         "Python's package gguf) lists it"},
+        {BYTES("\x89HDF\r\n\x1a\n"), "an HDF5 file, as Keras and h5py write them, not PyTorch: "
+                                     "`h5ls -r FILE` lists it"},
+        {BYTES("\x93NUMPY"),
+         "an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c \"import sys, numpy, "
+         "torch; torch.save(torch.from_numpy(numpy.load(sys.argv[1])), 'NEW.pt')\" FILE` makes one "
+         "of it"},
+        /* Nearly one. */
+        {BYTES("\x1f\x8a\x08"), NONE "1f 8a 08"},
+        {BYTES("\x1f"), NONE "1f"},
+        {BYTES("\xfd"
+               "7zXZ"),
+         NONE "fd 37 7a 58"},
+        {BYTES("P"), NONE "50"},
+    };
+
+    EXPECT_KINDS(cases);
+}
+
+Test(file_kind, safetensors_and_onnx)
+{
+#define SAFETENSORS                                                                                \
+    "a safetensors file, not a PyTorch checkpoint: `berth convert FILE NEW.pt` converts it"
+#define ONNX(who)                                                                                  \
+    "an ONNX model, made by '" who "': a program; the checkpoint is what it was exported from"
+    static const kind_case cases[] = {
+        {BYTES("\x02\0\0\0\0\0\0\0{}"), SAFETENSORS},
+        /* Shorter than the head of one, no object behind the length, and too short or long. */
+        {"\x02\0\0\0\0\0\0\0{", 8, NONE "02 00 00 00"},
+        {BYTES("\x02\0\0\0\0\0\0\0[]"), NONE "02 00 00 00"},
+        {BYTES("\x01\0\0\0\0\0\0\0{}"), NONE "01 00 00 00"},
+        {BYTES("\x03\0\0\0\0\0\0\0{}"), NONE "03 00 00 00"},
+        {BYTES("\x08\x08\x12\x07pytorch\x1a\x05"), ONNX("pytorch")},
+        {BYTES("\x08\x1e\x12\x01x\x3a"), ONNX("x")},
+        /* Cut off; no version; not the producer; none; too long; not printable; not a field. */
+        {BYTES("\x08\x08\x12"), NONE "08 08 12"},
+        {BYTES("\x08\x08\x12\x02x\x1a"), NONE "08 08 12 02"},
+        {BYTES("\x08\x00\x12\x01x\x1a"), NONE "08 00 12 01"},
+        {BYTES("\x08\x1f\x12\x01x\x1a"), NONE "08 1f 12 01"},
+        {BYTES("\x08\x08\x13\x01x\x1a"), NONE "08 08 13 01"},
+        {BYTES("\x08\x08\x12\x00x\x1a"), NONE "08 08 12 00"},
+        {BYTES("\x08\x08\x12\x65" HUNDRED "x\x1a"), NONE "08 08 12 65"},
+        {BYTES("\x08\x08\x12\x01\x1f\x1a"), NONE "08 08 12 01"},
+        {BYTES("\x08\x08\x12\x01\x7f\x1a"), NONE "08 08 12 01"},
+        {BYTES("\x08\x08\x12\x01x\0"), NONE "08 08 12 01"},
+        {BYTES("\x09\x08\x12\x01x\x1a"), NONE "09 08 12 01"},
+    };
+
+    EXPECT_KINDS(cases);
+}
+
+/* What was downloaded instead of a checkpoint. */
+Test(file_kind, texts)
+{
+#define LFS "version https://git-lfs.github.com/spec/v1\n"
+#define OID "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+    static const kind_case cases[] = {
+        {BYTES(LFS OID "size 12345\n"),
+         "a Git LFS pointer, not the file itself, which has 12345 bytes "
+         "(sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393): `git lfs "
+         "pull` "
+         "fetches it"},
+        {BYTES(LFS "oid x\nsize 1"), "a Git LFS pointer, not the file itself, which has 1 bytes "
+                                     "(x): `git lfs pull` fetches it"},
+        {BYTES(LFS "oid \nsize 12\n"), NONE "76 65 72 73"},
+        {BYTES(LFS "oid " HUNDRED "x\nsize 12\n"), NONE "76 65 72 73"},
+        {BYTES(LFS OID), NONE "76 65 72 73"},
+        {BYTES(LFS OID "size 123456789012345678901\n"), NONE "76 65 72 73"},
+        {BYTES("<!doctype html><title>Not Found</title>"), "a web page (HTML)" SAYS "Not Found"},
+        {BYTES("\xef\xbb\xbf\r\n <HTML><head><TITLE lang=\"en\">\n404:\n  Not\33[2J\xff Found "),
+         "a web page (HTML)" SAYS "404: Not?[2J? Found "},
+        {BYTES("<html><title>" HUNDRED "and more</title>"), "a web page (HTML)" SAYS HUNDRED},
+        {BYTES("<html><title> </title>"), "a web page (HTML)" DOWNLOAD},
+        {BYTES("<html>"), "a web page (HTML)" DOWNLOAD},
+        {BYTES("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Access "
+               "Denied</Message></Error>"),
+         "an XML text" SAYS "Access Denied"},
+        {BYTES("<Error><Message>No such key</Message>"), "an XML text" SAYS "No such key"},
+        {BYTES("{\"error\": \"Repository not found\"}"), "a JSON text" SAYS "Repository not found"},
+        {BYTES("{\n \"error\": {\"code\": 404, \"message\" : \"Gone"), "a JSON text" SAYS "Gone"},
+        {BYTES("{\"detail\":\"No\"}"), "a JSON text" SAYS "No"},
+        {BYTES("{\"error\":"), "a JSON text" DOWNLOAD},
+        {BYTES("{\"a\": 1}"), "a JSON text" DOWNLOAD},
+        {BYTES("{}"), "a JSON text" DOWNLOAD},
+        {BYTES("{\"metadata\": {}, \"weight_map\": {\"a\": \"b\"}}"),
+         "the index of a checkpoint in several files (JSON): open the files that its weight_map "
+         "names"},
+        {BYTES("{"), NONE "7b"},
+        {BYTES("{a"), NONE "7b 61"},
+        {BYTES(" \t"), NONE "20 09"},
+    };
+
+    EXPECT_KINDS(cases);
+}
+
+Test(file_kind, pickles)
+{
+    static const kind_case cases[] = {
+        {BYTES("\x80\x04K\x01."), "a bare pickle, not a PyTorch checkpoint"},
+        {BYTES("\x80\x04\x8c\x25torch.distributed.checkpoint.metadata"),
+         "the .metadata of a directory of torch.distributed.checkpoint: `python3 -m "
+         "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
+         "checkpoint of the directory"},
+        {BYTES("\x80\x06"), NONE "80 06"},
+        {BYTES("\x80"), NONE "80"},
+    };
+
+    EXPECT_KINDS(cases);
+}
+
+/* The file is not read beyond its end, whatever lies there. */
+Test(file_kind, tar_files)
+{
+#define OLD_TAR                                                                                    \
+    "memory: a tar file, as PyTorch wrote them before 2017: load it with PyTorch "                 \
+    "(weights_only=False) and save it again"
+    char bytes[262] = "sys_info";
+
+    expect_failure_of(bytes, 262, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "73 79 73 5f");
+    memcpy(bytes + 257, "ustar", 5);
+    expect_failure_of(bytes, 262, "", BERTH_E_NOT_CHECKPOINT, OLD_TAR);
+    expect_failure_of(bytes, 261, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "73 79 73 5f");
+    bytes[8] = '2';
+    expect_failure_of(bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
+                      "memory: a tar archive, not a PyTorch checkpoint: `tar -xf FILE` unpacks it");
+    read_file("old/tar-0.1.pth");
+    expect_failure("", BERTH_E_NOT_CHECKPOINT, OLD_TAR);
+}
+
+/* ---- the command ---- */
+
+/* A command that is pasted names the file as a shell reads it, or not at all. */
+Test(file_kind, files_in_commands)
+{
+    static const struct {
+        const char *name, *word;
+    } cases[] = {
+        {"a-b_1.gz", "a-b_1.gz"}, {"./-a.gz", "./-a.gz"},   {"-a.gz", "FILE"},
+        {"a b.gz", "'a b.gz'"},   {"$(a).gz", "'$(a).gz'"}, {"it's.gz", "FILE"},
+        {"a\nb.gz", "FILE"},      {"\xc3\xa4.gz", "FILE"},  {"a\x7f.gz", "FILE"},
+        {HUNDRED, HUNDRED},       {HUNDRED "x", "FILE"},
+    };
+    char *place = test_folder_new(), says[300];
+
+    cr_assert_eq(chdir(place), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_write_file(cases[i].name, "\x1f\x8b", 2);
+        cr_expect_eq(berth_open(cases[i].name, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT);
+        (void)snprintf(says, sizeof says, ": compressed by gzip: `gzip -dc %s >NEW.pt` unpacks it",
+                       cases[i].word);
+        cr_expect_not_null(strstr(error.message, says), "%s", error.message);
+    }
+    test_folder_remove(place);
+}
+
+/* ---- zip archives ---- */
+
+#define PROGRAM                                                                                    \
+    "memory: a TorchScript archive (it has constants.pkl): a program, which is never run, "        \
+    "without "                                                                                     \
+    "values to read: `berth ls -r FILE` lists its records"
+#define UNZIP ": `unzip FILE` unpacks it"
+#define HOLDS(suffix) "memory: a zip archive that holds a " suffix " file" UNZIP
+#define EXPORTED                                                                                   \
+    "memory: a .pt2 program of torch.export, not a checkpoint: `python3 -c \"import sys, torch; "  \
+    "torch.save(torch.export.load(sys.argv[1]).state_dict, 'NEW.pt')\" FILE` saves its weights "   \
+    "as "                                                                                          \
+    "one"
+#define NO_PICKLE "memory: a zip archive without data.pkl: not a PyTorch checkpoint"
+
+/* A checkpoint by its layout, with what makes TorchScript of it behind: PyTorch refuses it, too. */
+Test(file_kind, constants_make_a_program_of_a_checkpoint)
+{
+    static const char *const options[] = {"", "load.check=directory", "load.check=headers",
+                                          "load.calculate_storage_offsets=off"};
+
+    add_text("code/a.py", "pass");
+    build(NULL); /* code/ alone is no program */
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        expect_sample(options[i]);
+    remove_record("code/a.py");
+    add_text("constants.pkl", "N.");
+    build(NULL);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        expect_failure(options[i], BERTH_E_NOT_CHECKPOINT, PROGRAM);
+}
+
+Test(file_kind, archives_that_hold_programs)
+{
+    static const struct {
+        const char *name, *options;
+        int code;
+        const char *says;
+    } cases[] = {
+        {"old/torchscript-1.13.pt", "", BERTH_E_NOT_CHECKPOINT, PROGRAM},
+        {"old/torchscript-1.13.pt", "load.check=none", BERTH_E_NOT_CHECKPOINT, PROGRAM},
+        {"old/package-1.13.pt", "", BERTH_E_NOT_CHECKPOINT,
+         "memory: a torch.package archive (.data/extern_modules, no data.pkl): a program, which is "
+         "never run, without values to read: `berth ls -r FILE` lists its records"},
+        {"old/unknown-1.13-zip.pth", "", BERTH_E_FORBIDDEN,
+         "memory: data.pkl at byte 242: global __main__ Unknown is not allowed in a checkpoint "
+         "(load.unknown_globals = inert lists such files without running anything)"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        read_file(cases[i].name);
+        expect_failure(cases[i].options, cases[i].code, cases[i].says);
+    }
+}
+
+Test(file_kind, archives_without_data_pkl)
+{
+    static const struct {
+        const char *record, *says;
+    } cases[] = {
+        {NULL, NO_PICKLE},
+        {"any.txt", NO_PICKLE},
+        {"model.pt", HOLDS(".pt")},
+        {"a/model.pth", HOLDS(".pth")},
+        {"last.ckpt", HOLDS(".ckpt")},
+        {"pytorch_model.bin", HOLDS(".bin")},
+        {"model.safetensors", HOLDS(".safetensors")},
+        {"inner/data.pkl",
+         "memory: a zip archive that holds a checkpoint's folder in another folder" UNZIP},
+        {"archive_format", EXPORTED},
+    };
+
+    remove_record("data.pkl");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].record)
+            add_text(cases[i].record, "any");
+        build(NULL);
+        expect_failure("", BERTH_E_NOT_CHECKPOINT, cases[i].says);
+        if (cases[i].record)
+            remove_record(cases[i].record);
+    }
+}
+
+/* The first record lies in no folder; the bytes after its name do not count. */
+Test(file_kind, archives_without_a_folder)
+{
+#define LOCAL(nbytes, name) BYTES("PK\3\4" HEADER_1 HEADER_2 nbytes "\0\0\0" name)
+#define HEADER_1 "\x14\0\0\0\0\0\0\0\0\0\0"
+#define HEADER_2 "\0\0\0\0\0\0\0\0\0\0\0"
+    static const struct {
+        const char *bytes;
+        size_t nbytes;
+        const char *says;
+    } cases[] = {
+        {LOCAL("\x05", "w.npy"),
+         "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c \"import sys, "
+         "numpy, torch; torch.save({k: torch.from_numpy(v) for k, v in "
+         "numpy.load(sys.argv[1]).items()}, 'NEW.pt')\" FILE` makes one of them"},
+        {LOCAL("\x04", "m.pt/"), HOLDS(".pt")},
+        {LOCAL("\x20", "serialized_exported_program.json"), EXPORTED},
+    };
+    static const kind_case others[] = {
+        {LOCAL("\x05", "m.pt/"), NULL}, {LOCAL("\x05", "m.pt"), NULL},
+        {LOCAL("\x03", ".pt"), NULL},   {LOCAL("\x20", "serialized_exported_program.jsom"), NULL},
+        {LOCAL("\x00", ""), NULL},      {"PK\3\4", 4, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_failure_of(cases[i].bytes, cases[i].nbytes, "", BERTH_E_NOT_CHECKPOINT,
+                          cases[i].says);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        expect_failure_of(others[i].bytes, others[i].nbytes, "", BERTH_E_ARCHIVE,
+                          "memory: no end record: not a zip archive, or cut off");
+}
