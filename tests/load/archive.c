@@ -224,7 +224,7 @@ Test(archive, verification_compares_everything_else_too)
                  BERTH_E_OFFSETS);
     cr_expect_eq(verdict.n_records, 0);
     assert_ok(verify(NULL)); /* Z13 */
-    cr_expect_eq(verdict.n_verified, verdict.n_records);
+    cr_expect(verdict.n_bad == 0 && verdict.n_records > 0);
 }
 
 static int stop(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
