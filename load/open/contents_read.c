@@ -342,7 +342,7 @@ static int contents_accept_repacked(bth_opening *opening, berth_error *error)
  * PyTorch may read a file with .format_version by calculated offsets. If the directory agrees with
  * the layout, the local headers must agree with it, too.
  */
-static int contents_check_listed_by_layout(bth_opening *opening, berth_error *error)
+static int contents_check_directory_follows_layout(bth_opening *opening, berth_error *error)
 {
     const bth_contents *contents = opening->contents;
 
@@ -379,7 +379,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
         if (small_record_read_and_parse(opening, which, error) < 0)
             return error->code;
     if (bth_storages_check_entries(contents, error) < 0 ||
-        contents_check_listed_by_layout(opening, error) < 0)
+        contents_check_directory_follows_layout(opening, error) < 0)
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_listed_offsets(contents, error);
