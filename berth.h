@@ -1119,6 +1119,7 @@ typedef struct berth_stats {
     uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
                                 host memory for what was read, and staging buffers */
     bool calculated_offsets; /* loads: the layout found the storages, not the directory */
+    bool repacked;           /* loads: as in berth_info */
     const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
                                 refused), "map", "read", "direct, then read", "memory",
                                 "mixed" (storages differ), ... */
@@ -2013,6 +2014,8 @@ typedef struct berth_info {
     size_t n_tensors;
     size_t n_crc32; /* records with a CRC */
     bool calculated_offsets;
+    bool repacked; /* the file says that its offsets can be calculated, but it was zipped again:
+                      readers that calculate them misread it. Saving its values again mends it */
     uint64_t reserved[8];
 } berth_info;
 

@@ -56,6 +56,7 @@ void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_p
                            : checkpoint->contents.container.directory.n_entries;
     stats->n_storages = checkpoint->storages.n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
+    stats->repacked = checkpoint->contents.repacked;
     checkpoint_set_stats_method(checkpoint, stats);
 }
 
@@ -212,6 +213,7 @@ static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *co
     stats->limited_by = stats_find_limiting_resource(stats);
     stats->n_records = stats->n_storages = n;
     stats->calculated_offsets = checkpoint->contents.calculated_offsets;
+    stats->repacked = checkpoint->contents.repacked;
     for (size_t i = 0; i < n; i++)
         stats->requested_nbytes += roots[i]->nbytes;
     load_set_method(checkpoint, roots, n, stats);
@@ -415,7 +417,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .n_unknown_records = checkpoint->contents.counts.n_unknown_records,
                          .n_crc32 = checkpoint->contents.counts.n_crc32,
                          .n_tensors = bth_names_tensor_count(names),
-                         .calculated_offsets = checkpoint->contents.calculated_offsets};
+                         .calculated_offsets = checkpoint->contents.calculated_offsets,
+                         .repacked = checkpoint->contents.repacked};
     info_count_storages(checkpoint, info);
     return 0;
 }

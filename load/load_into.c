@@ -216,6 +216,7 @@ static void load_into_set_stats(const struct load_into *into, const bth_transfer
     stats->requested_nbytes = into->requested_nbytes;
     stats->n_storages = stats->n_records = into->n;
     stats->calculated_offsets = into->checkpoint->contents.calculated_offsets;
+    stats->repacked = into->checkpoint->contents.repacked;
     bth_stats_add_transfer(stats, transfer);
 }
 

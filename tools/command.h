@@ -15,6 +15,9 @@
  * its number. */
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_TROUBLE = 2 };
 
+/* What `repacked` means for a user. */
+#define REPACKED_ADVICE "readers that calculate offsets misread this file; `berth convert` mends it"
+
 /* Options that every subcommand takes. */
 typedef struct common {
     bool json;

@@ -281,6 +281,8 @@ void print_stats(const berth_stats *stats)
             (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages);
     if (stats->method)
         fprintf(stderr, ", method: %s (%s)", stats->method, stats->reason);
+    if (stats->repacked)
+        fprintf(stderr, "\nrepacked: %s", REPACKED_ADVICE);
     fputc('\n', stderr);
 }
 
@@ -316,6 +318,8 @@ json_t *stats_json(const berth_stats *stats)
                   "requested_nbytes", (json_int_t)stats->requested_nbytes, "n_records",
                   (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
 
+    if (stats->repacked)
+        json_object_set_new(report, "repacked", json_true());
     if (stats->limited_by)
         stats_json_add_worker_seconds(report, stats);
     if (stats->method)

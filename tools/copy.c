@@ -199,10 +199,12 @@ static int copy_check_calculated_offsets(copy *c, const char *in, berth_error *e
     if (berth_archive_find(c->archive, ".format_version", &record, NULL) < 0)
         return 0;
     berth_config *config = berth_config_new(error);
-    if (!config || berth_config_apply(config,
-                                      "load.calculate_storage_offsets=on load.check=directory "
-                                      "load.unknown_globals=inert",
-                                      error) < 0) {
+    if (!config ||
+        berth_config_apply(
+            config,
+            "load.calculate_storage_offsets=on load.check=directory load.repacked=refuse "
+            "load.unknown_globals=inert",
+            error) < 0) {
         berth_config_free(config);
         return error->code;
     }
@@ -214,8 +216,7 @@ static int copy_check_calculated_offsets(copy *c, const char *in, berth_error *e
         return 0; /* other archives, too, are copied as they are */
     snprintf(error->message, sizeof error->message,
              "%.400s: its records are not at the calculated offsets; PyTorch could misread a copy: "
-             "`berth convert --set load.calculate_storage_offsets=off` writes a correct "
-             "file",
+             "`berth convert` writes a correct file",
              in);
     return code;
 }

@@ -170,7 +170,7 @@ static json_t *bad_record_json(const bad_record *bad)
 }
 
 /* A problem that belongs to no record is reported beside them. */
-static json_t *findings_json(const findings *found)
+static json_t *findings_json(const findings *found, const berth_stats *stats)
 {
     const berth_verdict *verdict = &found->verdict;
     json_t *bad = json_array();
@@ -178,10 +178,10 @@ static json_t *findings_json(const findings *found)
     for (size_t i = 0; i < found->n; i++)
         json_array_append_new(bad, bad_record_json(&found->bad[i]));
     json_t *report = json_pack(
-        "{s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "records",
-        (json_int_t)verdict->n_records, "storages", (json_int_t)verdict->n_storages, "verified",
-        (json_int_t)verdict->n_verified, "unverified", (json_int_t)verdict->n_unverified, "nbytes",
-        (json_int_t)verdict->nbytes, "bad", bad);
+        "{s:b,s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "repacked",
+        stats->repacked, "records", (json_int_t)verdict->n_records, "storages",
+        (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified, "unverified",
+        (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes, "bad", bad);
     if (found->error.code < 0 && found->n == 0) {
         json_object_set_new(report, "record", text_json(found->error.record));
         json_object_set_new(report, "offset", offset_json(found->error.offset));
@@ -230,13 +230,15 @@ static int findings_print_report(const findings *found, const common *options,
     int code = found->error.code < 0 ? EXIT_NO : EXIT_YES;
 
     if (options->json) {
-        json_t *value = findings_json(found);
+        json_t *value = findings_json(found, stats);
         if (options->stats)
             json_object_set_new(value, "stats", stats_json(stats));
         int printed = print_json(value);
         return printed ? printed : code;
     }
     (void)print_stats_if_requested(options, stats, EXIT_YES);
+    if (stats->repacked)
+        printf("repacked: %s\n", REPACKED_ADVICE);
     if (code == EXIT_YES)
         print_ok(&found->verdict);
     else

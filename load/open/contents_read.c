@@ -22,6 +22,24 @@
 #define LEGACY_AHEAD_NBYTES 4096
 #define LEGACY_COUNT_NBYTES 8
 
+/* ---- before anything is read ---- */
+
+/* The byte order of a file without a byteorder record (FORMAT.md 7). */
+static bool config_assumes_big_endian(const struct berth_config *config)
+{
+    if (config->load_endianness == BTH_BYTEORDER_NATIVE)
+        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    return config->load_endianness == BTH_BYTEORDER_BIG;
+}
+
+/* Fills empty contents with what is so before anything is read. */
+static int contents_begin(bth_opening *opening, berth_error *error)
+{
+    opening->contents->is_big = config_assumes_big_endian(opening->config);
+    opening->contents->tree = berth_tree_new(error);
+    return error->code;
+}
+
 /* ---- the steps ---- */
 
 /*
@@ -52,20 +70,38 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
                            error);
 }
 
+/* Z5 to Z7 for every record: what load.check=headers checks. */
+static int contents_check_all_headers(bth_opening *opening, berth_error *error)
+{
+    bth_container *container = &opening->contents->container;
+
+    if (bth_container_check_headers_from(container, &opening->cache, 0, true, error) < 0)
+        return error->code;
+    return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
+}
+
 /* Compares local headers and descriptors with the directory, if load.check says so (Z5 to Z7). */
 static int contents_check_headers(bth_opening *opening, berth_error *error)
 {
     bth_container *container = &opening->contents->container;
     bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
 
+    if (opening->looks_repacked)
+        return contents_check_all_headers(opening, error);
     if (bth_container_check_headers_from(container, &opening->cache, 0, all, error) < 0 ||
         opening->config->load_check < BTH_CHECK_DIRECTORY)
         return error->code;
     return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
 }
 
+/* The reason of a fallback to the directory, and the advice that goes with it. */
+static const char repacked_text[] =
+    "repacked: readers that calculate offsets misread this file; `berth convert` mends it";
+
 static void opening_log_fallback(const bth_opening *opening, const char *reason)
 {
+    if (opening->contents->repacked)
+        reason = repacked_text;
     bth_log("%s: storages are found through the directory, not by calculated offsets: %s",
             opening->cache.reader->name, reason);
 }
@@ -197,23 +233,63 @@ static int small_record_read_and_parse(bth_opening *opening, int which, berth_er
 }
 
 /*
- * PyTorch reads a file with .format_version by calculated offsets, so it must follow the layout,
- * unless load.calculate_storage_offsets=off: then only the directory counts, but debug mode logs
- * the difference.
+ * load.calculate_storage_offsets=off: only the directory counts. Debug mode logs how the layout
+ * differs.
  */
-static int contents_check_directory_follows_layout(const bth_opening *opening, berth_error *error)
+static int contents_note_difference(bth_opening *opening, berth_error *error)
 {
-    const bth_contents *contents = opening->contents;
-    bool is_off = !opening->config->load_calculate_storage_offsets;
+    bth_contents *contents = opening->contents;
 
-    if (contents->format_version < 1 || contents->has_longer_record ||
-        opening->config->load_check < BTH_CHECK_DIRECTORY || (is_off && !opening->config->debug))
-        return 0;
-    if (bth_layout_check(contents, error) == 0 || !is_off || error->code == BERTH_E_MEMORY)
+    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
+    if (error->code == BERTH_E_MEMORY)
+        return error->code;
+    bth_error_clear(error);
+    if (!opening->config->debug || contents->has_longer_record ||
+        bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
         return error->code;
     bth_log("%s: %s", opening->cache.reader->name, error->message);
     bth_error_clear(error);
     return 0;
+}
+
+/*
+ * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
+ * local header and descriptor agrees with the directory.
+ */
+static int contents_accept_repacked(bth_opening *opening, berth_error *error)
+{
+    const struct berth_config *config = opening->config;
+
+    if (opening->difference.code == 0)
+        opening->difference = *error;
+    bth_error_clear(error);
+    opening->contents->repacked = true;
+    if ((opening->looks_repacked || contents_check_all_headers(opening, error) == 0) &&
+        (config->debug || config->load_repacked == BTH_REPACKED_REFUSE))
+        *error = opening->difference;
+    return error->code;
+}
+
+/*
+ * PyTorch may read a file with .format_version by calculated offsets. If the directory agrees with
+ * the layout, the local headers must agree with it, too.
+ */
+static int contents_check_directory_follows_layout(bth_opening *opening, berth_error *error)
+{
+    const bth_contents *contents = opening->contents;
+
+    if (contents->format_version < 1)
+        return 0;
+    if (!opening->config->load_calculate_storage_offsets)
+        return contents_note_difference(opening, error);
+    if (bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS)
+        return contents_accept_repacked(opening, error);
+    if (error->code == 0 && opening->difference.code < 0)
+        *error = opening->difference;
+    if (error->code < 0 || contents->has_longer_record ||
+        opening->config->load_check < BTH_CHECK_DIRECTORY)
+        return error->code;
+    return bth_layout_check(contents, error);
 }
 
 static int contents_read_listed(bth_opening *opening, const char *reason, berth_error *error)
@@ -241,6 +317,33 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     return bth_storages_set_listed_offsets(contents, error);
 }
 
+/*
+ * Whether the directory must decide if the file was repacked. A repacked file can be shorter than
+ * its layout. One that was cut short has no end records.
+ */
+static bool opening_may_be_repacked(bth_opening *opening, const berth_error *error)
+{
+    bth_container *container = &opening->contents->container;
+    const uint8_t *directory;
+    berth_error ignored;
+
+    if (error->code != BERTH_E_TRUNCATED || container->known)
+        return error->code == BERTH_E_OFFSETS;
+    bth_error_clear(&ignored);
+    return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
+                                              &directory, &ignored) == 0;
+}
+
+/* Discards what was found without the directory. */
+static int contents_begin_again(bth_opening *opening, berth_error *error)
+{
+    bool keeps_directory = opening->contents->keeps_directory;
+
+    bth_contents_free(opening->contents);
+    *opening->contents = (bth_contents){.keeps_directory = keeps_directory};
+    return contents_begin(opening, error);
+}
+
 static int contents_read_zip(bth_opening *opening, berth_error *error)
 {
     const char *reason = "load.calculate_storage_offsets=off";
@@ -251,11 +354,17 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
     if (opening->config->load_calculate_storage_offsets &&
         bth_head_read(opening, &cursor, &reason, error) < 0)
         return error->code;
-    if (!reason)
-        return contents_read_computed(opening, cursor, error);
-    /* Discards what bth_head_read has found. */
-    memset(opening->contents->small, 0, sizeof opening->contents->small);
-    opening->contents->format_version = opening->contents->storage_alignment = 0;
+    if (!reason) {
+        if (contents_read_computed(opening, cursor, error) == 0 ||
+            !opening_may_be_repacked(opening, error))
+            return error->code;
+        if (error->code == BERTH_E_OFFSETS)
+            opening->difference = *error;
+        opening->looks_repacked = true;
+        bth_error_clear(error);
+    }
+    if (contents_begin_again(opening, error) < 0)
+        return error->code;
     return contents_read_listed(opening, reason, error);
 }
 
@@ -316,14 +425,6 @@ static int legacy_read(bth_opening *opening, berth_error *error)
 
 /* ---- all of it ---- */
 
-/* The byte order of a file without a byteorder record (FORMAT.md 7). */
-static bool config_assumes_big_endian(const struct berth_config *config)
-{
-    if (config->load_endianness == BTH_BYTEORDER_NATIVE)
-        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
-    return config->load_endianness == BTH_BYTEORDER_BIG;
-}
-
 static int contents_read_any(bth_opening *opening, berth_error *error)
 {
     bth_head_cache *cache = &opening->cache;
@@ -345,9 +446,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
 {
     bth_opening opening = {.contents = contents, .config = config};
 
-    contents->is_big = config_assumes_big_endian(config);
-    contents->tree = berth_tree_new(error);
-    if (!contents->tree)
+    if (contents_begin(&opening, error) < 0)
         return error->code;
     bth_head_cache_initialize(&opening.cache, reader);
     (void)contents_read_any(&opening, error);

@@ -9,6 +9,8 @@ typedef struct bth_opening {
     bth_contents *contents; /* filled step by step */
     const struct berth_config *config;
     bth_head_cache cache;
+    bool looks_repacked;    /* it differs from the layout: the directory and all headers decide */
+    berth_error difference; /* what differs first; no error: it is not known */
 } bth_opening;
 
 /* ---- head_read.c: records found in the head, without the directory ---- */
@@ -34,6 +36,11 @@ int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, be
 int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error);
 /* The same with the directory, for a file whose storages do not follow the layout (FORMAT.md 6). */
 int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error);
+/*
+ * Compares the layout with the directory alone, as load.check=directory does: the same file gets
+ * the same result, whichever local headers were read. BERTH_E_OFFSETS: it was repacked (Z13).
+ */
+int bth_layout_check_directory(const bth_contents *contents, berth_error *error);
 /* Compares the local header of the first storage, if it is in the head. */
 int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, berth_error *error);
 /*

@@ -117,9 +117,10 @@ class BadInput(Case):
             for record, content in records:
                 archive.writestr(record, content)
         off = ("--set", "load.calculate_storage_offsets=off")
-        self.refused("copy", "sorted.pt", "copy.pt", *off, code=1, says=["sorted.pt", "convert"])
-        self.assertNotIn("copy.pt", self.entries())
-        self.berth("convert", "sorted.pt", "new.pt", *off)
+        for more in (off, ()):
+            self.refused("copy", "sorted.pt", "copy.pt", *more, code=1, says=["sorted.pt", "`berth convert`"])
+            self.assertNotIn("copy.pt", self.entries())
+        self.berth("convert", "sorted.pt", "new.pt")
         self.assertTrue(self.berth("verify", "new.pt").out.startswith("ok: "))
 
     def test_bytes_that_broke_get_no_new_checksum(self):
@@ -153,8 +154,20 @@ class BadInput(Case):
             with zipfile.ZipFile(self.path(name), "w", method) as archive:
                 for record, content in records:
                     archive.writestr(record, content)
-        self.refused("ls", "stored.pt", code=1,
+        self.refused("ls", "stored.pt", "--set", "load.repacked=refuse", code=1,
                      says=["stored.pt", "load.calculate_storage_offsets=off"])
+        self.refused("ls", "stored.pt", "--set", "debug=on", code=1, says=["stored.pt"])
+        advice = "readers that calculate offsets misread this file; `berth convert` mends it"
+        self.assertIn("repacked           " + advice, self.berth("info", "stored.pt").out)
+        self.assertTrue(json.loads(self.berth("info", "stored.pt", "--json").out)["repacked"])
+        verified = self.berth("verify", "stored.pt", "--stats")
+        self.assertTrue(verified.out.startswith(f"repacked: {advice}\nok: "))
+        self.assertIn("repacked: " + advice, verified.err)
+        verdict = json.loads(self.berth("verify", "stored.pt", "--stats", "--json").out)
+        self.assertTrue(verdict["repacked"] and verdict["stats"]["repacked"])
+        self.berth("convert", "stored.pt", "mended.pt")
+        self.assertTrue(self.berth("verify", "mended.pt", "--set", "debug=on").out.startswith("ok: "))
+        self.assertNotIn("repacked", self.berth("info", "mended.pt").out)
         self.berth("ls", "stored.pt", "--set", "load.calculate_storage_offsets=off")
         self.assertEqual(self.berth("diff", self.demo, "stored.pt", "--set",
                                     "load.calculate_storage_offsets=off").out, "equal\n")

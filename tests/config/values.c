@@ -225,7 +225,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(25) && !berth_config_name(26) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(26) && !berth_config_name(27) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -239,6 +239,7 @@ Test(values, have_the_documented_defaults)
                                           {"save.durability", "full"},
                                           {"load.calculate_storage_offsets", "on"},
                                           {"load.check", "directory"},
+                                          {"load.repacked", "accept"},
                                           {"load.endianness", "little"},
                                           {"load.head_nbytes", "1MiB"},
                                           {"load.mmap", "on"},
@@ -269,6 +270,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
 
     assert_ok(berth_config_parse("save.byteorder=big\nsave.durability=file\nload.check=data\n"
                                  "load.method=read\nload.unknown_globals=inert\n"
+                                 "load.repacked=refuse\n"
                                  "load.endianness=big\nload.mmap_flags=shared,populate\n",
                                  &error));
     cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
@@ -278,6 +280,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
     cr_assert_eq(config.load_check, BTH_CHECK_DATA);
     cr_assert_eq(config.load_method, BERTH_LOAD_READ);
     cr_assert_eq(config.load_unknown_globals, BTH_UNKNOWN_INERT);
+    cr_assert_eq(config.load_repacked, BTH_REPACKED_REFUSE);
     cr_assert_eq(config.load_endianness, BTH_BYTEORDER_BIG);
     cr_assert_eq(config.load_mmap_flags, BTH_MMAP_SHARED | BTH_MMAP_POPULATE);
     cr_assert_eq(config.load_prefetch, BTH_PREFETCH_OFF);

@@ -37,14 +37,14 @@ static const struct {
 } lies[] = {
     {.what = "a gap between two storages",
      .lie = {.record = "data/1", .gap = 192},
-     .code = BERTH_E_OFFSETS,
-     .message = "data/1 at byte 1000: the layout puts its header here, right after data/0; the "
-                "directory has it at byte 1192; load.calculate_storage_offsets=off reads it there"},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/0 at byte 984: 208 bytes lie between the data and the next entry, but a "
+                "descriptor has 12, 16, 20 or 24"},
     {.what = "a gap before the first storage",
      .lie = {.record = "data/0", .gap = 64},
-     .code = BERTH_E_OFFSETS,
-     .message = "data/0 at byte 854: the layout puts its header here, right after byteorder; the "
-                "directory has it at byte 918; load.calculate_storage_offsets=off reads it there"},
+     .code = BERTH_E_ARCHIVE,
+     .message = "byteorder at byte 838: 80 bytes lie between the data and the next entry, but a "
+                "descriptor has 12, 16, 20 or 24"},
     {.what = "a gap before a record that no storage follows",
      .lie = {.record = "version", .gap = 64},
      .code = BERTH_E_ARCHIVE,
@@ -70,9 +70,8 @@ static const struct {
                 "load.calculate_storage_offsets=off reads it there"},
     {.what = "a shifted offset in the directory",
      .lie = {.record = "data/1", .directory_shift = -64},
-     .code = BERTH_E_OFFSETS,
-     .message = "data/1 at byte 1000: the layout puts its header here, right after data/0; the "
-                "directory has it at byte 936; load.calculate_storage_offsets=off reads it there"},
+     .code = BERTH_E_ARCHIVE,
+     .message = "data/0 at byte 960: its 24 bytes overlap what begins at byte 936"},
     {.what = "a descriptor of another size",
      .lie = {.record = "data/1", .descriptor_lie = 8},
      .code = BERTH_E_ARCHIVE,

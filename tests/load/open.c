@@ -86,8 +86,8 @@ Test(open, debug_tells_what_calculating_would_have_got_wrong)
         logged,
         "memory: data/1 at byte 1000: the layout puts its header here, right after data/0; the "
         "directory has it at byte 1108; load.calculate_storage_offsets=off reads it there\n"
-        "memory: storages are found through the directory, not by calculated offsets: "
-        "load.calculate_storage_offsets=off",
+        "memory: storages are found through the directory, not by calculated offsets: repacked: "
+        "readers that calculate offsets misread this file; `berth convert` mends it",
         "%s", logged);
 }
 
@@ -168,10 +168,11 @@ Test(open, files_of_pytorch_are_read_at_every_level)
         }
 }
 
-Test(open, a_file_zipped_again_is_read_through_the_directory_on_request)
+/* Z13: debug mode and load.repacked=refuse refuse it, with what differs first. */
+Test(open, a_file_zipped_again_is_refused_on_request)
 {
     expect_refused(
-        "torch/zipped-again.pt", "load.check=directory", BERTH_E_OFFSETS,
+        "torch/zipped-again.pt", "load.repacked=refuse", BERTH_E_OFFSETS,
         "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
         "directory has it at byte 119; load.calculate_storage_offsets=off reads it there");
     expect_refused(
@@ -179,14 +180,32 @@ Test(open, a_file_zipped_again_is_read_through_the_directory_on_request)
         "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
         "directory has it at byte 119; load.calculate_storage_offsets=off reads it there");
     expect_refused("torch/deflated-pickle.pt", "debug=on", BERTH_E_OFFSETS,
-                   "memory: data.pkl at byte 64: the layout puts its data here, at the first "
-                   "multiple of 64 after the header; its local header puts it at byte 44; "
-                   "load.calculate_storage_offsets=off reads it there");
+                   "memory: data.pkl at byte 0: the layout has it stored, but it is deflated; "
+                   "load.calculate_storage_offsets=off reads it");
+}
+
+/* Z13: at every level, and with every kind of statistics. */
+Test(open, a_file_zipped_again_is_read_through_the_directory)
+{
     static const char *const names[] = {"torch/zipped-again.pt", "torch/deflated-pickle.pt"};
-    for (size_t i = 0; i < 2; i++) {
-        open_fixture(names[i], "load.calculate_storage_offsets=off");
-        expect_small();
-        open_fixture(names[i], "load.calculate_storage_offsets=off load.check=data debug=on");
+    static const char *const options[] = {
+        "",
+        "load.check=none",
+        "load.check=headers",
+        "load.check=data",
+        "load.calculate_storage_offsets=off",
+        "load.calculate_storage_offsets=off load.check=data debug=on"};
+
+    for (size_t i = 0; i < 12; i++) {
+        berth_info info;
+        logged[0] = 0;
+        berth_set_log(keep_log, NULL);
+        open_fixture(names[i / 6], options[i % 6]);
+        berth_set_log(NULL, NULL);
+        cr_expect_not_null(strstr(logged, "repacked: readers that calculate offsets misread this "
+                                          "file; `berth convert` mends it"));
+        assert_ok(berth_get_info(checkpoint, &info, &error));
+        cr_expect(info.repacked && !info.calculated_offsets);
         expect_small();
     }
 }
@@ -247,7 +266,7 @@ Test(open, a_small_record_behind_a_longer_one_is_told)
     remove_record(".storage_alignment");
     add_text(".storage_alignment", "64");
     build(NULL);
-    expect_failure("load.check=directory", BERTH_E_OFFSETS,
+    expect_failure("load.check=directory load.repacked=refuse", BERTH_E_OFFSETS,
                    "memory: .storage_alignment at byte 1400: the directory has it here, but the "
                    "layout has it before the storages; load.calculate_storage_offsets=off reads it "
                    "here");

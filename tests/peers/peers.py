@@ -29,6 +29,7 @@ import devices
 import forks
 import huge
 import readings
+import repacked
 import shipped
 import unusual
 from build_tree import Tree
@@ -364,7 +365,7 @@ def main():
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names, forks.all_cases):
+                      unusual.names, repacked.all_tools, forks.all_cases):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)

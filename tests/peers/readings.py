@@ -60,12 +60,12 @@ def plain(described):
 
 
 def berth_reads(path, options):
-    """None: refused."""
+    """None: refused; and whether the file was repacked (Z13)."""
     try:
         with b.patched(options), FromBerth(path) as checkpoint:
-            return plain(checkpoint.root())
+            return plain(checkpoint.root()), checkpoint.info().repacked
     except b.BerthError:
-        return None
+        return None, False
 
 
 def torch_reads(path, mmap, calculate):
@@ -77,10 +77,11 @@ def torch_reads(path, mmap, calculate):
 
 
 def read_alike(path, check):
-    """Whether Berth reads it; then PyTorch in no way reads anything else."""
-    ours = berth_reads(path, f"debug=off load.check={check}")
+    """Whether Berth reads it; then PyTorch in no way reads anything else. Of what Berth calls
+    repacked, calculated offsets are known to be wrong."""
+    ours, repacked = berth_reads(path, f"debug=off load.check={check}")
     for mmap in (False, True) if ours else ():
-        for calculate in (False, True):
+        for calculate in (False,) if repacked else (False, True):
             theirs = torch_reads(path, mmap, calculate)
             found = theirs and difference(ours, theirs)
             expect(not found, f"load.check={check}, PyTorch with mmap={mmap}, calculated offsets="
@@ -90,7 +91,7 @@ def read_alike(path, check):
 
 def read_elsewhere(path):
     """Berth by default and PyTorch differ, as is told; once they agree this is no exception."""
-    expect(berth_reads(path, "debug=off load.check=headers") is None, "load.check=headers: read")
+    expect(berth_reads(path, "debug=off load.check=headers")[0] is None, "load.check=headers: read")
     try:
         read_alike(path, "directory")
     except Bad:

@@ -301,7 +301,7 @@ void render(struct recipe *recipe)
     add_part(recipe, "end", add_end, true);
     add_told(recipe, &recipe->file, "file", "tail", "", 0);
     recipe->file.n -= (size_t)number_of(recipe, "file", "cut", 0);
-    for (size_t i = 0; i < recipe->n_edits; i++)
+    for (size_t i = 0; i < recipe->n_edits && !recipe->is_lenient; i++)
         cr_assert(recipe->edits[i].is_used, "nothing is told by %s %s", recipe->edits[i].target,
                   recipe->edits[i].field);
 }
@@ -373,6 +373,8 @@ void follow(struct recipe *recipe, const char *line)
         recipe->is_foreign = true;
         drop_piece(recipe, ".format_version");
         drop_piece(recipe, ".storage_alignment");
+    } else if (strcmp(first, "repacked") == 0) {
+        recipe->is_foreign = true;
     } else if (strcmp(first, "drop") == 0) {
         drop_piece(recipe, second);
     } else if (strcmp(first, "swap") == 0) {

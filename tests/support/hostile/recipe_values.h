@@ -45,6 +45,7 @@ struct recipe {
     struct piece pieces[MAX_PIECES];
     size_t n_pieces;
     bool is_foreign; /* as other tools write: sizes in local headers, no padding, no zip64 */
+    bool is_lenient; /* a fact may be one that this archive does not have */
     struct listing listings[2];
     uint64_t end_at;
     struct bytes file;

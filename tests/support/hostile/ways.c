@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/hostile/ways.h"
 
+static const char repacked_mark[] = ", repacked";
+
 bool is_read(const char *text)
 {
     return strncmp(text, "read", 4) == 0;
+}
+
+bool is_repacked(const char *text)
+{
+    return is_read(text) && strstr(text, repacked_mark);
+}
+
+static void mark_repacked(said text, const berth_stats *stats)
+{
+    if (is_read(text) && stats->repacked)
+        (void)snprintf(text + strlen(text), sizeof(said) - strlen(text), "%s", repacked_mark);
 }
 
 /* The error's sentence without the names of what was opened and of a tensor. */
@@ -67,7 +80,8 @@ void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char
                       const char *more, bool debug)
 {
     berth_config *config = configured(options, more, debug);
-    berth_params call = {.config = config};
+    berth_stats stats = {0};
+    berth_params call = {.config = config, .stats = &stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -75,13 +89,15 @@ void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char
         say(text, "memory", &error);
     else
         tell_values(text, checkpoint, "memory");
+    mark_repacked(text, &stats);
     berth_config_free(config);
 }
 
 void verdict_on_file(said text, const char *path, const char *options, bool debug)
 {
     berth_config *config = configured(options, "load.method=read", debug);
-    berth_params call = {.config = config};
+    berth_stats stats = {0};
+    berth_params call = {.config = config, .stats = &stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -89,6 +105,7 @@ void verdict_on_file(said text, const char *path, const char *options, bool debu
         say(text, path, &error);
     else
         tell_values(text, checkpoint, path);
+    mark_repacked(text, &stats);
     berth_config_free(config);
 }
 
@@ -113,7 +130,8 @@ void verdict_on_pieces(said text, const uint8_t *bytes, size_t nbytes, const cha
     struct shelf shelf = {bytes, nbytes};
     berth_source source = {.nbytes = nbytes, .name = "shelf", .read = read_shelf};
     berth_config *config = configured(options, "load.head_nbytes=1", debug);
-    berth_params call = {.config = config};
+    berth_stats stats = {0};
+    berth_params call = {.config = config, .stats = &stats};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -122,6 +140,7 @@ void verdict_on_pieces(said text, const uint8_t *bytes, size_t nbytes, const cha
         say(text, "shelf", &error);
     else
         tell_values(text, checkpoint, "shelf");
+    mark_repacked(text, &stats);
     berth_config_free(config);
 }
 
@@ -167,12 +186,14 @@ void verdict_on_archive(said text, const uint8_t *bytes, size_t nbytes, const ch
 static void verify_file(said text, const char *path, bool debug)
 {
     berth_config *config = configured("", "", debug);
-    berth_params call = {.config = config};
+    berth_stats stats = {0};
+    berth_params call = {.config = config, .stats = &stats};
     berth_error error;
 
     (void)snprintf(text, sizeof(said), "read");
     if (berth_verify(FROM_PATH(path), &call, NULL, NULL, NULL, &error) < 0)
         say(text, path, &error);
+    mark_repacked(text, &stats);
     berth_config_free(config);
 }
 

@@ -44,6 +44,8 @@ typedef char said[800];
 
 /* Whether it says "read". */
 bool is_read(const char *text);
+/* Whether it was read as a repacked file is: by the directory, although it has .format_version. */
+bool is_repacked(const char *text);
 
 /* One file, read in one way with these options; `more`: of memory, some more. */
 void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char *options,
