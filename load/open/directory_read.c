@@ -51,9 +51,11 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     if (file_nbytes - tail_nbytes < cache->head_nbytes &&
         bth_head_cache_extend_head(cache, file_nbytes, error) < 0)
         return error->code;
-    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
-        bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
-        bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
+    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0)
+        return error->code;
+    if (bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0)
+        return bth_archive_refuse_end(cache, bytes, tail_nbytes, error);
+    if (bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
                            0, directory, error) < 0)
         return error->code;
     return 0;
