@@ -110,6 +110,10 @@ int bth_container_check_entry(bth_container *container, bth_head_cache *cache, s
 int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
                         uint8_t **owned, berth_error *error);
 
+/* Checks the version record, if there is one, as PyTorch does when it opens the file (Z11). */
+int bth_container_check_version(const bth_container *container, bth_head_cache *cache,
+                                berth_error *error);
+
 /* ---- contents_read.c ---- */
 
 /* Numbers of records in the directory, for berth_info. */

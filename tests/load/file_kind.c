@@ -373,3 +373,39 @@ Test(file_kind, archives_with_bytes_around_them)
     free(twice);
     test_folder_remove(place);
 }
+
+/* ---- the version record ---- */
+
+/* PyTorch refuses them when it opens a file, whichever of the two names the record has. */
+Test(file_kind, versions_that_pytorch_does_not_read)
+{
+    static const char *const options[] = {"", "load.check=headers",
+                                          "load.calculate_storage_offsets=off"};
+    static const char *const names[] = {"version", ".data/version"};
+    static const char *const good[] = {"1", "3\n", "10\n"};
+    static const char *const bad[] = {"", "0", "11\n", "x", "-1", "3 ", "1234567890123456"};
+    static const char end[] = "is no version that PyTorch reads: 1 to 10";
+
+    remove_record("version");
+    for (size_t k = 0; k < 2 * 3; k++) {
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+            add_text(names[k / 3], good[i]);
+            build(NULL);
+            expect_sample(options[k % 3]);
+            remove_record(names[k / 3]);
+        }
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            add_text(names[k / 3], bad[i]);
+            build(NULL);
+            cr_expect_eq(open_bytes(file, file_nbytes, options[k % 3]), BERTH_E_ARCHIVE, "%s",
+                         bad[i]);
+            cr_expect_str_eq(error.record, names[k / 3]);
+            cr_expect_not_null(strstr(error.message, end), "%s", error.message);
+            remove_record(names[k / 3]);
+        }
+    }
+    add_text("version", "12345678901234567");
+    build(NULL);
+    cr_expect_eq(open_bytes(file, file_nbytes, ""), BERTH_E_ARCHIVE);
+    cr_expect_not_null(strstr(error.message, "17 bytes are no version"), "%s", error.message);
+}
