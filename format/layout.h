@@ -13,6 +13,8 @@
 #define BTH_ZIP_CENTRAL_NBYTES 46         /* central directory entry without name and extra */
 #define BTH_ZIP_END_NBYTES (56 + 20 + 22) /* ZIP64 end record, its locator, end record */
 #define BTH_MAX_ALIGNMENT_READ 65536
+/* The newest version of the archive that PyTorch reads. */
+#define BTH_MAX_VERSION_READ 10
 
 /* A field of 16 or 32 bits with this value: the zip64 field has the number. */
 #define BTH_ZIP_SATURATED16 0xFFFFu

@@ -67,3 +67,15 @@ int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_
     return record_fail(".format_version", offset, bytes, nbytes,
                        "no decimal number of up to 9 digits", error);
 }
+
+int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
+                             uint64_t offset, berth_error *error)
+{
+    size_t n_digits = nbytes > 0 && bytes[nbytes - 1] == '\n' ? nbytes - 1 : nbytes;
+    uint32_t read = 0;
+
+    if (record_read_decimal(bytes, n_digits, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
+        return BERTH_OK;
+    return record_fail(record, offset, bytes, n_digits, "no version that PyTorch reads: 1 to 10",
+                       error);
+}

@@ -224,6 +224,9 @@ int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t off
 /* `.format_version`: decimal, 0 to 999999999. */
 int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                                     uint32_t *version, berth_error *error);
+/* Z11: a version record, "3\n" as PyTorch writes it. */
+int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
+                             uint64_t offset, berth_error *error);
 
 /* ---- writing a record's headers, as PyTorch writes them (FORMAT.md 2, 3) ---- */
 

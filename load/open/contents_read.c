@@ -183,11 +183,11 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
         return contents_use_listed_offsets(opening, error);
     if (contents_compare_layout(opening, error) < 0)
         return error->code;
-    if (!checks_headers)
-        return contents_check_extra_records(opening, error);
-    if (contents_check_headers(opening, error) < 0)
+    if ((checks_headers ? contents_check_headers(opening, error)
+                        : contents_check_extra_records(opening, error)) < 0 ||
+        (checks_headers && bth_layout_check(contents, error) < 0))
         return error->code;
-    return bth_layout_check(contents, error);
+    return bth_container_check_version(&contents->container, &opening->cache, error);
 }
 
 static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_error *error)
@@ -299,7 +299,8 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
 
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
         bth_archive_check_is_checkpoint(container, opening->cache.reader, error) < 0 ||
-        contents_check_headers(opening, error) < 0)
+        contents_check_headers(opening, error) < 0 ||
+        bth_container_check_version(container, &opening->cache, error) < 0)
         return error->code;
     char *archive =
         bth_duplicate_text(container->directory.archive, container->directory.archive_nbytes);

@@ -176,7 +176,8 @@ static bool render_check_rest_of_entries(render_check *check, berth_error *error
         return false;
     }
     bool good = render_check_rest_is_expected(check, &rest.directory) &&
-                bth_container_check_records_from(&rest, check->cache, 0, error) == 0;
+                bth_container_check_records_from(&rest, check->cache, 0, error) == 0 &&
+                bth_container_check_version(&rest, check->cache, error) == 0;
     for (size_t i = 0; i < rest.directory.n_entries; i++)
         check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
     check->counts.n_records += rest.directory.n_entries;

@@ -13,6 +13,8 @@
 #define RUN_NBYTES (UINT64_C(256) << 10)
 /* Usually enough for a header's extra fields: alignment 64, zip64. If not, more is read. */
 #define EXTRA_NBYTES 128
+/* A version record has no more: "3\n". */
+#define VERSION_MAX_NBYTES 16
 
 typedef unsigned long long ull;
 
@@ -51,9 +53,11 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     if (file_nbytes - tail_nbytes < cache->head_nbytes &&
         bth_head_cache_extend_head(cache, file_nbytes, error) < 0)
         return error->code;
-    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0 ||
-        bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0 ||
-        bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
+    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0)
+        return error->code;
+    if (bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0)
+        return bth_archive_refuse_end(cache, bytes, tail_nbytes, error);
+    if (bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
                            0, directory, error) < 0)
         return error->code;
     return 0;
@@ -244,6 +248,39 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
         bth_release(*owned);
         *owned = NULL;
         (void)bth_error_add_record(error, entry->record);
+    }
+    return error->code;
+}
+
+/* Z11. A long one is no number: it is not read. */
+static int version_check(bth_zip_entry *entry, bth_head_cache *cache, berth_error *error)
+{
+    const bth_zip_input input = bth_head_cache_input(cache);
+    const uint8_t *bytes;
+    uint8_t *owned = NULL;
+
+    if (entry->nbytes > VERSION_MAX_NBYTES)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                        "%llu bytes are no version that PyTorch reads: 1 to 10",
+                        (ull)entry->nbytes);
+    if ((entry->data_offset == 0 &&
+         bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) < 0) ||
+        bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
+        return error->code;
+    (void)bth_record_check_version(entry->record, bytes, entry->nbytes, entry->data_offset, error);
+    bth_release(owned);
+    return error->code;
+}
+
+int bth_container_check_version(const bth_container *container, bth_head_cache *cache,
+                                berth_error *error)
+{
+    static const char *const records[] = {".data/version", "version"}; /* PyTorch: the first */
+
+    for (size_t i = 0; i < 2 && error->code == 0; i++) {
+        bth_zip_entry *entry = bth_container_find(container, records[i]);
+        if (entry)
+            (void)version_check(entry, cache, error);
     }
     return error->code;
 }

@@ -8,11 +8,18 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "format/bytes.h"
 #include "format/layout.h"
 #include "load/open/open.h"
 
 /* More of a name, a title or a text of the file is not shown. */
 #define SHOWN_NBYTES 100
+
+#define DCP_TO_TORCH                                                                               \
+    "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes "  \
+    "a checkpoint of its directory"
+
+typedef unsigned long long ull;
 
 /* ---- sentences ---- */
 
@@ -311,10 +318,9 @@ static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
     if (head.nbytes < 2 || cache->head[0] != 0x80 || cache->head[1] > 5)
         return;
     if (memmem(head.at, head.nbytes, dcp, sizeof dcp - 1))
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "the .metadata of a directory of torch.distributed.checkpoint: "
-                              "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch "
-                              "DIRECTORY NEW.pt` makes a checkpoint of the directory");
+        (void)bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
+            "the .metadata of a checkpoint of torch.distributed.checkpoint: " DCP_TO_TORCH);
     else
         (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
                               "a bare pickle, not a PyTorch checkpoint");
@@ -441,4 +447,80 @@ int bth_archive_check_is_checkpoint(const bth_container *container, const bth_re
     else
         kind = container_find_kind(container);
     return kind_refuse(kind ? kind : &any, reader, error);
+}
+
+/* ---- what surrounds an archive ---- */
+
+/* Where the last archive of the file says that it begins, if its end record is at `at` of the tail;
+ * 0: nowhere else. */
+static uint64_t tail_find_begin_of_last(const uint8_t *tail, size_t at, uint64_t tail_at)
+{
+    const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
+    const size_t end64_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
+    uint64_t expected, found = tail_at + at;
+    bth_cursor cursor = bth_cursor_make(tail + at + 12, 8);
+    uint64_t directory_nbytes = bth_cursor_u32(&cursor);
+
+    expected = directory_nbytes + bth_cursor_u32(&cursor);
+    if (at >= end64_nbytes && memcmp(tail + at - locator_nbytes, "PK\6\7", 4) == 0) {
+        cursor = bth_cursor_make(tail + at - locator_nbytes + 8, 8);
+        expected = bth_cursor_u64(&cursor);
+        found -= end64_nbytes;
+    }
+    return expected < found ? found - expected : 0;
+}
+
+/* The last end record in the tail; SIZE_MAX: none. */
+static size_t tail_find_end_record(const uint8_t *tail, size_t nbytes)
+{
+    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
+        return SIZE_MAX;
+    for (size_t at = nbytes - BTH_ZIP_END_RECORD_NBYTES + 1; at-- > 0;)
+        if (memcmp(tail + at, "PK\5\6", 4) == 0)
+            return at;
+    return SIZE_MAX;
+}
+
+static int archive_refuse_several(const bth_reader *reader, uint64_t begin, berth_error *error)
+{
+    static const char suffix[] = ".distcp";
+    size_t n = strlen(reader->name), n_suffix = sizeof suffix - 1;
+    file_word word = file_word_make(reader);
+
+    bth_error_clear(error);
+    if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0)
+        return bth_fail_status(error, BERTH_E_ARCHIVE,
+                               "a shard of torch.distributed.checkpoint, one archive for each "
+                               "tensor: " DCP_TO_TORCH);
+    return bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
+                    "several archives in one file: the last one begins here: `tail -c +%llu %s "
+                    ">NEW.pt` takes it out",
+                    (ull)begin + 1, word.text);
+}
+
+int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
+                           berth_error *error)
+{
+    uint64_t tail_at = cache->reader->nbytes - nbytes, begin, end;
+    size_t at = tail_find_end_record(tail, nbytes);
+    const uint8_t *bytes;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (error->code != BERTH_E_ARCHIVE || at == SIZE_MAX)
+        return error->code;
+    end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + (tail[at + 21] << 8);
+    begin = tail_find_begin_of_last(tail, at, tail_at);
+    if (end < cache->reader->nbytes) {
+        bth_error_clear(error);
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
+                        "%llu bytes follow the archive, which ends here: `head -c %llu %s >NEW.pt` "
+                        "leaves them out",
+                        (ull)(cache->reader->nbytes - end), (ull)end,
+                        file_word_make(cache->reader).text);
+    }
+    if (begin == 0 || bth_head_cache_get(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
+        memcmp(bytes, "PK\3\4", 4) != 0)
+        return error->code;
+    return archive_refuse_several(cache->reader, begin, error);
 }

@@ -110,6 +110,10 @@ int bth_container_check_entry(bth_container *container, bth_head_cache *cache, s
 int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
                         uint8_t **owned, berth_error *error);
 
+/* Checks the version record, if there is one, as PyTorch does when it opens the file (Z11). */
+int bth_container_check_version(const bth_container *container, bth_head_cache *cache,
+                                berth_error *error);
+
 /* ---- contents_read.c ---- */
 
 /* Numbers of records in the directory, for berth_info. */
@@ -167,8 +171,8 @@ int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, 
 /*
  * ---- file_kind.c: what a file is that is no checkpoint ----
  *
- * Each sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to paste if one
- * helps. A sentence holds no unprintable bytes of the file.
+ * Each but the last sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to
+ * paste if one helps. A sentence holds no unprintable bytes of the file.
  */
 
 /* For a file that is neither a zip nor in the legacy format. The cache has BTH_HEAD_MIN_NBYTES or
@@ -179,6 +183,11 @@ int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error
 /* For a zip whose directory was read: refuses it if it has no data.pkl, or is a program. */
 int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
                                     berth_error *error);
+
+/* After an error about the end records: says it if bytes follow the archive, or another one
+ * precedes it. `tail`: the file's last nbytes. */
+int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
+                           berth_error *error);
 
 /* ---- layout_check.c: storages and their entries, after the directory was read ---- */
 

@@ -39,14 +39,16 @@ NPZ = ('arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sy
 PT2 = ('a .pt2 program of torch.export, not a checkpoint: `python3 -c "import sys, torch; '
        'torch.save(torch.export.load(sys.argv[1]).state_dict, \'NEW.pt\')" m.pt2` saves its weights '
        'as one')
-DCP = ("the .metadata of a directory of torch.distributed.checkpoint: `python3 -m "
+DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
        "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint "
-       "of the directory")
+       "of its directory")
 BY_PYTHON = [
     ("a.npy", NPY, "NEW.pt"), ("a.npz", NPZ, "NEW.pt"), ("m.pt2", PT2, "NEW.pt"),
     ("script.pt", "a TorchScript archive (it has constants.pkl): a program, which is never run, "
      "without values to read: `berth ls -r script.pt` lists its records", None),
     ("dcp/.metadata", DCP, "NEW.pt"),
+    ("dcp/__0_0.distcp", DCP.replace("the .metadata of a checkpoint of torch.distributed.checkpoint",
+     "a shard of torch.distributed.checkpoint, one archive for each tensor"), "NEW.pt"),
 ]
 BY_TOOLS = [
     ("gzip -c demo.pt >x.gz", "x.gz", "compressed by gzip: `gzip -dc x.gz >NEW.pt` unpacks it", "NEW.pt"),
@@ -59,11 +61,15 @@ BY_TOOLS = [
      "a tar archive, not a PyTorch checkpoint: `tar -xf x.tar` unpacks it", "demo.pt"),
     ("zip -q x.zip demo.pt; rm demo.pt", "x.zip",
      "a zip archive that holds a .pt file: `unzip x.zip` unpacks it", "demo.pt"),
-    ("rm -rf f; mkdir f; mv demo.pt f; zip -q -r f.zip f; rm -r f", "f.zip",
+    ("rm -rf f f.zip; mkdir f; mv demo.pt f; zip -q -r f.zip f; rm -r f", "f.zip",
      "a zip archive that holds a .pt file: `unzip f.zip` unpacks it", "f/demo.pt"),
-    ("rm -rf f; mkdir f; cd f; unzip -q ../demo.pt; cd ..; zip -q -r f.zip f; rm -r f", "f.zip",
+    ("rm -rf f f.zip; mkdir f; cd f; unzip -q ../demo.pt; cd ..; zip -q -r f.zip f; rm -r f", "f.zip",
      "a zip archive that holds a checkpoint's folder in another folder: `unzip f.zip` unpacks it",
      None),
+    ("(cat demo.pt; echo bye) >x.pt", "x.pt", "at byte 1055651: 4 bytes follow the archive, which ends "
+     "here: `head -c 1055651 x.pt >NEW.pt` leaves them out", "NEW.pt"),
+    ("cat demo.pt demo.pt >x.pt", "x.pt", "at byte 1055651: several archives in one file: the last one "
+     "begins here: `tail -c +1055652 x.pt >NEW.pt` takes it out", "NEW.pt"),
 ]
 
 
@@ -103,7 +109,7 @@ class Kinds(Case):
     def test_files_of_other_tools(self):
         for make, name, says, made in BY_TOOLS:
             with self.subTest(make):
-                if not all(shutil.which(word) for word in re.findall("^(?:rm -rf f; mkdir f; .*; (?=zip))?(\\w+)", make)
+                if not all(shutil.which(word) for word in re.findall("^(?:rm -rf f f.zip; mkdir f; .*; (?=zip))?(\\w+)", make)
                            + (["unzip"] if "zip" in name else [])):
                     continue
                 self.berth("demo", self.demo)

@@ -154,9 +154,9 @@ Test(file_kind, pickles)
     static const kind_case cases[] = {
         {BYTES("\x80\x04K\x01."), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x04\x8c\x25torch.distributed.checkpoint.metadata"),
-         "the .metadata of a directory of torch.distributed.checkpoint: `python3 -m "
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
          "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
-         "checkpoint of the directory"},
+         "checkpoint of its directory"},
         {BYTES("\x80\x06"), NONE "80 06"},
         {BYTES("\x80"), NONE "80"},
     };
@@ -322,4 +322,90 @@ Test(file_kind, archives_without_a_folder)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         expect_failure_of(others[i].bytes, others[i].nbytes, "", BERTH_E_ARCHIVE,
                           "memory: no end record: not a zip archive, or cut off");
+}
+
+/* ---- what surrounds an archive ---- */
+
+/* Opens what is at `place`, which is removed, and compares the message after its name. */
+static void expect_at(const char *place, const void *bytes, size_t nbytes, const char *says)
+{
+    test_write_file(place, bytes, nbytes);
+    cr_expect_eq(berth_open(place, NULL, &checkpoint, &error), BERTH_E_ARCHIVE);
+    const char *message = strstr(error.message, ": ");
+    cr_expect_str_eq(message ? message + 2 : "", says, "%s", error.message);
+    cr_expect_eq(unlink(place), 0);
+}
+
+Test(file_kind, archives_with_bytes_around_them)
+{
+    char *place = test_folder_new(), says[300];
+    build(NULL);
+    uint8_t *twice = malloc(2 * file_nbytes);
+
+    cr_assert_not_null(twice);
+    cr_assert_eq(chdir(place), 0);
+    memcpy(twice, file, file_nbytes);
+    memcpy(twice + file_nbytes, "hello", 5);
+    (void)snprintf(says, sizeof says,
+                   "at byte %zu: 5 bytes follow the archive, which ends here: `head -c %zu a.pt "
+                   ">NEW.pt` leaves them out",
+                   file_nbytes, file_nbytes);
+    expect_at("a.pt", twice, file_nbytes + 5, says);
+    memcpy(twice + file_nbytes, file, file_nbytes);
+    (void)snprintf(says, sizeof says,
+                   "at byte %zu: several archives in one file: the last one begins here: `tail -c "
+                   "+%zu a.pt >NEW.pt` takes it out",
+                   file_nbytes, file_nbytes + 1);
+    expect_at("a.pt", twice, 2 * file_nbytes, says);
+    expect_at("a.distcp", twice, 2 * file_nbytes,
+              "a shard of torch.distributed.checkpoint, one archive for each tensor: `python3 -m "
+              "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
+              "checkpoint of its directory");
+    (void)snprintf(says, sizeof says,
+                   "at byte %zu: several archives in one file: the last one begins here: `tail -c "
+                   "+%zu .distcp >NEW.pt` takes it out",
+                   file_nbytes, file_nbytes + 1);
+    expect_at(".distcp", twice, 2 * file_nbytes, says);
+    twice[file_nbytes] = 'p'; /* no archive begins there */
+    test_write_file("a.pt", twice, 2 * file_nbytes);
+    cr_expect_eq(berth_open("a.pt", NULL, &checkpoint, &error), BERTH_E_ARCHIVE);
+    cr_expect_null(strstr(error.message, "several"), "%s", error.message);
+    free(twice);
+    test_folder_remove(place);
+}
+
+/* ---- the version record ---- */
+
+/* PyTorch refuses them when it opens a file, whichever of the two names the record has. */
+Test(file_kind, versions_that_pytorch_does_not_read)
+{
+    static const char *const options[] = {"", "load.check=headers",
+                                          "load.calculate_storage_offsets=off"};
+    static const char *const names[] = {"version", ".data/version"};
+    static const char *const good[] = {"1", "3\n", "10\n"};
+    static const char *const bad[] = {"", "0", "11\n", "x", "-1", "3 ", "1234567890123456"};
+    static const char end[] = "is no version that PyTorch reads: 1 to 10";
+
+    remove_record("version");
+    for (size_t k = 0; k < 2 * 3; k++) {
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+            add_text(names[k / 3], good[i]);
+            build(NULL);
+            expect_sample(options[k % 3]);
+            remove_record(names[k / 3]);
+        }
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            add_text(names[k / 3], bad[i]);
+            build(NULL);
+            cr_expect_eq(open_bytes(file, file_nbytes, options[k % 3]), BERTH_E_ARCHIVE, "%s",
+                         bad[i]);
+            cr_expect_str_eq(error.record, names[k / 3]);
+            cr_expect_not_null(strstr(error.message, end), "%s", error.message);
+            remove_record(names[k / 3]);
+        }
+    }
+    add_text("version", "12345678901234567");
+    build(NULL);
+    cr_expect_eq(open_bytes(file, file_nbytes, ""), BERTH_E_ARCHIVE);
+    cr_expect_not_null(strstr(error.message, "17 bytes are no version"), "%s", error.message);
 }

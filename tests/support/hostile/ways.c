@@ -19,6 +19,18 @@ static void mark_repacked(said text, const berth_stats *stats)
         (void)snprintf(text + strlen(text), sizeof(said) - strlen(text), "%s", repacked_mark);
 }
 
+/* Writes FILE for the file's name in the command that a sentence holds. */
+static void say_file_for_name(said text, const char *name)
+{
+    char *found = strstr(text, name);
+    size_t n = strlen(name);
+
+    if (!found)
+        return;
+    memmove(found + 4, found + n, strlen(found + n) + 1); /* no name is shorter than FILE */
+    memcpy(found, "FILE", 4);
+}
+
 /* The error's sentence without the names of what was opened and of a tensor. */
 static void say(said text, const char *name, const berth_error *error)
 {
@@ -30,6 +42,7 @@ static void say(said text, const char *name, const berth_error *error)
     const char *sentence = error->message + (is_named ? n + 2 : 0);
     const char *record = *sentence == '"' ? strstr(sentence, "\": ") : NULL;
     (void)snprintf(text, sizeof(said), "%s", record ? record + 3 : sentence);
+    say_file_for_name(text, name);
 }
 
 static berth_config *configured(const char *options, const char *more, bool debug)
@@ -248,5 +261,6 @@ int run_command(said text, const char *words, const char *path, const char *more
         (void)snprintf(text, sizeof(said), "read");
     else
         (void)snprintf(text, sizeof(said), "%.*s", (int)strcspn(sentence, "\n"), sentence);
+    say_file_for_name(text, path);
     return WEXITSTATUS(status);
 }
