@@ -70,16 +70,6 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
                            error);
 }
 
-/* Z5 to Z7 for every record: what load.check=headers checks. */
-static int contents_check_all_headers(bth_opening *opening, berth_error *error)
-{
-    bth_container *container = &opening->contents->container;
-
-    if (bth_container_check_headers_from(container, &opening->cache, 0, true, error) < 0)
-        return error->code;
-    return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
-}
-
 /* Compares local headers and descriptors with the directory, if load.check says so (Z5 to Z7). */
 static int contents_check_headers(bth_opening *opening, berth_error *error)
 {
@@ -87,7 +77,7 @@ static int contents_check_headers(bth_opening *opening, berth_error *error)
     bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
 
     if (opening->looks_repacked)
-        return contents_check_all_headers(opening, error);
+        return bth_opening_check_all_headers(opening, error);
     if (bth_container_check_headers_from(container, &opening->cache, 0, all, error) < 0 ||
         opening->config->load_check < BTH_CHECK_DIRECTORY)
         return error->code;
@@ -232,66 +222,6 @@ static int small_record_read_and_parse(bth_opening *opening, int which, berth_er
     return error->code;
 }
 
-/*
- * load.calculate_storage_offsets=off: only the directory counts. Debug mode logs how the layout
- * differs.
- */
-static int contents_note_difference(bth_opening *opening, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-
-    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
-    if (error->code == BERTH_E_MEMORY)
-        return error->code;
-    bth_error_clear(error);
-    if (!opening->config->debug || contents->has_longer_record ||
-        bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
-        return error->code;
-    bth_log("%s: %s", opening->cache.reader->name, error->message);
-    bth_error_clear(error);
-    return 0;
-}
-
-/*
- * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
- * local header and descriptor agrees with the directory.
- */
-static int contents_accept_repacked(bth_opening *opening, berth_error *error)
-{
-    const struct berth_config *config = opening->config;
-
-    if (opening->difference.code == 0)
-        opening->difference = *error;
-    bth_error_clear(error);
-    opening->contents->repacked = true;
-    if ((opening->looks_repacked || contents_check_all_headers(opening, error) == 0) &&
-        (config->debug || config->load_repacked == BTH_REPACKED_REFUSE))
-        *error = opening->difference;
-    return error->code;
-}
-
-/*
- * PyTorch may read a file with .format_version by calculated offsets. If the directory agrees with
- * the layout, the local headers must agree with it, too.
- */
-static int contents_check_directory_follows_layout(bth_opening *opening, berth_error *error)
-{
-    const bth_contents *contents = opening->contents;
-
-    if (contents->format_version < 1)
-        return 0;
-    if (!opening->config->load_calculate_storage_offsets)
-        return contents_note_difference(opening, error);
-    if (bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS)
-        return contents_accept_repacked(opening, error);
-    if (error->code == 0 && opening->difference.code < 0)
-        *error = opening->difference;
-    if (error->code < 0 || contents->has_longer_record ||
-        opening->config->load_check < BTH_CHECK_DIRECTORY)
-        return error->code;
-    return bth_layout_check(contents, error);
-}
-
 static int contents_read_listed(bth_opening *opening, const char *reason, berth_error *error)
 {
     bth_contents *contents = opening->contents;
@@ -306,33 +236,15 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
         bth_duplicate_text(container->directory.archive, container->directory.archive_nbytes);
     if (!archive)
         return bth_fail_memory(error, container->directory.archive_nbytes);
-    bth_release(contents->archive);
     contents->archive = archive;
     for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
         if (small_record_read_and_parse(opening, which, error) < 0)
             return error->code;
     if (bth_storages_check_entries(contents, error) < 0 ||
-        contents_check_directory_follows_layout(opening, error) < 0)
+        bth_opening_check_directory_follows_layout(opening, error) < 0)
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_listed_offsets(contents, error);
-}
-
-/*
- * Whether the directory must decide if the file was repacked. A repacked file can be shorter than
- * its layout. One that was cut short has no end records.
- */
-static bool opening_may_be_repacked(bth_opening *opening, const berth_error *error)
-{
-    bth_container *container = &opening->contents->container;
-    const uint8_t *directory;
-    berth_error ignored;
-
-    if (error->code != BERTH_E_TRUNCATED || container->known)
-        return error->code == BERTH_E_OFFSETS;
-    bth_error_clear(&ignored);
-    return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
-                                              &directory, &ignored) == 0;
 }
 
 /* Discards what was found without the directory. */
@@ -357,7 +269,7 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         return error->code;
     if (!reason) {
         if (contents_read_computed(opening, cursor, error) == 0 ||
-            !opening_may_be_repacked(opening, error))
+            !bth_opening_may_be_repacked(opening, error))
             return error->code;
         if (error->code == BERTH_E_OFFSETS)
             opening->difference = *error;

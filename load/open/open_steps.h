@@ -51,6 +51,22 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error);
 /* Copies the storages' offsets from their entries, whose local headers were read. */
 int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error);
 
+/* ---- repacked_check.c: files that were zipped again (Z13) ---- */
+
+/*
+ * Whether the directory must decide if the file was repacked, after an error without it. A repacked
+ * file can be shorter than its layout. One that was cut short has no end records.
+ */
+bool bth_opening_may_be_repacked(bth_opening *opening, const berth_error *error);
+/* Z5 to Z7 for every record: what load.check=headers checks. */
+int bth_opening_check_all_headers(bth_opening *opening, berth_error *error);
+/*
+ * Compares a file that is read by its directory with the layout, because PyTorch may read it by
+ * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
+ * is an error.
+ */
+int bth_opening_check_directory_follows_layout(bth_opening *opening, berth_error *error);
+
 /* ---- directory_check.c: the directory as a whole ---- */
 
 /*

@@ -339,6 +339,38 @@ Test(strange_heads, a_longer_name_in_the_local_header_of_the_first_storage)
                    "directory's 'sample/data/0'");
 }
 
+/* Z13: the last storage has less padding, so its layout is longer than the file. */
+Test(strange_heads, a_repacked_file_that_is_shorter_than_its_layout)
+{
+    enum { LESS = 32000, TAIL = 56 + 20 + 22, EXTRA_NBYTES = 28, EXTRA = LOCAL_NAME + 13 };
+
+    remove_record("version");
+    remove_record(".data/serialization_id");
+    set_text(".storage_alignment", "32768");
+    build_with(32768, true, NULL);
+    uint32_t header, extra_nbytes;
+    memcpy(&header, find_entry("data/2") + 42, 4);
+    extra_nbytes = (uint32_t)(file[header + EXTRA_NBYTES] | file[header + EXTRA_NBYTES + 1] << 8);
+    uint8_t *data = file + header + EXTRA + extra_nbytes;
+    uint64_t directory = (uint64_t)(data - file) + 4 + 16;
+    memmove(data - LESS, data, file_nbytes - (size_t)(data - file));
+    file_nbytes -= LESS;
+    put(header + EXTRA_NBYTES, extra_nbytes - LESS, 2);
+    put(header + EXTRA + 2, extra_nbytes - 4 - LESS, 2);
+    put(file_nbytes - TAIL + 48, directory - LESS, 8);
+    put(file_nbytes - 42 + 8, file_nbytes - TAIL, 8);
+    put(file_nbytes - 22 + 16, directory - LESS, 4);
+    expect_sample("");
+    expect_sample("load.check=none");
+    expect_failure("load.check=none" REFUSE, BERTH_E_OFFSETS,
+                   "memory: data/2 at byte 229396: the layout has its end here; the directory has "
+                   "what follows it at byte 197396; load.calculate_storage_offsets=off uses its "
+                   "local header");
+    file_nbytes -= 1;
+    expect_failure("", BERTH_E_TRUNCATED,
+                   "memory: data/2 at byte 229376: its 4 bytes do not fit into the file's 197932");
+}
+
 /* ---- first records that name no archive ---- */
 
 /* `name`: of as many bytes as "sample/data.pkl". */
