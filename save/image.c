@@ -3,11 +3,9 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
-#include "config/fnv.h"
 #include "config/memory.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
@@ -92,6 +90,12 @@ int bth_image_allocate_crc32s(bth_image *image, berth_error *error)
         atomic_init(&image->sums[i].crc32, 0);
     }
     return 0;
+}
+
+void bth_image_free_all(bth_image *image)
+{
+    bth_release(image->sums);
+    bth_release(image->starts);
 }
 
 uint32_t bth_image_crc32(const bth_image *image, size_t i)
@@ -211,6 +215,18 @@ static int image_find_bytes_in_memory_or_slot(const bth_image *image, bth_tile *
     return bth_staging_slot_wait_for_record(tile->slot, i, error);
 }
 
+/* Keeps what the id needs of rendered bytes, which go to `range` of the file, in record i's data.
+ * What lies behind a zero-copy range is too far from the start. */
+static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, bth_range range)
+{
+    uint64_t at = range.offset - image->plan->records[i].layout.data_offset;
+
+    if (!image->starts || at >= BTH_ID_START_NBYTES)
+        return;
+    uint64_t left = BTH_ID_START_NBYTES - at;
+    memcpy(image->starts[i] + at, bytes, (size_t)(range.nbytes < left ? range.nbytes : left));
+}
+
 /* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
 static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile, size_t i,
                                          uint64_t begin, uint64_t end, berth_error *error)
@@ -252,10 +268,13 @@ static int image_render_part_of_data(bth_image *image, bth_tile *tile, size_t i,
                              image_add_zero_copy(image, tile, i, share, &zero_copy));
     if (image_copy_and_sum_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
-    if (zero_copy.nbytes > 0)
-        image_add_bytes_to_share_crc32(image, tile,
-                                       tile->zero_copies[tile->n_zero_copies - 1].bytes,
-                                       (size_t)zero_copy.nbytes);
+    image_keep_start(image, i, tile->bytes + (share->offset - tile->offset),
+                     (bth_range){share->offset, zero_copy.offset - share->offset});
+    if (zero_copy.nbytes > 0) {
+        const uint8_t *bytes = tile->zero_copies[tile->n_zero_copies - 1].bytes;
+        image_keep_start(image, i, bytes, zero_copy);
+        image_add_bytes_to_share_crc32(image, tile, bytes, (size_t)zero_copy.nbytes);
+    }
     return image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
                                          error);
 }
@@ -407,41 +426,4 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
     if (tile->offset + tile->nbytes > image->plan->directory_offset)
         image_render_directory(image, tile);
     return 0;
-}
-
-/*
- * 20 digits of the names, 20 of the CRCs (format/FORMAT.md section 4). As PyTorch's, it is a
- * fingerprint and not a proof. Without CRCs the second half is the hash of no bytes.
- */
-static void image_hash_names_and_crc32s(bth_image *image)
-{
-    const berth_plan *plan = image->plan;
-    uint64_t names = BTH_FNV_BEGIN, sums = BTH_FNV_BEGIN;
-    char digits[BTH_ID_NBYTES + 1];
-
-    for (size_t i = 0; i < plan->n_records && i != plan->id_index; i++) {
-        const char *name = bth_plan_record_name(plan, i);
-        names = bth_fnv_update(names, name, strlen(name) + 1);
-        uint32_t crc32 = bth_image_crc32(image, i);
-        const uint8_t bytes[4] = {(uint8_t)crc32, (uint8_t)(crc32 >> 8), (uint8_t)(crc32 >> 16),
-                                  (uint8_t)(crc32 >> 24)};
-        if (image->sums)
-            sums = bth_fnv_update(sums, bytes, sizeof bytes);
-    }
-    (void)snprintf(digits, sizeof digits, "%020llu%020llu", (unsigned long long)names,
-                   (unsigned long long)sums);
-    memcpy(image->id, digits, sizeof image->id);
-}
-
-void bth_image_compute_id(bth_image *image)
-{
-    size_t id = image->plan->id_index;
-
-    if (id == BTH_NO_RECORD)
-        return;
-    image_hash_names_and_crc32s(image);
-    if (!image->sums)
-        return;
-    atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));
-    atomic_store(&image->sums[id].missing_nbytes, 0);
 }

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
+#include "format/serialization_id.h"
 #include "save/output.h"
 #include "save/plan.h"
 
@@ -70,15 +71,19 @@ typedef struct bth_storage_stats {
 
 typedef struct bth_image {
     const berth_plan *plan;
-    bth_output_constraints constraints; /* 1 where there are no blocks */
-    int pages;                          /* to find large pages (io/region.h) */
-    bth_storage_stats *storage_stats;   /* one a record; NULL: not wanted */
-    bth_sum *sums;                      /* one a record; NULL when no CRC is computed */
-    char id[BTH_ID_NBYTES];             /* set by bth_image_compute_id */
+    bth_output_constraints constraints;     /* 1 where there are no blocks */
+    int pages;                              /* to find large pages (io/region.h) */
+    bth_storage_stats *storage_stats;       /* one a record; NULL: not wanted */
+    bth_sum *sums;                          /* one a record; NULL when no CRC is computed */
+    uint8_t (*starts)[BTH_ID_START_NBYTES]; /* of each record's data; NULL: the plan has no id */
+    uint64_t names_hash;                    /* the first half of the id */
+    char id[BTH_ID_NBYTES];                 /* set by bth_image_compute_id */
 } bth_image;
 
 /* Adds the sums, if the plan wants CRCs. The plan and the constraints are set. */
 int bth_image_allocate_crc32s(bth_image *image, berth_error *error);
+/* Releases what belongs to the image. */
+void bth_image_free_all(bth_image *image);
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after
@@ -92,12 +97,16 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error);
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i);
 void bth_image_put_descriptors(const bth_image *image, bth_tile *tile);
 
-/* When all before the tail is rendered: computes the id, so that the tail can be rendered. */
-void bth_image_compute_id(bth_image *image);
-
 /* What descriptor and directory say. Complete only when all of the record is rendered. */
 uint32_t bth_image_crc32(const bth_image *image, size_t i);
 bool bth_image_crc32_is_complete(const bth_image *image, size_t i);
+
+/* ---- image_id.c ---- */
+
+/* Before the first tile: computes the half of the id that needs only names. */
+int bth_image_begin_id(bth_image *image, berth_error *error);
+/* When all before the tail is rendered: computes the rest, so that the tail can be rendered. */
+void bth_image_compute_id(bth_image *image);
 
 /* ---- storage_stats.c ---- */
 

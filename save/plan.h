@@ -11,7 +11,6 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 
-#define BTH_ID_NBYTES 40 /* decimal digits of .data/serialization_id */
 #define BTH_NO_RECORD SIZE_MAX
 
 /* A range of bytes of the file. */

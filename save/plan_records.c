@@ -6,6 +6,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/serialization_id.h"
 #include "format/values/value.h"
 #include "io/device.h"
 #include "save/plan.h"

@@ -238,7 +238,8 @@ static int run_begin(bth_run_state *run, berth_error *error)
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
     run_choose_sizes(run);
-    if (run_open_slots(run, error) < 0 || bth_image_allocate_crc32s(&run->image, error) < 0)
+    if (run_open_slots(run, error) < 0 || bth_image_allocate_crc32s(&run->image, error) < 0 ||
+        bth_image_begin_id(&run->image, error) < 0)
         return error->code;
     return run_allocate_buffers(run, error);
 }
@@ -325,6 +326,6 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     bth_deferred_free_all(&run.deferred);
     bth_file_close(run.image.pages);
     bth_release(run.allocated);
-    bth_release(run.image.sums);
+    bth_image_free_all(&run.image);
     return error->code;
 }

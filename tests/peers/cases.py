@@ -273,6 +273,15 @@ def bare_storages():
             numbers(3, dtype=torch.int64)._typed_storage()]
 
 
+@case
+def bytes_like_a_descriptor():
+    """PyTorch takes data that begin as a descriptor for one: the id has their next 4 bytes too."""
+    start = b"PK\7\10" + bytes(range(1, 97))
+    return [torch.tensor(list(text), dtype=torch.uint8)
+            for text in (start[:4], start[:7], start[:8], start[:9], start, b"." + start,
+                         start * 1000)]
+
+
 @case(not_foreign=True)
 def bytes_of_uint16():
     words = of_dtype(torch.uint16)

@@ -18,7 +18,7 @@ import cases
 import torch
 from build_tree import Tree
 from describe import FromBerth, FromTorch, difference, digest
-from files import expect, same_file
+from files import expect, identical
 
 SIMULATED = "simulated:0"
 Rule = b.structure("berth_storage_rule")
@@ -150,7 +150,7 @@ def one_case(results, folder, name, value, differs):
             wanted = FromTorch().describe(torch.load(theirs, map_location="cpu", mmap=mmap))
         results.run(f"{title}: Berth saves", save, *tree)
         if not differs.get("bytes_differ"):
-            results.run(f"{title}: byte-identical", same_file, ours, theirs)
+            results.run(f"{title}: byte-identical", identical, ours, theirs)
         results.run(f"{title}: Berth -> PyTorch, map_location=cpu", torch_loads, ours, wanted, mmap)
         if not differs.get("torch_loads_otherwise"):
             results.run(f"{title}: Berth -> Berth", berth_loads, ours, wanted)
@@ -255,7 +255,7 @@ def cuda(results, folder):
         torch.save(value, theirs)
         title = f"devices: {name}: a GPU"
         results.run(f"{title}: Berth saves", save_from_gpu, ours, value)
-        results.run(f"{title}: byte-identical", same_file, ours, theirs)
+        results.run(f"{title}: byte-identical", identical, ours, theirs)
         if differs.get("torch_loads_otherwise"):
             continue
         results.run(f"{title}: Berth -> PyTorch", torch_loads_to_gpu, ours, wanted)

@@ -4,11 +4,8 @@
 import ctypes as c
 import ctypes.util
 import os
-import struct
 import subprocess
 import zipfile
-
-ID_RECORD = b".data/serialization_id"
 
 
 class Bad(Exception):
@@ -50,33 +47,6 @@ def libzip_accepts(path, library=[]):
     library[0].zip_discard(archive)
 
 
-def id_offsets(data, base=0):
-    """Where the digits of the id are, and the two places of their CRC. `data` is a file's tail."""
-    end = len(data) - 22
-    directory = struct.unpack_from("<Q", data, end - 20 - 56 + 48)[0] - base
-    name = data.rindex(ID_RECORD, directory)
-    entry = data.rindex(b"PK\1\2", directory, name)
-    header = struct.unpack_from("<I", data, entry + 42)[0]
-    extra = struct.unpack_from("<H", data, entry + 30)[0]
-    if header == 0xFFFFFFFF:  # the only field of its zip64 extra
-        header = struct.unpack_from("<Q", data, name + len(ID_RECORD) + 4)[0]
-        expect(extra == 12, "the id's zip64 extra has another size")
-    header -= base
-    lengths = struct.unpack_from("<HH", data, header + 26)
-    digits = header + 30 + sum(lengths)
-    expect(data[digits: digits + 40].isdigit(), "no 40 digits of an id")
-    return digits, digits + 40 + 4, entry + 16
-
-
-def blank_id(data, base=0):
-    """Without what two writers cannot agree on: the id's digits and the CRC over them."""
-    data = bytearray(data)
-    digits, in_descriptor, in_directory = id_offsets(data, base)
-    data[digits: digits + 40] = b"0" * 40
-    data[in_descriptor: in_descriptor + 4] = data[in_directory: in_directory + 4] = bytes(4)
-    return bytes(data)
-
-
 def record_at(path, offset):
     """The record that holds a byte of the file, for a message."""
     name = "before the first record"
@@ -95,12 +65,6 @@ def same_bytes(mine, theirs, path, base=0):
     at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
     raise Bad(f"{len(mine)} bytes against {len(theirs)}, the first other one at {base + at}, "
               f"{record_at(path, base + at)}: {mine[at:at + 16].hex()} is not {theirs[at:at + 16].hex()}")
-
-
-def same_file(mine, theirs):
-    """Equal but for the id."""
-    with open(mine, "rb") as one, open(theirs, "rb") as other:
-        same_bytes(blank_id(one.read()), blank_id(other.read()), theirs)
 
 
 def identical(mine, theirs):
