@@ -928,8 +928,9 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
 typedef struct berth_config berth_config; /* one complete configuration */
 
 /*
- * Sets the program's value of one option, for all threads.
- * Parameters: name: of the option, or an alias. text: "off", "4096", "1MiB", "direct".
+ * Sets the program's value of one option, for all threads. If a patch of this thread has the
+ * option, the value becomes the patch's: it is in force at once on this thread, and goes with the
+ * patch. Parameters: name: of the option, or an alias. text: "off", "4096", "1MiB", "direct".
  */
 BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
 
@@ -955,7 +956,8 @@ BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
 BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
 
 /*
- * Removes the program's value of one option.
+ * Removes the program's value of one option. If a patch of this thread has the option, the patch
+ * gets the value of the environment or the default.
  * Parameters: name: NULL: of all options.
  */
 BERTH_API int berth_config_reset(const char *name, berth_error *error);
@@ -1045,7 +1047,7 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
                                      size_t text_nbytes, berth_error *error);
 
 /*
- * Sets the program's values from portable text. All take effect, or none does.
+ * Sets the values of portable text, each as berth_config_set does. All take effect, or none does.
  * Parameters: text: lines "name=value", as berth_config_print writes them. `#` starts a comment.
  * Errors: BERTH_E_OPTION: the message names the option.
  */

@@ -11,6 +11,7 @@
 #include "config/layer.h"
 #include "config/lock.h"
 #include "config/memory.h"
+#include "config/patch.h"
 
 static const char by_program[] = "set by the program";
 
@@ -72,75 +73,27 @@ void bth_config_forget_environment(void)
 
 /* ---- patches of the thread ---- */
 
-typedef struct patch {
-    struct patch *outer;
-    bth_layer layer; /* includes the values of the outer patches */
-} patch;
-
-static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
-static pthread_key_t patch_key;
-static bool patch_key_made;
-
-/* At the end of a thread, also if it did not undo its patches. */
-static void patch_free_all(void *innermost)
-{
-    patch *inner = innermost;
-
-    while (inner) {
-        patch *outer = inner->outer;
-        bth_release(inner);
-        inner = outer;
-    }
-}
-
-static void patch_make_key(void)
-{
-    patch_key_made = pthread_key_create(&patch_key, patch_free_all) == 0;
-}
-
-static patch *patch_innermost(void)
-{
-    (void)pthread_once(&patch_once, patch_make_key);
-    return patch_key_made ? pthread_getspecific(patch_key) : NULL;
-}
-
 int berth_config_patch(const char *assignments, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    patch *outer = patch_innermost();
     bth_layer layer = {0};
 
-    if (outer)
-        layer = outer->layer;
     if (bth_layer_parse_words(&layer, assignments, "in a patch", error) < 0)
         return error->code;
-    patch *inner = bth_allocate(sizeof *inner);
-    if (!inner)
-        return bth_fail_memory(error, sizeof *inner);
-    *inner = (patch){.outer = outer, .layer = layer};
-    if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
-        bth_release(inner);
-        return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
-    }
-    return 0;
+    return bth_patch_begin(&layer, error);
 }
 
 int berth_config_unpatch(berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    patch *inner = patch_innermost();
 
-    if (!inner)
-        return bth_fail_argument(error, "this thread has no patch to undo");
-    (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
-    bth_release(inner);
-    return 0;
+    return bth_patch_end() ? 0 : bth_fail_argument(error, "this thread has no patch to undo");
 }
 
 /* ---- values in force ---- */
 
 /* The caller holds the lock and has read the environment. */
-static int64_t option_value_in_force(const bth_option_row *row, const patch *inner,
+static int64_t option_value_in_force(const bth_option_row *row, const bth_layer *patched,
                                      const char **source)
 {
     size_t i = bth_option_index(row);
@@ -151,9 +104,9 @@ static int64_t option_value_in_force(const bth_option_row *row, const patch *inn
     if (environment->force.is_set[i]) {
         *source = environment->force_source[i];
         layer = &environment->force;
-    } else if (inner && inner->layer.is_set[i]) {
+    } else if (patched && patched->is_set[i]) {
         *source = "patch";
-        layer = &inner->layer;
+        layer = patched;
     } else if (program_layer_current()->is_set[i]) {
         *source = "program";
         layer = program_layer_current();
@@ -168,12 +121,12 @@ static int64_t option_value_in_force(const bth_option_row *row, const patch *inn
 static int options_copy_values_in_force(const bth_option_row *row, size_t n, int64_t *values,
                                         const char **source, berth_error *error)
 {
-    const patch *inner = patch_innermost();
+    const bth_layer *patched = bth_patch_values();
 
     (void)bth_lock_acquire(&process.lock);
     if (environment_read_once(error) == BERTH_OK)
         for (size_t i = 0; i < n; i++)
-            values[i] = option_value_in_force(row + i, inner, source);
+            values[i] = option_value_in_force(row + i, patched, source);
     bth_lock_release(&process.lock);
     return error->code;
 }
@@ -236,13 +189,30 @@ static const bth_option_row *option_find_or_fail(const char *name, berth_error *
     return row;
 }
 
-static void program_layer_set_value(const bth_option_row *row, int64_t value)
+/*
+ * Puts values in force on this thread: in its patches, as far as they have the options; the others
+ * become the program's.
+ */
+static void options_change_values(const bth_layer *changes)
 {
-    bth_layer *layer = program_layer_begin_change();
+    bth_layer others = *changes;
 
-    *bth_option_field(&layer->values, row) = value;
-    layer->is_set[bth_option_index(row)] = true;
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if (others.is_set[i] && bth_patch_set_value(row, bth_option_value(&others.values, row)))
+            others.is_set[i] = false;
+    }
+    bth_layer_merge(program_layer_begin_change(), &others);
     program_layer_end_change();
+}
+
+static void option_change_value(const bth_option_row *row, int64_t value)
+{
+    bth_layer changes = {0};
+
+    *bth_option_field(&changes.values, row) = value;
+    changes.is_set[bth_option_index(row)] = true;
+    options_change_values(&changes);
 }
 
 int berth_config_set(const char *name, const char *text, berth_error *error)
@@ -257,7 +227,7 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
         return bth_fail_argument(error, "%s: the value is NULL", row->name);
     if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
         return error->code;
-    program_layer_set_value(row, value);
+    option_change_value(row, value);
     return 0;
 }
 
@@ -268,7 +238,7 @@ int berth_config_set_int(const char *name, int64_t value, berth_error *error)
 
     if (!row || bth_option_check(row, value, by_program, error) < 0)
         return error->code;
-    program_layer_set_value(row, value);
+    option_change_value(row, value);
     return 0;
 }
 
@@ -299,18 +269,33 @@ int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
     return row ? options_copy_values_in_force(row, 1, value, &source, error) : error->code;
 }
 
+/*
+ * In a patch the option gets the value that it would have without the program. False: no patch of
+ * this thread has it.
+ */
+static bool option_reset_in_patch(const bth_option_row *row, const bth_environment *environment)
+{
+    const bth_layer *plain = &environment->plain;
+    bool is_set = plain->is_set[bth_option_index(row)];
+
+    return bth_patch_set_value(row, is_set ? bth_option_value(&plain->values, row) : row->initial);
+}
+
 int berth_config_reset(const char *name, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = name ? option_find_or_fail(name, error) : NULL;
+    const bth_option_row *only = name ? option_find_or_fail(name, error) : NULL;
 
-    if (name && !row)
+    if (name && !only)
         return error->code;
+    berth_error of_environment = {0}; /* is for those who need a valid environment */
     bth_layer *layer = program_layer_begin_change();
-    if (row)
-        layer->is_set[bth_option_index(row)] = false;
-    else
-        *layer = (bth_layer){0};
+    (void)environment_read_once(&of_environment);
+    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if ((!only || row == only) && !option_reset_in_patch(row, &process.environment))
+            layer->is_set[i] = false;
+    }
     program_layer_end_change();
     return 0;
 }
@@ -322,8 +307,7 @@ int berth_config_parse(const char *text, berth_error *error)
 
     if (bth_layer_parse_lines(&layer, text, error) < 0)
         return error->code;
-    bth_layer_merge(program_layer_begin_change(), &layer);
-    program_layer_end_change();
+    options_change_values(&layer);
     return 0;
 }
 

@@ -345,6 +345,55 @@ Test(patches, nest)
     expect("load.mmap", "on", "default");
 }
 
+Test(patches, take_what_is_set_inside_them_and_undo_it)
+{
+    set("io.threads", "1");
+    patch("io.threads=2");
+    set("io.threads", "3");
+    expect("io.threads", "3", "patch");
+    cr_assert_eq(berth_config_set_int("io.threads", 4, &error), 0);
+    expect("io.threads", "4", "patch");
+    cr_assert_eq(berth_config_parse("io.threads=5\nload.mmap=off\n", &error), 0);
+    expect("io.threads", "5", "patch");
+    expect("load.mmap", "off", "program");
+    unpatch();
+    expect("io.threads", "1", "program");
+    expect("load.mmap", "off", "program");
+}
+
+Test(patches, take_it_where_they_have_the_option)
+{
+    patch("io.threads=1 load.check=none");
+    patch("load.mmap=off");
+    patch("load.check=data");
+    set("io.threads", "2");
+    set("load.check", "headers");
+    expect("io.threads", "2", "patch");
+    expect("load.check", "headers", "patch");
+    unpatch();
+    expect("load.check", "none", "patch");
+    unpatch();
+    expect("io.threads", "2", "patch");
+    unpatch();
+    expect("io.threads", "0", "default");
+    expect("load.check", "directory", "default");
+}
+
+Test(patches, are_reset_inside_and_undone)
+{
+    variable("BERTH_IO_THREADS", "6");
+    set("io.threads", "1");
+    set("load.mmap", "off");
+    patch("io.threads=2 load.check=data");
+    cr_assert_eq(berth_config_reset("io.threads", &error), 0);
+    expect("io.threads", "6", "patch");
+    cr_assert_eq(berth_config_reset(NULL, &error), 0);
+    expect("load.check", "directory", "patch");
+    expect("load.mmap", "on", "default");
+    unpatch();
+    expect("io.threads", "1", "program");
+}
+
 Test(patches, are_balanced)
 {
     cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT);
