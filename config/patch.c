@@ -8,8 +8,8 @@
 
 typedef struct patch {
     struct patch *outer;
-    bth_layer values;           /* with those of the outer patches */
-    bool is_own[BTH_N_OPTIONS]; /* this patch set it, not an outer one */
+    bth_layer values;             /* with those of the outer patches */
+    bool is_own[BTH_MAX_OPTIONS]; /* this patch set it, not an outer one */
 } patch;
 
 static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
@@ -57,7 +57,7 @@ int bth_patch_begin(const bth_layer *values, berth_error *error)
     if (outer)
         inner->values = outer->values;
     bth_layer_merge(&inner->values, values);
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++)
+    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
         inner->is_own[i] = values->is_set[i];
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
@@ -90,4 +90,26 @@ bool bth_patch_set_value(const bth_option_row *row, int64_t value)
         is_owner = at->is_own[i];
     }
     return true;
+}
+
+static _Thread_local struct {
+    unsigned n;
+    berth_error error;
+} refused_scopes;
+
+void bth_patch_begin_refused_scope(const berth_error *error)
+{
+    if (refused_scopes.n++ == 0)
+        refused_scopes.error = *error;
+}
+
+void bth_patch_end_refused_scope(void)
+{
+    refused_scopes.n--;
+}
+
+void bth_patch_check_scopes(berth_error *error)
+{
+    if (refused_scopes.n > 0)
+        *error = refused_scopes.error;
 }

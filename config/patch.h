@@ -19,4 +19,12 @@ bool bth_patch_end(void);
  */
 bool bth_patch_set_value(const bth_option_row *row, int64_t value);
 
+/*
+ * Scopes of this thread whose assignments were refused: as long as there is one, every operation
+ * fails with the first of these errors.
+ */
+void bth_patch_begin_refused_scope(const berth_error *error);
+void bth_patch_end_refused_scope(void);
+void bth_patch_check_scopes(berth_error *error);
+
 #endif
