@@ -15,8 +15,8 @@
  * X13: a call of the library that is cancelled (pthread_cancel) goes on to its end, wherever it
  * waits; so do the caller's own functions that it calls.
  */
-/* Returns the state for bth_cancel_restore; -1: nothing was changed. */
-static inline int bth_cancel_hold(bool condition)
+/* Returns the state for bth_cancellation_restore; -1: nothing was changed. */
+static inline int bth_cancellation_disable_if(bool condition)
 {
     int before = -1;
 
@@ -25,7 +25,7 @@ static inline int bth_cancel_hold(bool condition)
     return before;
 }
 
-static inline void bth_cancel_restore(const int *before)
+static inline void bth_cancellation_restore(const int *before)
 {
     int unused;
 
@@ -35,8 +35,8 @@ static inline void bth_cancel_restore(const int *before)
 
 /* Holds off cancellation until the end of the block, if the condition is true. */
 #define BTH_HOLD_CANCEL(condition)                                                                 \
-    __attribute__((cleanup(bth_cancel_restore), unused)) const int bth_cancel_before =             \
-        bth_cancel_hold(condition)
+    __attribute__((cleanup(bth_cancellation_restore), unused)) const int bth_cancel_before =       \
+        bth_cancellation_disable_if(condition)
 
 /* First statement of every public function with a `berth_error *error` parameter (X13). */
 #define BTH_ERROR_BEGIN(error)                                                                     \

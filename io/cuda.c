@@ -112,7 +112,7 @@ static void cuda_describe_result(int result, bth_driver_result *described)
 }
 
 /* The driver stays open: other libraries of the process use it as well. */
-static int cuda_load(berth_error *error)
+static int cuda_load_driver(berth_error *error)
 {
     bth_driver_result described;
 
@@ -137,7 +137,7 @@ static int cuda_load(berth_error *error)
     return 0;
 }
 
-static int cuda_count(unsigned *n)
+static int cuda_count_devices(unsigned *n)
 {
     int found = 0;
     CUresult result = cuda.DeviceGetCount(&found);
@@ -247,7 +247,7 @@ static unsigned long long cuda_context_id(CUcontext context)
  * It is never released: that could reset the device while a later library uses it. If the context
  * has died, this makes a new one for the whole process (X18).
  */
-static int cuda_open(bth_device_handle *device)
+static int cuda_open_device(bth_device_handle *device)
 {
     CUdevice number;
     CUcontext context = NULL;
@@ -389,10 +389,10 @@ CUDA_CALL(cuda_stream_wait_for_event, (bth_device_handle * device, void *stream,
 
 const bth_device_driver bth_cuda_driver = {
     .kind = "cuda",
-    .load = cuda_load,
+    .load = cuda_load_driver,
     .describe = cuda_describe_result,
-    .count = cuda_count,
-    .open = cuda_open,
+    .count = cuda_count_devices,
+    .open = cuda_open_device,
     .check = cuda_check_context,
     .allocate = cuda_allocate_device_memory,
     .release = cuda_release_device_memory,

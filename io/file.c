@@ -247,7 +247,7 @@ static bool file_limit_signal_is_pending(void)
     return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
 }
 
-bth_file_limit bth_file_limit_hold(void)
+bth_file_limit bth_file_limit_signal_block(void)
 {
     sigset_t set = file_limit_make_signal_set();
     bth_file_limit held = {.was_pending = false};
@@ -257,7 +257,7 @@ bth_file_limit bth_file_limit_hold(void)
     return held;
 }
 
-void bth_file_limit_restore(const bth_file_limit *held)
+void bth_file_limit_signal_unblock(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
     sigset_t set = file_limit_make_signal_set();

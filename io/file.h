@@ -51,11 +51,11 @@ typedef struct bth_file_limit {
     bool was_pending;
 } bth_file_limit;
 
-bth_file_limit bth_file_limit_hold(void);
-void bth_file_limit_restore(const bth_file_limit *held);
+bth_file_limit bth_file_limit_signal_block(void);
+void bth_file_limit_signal_unblock(const bth_file_limit *held);
 
 #define BTH_HOLD_FILE_LIMIT()                                                                      \
-    __attribute__((cleanup(bth_file_limit_restore), unused))                                       \
-    const bth_file_limit bth_file_limit_held = bth_file_limit_hold()
+    __attribute__((cleanup(bth_file_limit_signal_unblock), unused))                                \
+    const bth_file_limit bth_file_limit_held = bth_file_limit_signal_block()
 
 #endif

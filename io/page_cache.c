@@ -43,7 +43,7 @@ static int file_reopen_without_readahead(int fd)
 }
 
 /* Another number at each call: pages that an earlier probe loaded are not sampled again. */
-static uint64_t mix_with_time(uint64_t number)
+static uint64_t number_mix_with_time(uint64_t number)
 {
     struct timespec time = {0};
 
@@ -65,7 +65,7 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
     int probed = file_reopen_without_readahead(fd);
 
     for (uint64_t i = 0, n_missing = 0; i < n_samples && result == BTH_PAGE_CACHE_WARM; i++) {
-        uint64_t page = first + i * stride + mix_with_time(i) % stride;
+        uint64_t page = first + i * stride + number_mix_with_time(i) % stride;
         bth_page_cache sample = page_cache_probe_page(probed, page * page_nbytes);
         if (sample == BTH_PAGE_CACHE_UNKNOWN ||
             (sample == BTH_PAGE_CACHE_COLD && ++n_missing > missing_max))
@@ -100,8 +100,8 @@ static bool mincore_is_true(int fd)
 }
 
 /* Counts pages that can be used at once, not those that are still being read. */
-static bool pages_count_by_mincore(const bth_map *map, uint64_t offset, uint64_t nbytes,
-                                   uint64_t page_nbytes, uint64_t *n_cached)
+static bool page_cache_count_by_mincore(const bth_map *map, uint64_t offset, uint64_t nbytes,
+                                        uint64_t page_nbytes, uint64_t *n_cached)
 {
     unsigned char pages[PAGES_AT_ONCE];
 
@@ -119,7 +119,8 @@ static bool pages_count_by_mincore(const bth_map *map, uint64_t offset, uint64_t
 }
 
 /* Needs Linux 6.5, but no map. */
-static bool pages_count_by_cachestat(int fd, uint64_t offset, uint64_t nbytes, uint64_t *n_cached)
+static bool page_cache_count_by_cachestat(int fd, uint64_t offset, uint64_t nbytes,
+                                          uint64_t *n_cached)
 {
     struct count_range range = {.offset = offset, .nbytes = nbytes};
     struct counts counts = {0};
@@ -138,8 +139,8 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
 
     assert(offset % page_nbytes == 0);
     if (!(map && mincore_is_true(fd) &&
-          pages_count_by_mincore(map, offset, nbytes, page_nbytes, &n)) &&
-        !pages_count_by_cachestat(fd, offset, nbytes, &n))
+          page_cache_count_by_mincore(map, offset, nbytes, page_nbytes, &n)) &&
+        !page_cache_count_by_cachestat(fd, offset, nbytes, &n))
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;
     return true;

@@ -76,7 +76,7 @@ static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_p
 /* ---- workers ---- */
 
 /* Gets the next task in order. False: all are claimed, or the pool stops. */
-static bool pool_claim(struct pool *pool, uint64_t *task)
+static bool pool_claim_task(struct pool *pool, uint64_t *task)
 {
     bool claimed = false;
 
@@ -101,7 +101,7 @@ static void pool_stop_with_error(struct pool *pool, int status, const berth_erro
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void *pool_worker(void *argument)
+static void *pool_run_worker(void *argument)
 {
     struct worker *worker = argument;
     struct pool *pool = worker->pool;
@@ -110,7 +110,7 @@ static void *pool_worker(void *argument)
 
     bth_thread_disable_cancel();
     bth_error_clear(&error);
-    while (pool_claim(pool, &task)) {
+    while (pool_claim_task(pool, &task)) {
         int status = pool->function(pool->context, task, worker->number, &error);
         if (status < 0) {
             pool_stop_with_error(pool, status, &error);
@@ -125,7 +125,7 @@ static void *pool_worker(void *argument)
 }
 
 /* Starts the workers and returns their number. If some are missing, pool->first says why (W6). */
-static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n_workers)
+static unsigned pool_start_workers(struct pool *pool, struct worker *workers, unsigned n_workers)
 {
     unsigned n = 0;
     int failure = 0;
@@ -133,7 +133,7 @@ static unsigned pool_start(struct pool *pool, struct worker *workers, unsigned n
     pool->n_running = n_workers;
     for (; n < n_workers; n++) {
         workers[n] = (struct worker){.pool = pool, .number = n};
-        failure = bth_thread_start(&workers[n].thread, pool_worker, &workers[n]);
+        failure = bth_thread_start(&workers[n].thread, pool_run_worker, &workers[n]);
         if (failure != 0)
             break;
     }
@@ -196,7 +196,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     if (!workers)
         return bth_fail_memory(error, n_workers * sizeof *workers);
     pool_initialize_lock_and_condition(&pool);
-    unsigned n_started = pool_start(&pool, workers, n_workers);
+    unsigned n_started = pool_start_workers(&pool, workers, n_workers);
     pool_wait_and_call_watch(&pool, watch);
     for (unsigned i = 0; i < n_started; i++)
         pthread_join(workers[i].thread, NULL);

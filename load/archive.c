@@ -118,7 +118,7 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
         bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error) < 0)
         return error->code;
     if (archive->config.load_check >= BTH_CHECK_DATA)
-        return bth_verify_container(&archive->reader, &archive->config, container, request, error);
+        return bth_verify_archive(&archive->reader, &archive->config, container, request, error);
     return 0;
 }
 
@@ -201,7 +201,7 @@ int berth_archive_get_info(const berth_archive *archive, berth_archive_info *inf
     return 0;
 }
 
-static void entry_describe(const bth_zip_entry *entry, berth_record *record)
+static void archive_entry_fill_record(const bth_zip_entry *entry, berth_record *record)
 {
     *record = (berth_record){.name = entry->record,
                              .nbytes = entry->nbytes,
@@ -217,7 +217,7 @@ int berth_archive_at(const berth_archive *archive, size_t i, berth_record *recor
         return BERTH_E_ARGUMENT;
     if (i >= archive->container.directory.n_entries)
         return BERTH_E_NOT_FOUND;
-    entry_describe(&archive->container.directory.entries[i], record);
+    archive_entry_fill_record(&archive->container.directory.entries[i], record);
     return 0;
 }
 
@@ -235,7 +235,7 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
             archive->container.directory.n_entries, archive->container.directory.archive);
         return bth_error_prefix(error, archive->reader.name);
     }
-    entry_describe(entry, record);
+    archive_entry_fill_record(entry, record);
     return 0;
 }
 

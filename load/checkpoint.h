@@ -242,11 +242,11 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
  * The storages of these tensors; all storages if everything is selected. Only roots, each once, in
  * the file's order. The caller frees *storages; it is NULL if there are none.
  */
-int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
-                           const berth_storage ***storages, size_t *n, berth_error *error);
+int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
+                                const berth_storage ***storages, size_t *n, berth_error *error);
 
 /* Whether a name fits a glob. */
-bool bth_name_fits(const char *pattern, const char *name);
+bool bth_name_matches_pattern(const char *pattern, const char *name);
 
 /* ---- verify.c ---- */
 
@@ -269,8 +269,8 @@ typedef struct bth_verify_request {
 int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
                           berth_error *error);
 /* The same for an archive that is not a checkpoint; its local headers were read. */
-int bth_verify_container(bth_reader *reader, const struct berth_config *config,
-                         bth_container *container, bth_verify_request *request, berth_error *error);
+int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
+                       bth_container *container, bth_verify_request *request, berth_error *error);
 
 /* ---- data.c ---- */
 

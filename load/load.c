@@ -63,8 +63,8 @@ void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_p
  * load.check=data: compares mapped storages now. Storages that are read are compared when they are
  * loaded, so that nothing is read twice.
  */
-static int checkpoint_check_data(berth_checkpoint *checkpoint, const berth_params *params,
-                                 berth_error *error)
+static int checkpoint_verify_mapped_data(berth_checkpoint *checkpoint, const berth_params *params,
+                                         berth_error *error)
 {
     bth_verify_request request = {.scan = {.params = params, .through_cache = true},
                                   .only_mapped = true};
@@ -88,7 +88,7 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
         bth_storages_initialize_states(checkpoint, error) == 0 &&
-        checkpoint_check_data(checkpoint, params, error) == 0)
+        checkpoint_verify_mapped_data(checkpoint, params, error) == 0)
         (void)bth_prefetch_begin_own(checkpoint, error);
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_params_set_checkpoint_stats(checkpoint, params);
@@ -228,7 +228,7 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
 
     if (bth_checkpoint_choose_call_config(checkpoint, params, &config, error) < 0)
         return error->code;
-    if (bth_selection_storages(checkpoint, selection, &roots, &n, error) == 0)
+    if (bth_selection_list_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)bth_storages_load(checkpoint, &request, roots, n, error);
     if (params && params->stats)
         load_set_stats(checkpoint, roots, n, begin_seconds, params->stats);
@@ -292,7 +292,7 @@ size_t berth_tensor_count(const berth_checkpoint *checkpoint)
         return 0;
     bth_error_clear(&error);
     const bth_names *names = bth_checkpoint_names(checkpoint, &error);
-    return names ? bth_names_count(names) : 0;
+    return names ? bth_names_tensor_count(names) : 0;
 }
 
 /* The byte of the first element, in the file. */
@@ -322,15 +322,15 @@ static const berth_value *checkpoint_get_value_and_name_at(berth_checkpoint *che
 
     if (!names)
         return NULL;
-    if (i >= bth_names_count(names)) {
+    if (i >= bth_names_tensor_count(names)) {
         (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "there is no tensor %zu among %zu", i,
-                              bth_names_count(names));
+                              bth_names_tensor_count(names));
         return NULL;
     }
     if (bth_names_write_tensor_name_and_path(names, i, &checkpoint->shown_name,
                                              &checkpoint->shown_path, error) < 0)
         return NULL;
-    return bth_names_value(names, i);
+    return bth_names_tensor_value(names, i);
 }
 
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
@@ -410,7 +410,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .n_records = checkpoint->contents.counts.n_records,
                          .n_unknown_records = checkpoint->contents.counts.n_unknown_records,
                          .n_crc32 = checkpoint->contents.counts.n_crc32,
-                         .n_tensors = bth_names_count(names),
+                         .n_tensors = bth_names_tensor_count(names),
                          .calculated_offsets = checkpoint->contents.calculated_offsets};
     info_count_storages(checkpoint, info);
     return 0;

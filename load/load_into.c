@@ -124,7 +124,7 @@ static int destination_read(const struct load_into *into, const berth_destinatio
 
 /* ---- the transfer ---- */
 
-static int into_part_compare_offsets(const void *a, const void *b)
+static int load_into_part_compare_offsets(const void *a, const void *b)
 {
     const struct into_part *first = a, *second = b;
 
@@ -145,7 +145,7 @@ static void load_into_sort_destinations(struct load_into *into)
         into->rest[into->n_rest++] = (struct into_part){offset, destination};
         into->requested_nbytes += nbytes;
     }
-    qsort(into->rest, into->n_rest, sizeof *into->rest, into_part_compare_offsets);
+    qsort(into->rest, into->n_rest, sizeof *into->rest, load_into_part_compare_offsets);
 }
 
 /* Moves destinations from `rest` to `ranges` if one transfer can read them: without overlaps. */

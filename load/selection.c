@@ -8,7 +8,7 @@
 #include "config/memory.h"
 #include "config/options.h"
 
-bool bth_name_fits(const char *pattern, const char *name)
+bool bth_name_matches_pattern(const char *pattern, const char *name)
 {
     return fnmatch(pattern, name, 0) == 0;
 }
@@ -19,8 +19,8 @@ int bth_checkpoint_visit_names(berth_checkpoint *checkpoint, bool with_text, bth
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     bth_name_text name = {0}, path = {0};
 
-    for (size_t i = 0; names && i < bth_names_count(names) && error->code == 0; i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_value(names, i));
+    for (size_t i = 0; names && i < bth_names_tensor_count(names) && error->code == 0; i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
         bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
         if (!with_text || bth_names_write_tensor_name_and_path(names, i, &name, &path, error) == 0)
             (void)visit(context, has_bytes ? tensor : NULL, name.text, error);
@@ -42,23 +42,23 @@ struct selection_names {
     void *context;
 };
 
-static int selection_visit_if_name_fits(void *context, const berth_tensor *tensor, const char *name,
-                                        berth_error *error)
+static int selection_visit_if_name_matches(void *context, const berth_tensor *tensor,
+                                           const char *name, berth_error *error)
 {
     struct selection_names *names = context;
 
-    if (names->pattern && !bth_name_fits(names->pattern, name))
+    if (names->pattern && !bth_name_matches_pattern(names->pattern, name))
         return 0;
     names->any_fits = true;
     return tensor ? names->visit(names->context, tensor, error) : 0;
 }
 
-static int selection_visit_fitting_names(berth_checkpoint *checkpoint, const char *pattern,
-                                         bth_visit visit, void *context, berth_error *error)
+static int selection_visit_matching_names(berth_checkpoint *checkpoint, const char *pattern,
+                                          bth_visit visit, void *context, berth_error *error)
 {
     struct selection_names names = {.pattern = pattern, .visit = visit, .context = context};
 
-    if (bth_checkpoint_visit_names(checkpoint, pattern, selection_visit_if_name_fits, &names,
+    if (bth_checkpoint_visit_names(checkpoint, pattern, selection_visit_if_name_matches, &names,
                                    error) < 0 ||
         names.any_fits || !pattern)
         return error->code;
@@ -72,9 +72,9 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
     if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
         return error->code;
     if (selection_is_everything(selection))
-        return selection_visit_fitting_names(checkpoint, NULL, visit, context, error);
+        return selection_visit_matching_names(checkpoint, NULL, visit, context, error);
     if (selection->pattern &&
-        selection_visit_fitting_names(checkpoint, selection->pattern, visit, context, error) < 0)
+        selection_visit_matching_names(checkpoint, selection->pattern, visit, context, error) < 0)
         return error->code;
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",
@@ -94,7 +94,8 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
 /* ---- storages ---- */
 
 /* A bth_visit; its context are marks by the index of a storage. */
-static int selection_mark(void *context, const berth_tensor *tensor, berth_error *error)
+static int selection_mark_storage_of_tensor(void *context, const berth_tensor *tensor,
+                                            berth_error *error)
 {
     bool *is_selected = context;
 
@@ -113,8 +114,9 @@ static int storage_compare_offsets(const void *a, const void *b)
 }
 
 /* The marked storages; if everything is selected, all roots. */
-static size_t selection_collect(const berth_checkpoint *checkpoint, const bool *is_selected,
-                                const berth_storage **storages)
+static size_t selection_collect_marked_storages(const berth_checkpoint *checkpoint,
+                                                const bool *is_selected,
+                                                const berth_storage **storages)
 {
     size_t n = 0;
 
@@ -127,8 +129,8 @@ static size_t selection_collect(const berth_checkpoint *checkpoint, const bool *
     return n;
 }
 
-int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
-                           const berth_storage ***storages, size_t *n, berth_error *error)
+int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
+                                const berth_storage ***storages, size_t *n, berth_error *error)
 {
     size_t n_all = checkpoint->storages.n;
     bool *is_selected = NULL;
@@ -142,14 +144,15 @@ int bth_selection_storages(berth_checkpoint *checkpoint, const berth_selection *
         is_selected = bth_allocate_zeroed(n_all + 1);
         if (!is_selected)
             return bth_fail_memory(error, n_all + 1);
-        if (bth_selection_visit(checkpoint, selection, selection_mark, is_selected, error) < 0)
+        if (bth_selection_visit(checkpoint, selection, selection_mark_storage_of_tensor,
+                                is_selected, error) < 0)
             goto cleanup;
     }
     *storages = bth_allocate((n_all + 1) * sizeof **storages);
     if (!*storages)
         (void)bth_fail_memory(error, (n_all + 1) * sizeof **storages);
     else
-        *n = selection_collect(checkpoint, is_selected, *storages);
+        *n = selection_collect_marked_storages(checkpoint, is_selected, *storages);
 cleanup:
     bth_release(is_selected);
     return error->code;

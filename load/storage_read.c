@@ -16,7 +16,7 @@ typedef unsigned long long ull;
 /* ---- which bytes are swapped (T5) ---- */
 
 /* Views with elements of one byte do not count. */
-static void storage_widen_unit_for_dtype(bth_storage_state *stored, berth_dtype dtype)
+static void storage_add_swap_unit_of_dtype(bth_storage_state *stored, berth_dtype dtype)
 {
     size_t unit = dtype == BERTH_DTYPE_NONE ? 1 : bth_dtype_swap_nbytes(dtype);
 
@@ -28,15 +28,15 @@ static void storage_widen_unit_for_dtype(bth_storage_state *stored, berth_dtype 
 
 /* Only for foreign byte order. The class of a storage sets its unit; if the class has no dtype, the
  * tensors that view the storage do. */
-static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
+static int storages_set_swap_units(berth_checkpoint *checkpoint, berth_error *error)
 {
     bool any_untyped = false;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        storage_widen_unit_for_dtype(&checkpoint->storages.stored[i], storage->dtype);
+        storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->dtype);
         if (bth_storage_is_untyped(storage)) {
-            storage_widen_unit_for_dtype(&checkpoint->storages.stored[i], storage->element);
+            storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->element);
             any_untyped = true;
         }
     }
@@ -44,12 +44,12 @@ static int storages_set_units(berth_checkpoint *checkpoint, berth_error *error)
         return 0;
     if (bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error) < 0)
         return error->code;
-    for (size_t i = 0; i < bth_names_count(checkpoint->contents.names); i++) {
+    for (size_t i = 0; i < bth_names_tensor_count(checkpoint->contents.names); i++) {
         const berth_tensor *tensor =
-            berth_as_tensor(bth_names_value(checkpoint->contents.names, i));
+            berth_as_tensor(bth_names_tensor_value(checkpoint->contents.names, i));
         if (tensor && tensor->storage && bth_storage_is_untyped(tensor->storage))
-            storage_widen_unit_for_dtype(&checkpoint->storages.stored[tensor->storage->index],
-                                         tensor->dtype);
+            storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[tensor->storage->index],
+                                           tensor->dtype);
     }
     return 0;
 }
@@ -98,9 +98,9 @@ static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage 
 }
 
 /* A part of one swapped unit. */
-static int storage_read_part_of_unit(bth_reader *reader, const berth_storage *root, size_t unit,
-                                     uint8_t *buffer, size_t nbytes, uint64_t offset,
-                                     berth_error *error)
+static int storage_read_part_of_swap_unit(bth_reader *reader, const berth_storage *root,
+                                          size_t unit, uint8_t *buffer, size_t nbytes,
+                                          uint64_t offset, berth_error *error)
 {
     uint8_t whole[UNIT_MAX];
     uint64_t start = offset - offset % unit;
@@ -124,15 +124,16 @@ static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storag
 
     head = head < nbytes ? head : nbytes;
     size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
-    if (head > 0 && storage_read_part_of_unit(reader, root, unit, buffer, head, offset, error) < 0)
+    if (head > 0 &&
+        storage_read_part_of_swap_unit(reader, root, unit, buffer, head, offset, error) < 0)
         return error->code;
     if (storage_read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
         return error->code;
     bth_swap_bytes(buffer + head, buffer + head, middle, unit);
     if (tail == 0)
         return 0;
-    return storage_read_part_of_unit(reader, root, unit, buffer + head + middle, tail,
-                                     offset + head + middle, error);
+    return storage_read_part_of_swap_unit(reader, root, unit, buffer + head + middle, tail,
+                                          offset + head + middle, error);
 }
 
 /* Reads from the file, in this machine's order. */
@@ -303,7 +304,7 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
         storage->read = storage_read_for_save;
     }
     bool is_foreign = checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
-    return is_foreign ? storages_set_units(checkpoint, error) : 0;
+    return is_foreign ? storages_set_swap_units(checkpoint, error) : 0;
 }
 
 void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)

@@ -27,11 +27,11 @@ struct applied_rules {
 /* ---- which rule applies ---- */
 
 /* Compares all conditions except the pattern. */
-static bool rule_fits_storage(const berth_storage_rule *rule, const berth_storage *root)
+static bool rule_matches_storage(const berth_storage_rule *rule, const berth_storage *root)
 {
     return root->nbytes >= rule->min_nbytes &&
            (rule->max_nbytes == 0 || root->nbytes <= rule->max_nbytes) &&
-           (!rule->location || bth_name_fits(rule->location, root->location));
+           (!rule->location || bth_name_matches_pattern(rule->location, root->location));
 }
 
 static void rules_find_first_without_pattern(const struct applied_rules *applied_rules)
@@ -42,7 +42,7 @@ static void rules_find_first_without_pattern(const struct applied_rules *applied
         size_t *first = &applied_rules->first[i];
         for (*first = 0; *first < applied_rules->n_rules; ++*first) {
             const berth_storage_rule *rule = &applied_rules->rules[*first];
-            if (!rule->pattern && rule_fits_storage(rule, storage))
+            if (!rule->pattern && rule_matches_storage(rule, storage))
                 break;
         }
     }
@@ -60,7 +60,8 @@ static int rules_find_first_for_name(void *context, const berth_tensor *tensor, 
     size_t *first = &applied_rules->first[root->index];
     for (size_t r = 0; r < *first; r++) {
         const berth_storage_rule *rule = &applied_rules->rules[r];
-        if (rule->pattern && rule_fits_storage(rule, root) && bth_name_fits(rule->pattern, name))
+        if (rule->pattern && rule_matches_storage(rule, root) &&
+            bth_name_matches_pattern(rule->pattern, name))
             *first = r;
     }
     return error->code;
@@ -120,8 +121,8 @@ static int device_target_set_from_choice(const berth_storage_choice *choice,
     return choice->address ? device_target_set_address(choice, storage, target, error) : 0;
 }
 
-static int rule_call(const berth_storage_rule *rule, const berth_storage *storage,
-                     berth_storage_choice *choice, berth_error *error)
+static int rule_call_choose_function(const berth_storage_rule *rule, const berth_storage *storage,
+                                     berth_storage_choice *choice, berth_error *error)
 {
     int result = rule->choose(rule->context, storage, choice);
     const char *text = result > 0 ? strerrordesc_np(result) : NULL;
@@ -134,13 +135,13 @@ static int rule_call(const berth_storage_rule *rule, const berth_storage *storag
     return error->code;
 }
 
-static int rule_choose_for_storage(const berth_storage_rule *rule, const berth_storage *storage,
-                                   struct chosen *chosen, berth_error *error)
+static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_storage *storage,
+                                 struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
                                    .device = rule->device ? rule->device : "cpu"};
 
-    if (rule->choose && rule_call(rule, storage, &choice, error) < 0)
+    if (rule->choose && rule_call_choose_function(rule, storage, &choice, error) < 0)
         return error->code;
     chosen->method = choice.method;
     if (choice.method != BERTH_LOAD_AUTO)
@@ -151,15 +152,15 @@ static int rule_choose_for_storage(const berth_storage_rule *rule, const berth_s
 }
 
 /* Without the lock: it calls the caller's functions. */
-static int rules_choose_for_storages(const struct applied_rules *applied_rules, berth_error *error)
+static int rules_apply_to_storages(const struct applied_rules *applied_rules, berth_error *error)
 {
     for (size_t i = 0; i < applied_rules->checkpoint->storages.n; i++) {
         const berth_storage *storage =
             bth_tree_storage(applied_rules->checkpoint->contents.tree, i);
         size_t first = applied_rules->first[i];
         if (!storage->root && first < applied_rules->n_rules &&
-            rule_choose_for_storage(&applied_rules->rules[first], storage,
-                                    &applied_rules->chosen[i], error) < 0)
+            rule_apply_to_storage(&applied_rules->rules[first], storage, &applied_rules->chosen[i],
+                                  error) < 0)
             return bth_error_in_storage(applied_rules->checkpoint, storage, error);
     }
     return 0;
@@ -220,7 +221,7 @@ static int rules_run(struct applied_rules *applied_rules, berth_error *error)
         (void)bth_fail_memory(error, n * sizeof *applied_rules->chosen);
     else if (rules_check(applied_rules, error) == 0 &&
              rules_find_first_for_storages(applied_rules, error) == 0 &&
-             rules_choose_for_storages(applied_rules, error) == 0)
+             rules_apply_to_storages(applied_rules, error) == 0)
         (void)rules_publish_choices(applied_rules, error);
     bth_release(applied_rules->first);
     bth_release(applied_rules->chosen);

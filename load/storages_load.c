@@ -44,7 +44,7 @@ struct phase {
     bth_device_memory_list *device_memory;
 };
 
-static const berth_storage *range_storage(const bth_range *range)
+static const berth_storage *range_get_storage(const bth_range *range)
 {
     return range->owner;
 }
@@ -114,7 +114,7 @@ static bool phase_leaves_storage_to_others(const struct phase *phase, const bert
     return stored->is_loading || (!phase->is_second && stored->n_waiting > 0);
 }
 
-static bool phase_wants(const struct phase *phase, const berth_storage *root)
+static bool phase_wants_storage(const struct phase *phase, const berth_storage *root)
 {
     return !storage_is_loaded(phase->checkpoint, root) &&
            !phase_leaves_storage_to_others(phase, root);
@@ -132,7 +132,7 @@ static void phase_measure_conditions(struct phase *phase, const berth_storage *c
     if (!phase->request->at_once)
         return;
     for (size_t i = 0; i < n; i++) {
-        if (!phase_wants(phase, roots[i]) || roots[i]->nbytes == 0)
+        if (!phase_wants_storage(phase, roots[i]) || roots[i]->nbytes == 0)
             continue;
         requested_nbytes += roots[i]->nbytes;
         begin = roots[i]->offset < begin ? roots[i]->offset : begin;
@@ -215,7 +215,7 @@ static int phase_claim_for_host(struct phase *phase, const berth_storage *root, 
 }
 
 /* Claims the storage, or leaves it to the second phase. Does nothing if it is loaded. */
-static int phase_claim_one(struct phase *phase, const berth_storage *root, berth_error *error)
+static int phase_claim_storage(struct phase *phase, const berth_storage *root, berth_error *error)
 {
     bth_storage_target *target = storage_device_target(phase->checkpoint, root);
 
@@ -240,14 +240,14 @@ static int phase_claim_one(struct phase *phase, const berth_storage *root, berth
     return 0;
 }
 
-static void phase_set_loading(const struct phase *phase, bool is_loading)
+static void phase_mark_storages_loading(const struct phase *phase, bool is_loading)
 {
     for (size_t i = 0; i < phase->host.n; i++)
-        storage_get_state(phase->checkpoint, range_storage(&phase->host.ranges[i]))->is_loading =
-            is_loading;
+        storage_get_state(phase->checkpoint, range_get_storage(&phase->host.ranges[i]))
+            ->is_loading = is_loading;
     for (size_t i = 0; i < phase->device.n; i++)
-        storage_get_state(phase->checkpoint, range_storage(&phase->device.ranges[i]))->is_loading =
-            is_loading;
+        storage_get_state(phase->checkpoint, range_get_storage(&phase->device.ranges[i]))
+            ->is_loading = is_loading;
 }
 
 static void phase_change_waiting_counts(const struct phase *phase, int change)
@@ -271,13 +271,14 @@ static void storages_wait_for_others(berth_checkpoint *checkpoint,
 }
 
 /* Returns NULL, or the storage whose claim failed; after a failure nothing is claimed. */
-static const berth_storage *phase_claim_all(struct phase *phase, const berth_storage *const *roots,
-                                            size_t n, berth_error *error)
+static const berth_storage *phase_claim_storages(struct phase *phase,
+                                                 const berth_storage *const *roots, size_t n,
+                                                 berth_error *error)
 {
     const berth_storage *failed = NULL;
 
     for (size_t i = 0; i < n && error->code == 0; i++)
-        if (phase_claim_one(phase, roots[i], error) < 0)
+        if (phase_claim_storage(phase, roots[i], error) < 0)
             failed = roots[i];
     if (error->code < 0)
         phase->host.n = phase->device.n = phase->n_rest = 0;
@@ -285,8 +286,8 @@ static const berth_storage *phase_claim_all(struct phase *phase, const berth_sto
 }
 
 /* Fills the phase's ranges. They belong to this thread until they are published. */
-static int phase_lock_and_claim_all(struct phase *phase, const berth_storage *const *roots,
-                                    size_t n, berth_error *error)
+static int phase_lock_and_claim_storages(struct phase *phase, const berth_storage *const *roots,
+                                         size_t n, berth_error *error)
 {
     berth_checkpoint *checkpoint = phase->checkpoint;
 
@@ -296,8 +297,8 @@ static int phase_lock_and_claim_all(struct phase *phase, const berth_storage *co
     phase_measure_conditions(phase, roots, n);
     if (request_checks_crc32(phase->request))
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
-    const berth_storage *failed = phase_claim_all(phase, roots, n, error);
-    phase_set_loading(phase, true);
+    const berth_storage *failed = phase_claim_storages(phase, roots, n, error);
+    phase_mark_storages_loading(phase, true);
     phase_change_waiting_counts(phase, 1);
     bth_checkpoint_unlock(checkpoint);
     return failed ? bth_error_in_storage(checkpoint, failed, error) : error->code;
@@ -324,7 +325,7 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
     while (i + 1 < host->n && (host->ranges[i].choice.method == BERTH_LOAD_MAP ||
                                host->ranges[i].region_at + host->ranges[i].nbytes <= free_nbytes))
         i++;
-    const berth_storage *storage = range_storage(&host->ranges[i]);
+    const berth_storage *storage = range_get_storage(&host->ranges[i]);
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
                    "not enough memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
                    (ull)(nbytes - free_nbytes));
@@ -419,7 +420,7 @@ static int phase_run(struct phase *phase, berth_error *error)
 
 static void phase_publish_range(const struct phase *phase, const bth_range *range)
 {
-    size_t index = range_storage(range)->index;
+    size_t index = range_get_storage(range)->index;
     bth_storage_state *stored = &phase->checkpoint->storages.stored[index];
     bool is_mapped = range->choice.method == BERTH_LOAD_MAP;
 
@@ -470,7 +471,7 @@ static void phase_keep_or_free_memory(struct phase *phase, bool is_good)
 
 static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
-    phase_set_loading(phase, false);
+    phase_mark_storages_loading(phase, false);
     phase_change_waiting_counts(phase, -1);
     phase_keep_or_free_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
     for (size_t i = 0; i < phase->host.n && is_good; i++)
@@ -497,15 +498,17 @@ static void load_finish_phases(struct phase *first, struct phase *second, bool i
 static int phase_claim_and_run(struct phase *phase, const berth_storage *const *roots, size_t n,
                                berth_error *error)
 {
-    if (phase_lock_and_claim_all(phase, roots, n, error) < 0 ||
+    if (phase_lock_and_claim_storages(phase, roots, n, error) < 0 ||
         phase->host.n + phase->device.n == 0)
         return error->code;
     return phase_run(phase, error);
 }
 
 /* `ranges`: room for twice n, either to the host or to a device; `rest`: for n. */
-static void load_in_phases(struct phase *first, bth_range *ranges, const berth_storage **rest,
-                           const berth_storage *const *roots, size_t n, berth_error *error)
+static void load_run_host_and_device_phase(struct phase *first, bth_range *ranges,
+                                           const berth_storage **rest,
+                                           const berth_storage *const *roots, size_t n,
+                                           berth_error *error)
 {
     struct phase second = {
         .checkpoint = first->checkpoint, .request = first->request, .is_second = true};
@@ -530,15 +533,15 @@ int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *requ
     bth_range few[2];
 
     if (n <= 1) {
-        load_in_phases(&first, few, &one, roots, n, error);
+        load_run_host_and_device_phase(&first, few, &one, roots, n, error);
         return error->code;
     }
     size_t nbytes = n * (2 * sizeof *few + sizeof one);
     bth_range *ranges = bth_allocate(nbytes);
     if (!ranges)
         return bth_fail_memory(error, nbytes);
-    load_in_phases(&first, ranges, (const berth_storage **)(void *)(ranges + 2 * n), roots, n,
-                   error);
+    load_run_host_and_device_phase(&first, ranges, (const berth_storage **)(void *)(ranges + 2 * n),
+                                   roots, n, error);
     bth_release(ranges);
     return error->code;
 }

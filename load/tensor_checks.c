@@ -62,7 +62,7 @@ static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t t
     (void)snprintf(text + n, text_nbytes - n, "]");
 }
 
-static bool shape_fits(const berth_tensor *tensor, int32_t rank, const int64_t *shape)
+static bool shape_equals_expected(const berth_tensor *tensor, int32_t rank, const int64_t *shape)
 {
     bool fits = tensor->rank == rank;
 
@@ -83,7 +83,7 @@ int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, bert
     if (tensor->dtype != dtype)
         return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
                                  berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
-    if (!shape_fits(tensor, rank, shape)) {
+    if (!shape_equals_expected(tensor, rank, shape)) {
         shape_write(tensor->shape, tensor->rank, found, sizeof found);
         shape_write(shape, rank, expected, sizeof expected);
         return bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,

@@ -45,11 +45,11 @@ static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
 {
     berth_error ignored = {0};
     const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
-    size_t n = names ? bth_names_count(names) : 0, found = n;
+    size_t n = names ? bth_names_tensor_count(names) : 0, found = n;
     char *text, *path;
 
     for (size_t i = n; i-- > 0;) {
-        const berth_tensor *named = berth_as_tensor(bth_names_value(names, i));
+        const berth_tensor *named = berth_as_tensor(bth_names_tensor_value(names, i));
         if (named && named == tensor) {
             found = i;
             break;

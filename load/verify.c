@@ -313,7 +313,7 @@ static int verify_finish_zip_entries(verification *v, berth_error *error)
 
 /* ---- the whole ---- */
 
-static int verify_everything(verification *v, berth_error *error)
+static int verify_all_records(verification *v, berth_error *error)
 {
     const berth_error none = {.code = BERTH_OK};
 
@@ -343,7 +343,7 @@ static int verify_run(verification *v, berth_error *error)
     bth_error_clear(&v->first);
     bth_head_cache_initialize(&v->cache, v->reader);
     /* A bad record comes before the error that ended the verification. */
-    if ((verify_everything(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
+    if ((verify_all_records(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
         *error = v->first;
         if (v->first_storage)
             (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
@@ -356,8 +356,8 @@ static int verify_run(verification *v, berth_error *error)
     return error->code;
 }
 
-int bth_verify_container(bth_reader *reader, const struct berth_config *config,
-                         bth_container *container, bth_verify_request *request, berth_error *error)
+int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
+                       bth_container *container, bth_verify_request *request, berth_error *error)
 {
     verification v = {
         .reader = reader, .config = config, .container = container, .request = request};

@@ -33,8 +33,9 @@ static bool clean_may_remove(const cleaning *clean, const berth_temporary *found
 }
 
 /* No failure: the file is gone, or another process claimed it to remove it. */
-static void clean_remove(const cleaning *clean, const char *name, bth_temporary_file *file,
-                         berth_temporary *found, berth_error *why)
+static void clean_remove_temporary(const cleaning *clean, const char *name,
+                                   bth_temporary_file *file, berth_temporary *found,
+                                   berth_error *why)
 {
     found->removed = bth_temporary_claim_and_remove(clean->folder, name, file,
                                                     found->age_seconds >= clean->min_age_seconds);
@@ -59,7 +60,7 @@ static void clean_remove_and_report_entry(const cleaning *clean, const char *nam
                              .owner = file.owner};
     bth_error_clear(&why);
     if (clean->remove && clean_may_remove(clean, &found))
-        clean_remove(clean, name, &file, &found, &why);
+        clean_remove_temporary(clean, name, &file, &found, &why);
     clean->report(clean->context, &found);
     bth_file_close(file.fd);
 }

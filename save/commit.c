@@ -166,7 +166,8 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
     return error->code;
 }
 
-static bool commit_is_as_copied(const struct stat *copied, const struct stat *now)
+static bool commit_metadata_is_unchanged_since_copy(const struct stat *copied,
+                                                    const struct stat *now)
 {
     return copied->st_ino == now->st_ino && copied->st_dev == now->st_dev &&
            copied->st_ctim.tv_sec == now->st_ctim.tv_sec &&
@@ -188,7 +189,7 @@ static int commit_copy_changed_metadata(bth_commit *commit, berth_error *error)
             return 0;
         return bth_fail_system(error, errno, "cannot be examined");
     }
-    if (commit_is_as_copied(&commit->copied, &now))
+    if (commit_metadata_is_unchanged_since_copy(&commit->copied, &now))
         return 0;
     if (bth_target_file_check_and_set_status(target, &now, error) < 0)
         return error->code;

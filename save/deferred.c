@@ -61,7 +61,8 @@ static bth_deferred_block *deferred_find_block_of_record(const bth_deferred *def
     return NULL;
 }
 
-static void deferred_copy(bth_deferred_block *block, const bth_tile *tile, bth_range range)
+static void deferred_block_copy_from_tile(bth_deferred_block *block, const bth_tile *tile,
+                                          bth_range range)
 {
     block->range = range;
     memcpy(block->bytes, tile->bytes + (range.offset - tile->offset), (size_t)range.nbytes);
@@ -108,7 +109,7 @@ int bth_deferred_add_descriptor_blocks(bth_deferred *deferred, const bth_image *
         block = deferred_find_block_of_record(deferred, BTH_NO_RECORD);
     if (block) {
         block->record = i;
-        deferred_copy(block, tile, *range);
+        deferred_block_copy_from_tile(block, tile, *range);
     }
     pthread_mutex_unlock(&deferred->lock);
     if (block)
@@ -145,7 +146,8 @@ void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *ti
 {
     uint64_t end = tile->offset + tile->nbytes;
 
-    deferred_copy(&deferred->tail, tile, (bth_range){.offset = begin, .nbytes = end - begin});
+    deferred_block_copy_from_tile(&deferred->tail, tile,
+                                  (bth_range){.offset = begin, .nbytes = end - begin});
 }
 
 size_t bth_deferred_copy_last_data_block_to_tile(const bth_deferred *deferred,

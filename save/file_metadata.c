@@ -10,7 +10,7 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
-#include "save/acl.h"
+#include "save/acl_bytes.h"
 #include "save/save_error.h"
 
 #define POSIX_ACL "system.posix_acl_access"

@@ -43,7 +43,7 @@ bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *
     return true;
 }
 
-void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes)
+void bth_tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes)
 {
     bth_range share;
 
@@ -107,7 +107,7 @@ static void image_render_header(const berth_plan *plan, bth_tile *tile, size_t i
         return;
     bth_zip_write_local(&plan->records[i].layout, bth_plan_record_full_name(plan, i),
                         tile->scratch);
-    bth_tile_put(tile, header.offset, tile->scratch, header.nbytes);
+    bth_tile_copy_bytes_in(tile, header.offset, tile->scratch, header.nbytes);
 }
 
 bool bth_image_crc32_is_complete(const bth_image *image, size_t i)
@@ -240,8 +240,8 @@ static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile,
     return 0;
 }
 
-static int image_render_data_share(bth_image *image, bth_tile *tile, size_t i,
-                                   const bth_range *share, berth_error *error)
+static int image_render_part_of_data(bth_image *image, bth_tile *tile, size_t i,
+                                     const bth_range *share, berth_error *error)
 {
     uint64_t end = share->offset + share->nbytes;
     bth_range zero_copy = {.offset = end};
@@ -305,7 +305,7 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
         memcpy(tile->bytes + (share.offset - tile->offset), image->id + at, (size_t)share.nbytes);
         return 0;
     }
-    if (image_render_data_share(image, tile, i, &share, error) < 0)
+    if (image_render_part_of_data(image, tile, i, &share, error) < 0)
         return error->code;
     if (image->sums)
         *completed = image_add_crc32(image, i, tile->crc32, share.nbytes, at);
@@ -319,7 +319,7 @@ void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
 
     assert(bth_image_crc32_is_complete(image, i));
     bth_zip_write_descriptor(&image->plan->records[i].layout, bth_image_crc32(image, i), bytes);
-    bth_tile_put(tile, range.offset, bytes, range.nbytes);
+    bth_tile_copy_bytes_in(tile, range.offset, bytes, range.nbytes);
 }
 
 void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
@@ -389,12 +389,12 @@ static void image_render_directory(const bth_image *image, bth_tile *tile)
         const bth_plan_record *record = &plan->records[i];
         bth_zip_write_central(&record->layout, bth_plan_record_full_name(plan, i),
                               bth_image_crc32(image, i), tile->scratch);
-        bth_tile_put(tile, record->central_offset, tile->scratch,
-                     bth_layout_central_entry_nbytes(&record->layout));
+        bth_tile_copy_bytes_in(tile, record->central_offset, tile->scratch,
+                               bth_layout_central_entry_nbytes(&record->layout));
     }
     uint8_t end[BTH_ZIP_END_NBYTES];
     bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
-    bth_tile_put(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
+    bth_tile_copy_bytes_in(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
 }
 
 int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)

@@ -49,7 +49,7 @@ typedef struct bth_tile {
 /* The tile's share of a range. False if there is none. */
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share);
 /* Copies the tile's share of bytes that lie at `offset` in the file. */
-void bth_tile_put(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
+void bth_tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
 /* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
 #define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1)
 size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,

@@ -21,7 +21,7 @@ struct berth_job {
 
 /* ---- on the job's thread ---- */
 
-static void job_set(berth_job *job, bool *event)
+static void job_set_event(berth_job *job, bool *event)
 {
     (void)bth_lock_acquire(&job->lock);
     *event = true;
@@ -33,7 +33,7 @@ static void job_set_staged(void *context)
 {
     berth_job *job = context;
 
-    job_set(job, &job->staged);
+    job_set_event(job, &job->staged);
 }
 
 static void *job_run(void *argument)
@@ -47,7 +47,7 @@ static void *job_run(void *argument)
     if (bth_operation_transfer(&job->operation, &job->error) == 0)
         bth_operation_finish(&job->operation, &job->error);
     bth_operation_end(&job->operation, &job->error);
-    job_set(job, &job->done);
+    job_set_event(job, &job->done);
     return NULL;
 }
 
@@ -113,21 +113,21 @@ static int job_check_event_and_process(const berth_job *job, berth_job_event eve
 }
 
 /* Under the lock. A job that is done is staged, too: it reads nothing any more. */
-static bool job_has(const berth_job *job, berth_job_event event)
+static bool job_has_event(const berth_job *job, berth_job_event event)
 {
     return job->done || (event == BERTH_JOB_STAGED && job->staged);
 }
 
 /* Under the lock. Returns whether the event is there. seconds < 0: waits without a limit. */
-static bool job_await(berth_job *job, berth_job_event event, double seconds)
+static bool job_wait_for_event(berth_job *job, berth_job_event event, double seconds)
 {
     struct timespec end = bth_time_after(seconds);
     int result = 0;
 
-    while (!job_has(job, event) && result == 0)
+    while (!job_has_event(job, event) && result == 0)
         result = seconds < 0 ? pthread_cond_wait(&job->changed, &job->lock.mutex)
                              : pthread_cond_timedwait(&job->changed, &job->lock.mutex, &end);
-    return job_has(job, event);
+    return job_has_event(job, event);
 }
 
 int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_error *error)
@@ -136,7 +136,7 @@ int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_
     if (job_check_event_and_process(job, event, error) < 0)
         return error->code;
     (void)bth_lock_acquire(&job->lock);
-    if (!job_await(job, event, seconds))
+    if (!job_wait_for_event(job, event, seconds))
         (void)bth_fail(error, BERTH_E_TIMEOUT, NULL, BERTH_NO_OFFSET,
                        "the job was not %s within %g seconds",
                        event == BERTH_JOB_DONE ? "done" : "staged", seconds);

@@ -15,7 +15,7 @@ enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 /* ---- begin ---- */
 
 /* Returns why the target is invalid; NULL: it is valid. */
-static const char *operation_find_target_mistake(const berth_target *target)
+static const char *operation_why_target_is_invalid(const berth_target *target)
 {
     if (!target)
         return "the target is NULL";
@@ -35,7 +35,7 @@ static const char *operation_find_target_mistake(const berth_target *target)
 static int operation_copy_target(bth_operation *operation, const berth_target *target,
                                  berth_error *error)
 {
-    const char *wrong = operation_find_target_mistake(target);
+    const char *wrong = operation_why_target_is_invalid(target);
 
     if (wrong)
         return bth_fail_argument(error, "%s", wrong);
@@ -114,7 +114,7 @@ static int operation_open_memory(bth_operation *operation, berth_error *error)
     return bytes ? 0 : bth_fail_memory(error, nbytes);
 }
 
-static int operation_open(bth_operation *operation, berth_error *error)
+static int operation_open_target(bth_operation *operation, berth_error *error)
 {
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
@@ -152,7 +152,7 @@ static int operation_allocate_storage_stats(bth_operation *operation, berth_erro
     return operation->storage_stats ? 0 : bth_fail_memory(error, nbytes);
 }
 
-static void operation_init(bth_operation *operation, const berth_params *params)
+static void operation_initialize_fields(bth_operation *operation, const berth_params *params)
 {
     *operation = (bth_operation){.begin_seconds = bth_seconds(),
                                  .stats = {.method = "buffered", .reason = "nothing was written"},
@@ -166,7 +166,7 @@ int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *
                                   const berth_content *content, const berth_params *params,
                                   berth_error *error)
 {
-    operation_init(operation, params);
+    operation_initialize_fields(operation, params);
     if (bth_config_copy_for_operation(params, &operation->config, error) < 0)
         return error->code;
     return operation_make_plan(operation, target, content, error);
@@ -176,7 +176,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         const berth_content *content, bool snapshot, const berth_params *params,
                         berth_error *error)
 {
-    operation_init(operation, params);
+    operation_initialize_fields(operation, params);
     if (operation_copy_target(operation, target, error) < 0 ||
         bth_config_copy_for_operation(params, &operation->config, error) < 0 ||
         operation_make_plan(operation, target, content, error) < 0)
@@ -186,7 +186,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (snapshot &&
         bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (operation_open(operation, error) < 0)
+    if (operation_open_target(operation, error) < 0)
         return error->code;
     return snapshot ? operation_copy_tensors(operation, error) : 0;
 }
@@ -196,7 +196,7 @@ int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, 
 {
     const berth_target target = berth_to_path(path);
 
-    operation_init(operation, params);
+    operation_initialize_fields(operation, params);
     operation->nbytes = operation->stats.requested_nbytes = nbytes;
     if (operation_copy_target(operation, &target, error) < 0 ||
         bth_config_copy_for_operation(params, &operation->config, error) < 0)
@@ -305,7 +305,7 @@ static void operation_report_stats(bth_operation *operation)
 }
 
 /* Gives the memory to the caller, or frees it. */
-static void operation_end_memory(bth_operation *operation, const berth_error *error)
+static void operation_give_or_free_memory(bth_operation *operation, const berth_error *error)
 {
     const berth_target *target = &operation->target;
 
@@ -320,7 +320,7 @@ int bth_operation_end(bth_operation *operation, berth_error *error)
 {
     bth_direct_close(&operation->file.direct);
     bth_commit_abort(&operation->commit);
-    operation_end_memory(operation, error);
+    operation_give_or_free_memory(operation, error);
     bth_release(operation->snapshot.memory);
     operation_report_stats(operation);
     berth_plan_free(operation->plan);

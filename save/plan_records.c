@@ -14,7 +14,7 @@
 #define NAME_PICKLE "data.pkl"
 #define NAME_ID ".data/serialization_id"
 
-static bool config_is_big(const struct berth_config *config)
+static bool config_byteorder_is_big(const struct berth_config *config)
 {
     if (config->save_byteorder == BTH_BYTEORDER_NATIVE)
         return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
@@ -22,9 +22,9 @@ static bool config_is_big(const struct berth_config *config)
 }
 
 /* Whether save.byteorder differs from this machine's. */
-static bool config_is_foreign(const struct berth_config *config)
+static bool config_byteorder_is_foreign(const struct berth_config *config)
 {
-    return config_is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    return config_byteorder_is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
 static int plan_add_bytes(berth_plan *plan, const char *name, const void *bytes, size_t nbytes,
@@ -47,7 +47,7 @@ static int plan_add_format_alignment_byteorder(berth_plan *plan, const struct be
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
     plan_add_text(plan, ".format_version", "1", error);
     plan_add_text(plan, ".storage_alignment", plan->alignment_text, error);
-    plan_add_text(plan, "byteorder", config_is_big(config) ? "big" : "little", error);
+    plan_add_text(plan, "byteorder", config_byteorder_is_big(config) ? "big" : "little", error);
     return error->code;
 }
 
@@ -63,7 +63,8 @@ static int plan_add_version_and_id(berth_plan *plan, berth_error *error)
     return 0;
 }
 
-static int plan_add_given(berth_plan *plan, const berth_new_record *record, berth_error *error)
+static int plan_add_caller_record(berth_plan *plan, const berth_new_record *record,
+                                  berth_error *error)
 {
     const bth_plan_record content = {.data = record->data,
                                      .read = record->data ? NULL : record->read,
@@ -112,14 +113,14 @@ static int plan_check_alignment_record(const berth_plan *plan, const berth_new_r
                     "says %lu, save.storage_alignment is %u", recorded, plan->alignment);
 }
 
-static int plan_add_given_and_own_records(berth_plan *plan, const berth_content *content,
-                                          const struct berth_config *config, berth_error *error)
+static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content *content,
+                                           const struct berth_config *config, berth_error *error)
 {
     bool complete = content->flags & BERTH_RECORDS_COMPLETE;
 
     for (size_t i = 0; i < content->n_records; i++) {
         const berth_new_record *record = &content->records[i];
-        if (plan_add_given(plan, record, error) < 0 ||
+        if (plan_add_caller_record(plan, record, error) < 0 ||
             plan_check_alignment_record(plan, record, error) < 0)
             return error->code;
         if (i == 0 && !complete && plan_add_format_alignment_byteorder(plan, config, error) < 0)
@@ -143,12 +144,12 @@ static int content_check_records(const berth_content *content, const struct bert
     if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
         return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
                         "the first record must be " NAME_PICKLE);
-    if (config_is_foreign(config))
+    if (config_byteorder_is_foreign(config))
         return bth_fail_argument(
             error,
             "records are written as they are, their byte order cannot be changed to "
             "save.byteorder=%s",
-            config_is_big(config) ? "big" : "little");
+            config_byteorder_is_big(config) ? "big" : "little");
     return 0;
 }
 
@@ -221,7 +222,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
 static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
                                      const struct berth_config *config, berth_error *error)
 {
-    bool foreign = config_is_foreign(config);
+    bool foreign = config_byteorder_is_foreign(config);
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         plan_add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
@@ -259,7 +260,7 @@ berth_plan *bth_plan_make(const char *archive, const berth_content *content,
     if (!plan)
         return NULL;
     if (content->kind == BERTH_CONTENT_RECORDS)
-        plan_add_given_and_own_records(plan, content, config, error);
+        plan_add_caller_and_own_records(plan, content, config, error);
     else
         plan_add_records_of_value(plan, content->value, config, error);
     if (error->code == BERTH_OK && bth_plan_close(plan, error) == 0)

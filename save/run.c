@@ -86,19 +86,19 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 /* ---- how many workers, how large tiles ---- */
 
 /* What a worker needs beside its tile. */
-static uint64_t run_worker_overhead(const bth_run_state *run)
+static uint64_t run_worker_nbytes_beside_tile(const bth_run_state *run)
 {
     return run->image.plan->max_header_nbytes + bth_deferred_worker_nbytes(run->block_nbytes);
 }
 
 /* With blocks: fewer workers, if some can have whole tiles in large pages. */
-static bool run_bound_workers_for_large_pages(bth_run_state *run, uint64_t memory_nbytes)
+static bool run_limit_workers_for_large_pages(bth_run_state *run, uint64_t memory_nbytes)
 {
     uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BTH_LARGE_PAGE_NBYTES;
 
     if (run->block_nbytes == 1 || memory_nbytes < fixed)
         return false;
-    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + run_worker_overhead(run));
+    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + run_worker_nbytes_beside_tile(run));
     if (n < MIN_DIRECT_WORKERS)
         return false;
     if (run->n_workers > n)
@@ -107,11 +107,11 @@ static bool run_bound_workers_for_large_pages(bth_run_state *run, uint64_t memor
 }
 
 /* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. */
-static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
+static void run_limit_buffer_memory(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t overhead = run_worker_overhead(run), fixed = 2 * (uint64_t)run->block_nbytes;
+    uint64_t overhead = run_worker_nbytes_beside_tile(run), fixed = 2 * (uint64_t)run->block_nbytes;
 
-    if (memory_nbytes == 0 || run_bound_workers_for_large_pages(run, memory_nbytes))
+    if (memory_nbytes == 0 || run_limit_workers_for_large_pages(run, memory_nbytes))
         return;
     memory_nbytes = memory_nbytes > fixed ? memory_nbytes - fixed : 1;
     uint64_t worker_nbytes = memory_nbytes / run->n_workers;
@@ -132,7 +132,8 @@ static void run_bound_memory(bth_run_state *run, uint64_t memory_nbytes)
 /* From devices: a tile fits into a staging buffer. */
 static void run_choose_staging_sizes(bth_run_state *run, uint64_t memory_nbytes)
 {
-    uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_overhead(run);
+    uint64_t others =
+        2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_nbytes_beside_tile(run);
     uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
 
     run->staging =
@@ -153,7 +154,7 @@ static void run_choose_sizes(bth_run_state *run)
     if (run->image.plan->n_devices > 0)
         run_choose_staging_sizes(run, settings->memory_nbytes);
     else
-        run_bound_memory(run, settings->memory_nbytes);
+        run_limit_buffer_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
     if (run->tile_nbytes < min_nbytes)
         run->tile_nbytes = min_nbytes;

@@ -22,8 +22,8 @@ void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan
 }
 
 /* `direct` or `buffered`, by the save's method. NULL: any other method. */
-static const char *stats_pick_text_by_method(const berth_stats *save, const char *direct,
-                                             const char *buffered)
+static const char *stats_choose_text_by_save_method(const berth_stats *save, const char *direct,
+                                                    const char *buffered)
 {
     if (strcmp(save->method, "direct") == 0)
         return direct;
@@ -46,9 +46,10 @@ static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *
         return;
     const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
     if (record->device)
-        method = stats_pick_text_by_method(save, "direct, from device", "buffered, from device");
+        method =
+            stats_choose_text_by_save_method(save, "direct, from device", "buffered, from device");
     else if (why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2)
-        method = stats_pick_text_by_method(save, "direct, copied", "buffered, copied");
+        method = stats_choose_text_by_save_method(save, "direct, copied", "buffered, copied");
     out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     out->method = method ? method : save->method;
     out->reason = method && !record->device ? why_copied : save->reason;

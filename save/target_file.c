@@ -118,7 +118,8 @@ static bool target_has_fowner(const struct statx *file)
 }
 
 /* In a sticky folder only the owner of a file, or of the folder, may replace it. */
-static bool target_is_kept_by_sticky(const struct statx *folder, const struct statx *file)
+static bool target_is_protected_by_sticky_folder(const struct statx *folder,
+                                                 const struct statx *file)
 {
     uid_t user = geteuid();
 
@@ -145,7 +146,7 @@ static int target_check_replaceable(const struct statx *folder, const struct sta
         return bth_fail_system(error, EPERM, "cannot be replaced: it is append-only (chattr +a)");
     if (file->stx_attributes & STATX_ATTR_IMMUTABLE)
         return bth_fail_system(error, EPERM, "cannot be replaced: it is immutable (chattr +i)");
-    if (target_is_kept_by_sticky(folder, file))
+    if (target_is_protected_by_sticky_folder(folder, file))
         return bth_fail_system(error, EPERM,
                                "cannot be replaced: its folder is sticky, and the file "
                                "belongs to another user");
@@ -204,7 +205,7 @@ static bool folder_is_in_proc(int folder)
 }
 
 /* Whether a path leads to the open file. */
-static bool path_leads_to(const char *path, const struct stat *open)
+static bool path_leads_to_open_file(const char *path, const struct stat *open)
 {
     struct stat named;
 
@@ -225,7 +226,7 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
         return bth_fail_system(error, errno, "cannot be examined");
     if (!S_ISREG(open.st_mode))
         return target_fail_irregular(open.st_mode, error);
-    if (path_leads_to(path, &open))
+    if (path_leads_to_open_file(path, &open))
         return 0;
     if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
         return bth_fail_system(error, EBUSY, "is open under a name that another file has now");

@@ -50,13 +50,14 @@ bool bth_temporary_is_name(const char *name)
            temporary_suffix_is_valid(name + rest, nbytes - rest - strlen(SUFFIX));
 }
 
-static void name_of_slot(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
+static void temporary_write_slot_name(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
 {
     (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%d" SUFFIX,
                    (unsigned long long)hash, slot);
 }
 
-static int name_of_random(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, berth_error *error)
+static int temporary_write_random_name(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash,
+                                       berth_error *error)
 {
     uint64_t random;
     ssize_t n;
@@ -125,7 +126,8 @@ static bool temporary_write_claim_attribute(int fd, bool is_old)
 }
 
 /* Whether the name still leads to this file. */
-static bool temporary_is_same(int folder, const char *name, const bth_temporary_file *file)
+static bool temporary_name_leads_to_file(int folder, const char *name,
+                                         const bth_temporary_file *file)
 {
     struct stat named;
 
@@ -143,7 +145,7 @@ static bool temporary_truncate_to_make_room(int folder, const char *name,
 {
     struct stat now;
 
-    if (file->state != BERTH_TEMPORARY_DEAD || !temporary_is_same(folder, name, file) ||
+    if (file->state != BERTH_TEMPORARY_DEAD || !temporary_name_leads_to_file(folder, name, file) ||
         bth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
         return false;
     int fd = bth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
@@ -171,17 +173,18 @@ bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_
                                     bool is_old)
 {
     errno = 0;
-    if (!temporary_is_same(folder, name, file))
+    if (!temporary_name_leads_to_file(folder, name, file))
         return false;
     errno = 0;
     if (!temporary_claim_for_removal(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
         return false;
     errno = 0;
-    return temporary_is_same(folder, name, file) && bth_system.unlinkat(folder, name, 0) == 0;
+    return temporary_name_leads_to_file(folder, name, file) &&
+           bth_system.unlinkat(folder, name, 0) == 0;
 }
 
 /* X5: removes a name if its save is certainly dead. *exists: something has the name. */
-static bool temporary_remove_dead(int folder, const char *name, bool *exists)
+static bool temporary_remove_if_save_is_dead(int folder, const char *name, bool *exists)
 {
     bth_temporary_file file;
     bool removed = false;
@@ -217,10 +220,10 @@ static int temporary_create_in_free_slot(int folder, uint64_t hash, mode_t mode,
     bool exists;
 
     for (int slot = 0; slot < N_SLOTS; slot++) {
-        name_of_slot(name, hash, slot);
+        temporary_write_slot_name(name, hash, slot);
         int fd = temporary_open_new(folder, name, mode);
         if (fd < 0 && errno == EEXIST) {
-            if (!temporary_remove_dead(folder, name, &exists))
+            if (!temporary_remove_if_save_is_dead(folder, name, &exists))
                 continue;
             fd = temporary_open_new(folder, name, mode);
         }
@@ -234,21 +237,22 @@ static int temporary_create_in_free_slot(int folder, uint64_t hash, mode_t mode,
 static int temporary_create_with_random_name(int folder, uint64_t hash, mode_t mode, char *name,
                                              berth_error *error)
 {
-    if (name_of_random(name, hash, error) < 0)
+    if (temporary_write_random_name(name, hash, error) < 0)
         return -1;
     return temporary_open_new(folder, name, mode);
 }
 
 /* Removes later slots, of killed saves that ran side by side. */
-static void temporary_remove_dead_later_slots(int folder, uint64_t hash, const char *created)
+static void temporary_remove_later_slots_of_dead_saves(int folder, uint64_t hash,
+                                                       const char *created)
 {
     char name[BTH_TEMPORARY_NAME_NBYTES];
     bool exists = true, is_behind = false;
 
     for (int slot = 0; slot < N_SLOTS && exists; slot++) {
-        name_of_slot(name, hash, slot);
+        temporary_write_slot_name(name, hash, slot);
         if (is_behind)
-            (void)temporary_remove_dead(folder, name, &exists);
+            (void)temporary_remove_if_save_is_dead(folder, name, &exists);
         is_behind |= strcmp(name, created) == 0;
     }
 }
@@ -276,7 +280,7 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
     /* X6: where that cannot be kept, it is left to `berth clean`. */
     if (has_owner)
         (void)bth_xattr_set(created, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
-    temporary_remove_dead_later_slots(folder, hash, name);
+    temporary_remove_later_slots_of_dead_saves(folder, hash, name);
     *fd = created;
     return 0;
 }

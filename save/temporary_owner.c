@@ -56,7 +56,8 @@ static bool owner_read_namespace(const char *path, unsigned long long *number)
  * Reads when a process started, in clock ticks since the boot. `of`: its part of the path.
  * *is_over: it has ended (a zombie), and none of its threads runs.
  */
-static bool owner_read_start_and_is_over(const char *of, unsigned long long *start, bool *is_over)
+static bool owner_read_start_time_and_state(const char *of, unsigned long long *start,
+                                            bool *is_over)
 {
     char path[LINK_NBYTES], text[STAT_NBYTES], state = ' ';
     unsigned long long n_threads = 0;
@@ -77,7 +78,7 @@ static bool owner_read_start_and_is_over(const char *of, unsigned long long *sta
 }
 
 /* Whether /proc has this process's pids: it may belong to another pid namespace. */
-static bool owner_proc_is_ours(void)
+static bool owner_proc_shows_our_pids(void)
 {
     char text[LINK_NBYTES];
 
@@ -120,8 +121,8 @@ static bool owner_read_own_start(void)
     bool is_over;
 
     (void)snprintf(first, sizeof first, "self/task/%ld", (long)getpid());
-    return owner_read_start_and_is_over(first, &known.start, &is_over) ||
-           owner_read_start_and_is_over("self", &known.start, &is_over);
+    return owner_read_start_time_and_state(first, &known.start, &is_over) ||
+           owner_read_start_time_and_state("self", &known.start, &is_over);
 }
 
 /* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
@@ -164,7 +165,7 @@ static berth_temporary_state owner_process_state(long process, unsigned long lon
     if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
         return BERTH_TEMPORARY_DEAD;
     (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
-    if (owner_proc_is_ours() && owner_read_start_and_is_over(first, &now, &is_over) &&
+    if (owner_proc_shows_our_pids() && owner_read_start_time_and_state(first, &now, &is_over) &&
         (now != start || is_over))
         return BERTH_TEMPORARY_DEAD;
     return BERTH_TEMPORARY_ALIVE;

@@ -358,12 +358,12 @@ void bth_names_free(bth_names *names)
     bth_release(names);
 }
 
-size_t bth_names_count(const bth_names *names)
+size_t bth_names_tensor_count(const bth_names *names)
 {
     return names->n_tensors;
 }
 
-const berth_value *bth_names_value(const bth_names *names, size_t i)
+const berth_value *bth_names_tensor_value(const bth_names *names, size_t i)
 {
     return i < names->n_tensors ? names->entries[names->tensors[i]].value : NULL;
 }

@@ -15,8 +15,8 @@ int bth_names_new(const berth_value *root, bth_names **names, berth_error *error
 void bth_names_free(bth_names *names);
 
 /* Tensors in the order of the walk; also the parts of sparse and nested tensors. */
-size_t bth_names_count(const bth_names *names);
-const berth_value *bth_names_value(const bth_names *names, size_t i);
+size_t bth_names_tensor_count(const bth_names *names);
+const berth_value *bth_names_tensor_value(const bth_names *names, size_t i);
 /*
  * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; if memory is short,
  * `failed`.

@@ -282,7 +282,8 @@ struct search {
     int n_found;
 };
 
-static bool search_add_reading(struct search *search, uint32_t parent, uint32_t index, size_t at)
+static bool search_add_interpretation(struct search *search, uint32_t parent, uint32_t index,
+                                      size_t at)
 {
     const berth_value *value = bth_value_child_at_step(search->readings[parent].value, index);
     if (search->n == MAX_READINGS)
@@ -296,7 +297,7 @@ static bool search_add_reading(struct search *search, uint32_t parent, uint32_t 
 }
 
 /* Tries every end of the next step, because keys may contain dots. */
-static bool search_extend_reading(struct search *search, uint32_t i, berth_error *error)
+static bool search_extend_interpretation(struct search *search, uint32_t i, berth_error *error)
 {
     size_t from = search->readings[i].at;
     if (from > search->nbytes)
@@ -308,15 +309,15 @@ static bool search_extend_reading(struct search *search, uint32_t i, berth_error
         int n = steps_find_by_text(search->readings[i].value, search->name + from, end - from,
                                    steps, error);
         for (int step = 0; step < n; step++)
-            if (!search_add_reading(search, i, steps[step], end + 1))
+            if (!search_add_interpretation(search, i, steps[step], end + 1))
                 return false;
         if (end == search->nbytes)
             return true;
     }
 }
 
-static void search_write_reading_path(bth_name_text *out, const struct search *search,
-                                      uint32_t reading)
+static void search_write_interpretation_path(bth_name_text *out, const struct search *search,
+                                             uint32_t reading)
 {
     uint32_t chain[64] = {0};
     size_t n = 0;
@@ -359,13 +360,13 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
     search.readings[search.n++] = (struct reading){.value = root};
     bool whole = true;
     for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
-        whole = search_extend_reading(&search, i, error);
+        whole = search_extend_interpretation(&search, i, error);
     if (error->code != BERTH_OK) {
         value = NULL;
     } else if (search.n_found == 2) {
         bth_name_text first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
-        search_write_reading_path(&first, &search, search.found[0]);
-        search_write_reading_path(&second, &search, search.found[1]);
+        search_write_interpretation_path(&first, &search, search.found[0]);
+        search_write_interpretation_path(&second, &search, search.found[1]);
         name_fail_ambiguous(name, &first, &second, error);
     } else if (!whole) {
         bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,

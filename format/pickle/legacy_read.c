@@ -77,7 +77,8 @@ static int legacy_read_key(berth_tree *tree, const berth_value *value, bool *nam
 }
 
 /* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
-static int legacy_check_all_named(const berth_tree *tree, const bool *named, berth_error *error)
+static int legacy_check_all_storages_listed(const berth_tree *tree, const bool *named,
+                                            berth_error *error)
 {
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         const berth_storage *storage = bth_tree_storage(tree, i);
@@ -101,7 +102,7 @@ static int legacy_read_keys(const berth_value *list, berth_tree *tree, bth_legac
     for (size_t i = 0; i < n_keys && code == 0; i++)
         code = legacy_read_key(tree, bth_value_item(list, i), named, &keys[i], error);
     if (code == 0)
-        code = legacy_check_all_named(tree, named, error);
+        code = legacy_check_all_storages_listed(tree, named, error);
     bth_release(named);
     legacy->keys = keys;
     legacy->n_keys = n_keys;

@@ -112,7 +112,7 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
  */
 void bth_emit_value(bth_emitter *emitter, const berth_value *value);
 /* Puts a value on top of the walk: its step function is called next. NULL: does nothing. */
-void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t notes);
+void bth_emit_push_value(bth_emitter *emitter, const berth_value *value, uint32_t notes);
 /* The memo slot of a node, or NULL if the node is never stored. */
 uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value);
 /* torch.layout. */

@@ -36,7 +36,7 @@ static const struct letter {
 #undef KIND
 };
 
-static bool argument_fits(char letter, const berth_value *value)
+static bool argument_has_expected_kind(char letter, const berth_value *value)
 {
     uint32_t kinds = letters[(unsigned char)letter].kinds;
     if (kinds && !(kinds >> value->kind & 1))
@@ -68,7 +68,7 @@ static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *kno
     if (n < known->min_arguments || n > known->max_arguments)
         return reduce_fail_count(unpickler, known, n);
     for (size_t i = 0; i < n; i++)
-        if (!argument_fits(wanted[i], items[i]))
+        if (!argument_has_expected_kind(wanted[i], items[i]))
             return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                      "%s %s wants %s as argument %zu, got %s", known->module,
                                      known->name, letters[(unsigned char)wanted[i]].words, i + 1,
@@ -133,7 +133,7 @@ static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *kno
                                why);
 }
 
-static berth_value *reduce_new_pending(bth_unpickler *unpickler, bth_pending pending)
+static berth_value *reduce_make_pending_value(bth_unpickler *unpickler, bth_pending pending)
 {
     bth_pending *kept = bth_tree_allocate(unpickler->tree, sizeof *kept);
     if (!kept) {
@@ -157,7 +157,7 @@ static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_k
     size_t n = bth_node_tuple_items(arguments, &items);
     if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
-    return reduce_new_pending(
+    return reduce_make_pending_value(
         unpickler,
         (bth_pending){.tensor = items[0], .requires_grad = n < 2 || bth_value_bool(items[1])});
 }
@@ -168,7 +168,7 @@ static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_know
 {
     if (reduce_check_arguments(unpickler, known, &arguments, berth_value_count(arguments)) < 0)
         return NULL;
-    return reduce_new_pending(unpickler, (bth_pending){.dtype = (berth_dtype)known->number});
+    return reduce_make_pending_value(unpickler, (bth_pending){.dtype = (berth_dtype)known->number});
 }
 
 /* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */

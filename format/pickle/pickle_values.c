@@ -59,7 +59,7 @@ BTH_BUILDER(device)
     size_t type_nbytes = strcspn(text, ":");
     bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
     if (good && n == 2) {
-        (void)berth_as_int(items[1], &index); /* it is an int: see argument_fits() */
+        (void)berth_as_int(items[1], &index); /* it is an int: see argument_has_expected_kind() */
         good = type_nbytes == nbytes && index >= 0;
     }
     if (good && type_nbytes < nbytes) {

@@ -48,7 +48,7 @@ uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 
 /* ---- the walk ---- */
 
-void bth_emit_enter(bth_emitter *emitter, const berth_value *value, uint32_t notes)
+void bth_emit_push_value(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
     bth_walk *walk = &emitter->walk;
     if (!value || emitter->error->code != BERTH_OK ||
@@ -76,7 +76,7 @@ static void emit_state_or_finish(bth_emitter *emitter, bth_walk_frame *frame,
  * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
  * (batch_list(), batch_dict()): also if it is the last one and begins a batch.
  */
-static bool batch_item_is_alone(const bth_walk_frame *frame, size_t i, size_t n)
+static bool emit_item_is_without_mark(const bth_walk_frame *frame, size_t i, size_t n)
 {
     return i + 1 == n && i % BATCH == 0 &&
            (n == 1 || frame->note & BTH_NOTE_ITEMS ||
@@ -92,11 +92,11 @@ static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *fra
 {
     size_t n = emitter->walk.n_items;
     size_t i = (uint32_t)(frame->step + 1); /* 0 for BTH_STEP_NONE */
-    if (i > 0 && batch_item_is_alone(frame, i - 1, n))
+    if (i > 0 && emit_item_is_without_mark(frame, i - 1, n))
         bth_emit_op(emitter, single_op);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         bth_emit_op(emitter, batch_op);
-    if (i < n && i % BATCH == 0 && !batch_item_is_alone(frame, i, n))
+    if (i < n && i % BATCH == 0 && !emit_item_is_without_mark(frame, i, n))
         bth_emit_op(emitter, BTH_OP_MARK);
     return i;
 }
@@ -181,10 +181,12 @@ static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
     case 2:
         bth_emit_op(emitter, bth_value_is_new_object(value) ? BTH_OP_NEWOBJ : BTH_OP_REDUCE);
         bth_emit_memo(emitter, bth_emitter_memo_slot(emitter, value));
-        bth_emit_enter(emitter, berth_value_part(value, BERTH_PART_LIST_ITEMS), BTH_NOTE_ITEMS);
+        bth_emit_push_value(emitter, berth_value_part(value, BERTH_PART_LIST_ITEMS),
+                            BTH_NOTE_ITEMS);
         break;
     case 3:
-        bth_emit_enter(emitter, berth_value_part(value, BERTH_PART_DICT_ITEMS), BTH_NOTE_ITEMS);
+        bth_emit_push_value(emitter, berth_value_part(value, BERTH_PART_DICT_ITEMS),
+                            BTH_NOTE_ITEMS);
         break;
     default:
         emit_state_or_finish(emitter, frame, berth_value_part(value, BERTH_PART_STATE));
@@ -290,20 +292,20 @@ EMITTER(list)
 {
     bth_emit_op(emitter, BTH_OP_EMPTY_LIST);
     bth_emit_memo(emitter, slot);
-    bth_emit_enter(emitter, value, 0);
+    bth_emit_push_value(emitter, value, 0);
 }
 
 EMITTER(dict)
 {
     bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
     bth_emit_memo(emitter, slot);
-    bth_emit_enter(emitter, value, 0);
+    bth_emit_push_value(emitter, value, 0);
 }
 
 EMITTER(ordered_dict)
 {
     bth_emit_ordered_dict(emitter, slot);
-    bth_emit_enter(emitter, value, 0);
+    bth_emit_push_value(emitter, value, 0);
 }
 
 /*
@@ -338,13 +340,13 @@ EMITTER(tuple)
 {
     memo_slot_mark_open(emitter, value, slot);
     bth_emit_tuple_mark(emitter, berth_value_count(value));
-    bth_emit_enter(emitter, value, 0);
+    bth_emit_push_value(emitter, value, 0);
 }
 
 EMITTER(call)
 {
     memo_slot_mark_open(emitter, value, slot);
-    bth_emit_enter(emitter, value, 0);
+    bth_emit_push_value(emitter, value, 0);
 }
 
 EMITTER(tensor)
@@ -437,7 +439,7 @@ static void *emitter_allocate_array(bth_emitter *emitter, size_t n, size_t item_
     return memory;
 }
 
-static void emit_all(bth_emitter *emitter, const berth_value *root)
+static void emit_pickle_of_root(bth_emitter *emitter, const berth_value *root)
 {
     const berth_tree *tree = bth_value_tree(root);
     size_t n_storages = bth_tree_n_storages(tree);
@@ -465,7 +467,7 @@ int bth_pickle_write(const berth_value *root, bool foreign, bth_pickled *pickled
         return bth_fail(error, BERTH_E_ARGUMENT, BTH_PICKLE_RECORD, BERTH_NO_OFFSET,
                         "no value to save");
     bth_emitter emitter = {.error = error, .foreign = foreign};
-    emit_all(&emitter, root);
+    emit_pickle_of_root(&emitter, root);
     if (error->code == BERTH_OK)
         *pickled = emitter.out;
     else

@@ -414,5 +414,5 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
     if (tensor_try_emit_arguments_at_once(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)
         tensor_emit_reduce_and_memo(emitter, value, notes);
     else
-        bth_emit_enter(emitter, value, notes);
+        bth_emit_push_value(emitter, value, notes);
 }

@@ -204,7 +204,7 @@ static berth_value *copy_make_global(const copying *copy, const berth_value *sou
                           source->flags & BTH_NODE_TRUE);
 }
 
-static berth_value *copy_make_leaf(const copying *copy, const berth_value *source)
+static berth_value *copy_make_value_without_parts(const copying *copy, const berth_value *source)
 {
     berth_tree *tree = copy->tree;
     int64_t index;
@@ -277,7 +277,7 @@ static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
                             copy_get_made_or_make_without_id(copy, copy->walk.items[1]),
                             bth_value_is_new_object(source));
     default:
-        return copy_make_leaf(copy, source);
+        return copy_make_value_without_parts(copy, source);
     }
 }
 

@@ -156,7 +156,7 @@ berth_value *bth_size_from_tuple(berth_tree *tree, berth_value *tuple)
     bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
                     ? tuple_check_ints(tree, tuple)
                     : bth_value_as_shape(tuple, &shape, &rank);
-    return ints ? bth_wrap_new(tree, BERTH_KIND_SIZE, tuple) : NULL;
+    return ints ? bth_wrapper_node_new(tree, BERTH_KIND_SIZE, tuple) : NULL;
 }
 
 berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank)

@@ -133,13 +133,13 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
 berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes)
 {
     assert(!bytes || (bth_value_tree(bytes) == tree && bytes->kind == BERTH_KIND_BYTES));
-    return bth_wrap_new(tree, BERTH_KIND_BYTEARRAY,
-                        bytes ? bytes : berth_make_bytes(tree, NULL, 0));
+    return bth_wrapper_node_new(tree, BERTH_KIND_BYTEARRAY,
+                                bytes ? bytes : berth_make_bytes(tree, NULL, 0));
 }
 
 berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes)
 {
-    return bth_wrap_new(tree, BERTH_KIND_BYTEARRAY, berth_make_bytes(tree, bytes, nbytes));
+    return bth_wrapper_node_new(tree, BERTH_KIND_BYTEARRAY, berth_make_bytes(tree, bytes, nbytes));
 }
 
 /* ---- device ---- */

@@ -172,7 +172,7 @@ void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes)
     return node;
 }
 
-berth_value *bth_wrap_new(berth_tree *tree, berth_kind kind, berth_value *inner)
+berth_value *bth_wrapper_node_new(berth_tree *tree, berth_kind kind, berth_value *inner)
 {
     bool has_state = kind == BERTH_KIND_PARAMETER || kind == BERTH_KIND_SUBCLASS;
     struct wrap_node *node =

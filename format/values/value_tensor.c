@@ -9,7 +9,7 @@
 
 #define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
 
-static bool tensor_check_parts_of_tree(berth_tree *tree, const berth_tensor *tensor)
+static bool tensor_check_parts_are_of_tree(berth_tree *tree, const berth_tensor *tensor)
 {
     if (tensor->storage && tensor->storage->tree != tree)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
@@ -87,7 +87,7 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a tensor",
                                (unsigned)(given->flags & ~TENSOR_FLAGS));
     berth_tensor tensor = *given;
-    if (!tensor_check_parts_of_tree(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
+    if (!tensor_check_parts_are_of_tree(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
         return NULL;
     if (!tensor.storage && !(tensor.flags & BERTH_META) &&
         !tensor_make_storage_of_data(tree, &tensor))
@@ -123,7 +123,7 @@ berth_value *berth_make_parameter(berth_tree *tree, berth_value *tensor, bool re
     if (!bth_tree_check_owns_value(tree, tensor, "the tensor of a Parameter") ||
         !wrap_check_inner_tensor(tree, BERTH_KIND_PARAMETER, tensor))
         return NULL;
-    berth_value *value = bth_wrap_new(tree, BERTH_KIND_PARAMETER, tensor);
+    berth_value *value = bth_wrapper_node_new(tree, BERTH_KIND_PARAMETER, tensor);
     if (value && requires_grad)
         value->flags |= BTH_NODE_TRUE;
     return value;
@@ -135,7 +135,7 @@ berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_va
         !bth_tree_check_owns_value(tree, state, "the attributes of a tensor") ||
         !wrap_check_inner_tensor(tree, BERTH_KIND_SUBCLASS, tensor))
         return NULL;
-    berth_value *value = bth_wrap_new(tree, BERTH_KIND_SUBCLASS, tensor);
+    berth_value *value = bth_wrapper_node_new(tree, BERTH_KIND_SUBCLASS, tensor);
     if (value)
         ((struct wrap_node *)value)->state = state;
     return value;
@@ -151,8 +151,8 @@ static bool shape_slices_are_equal(const int64_t *shape, int32_t at, const int64
 }
 
 /* COO: indices [sparse dimensions, n], values [n, dense dimensions …]. */
-static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *indices,
-                       const berth_tensor *values)
+static bool coo_parts_agree(const int64_t *shape, int32_t rank, const berth_tensor *indices,
+                            const berth_tensor *values)
 {
     if (indices->rank != 2 || values->rank < 1 || indices->shape[1] != values->shape[0])
         return false;
@@ -165,9 +165,9 @@ static bool coo_agrees(const int64_t *shape, int32_t rank, const berth_tensor *i
  * CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
  * block, dense …]; the blocks only for BSR and BSC.
  */
-static bool compressed_agrees(berth_layout_kind layout, const int64_t *shape, int32_t rank,
-                              const berth_tensor *compressed, const berth_tensor *plain,
-                              const berth_tensor *values)
+static bool compressed_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
+                                   const berth_tensor *compressed, const berth_tensor *plain,
+                                   const berth_tensor *values)
 {
     bool blocked = layout == BERTH_SPARSE_BSR || layout == BERTH_SPARSE_BSC;
     bool by_row = layout == BERTH_SPARSE_CSR || layout == BERTH_SPARSE_BSR;
@@ -196,15 +196,15 @@ static bool tensor_has_index_dtype(const berth_tensor *tensor)
 }
 
 /* The parts of a sparse tensor agree in shape (T4). */
-static bool sparse_agrees(berth_layout_kind layout, const int64_t *shape, int32_t rank,
-                          const berth_tensor *const parts[3])
+static bool sparse_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
+                               const berth_tensor *const parts[3])
 {
     if (!tensor_has_index_dtype(parts[0]))
         return false;
     if (layout == BERTH_SPARSE_COO)
-        return coo_agrees(shape, rank, parts[0], parts[1]);
+        return coo_parts_agree(shape, rank, parts[0], parts[1]);
     return tensor_has_index_dtype(parts[1]) &&
-           compressed_agrees(layout, shape, rank, parts[0], parts[1], parts[2]);
+           compressed_parts_agree(layout, shape, rank, parts[0], parts[1], parts[2]);
 }
 
 /* In place of a part that a layout does not have; no shape agrees with it. */
@@ -259,7 +259,7 @@ static bool sparse_check(berth_tree *tree, berth_layout_kind layout, const int64
         if (shape[i] < 0)
             return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
                                    "a sparse tensor with the negative size %" PRId64, shape[i]);
-    if (bth_shape_numel(shape, rank, &numel) && sparse_agrees(layout, shape, rank, tensors))
+    if (bth_shape_numel(shape, rank, &numel) && sparse_parts_agree(layout, shape, rank, tensors))
         return true;
     return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
                            "the parts of a sparse tensor do not fit its shape");
@@ -300,8 +300,8 @@ berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const
 /* ---- nested ---- */
 
 /* sizes and strides [n, dimensions], offsets [n]; all without items if there is no tensor (T4). */
-static bool nested_agrees(const berth_tensor *sizes, const berth_tensor *strides,
-                          const berth_tensor *offsets)
+static bool nested_parts_agree(const berth_tensor *sizes, const berth_tensor *strides,
+                               const berth_tensor *offsets)
 {
     if (sizes->dtype != BERTH_INT64 || strides->dtype != BERTH_INT64 ||
         offsets->dtype != BERTH_INT64 || sizes->rank != strides->rank || sizes->rank > 2 ||
@@ -316,7 +316,7 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
     const berth_tensor *tensors[4];
     if (!parts || !parts_check_and_get_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
         return NULL;
-    if (!nested_agrees(tensors[1], tensors[2], tensors[3]))
+    if (!nested_parts_agree(tensors[1], tensors[2], tensors[3]))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
     struct parts_node *node = parts_node_new(tree, BERTH_KIND_NESTED, parts, 4);
     return node ? &node->head : NULL;

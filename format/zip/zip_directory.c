@@ -234,7 +234,7 @@ static int entry_check_attributes(const zip_central *entry, berth_error *error)
     return BERTH_OK;
 }
 
-static void entry_keep(zip_filling *filling, const zip_central *entry)
+static void entry_append_to_directory(zip_filling *filling, const zip_central *entry)
 {
     bth_zip_directory *directory = filling->directory;
     filling->n_left--;
@@ -261,7 +261,7 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
             entry_check_disk_and_range(&entry, end->directory_offset, error) < 0 ||
             entry_check_attributes(&entry, error) < 0)
             return error->code;
-        entry_keep(filling, &entry);
+        entry_append_to_directory(filling, &entry);
     }
     /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
     if (bth_cursor_left(cursor) > 0)

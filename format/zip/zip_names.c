@@ -13,7 +13,7 @@
 /* ---- refused names ---- */
 
 /* The length of the run of printable ASCII without backslash, counted eight at a time. */
-static size_t name_plain_run(const uint8_t *name, size_t nbytes)
+static size_t name_count_plain_characters(const uint8_t *name, size_t nbytes)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones * 0x80;
     uint64_t word, backslash, delete;
@@ -34,7 +34,7 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool m
     size_t length;
 
     for (size_t i = 0; i < name_nbytes; i += length) {
-        length = name_plain_run(name + i, name_nbytes - i);
+        length = name_count_plain_characters(name + i, name_nbytes - i);
         if (length > 0)
             continue;
         length = bth_utf8_sequence_nbytes(name + i, name_nbytes - i);
@@ -118,8 +118,8 @@ typedef struct name_index {
 } name_index;
 
 /* The slot of the name, in any case, or the free slot for it. */
-static size_t *index_find_slot(const bth_zip_directory *directory, name_index *index,
-                               const char *record, size_t record_nbytes, uint32_t hash)
+static size_t *name_index_find_slot(const bth_zip_directory *directory, name_index *index,
+                                    const char *record, size_t record_nbytes, uint32_t hash)
 {
     size_t at = hash & index->mask;
     size_t skip_nbytes = directory->archive_nbytes + (size_t)1;
@@ -134,7 +134,7 @@ static size_t *index_find_slot(const bth_zip_directory *directory, name_index *i
     return &index->slots[at];
 }
 
-static name_index *index_new(size_t n_entries, berth_error *error)
+static name_index *name_index_new(size_t n_entries, berth_error *error)
 {
     size_t n_slots = 8;
     while (n_slots / 2 < n_entries)
@@ -152,8 +152,8 @@ static name_index *index_new(size_t n_entries, berth_error *error)
     return index;
 }
 
-static int index_refuse_second(const bth_zip_entry *entry, const bth_zip_entry *first,
-                               berth_error *error)
+static int name_index_refuse_duplicate(const bth_zip_entry *entry, const bth_zip_entry *first,
+                                       berth_error *error)
 {
     if (strcmp(entry->record, first->record) == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
@@ -169,7 +169,8 @@ static int index_refuse_second(const bth_zip_entry *entry, const bth_zip_entry *
  * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of being
  * an unknown record.
  */
-static int index_check_small_record_case(const bth_zip_directory *directory, berth_error *error)
+static int name_index_check_small_record_case(const bth_zip_directory *directory,
+                                              berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const char *record = bth_small_names[which];
@@ -183,7 +184,7 @@ static int index_check_small_record_case(const bth_zip_directory *directory, ber
 
 int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
 {
-    name_index *index = index_new(directory->n_entries, error);
+    name_index *index = name_index_new(directory->n_entries, error);
 
     directory->index = index;
     for (size_t i = 0; index && i < directory->n_entries; i++) {
@@ -191,12 +192,12 @@ int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
         size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
         entry->name_hash = bth_hash_any_case(index->seed, entry->record, record_nbytes);
         size_t *slot =
-            index_find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
+            name_index_find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
         if (*slot)
-            return index_refuse_second(entry, &directory->entries[*slot - 1], error);
+            return name_index_refuse_duplicate(entry, &directory->entries[*slot - 1], error);
         *slot = i + 1;
     }
-    return index ? index_check_small_record_case(directory, error) : error->code;
+    return index ? name_index_check_small_record_case(directory, error) : error->code;
 }
 
 bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,
@@ -207,7 +208,7 @@ bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const c
     if (!index)
         return NULL;
     uint32_t hash = bth_hash_any_case(index->seed, record, record_nbytes);
-    size_t *slot = index_find_slot(directory, index, record, record_nbytes, hash);
+    size_t *slot = name_index_find_slot(directory, index, record, record_nbytes, hash);
     return *slot ? &directory->entries[*slot - 1] : NULL;
 }
 

@@ -243,8 +243,8 @@ int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_ent
 
 /* ---- bytes in memory ---- */
 
-static int zip_part_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
-                        const uint8_t **bytes, berth_error *error)
+static int zip_part_get_bytes(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
+                              const uint8_t **bytes, berth_error *error)
 {
     const bth_zip_part *part = context;
 
@@ -261,7 +261,7 @@ static int zip_part_get(void *context, uint64_t offset, uint64_t nbytes, uint64_
 
 bth_zip_input bth_zip_input_over(bth_zip_part *part)
 {
-    return (bth_zip_input){.get = zip_part_get, .context = part};
+    return (bth_zip_input){.get = zip_part_get_bytes, .context = part};
 }
 
 /* ---- the CRC ---- */

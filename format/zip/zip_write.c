@@ -51,8 +51,8 @@ static uint8_t *zip_put_name(const bth_layout_entry *entry, const char *name, ui
 }
 
 /* The fields that local header and directory share, from the flags on. */
-static uint8_t *zip_put_shared(const bth_layout_entry *entry, uint32_t crc32, uint64_t nbytes,
-                               uint32_t extra_nbytes, uint8_t *out)
+static uint8_t *zip_put_fields_of_both_headers(const bth_layout_entry *entry, uint32_t crc32,
+                                               uint64_t nbytes, uint32_t extra_nbytes, uint8_t *out)
 {
     unsigned descriptor_flag = entry->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
 
@@ -71,7 +71,8 @@ void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_
 {
     out = bth_put_u32(out, BTH_ZIP_LOCAL_SIGNATURE);
     out = bth_put_u16(out, 0); /* version needed */
-    out = zip_put_shared(entry, 0, 0, entry->zip64_nbytes + 4 + entry->padding_nbytes, out);
+    out = zip_put_fields_of_both_headers(entry, 0, 0,
+                                         entry->zip64_nbytes + 4 + entry->padding_nbytes, out);
     out = zip_put_name(entry, name, out);
     out = zip_put_zip64_extra(entry, 0, out);
     zip_put_padding_extra(entry, out);
@@ -93,7 +94,7 @@ void bth_zip_write_central(const bth_layout_entry *entry, const char *name, uint
 {
     out = bth_put_u32(out, BTH_ZIP_CENTRAL_SIGNATURE);
     out = bth_put_u32(out, 0); /* versions: made by, needed */
-    out = zip_put_shared(entry, crc32, entry->nbytes, entry->zip64_nbytes, out);
+    out = zip_put_fields_of_both_headers(entry, crc32, entry->nbytes, entry->zip64_nbytes, out);
     out = bth_put_u16(out, 0); /* comment */
     out = bth_put_u16(out, 0); /* disk */
     out = bth_put_u16(out, 0); /* internal attributes */

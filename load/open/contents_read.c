@@ -269,7 +269,7 @@ static int small_record_read_and_parse(bth_opening *opening, int which, berth_er
  * unless load.calculate_storage_offsets=off: then only the directory counts, but debug mode logs
  * the difference.
  */
-static int contents_check_listed_by_layout(const bth_opening *opening, berth_error *error)
+static int contents_check_directory_follows_layout(const bth_opening *opening, berth_error *error)
 {
     const bth_contents *contents = opening->contents;
     bool is_off = !opening->config->load_calculate_storage_offsets;
@@ -303,7 +303,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
         if (small_record_read_and_parse(opening, which, error) < 0)
             return error->code;
     if (bth_storages_check_entries(contents, error) < 0 ||
-        contents_check_listed_by_layout(opening, error) < 0)
+        contents_check_directory_follows_layout(opening, error) < 0)
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_listed_offsets(contents, error);

@@ -127,7 +127,7 @@ static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
 }
 
 /* Whether one read covers the headers from `first` to `last`. */
-static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry *last)
+static bool headers_fit_one_read(const bth_zip_entry *first, const bth_zip_entry *last)
 {
     return last->header_offset - first->header_offset <= RUN_NBYTES - header_estimate_nbytes(last);
 }
@@ -137,7 +137,7 @@ static bool headers_are_one_run(const bth_zip_entry *first, const bth_zip_entry 
  * the bytes before the directory. *last: the last of these entries. A later call must not have a
  * smaller i: it continues at *last.
  */
-static uint64_t headers_find_run_end_offset(const bth_container *container, size_t i, size_t *last)
+static uint64_t headers_find_end_of_one_read(const bth_container *container, size_t i, size_t *last)
 {
     size_t n = container_count_entries_and_folders(container);
 
@@ -146,23 +146,23 @@ static uint64_t headers_find_run_end_offset(const bth_container *container, size
     if (*last < i)
         *last = i;
     while (*last + 1 < n &&
-           headers_are_one_run(container_entry_in_file_order(container, i),
-                               container_entry_in_file_order(container, *last + 1)))
+           headers_fit_one_read(container_entry_in_file_order(container, i),
+                                container_entry_in_file_order(container, *last + 1)))
         ++*last;
     return container_entry_in_file_order(container, *last)->header_offset +
            header_estimate_nbytes(container_entry_in_file_order(container, *last));
 }
 
 /* Z5, Z7 for one record. A read goes up to `end`. */
-static int header_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
-                        berth_error *error)
+static int entry_check_header(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
+                              berth_error *error)
 {
     return bth_zip_check_record_header(input, end - entry->header_offset, entry, error);
 }
 
 /* Z6, after its header. A read goes up to `end`. */
-static int descriptor_check(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
-                            berth_error *error)
+static int entry_check_descriptor(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
+                                  berth_error *error)
 {
     uint64_t at = entry->data_offset + entry->compressed_nbytes;
 
@@ -177,16 +177,16 @@ int bth_container_check_headers_from(bth_container *container, bth_head_cache *c
 
     for (size_t i = first; i < container_count_entries_and_folders(container); i++) {
         bth_zip_entry *entry = container_entry_in_file_order(container, i);
-        if (header_check(&input, entry, headers_find_run_end_offset(container, i, &last), error) <
-            0)
+        if (entry_check_header(&input, entry, headers_find_end_of_one_read(container, i, &last),
+                               error) < 0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
             !bth_zip_descriptor_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
-        if (descriptor_check(&input, entry, headers_find_run_end_offset(container, i + 1, &last),
-                             error) < 0)
+        if (entry_check_descriptor(
+                &input, entry, headers_find_end_of_one_read(container, i + 1, &last), error) < 0)
             return error->code;
     }
     return 0;

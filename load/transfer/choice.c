@@ -16,7 +16,7 @@ bool bth_load_method_is_valid(berth_load_method method)
     return (unsigned)method < sizeof by_option / sizeof *by_option;
 }
 
-static bth_choice choice_of(berth_load_method method, const char *reason)
+static bth_choice choice_make(berth_load_method method, const char *reason)
 {
     return (bth_choice){.method = method, .reason = reason};
 }
@@ -49,20 +49,20 @@ static bth_choice choice_auto_at_once(const bth_conditions *conditions, const ch
         no_map || conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
     if (conditions->file_system == BTH_IN_MEMORY || conditions->page_cache == BTH_PAGE_CACHE_WARM)
-        return choice_of(in_place, no_map ? no_map : "the file is in memory");
+        return choice_make(in_place, no_map ? no_map : "the file is in memory");
     if (conditions_memory_is_short(conditions))
-        return choice_of(in_place, no_map ? no_map : "memory is short");
+        return choice_make(in_place, no_map ? no_map : "memory is short");
     if (conditions->through_cache)
-        return choice_of(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
+        return choice_make(BERTH_LOAD_READ, "the bytes are to stay in the page cache");
     if (conditions->requested_nbytes < DIRECT_MIN_NBYTES)
-        return choice_of(BERTH_LOAD_READ, "few bytes are requested");
+        return choice_make(BERTH_LOAD_READ, "few bytes are requested");
     if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
-        return choice_of(BERTH_LOAD_READ, "it is not known whether the file is in memory");
+        return choice_make(BERTH_LOAD_READ, "it is not known whether the file is in memory");
     if (conditions->file_system != BTH_ON_DISK)
-        return choice_of(BERTH_LOAD_READ, "direct reads are not measured on this file system");
+        return choice_make(BERTH_LOAD_READ, "direct reads are not measured on this file system");
     if (conditions->no_direct)
-        return choice_of(BERTH_LOAD_READ, conditions->no_direct);
-    return choice_of(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
+        return choice_make(BERTH_LOAD_READ, conditions->no_direct);
+    return choice_make(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
 }
 
 static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
@@ -72,12 +72,12 @@ static bth_choice choice_auto(const struct berth_config *config, const bth_condi
 
     /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
     if (conditions->file_system == BTH_REMOTE)
-        return choice_of(BERTH_LOAD_READ, "the file system belongs to a network or a process");
+        return choice_make(BERTH_LOAD_READ, "the file system belongs to a network or a process");
     if (conditions->at_once)
         return choice_auto_at_once(conditions, no_map);
     if (no_map)
-        return choice_of(BERTH_LOAD_READ, no_map);
-    return choice_of(BERTH_LOAD_MAP, "the source is a file");
+        return choice_make(BERTH_LOAD_READ, no_map);
+    return choice_make(BERTH_LOAD_MAP, "the source is a file");
 }
 
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
@@ -86,19 +86,19 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
     bool measures_map = conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_CHECKSUMS;
 
     if (conditions->is_memory)
-        return choice_of(conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP,
-                         "the source is memory");
+        return choice_make(conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP,
+                           "the source is memory");
     if (!conditions->is_file)
-        return choice_of(BERTH_LOAD_READ, "the source is a function");
+        return choice_make(BERTH_LOAD_READ, "the source is a function");
     if (requested == BERTH_LOAD_AUTO || (requested == BERTH_LOAD_MAP && measures_map))
         return choice_auto(config, conditions);
     if (requested == BERTH_LOAD_MAP && conditions->use == BTH_USE_DEVICE)
-        return choice_of(BERTH_LOAD_READ, "it goes to a device");
+        return choice_make(BERTH_LOAD_READ, "it goes to a device");
     if (requested == BERTH_LOAD_MAP && choice_no_map_reason(config, conditions))
-        return choice_of(BERTH_LOAD_READ, choice_no_map_reason(config, conditions));
+        return choice_make(BERTH_LOAD_READ, choice_no_map_reason(config, conditions));
     if (requested == BERTH_LOAD_DIRECT && conditions->no_direct)
-        return choice_of(BERTH_LOAD_READ, conditions->no_direct);
-    return choice_of(requested, requested_by ? requested_by : by_option[requested]);
+        return choice_make(BERTH_LOAD_READ, conditions->no_direct);
+    return choice_make(requested, requested_by ? requested_by : by_option[requested]);
 }
 
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back)

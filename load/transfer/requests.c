@@ -31,7 +31,7 @@ static bool range_can_coalesce(const bth_range *before, const bth_range *range)
            begin - end >= range->shift && begin - end <= BTH_GAP_NBYTES;
 }
 
-static struct coalesced coalesce_from(const bth_requests *requests, size_t first)
+static struct coalesced coalesce_ranges_from(const bth_requests *requests, size_t first)
 {
     const bth_range *ranges = requests->ranges;
     struct coalesced all = {.first = first,
@@ -93,7 +93,7 @@ bool bth_requests_measure(bth_requests *requests)
     assert(requests->chunk_nbytes % requests->block_nbytes == 0);
     requests->region_nbytes = requests->n_requests = requests->nbytes = 0;
     for (size_t first = 0; first < requests->n_ranges;) {
-        struct coalesced all = coalesce_from(requests, first);
+        struct coalesced all = coalesce_ranges_from(requests, first);
         if (!coalesced_append_to_region(requests, &all, &requests->region_nbytes))
             return false;
         for (; first < all.end; first++)
@@ -106,8 +106,9 @@ bool bth_requests_measure(bth_requests *requests)
 }
 
 /* Cuts one into requests; returns the address for the next ones. */
-static bth_request *coalesced_cut(const bth_requests *requests, const struct coalesced *all,
-                                  uint8_t *memory, bth_request *request)
+static bth_request *coalesced_cut_into_requests(const bth_requests *requests,
+                                                const struct coalesced *all, uint8_t *memory,
+                                                bth_request *request)
 {
     size_t first = all->first, end = first;
 
@@ -136,10 +137,10 @@ void bth_requests_cut(const bth_requests *requests, uint8_t *region, const uint8
     uint64_t region_nbytes = 0;
 
     for (size_t first = 0; first < requests->n_ranges;) {
-        struct coalesced all = coalesce_from(requests, first);
+        struct coalesced all = coalesce_ranges_from(requests, first);
         uint8_t *base = all.method == BERTH_LOAD_MAP ? (uint8_t *)(uintptr_t)mapped : region;
         (void)coalesced_append_to_region(requests, &all, &region_nbytes); /* measured: it fits */
-        list = coalesced_cut(requests, &all, base ? base + all.at : NULL, list);
+        list = coalesced_cut_into_requests(requests, &all, base ? base + all.at : NULL, list);
         for (; first < all.end && requests->use == BTH_USE_MEMORY; first++)
             requests->ranges[first].memory = base ? base + requests->ranges[first].region_at : NULL;
         first = all.end;

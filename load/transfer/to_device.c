@@ -108,7 +108,8 @@ static bool staging_measure_device_memory(struct staging_run *run)
 }
 
 /* One allocation a device. */
-static int staging_make_memory(struct staging_run *run, unsigned number, berth_error *error)
+static int staging_allocate_device_memory(struct staging_run *run, unsigned number,
+                                          berth_error *error)
 {
     bth_device_memory_list *made;
 
@@ -155,12 +156,13 @@ static int device_reopen(const bth_device_handle *device, berth_error *error)
     return bth_device_open(bth_device_name(device), &same, error);
 }
 
-static int staging_make_all_memory(struct staging_run *run, berth_error *error)
+static int staging_allocate_memory_of_all_devices(struct staging_run *run, berth_error *error)
 {
     if (!staging_measure_device_memory(run))
         return bth_fail_memory(error, UINT64_MAX);
     for (unsigned i = 0; i < run->n_devices; i++)
-        if (device_reopen(run->devices[i], error) < 0 || staging_make_memory(run, i, error) < 0)
+        if (device_reopen(run->devices[i], error) < 0 ||
+            staging_allocate_device_memory(run, i, error) < 0)
             return error->code;
     return staging_set_addresses(run, error);
 }
@@ -256,7 +258,7 @@ struct range_part {
     uintptr_t address;
 };
 
-static struct range_part range_part_of(const bth_range *range, const bth_request *request)
+static struct range_part range_part_in_request(const bth_range *range, const bth_request *request)
 {
     uint64_t from = bth_max(range->offset, request->offset);
     uint64_t to = bth_min(range->offset + range->nbytes, request->offset + request->nbytes);
@@ -290,9 +292,9 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
     const bth_range *ranges = run->to->transfer.requests.ranges;
 
     for (size_t i = request->first_range, next; i < request->end_range; i = next) {
-        struct range_part part = range_part_of(&ranges[i], request);
+        struct range_part part = range_part_in_request(&ranges[i], request);
         for (next = i + 1; next < request->end_range && ranges[i].target.is_ours; next++) {
-            struct range_part more = range_part_of(&ranges[next], request);
+            struct range_part more = range_part_in_request(&ranges[next], request);
             if (!ranges[next].target.is_ours ||
                 more.address - part.address != more.from - part.from)
                 break;
@@ -307,7 +309,7 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
     return 0;
 }
 
-static int staging_run_request(void *context, uint64_t task, unsigned worker, berth_error *error)
+static int staging_load_request(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     struct staging_run *run = context;
     bth_transfer *transfer = &run->to->transfer;
@@ -359,9 +361,9 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
     struct staging_run run = {.to = to};
     uint64_t n_requests = to->transfer.requests.n_requests;
 
-    if (staging_make_all_memory(&run, error) == 0 && staging_open_ring(&run, error) == 0 &&
-        staging_allocate_workers(&run, error) == 0 &&
-        bth_pool_run(run.n_workers, n_requests, staging_run_request, staging_report_progress, &run,
+    if (staging_allocate_memory_of_all_devices(&run, error) == 0 &&
+        staging_open_ring(&run, error) == 0 && staging_allocate_workers(&run, error) == 0 &&
+        bth_pool_run(run.n_workers, n_requests, staging_load_request, staging_report_progress, &run,
                      error) == 0 &&
         staging_wait_for_streams(&run, error) == 0)
         bth_transfer_merge_request_results(&to->transfer);

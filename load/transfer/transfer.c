@@ -35,10 +35,11 @@ struct walk {
 
 /* Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results adds
  * later requests. */
-static void request_walk_sum(struct walk *walk, bth_range *range, const uint8_t *bytes,
-                             size_t nbytes)
+static void request_walk_sum_piece(struct walk *walk, bth_range *range, const uint8_t *bytes,
+                                   size_t nbytes)
 {
-    bool is_timed = walk->transfer->is_swapped; /* else request_walk_piece counts the time */
+    bool is_timed =
+        walk->transfer->is_swapped; /* else request_walk_sum_and_use_piece counts the time */
     double begin_seconds = is_timed ? bth_seconds() : 0;
 
     if (!walk->transfer->with_crc32)
@@ -66,7 +67,7 @@ static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint
     const bth_transfer *transfer = walk->transfer;
     size_t nbytes = (size_t)(to - from);
 
-    request_walk_sum(walk, range, bytes, nbytes);
+    request_walk_sum_piece(walk, range, bytes, nbytes);
     if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
         bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
     if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
@@ -96,7 +97,8 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
     }
 }
 
-static void request_walk_piece(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
+static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, uint64_t begin,
+                                           uint64_t end)
 {
     double begin_seconds = bth_seconds();
 
@@ -125,7 +127,8 @@ static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *
     return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
 }
 
-static int transfer_need_buffer(bth_transfer *transfer, unsigned worker, berth_error *error)
+static int transfer_allocate_buffer_if_missing(bth_transfer *transfer, unsigned worker,
+                                               berth_error *error)
 {
     bool is_spread = transfer->config->io_numa == BTH_NUMA_INTERLEAVE;
     bth_region *region = &transfer->buffers[worker];
@@ -215,8 +218,9 @@ static int request_read_piece(bth_transfer *transfer, bth_request *request, uint
 }
 
 /* The range that an error's byte belongs to, or else the first from `range` on. */
-static const bth_range *request_range_at(const bth_transfer *transfer, const bth_request *request,
-                                         size_t range, uint64_t offset)
+static const bth_range *request_find_range_at_offset(const bth_transfer *transfer,
+                                                     const bth_request *request, size_t range,
+                                                     uint64_t offset)
 {
     const bth_range *ranges = transfer->requests.ranges;
 
@@ -231,7 +235,8 @@ static bool request_walk_try_skip_failed(struct walk *walk, uint64_t begin, uint
                                          berth_error *error)
 {
     bth_transfer *transfer = walk->transfer;
-    const bth_range *range = request_range_at(transfer, walk->request, walk->range, error->offset);
+    const bth_range *range =
+        request_find_range_at_offset(transfer, walk->request, walk->range, error->offset);
 
     if (!transfer->calls.failed ||
         transfer->calls.failed(transfer->calls.context, range, error) < 0)
@@ -248,14 +253,14 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
     if (request->end_range == request->first_range) /* the tail of a block, without any range */
         return 0;
     uint8_t *memory = request_memory(transfer, request);
-    if (!memory && transfer_need_buffer(transfer, worker, error) < 0)
+    if (!memory && transfer_allocate_buffer_if_missing(transfer, worker, error) < 0)
         return error->code;
     uint64_t end = request_needed_end(transfer, request);
     for (uint64_t at = request->offset, next; at < end; at = next) {
         next = request_piece_end(transfer, request, memory, at);
         uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
-            request_walk_piece(&walk, bytes, at, next);
+            request_walk_sum_and_use_piece(&walk, bytes, at, next);
         else if (!request_walk_try_skip_failed(&walk, at, next, error))
             return error->code;
     }
@@ -288,7 +293,8 @@ static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *re
     if (is_file && is_scan)
         bth_reader_count_request(transfer->access->reader, request->nbytes);
     transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
-    request_walk_piece(&walk, request->memory, request->offset, request->offset + request->nbytes);
+    request_walk_sum_and_use_piece(&walk, request->memory, request->offset,
+                                   request->offset + request->nbytes);
     return 0;
 }
 
@@ -310,7 +316,8 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 
     if (result < 0)
         return bth_transfer_add_range_to_error(
-            transfer, request_range_at(transfer, request, request->first_range, error->offset),
+            transfer,
+            request_find_range_at_offset(transfer, request, request->first_range, error->offset),
             error);
     atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
     return result;
@@ -484,7 +491,7 @@ void bth_transfer_end(bth_transfer *transfer)
 
 /* ---- a transfer with an access of its own ---- */
 
-static uint64_t transfer_sum_range_nbytes(const bth_transfer *transfer)
+static uint64_t transfer_total_range_nbytes(const bth_transfer *transfer)
 {
     const bth_range *range = transfer->requests.ranges;
     uint64_t nbytes = 0;
@@ -511,7 +518,7 @@ static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, b
         requested = BERTH_LOAD_READ;
     bth_access_set_known_conditions(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, transfer_sum_range_nbytes(transfer));
+        bth_access_measure(access, &conditions, begin, end, transfer_total_range_nbytes(transfer));
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)

@@ -461,7 +461,7 @@ Test(bad_arguments, names_of_nothing_are_refused)
                  BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "no tensor 1 of 1");
     bth_error_clear(&error);
-    cr_expect_null(bth_names_value(names, 1));
+    cr_expect_null(bth_names_tensor_value(names, 1));
     cr_expect_null(bth_names_find_value(names, NULL, &error));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the name is NULL");

@@ -57,10 +57,10 @@ static void walk(const berth_value *root)
 static void expect_list(const char *expected)
 {
     char list[4096] = "";
-    for (size_t i = 0; i < bth_names_count(names); i++) {
+    for (size_t i = 0; i < bth_names_tensor_count(names); i++) {
         char *name, *path;
         cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
-        cr_assert_not_null(berth_as_tensor(bth_names_value(names, i)));
+        cr_assert_not_null(berth_as_tensor(bth_names_tensor_value(names, i)));
         snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", name, path);
         bth_release(name);
         bth_release(path);
@@ -191,7 +191,7 @@ Test(names, enter_a_shared_container_once, .timeout = 60)
         value = outer;
     }
     walk(value);
-    cr_assert_eq(bth_names_count(names), 1);
+    cr_assert_eq(bth_names_tensor_count(names), 1);
     /* A later edge is an alias: not listed, but it can be followed. */
     expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
                  "[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
@@ -383,11 +383,11 @@ Test(names, quote_text_and_escape_what_could_not_be_seen)
         cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
         cr_expect_str_eq(name, rows[i].is_path ? rows[i].path : rows[i].key);
         cr_expect_str_eq(path, rows[i].path);
-        expect_found(rows[i].path, bth_names_value(names, i));
+        expect_found(rows[i].path, bth_names_tensor_value(names, i));
         bth_release(name);
         bth_release(path);
     }
-    expect_found("['\\xe9\\uD800\\U0001F600']", bth_names_value(names, 4));
+    expect_found("['\\xe9\\uD800\\U0001F600']", bth_names_tensor_value(names, 4));
 }
 
 /* P3: a memo-doubled tuple as a key would be 2^60 characters. */
@@ -405,7 +405,7 @@ Test(names, of_doubled_tuples_are_cut, .timeout = 60)
     cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
     cr_assert_lt(strlen(name), 300);
     cr_assert_str_eq(name + strlen(name) - 4, "...)");
-    expect_found(name, bth_names_value(names, 0));
+    expect_found(name, bth_names_tensor_value(names, 0));
     bth_release(name);
     bth_release(path);
 }
@@ -423,11 +423,11 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
         berth_list_append(root, dict);
     }
     walk(root);
-    cr_assert_eq(bth_names_count(names), DICTS);
+    cr_assert_eq(bth_names_tensor_count(names), DICTS);
     char *name, *path;
     cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, DICTS - 1, &name, &path, &error),
                  0);
-    expect_found(name, bth_names_value(names, DICTS - 1));
+    expect_found(name, bth_names_tensor_value(names, DICTS - 1));
     bth_release(name);
     bth_release(path);
     bth_release(long_text);
@@ -519,6 +519,6 @@ Test(names, of_what_is_called_pass_callable)
 Test(names, of_a_tree_without_tensors_are_none)
 {
     walk(berth_make_list(tree));
-    cr_assert_eq(bth_names_count(names), 0);
+    cr_assert_eq(bth_names_tensor_count(names), 0);
     expect_not_found("x", BERTH_E_NOT_FOUND, "no value named \"x\"");
 }

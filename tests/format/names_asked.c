@@ -227,7 +227,7 @@ Test(names_asked, two_keys_that_are_written_alike_are_refused)
         char *name, *path;
         cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
         if (i == 4)
-            cr_expect_eq(find(path), bth_names_value(names, i), "%s", path);
+            cr_expect_eq(find(path), bth_names_tensor_value(names, i), "%s", path);
         else
             expect_alike(path, i < 2 ? "two keys are written as (1, 1, 1, 1, "
                                      : "two keys are written as nan");
@@ -254,7 +254,7 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
         berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), tensor());
         walk(root);
         cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
-        cr_expect_eq(find(path), bth_names_value(names, 0), "%s: %s", path, error.message);
+        cr_expect_eq(find(path), bth_names_tensor_value(names, 0), "%s: %s", path, error.message);
         bth_release(name);
         bth_release(path);
         bth_names_free(names);

@@ -401,14 +401,14 @@ static berth_value *make_named(berth_tree *tree)
 /* Asks for every name and path, and by each for its value again; 0, or the first failure. */
 static int ask_names(const bth_names *names, berth_error *error)
 {
-    for (size_t i = 0; i < bth_names_count(names); i++) {
+    for (size_t i = 0; i < bth_names_tensor_count(names); i++) {
         char *texts[2];
         if (bth_names_allocate_tensor_name_and_path(names, i, &texts[0], &texts[1], error) < 0)
             return error->code;
         for (int k = 0; k < 2; k++) {
             const berth_value *found =
                 error->code == 0 ? bth_names_find_value(names, texts[k], error) : NULL;
-            cr_assert(error->code < 0 || found == bth_names_value(names, i), "%s", texts[k]);
+            cr_assert(error->code < 0 || found == bth_names_tensor_value(names, i), "%s", texts[k]);
             bth_release(texts[k]);
         }
         if (error->code < 0)

@@ -22,7 +22,7 @@ static const char *keys_of(const berth_selection *selection)
     size_t n;
 
     error = (berth_error){0};
-    if (bth_selection_storages(checkpoint, selection, &storages, &n, &error) < 0)
+    if (bth_selection_list_storages(checkpoint, selection, &storages, &n, &error) < 0)
         return berth_status_name(error.code);
     text[0] = '\0';
     for (size_t i = 0; i < n; i++)

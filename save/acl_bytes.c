@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/acl.h"
+#include "save/acl_bytes.h"
 
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
@@ -20,12 +20,12 @@ typedef struct entry {
 
 /* ---- the attribute ---- */
 
-static size_t acl_count(const bth_acl *acl)
+static size_t acl_count_entries(const bth_acl *acl)
 {
     return (acl->nbytes - HEAD_NBYTES) / ENTRY_NBYTES;
 }
 
-static entry acl_get(const bth_acl *acl, size_t i)
+static entry acl_get_entry(const bth_acl *acl, size_t i)
 {
     bth_cursor at = bth_cursor_make(acl->bytes + HEAD_NBYTES + i * ENTRY_NBYTES, ENTRY_NBYTES);
     entry read = {.tag = bth_cursor_u16(&at)};
@@ -35,13 +35,13 @@ static entry acl_get(const bth_acl *acl, size_t i)
     return read;
 }
 
-static void acl_begin(bth_acl *acl)
+static void acl_begin_bytes(bth_acl *acl)
 {
     (void)bth_put_u32(acl->bytes, POSIX_ACL_XATTR_VERSION);
     acl->nbytes = HEAD_NBYTES;
 }
 
-static void acl_add(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
+static void acl_add_entry(bth_acl *acl, unsigned tag, unsigned rights, uint32_t id)
 {
     uint8_t *at = acl->bytes + acl->nbytes;
 
@@ -67,8 +67,8 @@ bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
     if (bth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
         bth_cursor_left(&head) % ENTRY_NBYTES != 0)
         return false;
-    for (size_t i = 0; i < acl_count(&acl); i++) {
-        entry each = acl_get(&acl, i);
+    for (size_t i = 0; i < acl_count_entries(&acl); i++) {
+        entry each = acl_get_entry(&acl, i);
         if (each.tag < last || each.rights > ALL || (each.tag & (each.tag - 1)) != 0 ||
             each.tag == 0 || each.tag > ACL_OTHER ||
             (seen & each.tag & ~(unsigned)(ACL_USER | ACL_GROUP)) != 0)
@@ -83,10 +83,10 @@ bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
 
 void bth_acl_of_mode(mode_t mode, bth_acl *acl)
 {
-    acl_begin(acl);
-    acl_add(acl, ACL_USER_OBJ, mode >> 6 & ALL, NO_ID);
-    acl_add(acl, ACL_GROUP_OBJ, mode >> 3 & ALL, NO_ID);
-    acl_add(acl, ACL_OTHER, mode & ALL, NO_ID);
+    acl_begin_bytes(acl);
+    acl_add_entry(acl, ACL_USER_OBJ, mode >> 6 & ALL, NO_ID);
+    acl_add_entry(acl, ACL_GROUP_OBJ, mode >> 3 & ALL, NO_ID);
+    acl_add_entry(acl, ACL_OTHER, mode & ALL, NO_ID);
 }
 
 /* ---- sums of entries ---- */
@@ -101,11 +101,11 @@ static rights acl_compute_rights_of_all_classes(const bth_acl *acl)
 {
     rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
 
-    for (size_t i = 0; i < acl_count(acl); i++)
-        if (acl_get(acl, i).tag == ACL_MASK)
-            sum.mask = acl_get(acl, i).rights;
-    for (size_t i = 0; i < acl_count(acl); i++) {
-        entry each = acl_get(acl, i);
+    for (size_t i = 0; i < acl_count_entries(acl); i++)
+        if (acl_get_entry(acl, i).tag == ACL_MASK)
+            sum.mask = acl_get_entry(acl, i).rights;
+    for (size_t i = 0; i < acl_count_entries(acl); i++) {
+        entry each = acl_get_entry(acl, i);
         if (each.tag == ACL_USER_OBJ)
             sum.user = each.rights;
         else if (each.tag == ACL_GROUP_OBJ)
@@ -135,18 +135,18 @@ static unsigned acl_add_named_and_former_entries(const bth_acl *old, unsigned ta
 {
     unsigned all = 0;
 
-    for (size_t i = 0; i < acl_count(old); i++) {
-        entry each = acl_get(old, i);
+    for (size_t i = 0; i < acl_count_entries(old); i++) {
+        entry each = acl_get_entry(old, i);
         if (each.tag != tag)
             continue;
         each.rights &= mask;
         if (has_former && each.id == former)
             continue; /* its rights came from being owner or group: added below */
-        acl_add(made, tag, each.rights, each.id);
+        acl_add_entry(made, tag, each.rights, each.id);
         all |= each.rights;
     }
     if (has_former)
-        acl_add(made, tag, former_rights, former);
+        acl_add_entry(made, tag, former_rights, former);
     return has_former ? all | former_rights : all;
 }
 
@@ -159,18 +159,18 @@ void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_chang
     /* A member of the new group may have been one of the others before, or of any group. */
     if (change->group)
         group &= was.other & was.common_group;
-    acl_begin(made);
-    acl_add(made, ACL_USER_OBJ, acl_new_owner_rights(&was, change), NO_ID);
+    acl_begin_bytes(made);
+    acl_add_entry(made, ACL_USER_OBJ, acl_new_owner_rights(&was, change), NO_ID);
     unsigned mask = group | acl_add_named_and_former_entries(old, ACL_USER, was.mask, change->owner,
                                                              change->old_owner, was.user, made);
-    acl_add(made, ACL_GROUP_OBJ, group, NO_ID);
+    acl_add_entry(made, ACL_GROUP_OBJ, group, NO_ID);
     mask |= acl_add_named_and_former_entries(old, ACL_GROUP, was.mask, change->group,
                                              change->old_group, was.group, made);
     /* With a mask of 0 Linux ignores the named entries: a user whose entry has no rights would get
      * those of the others. So the mask is at least the right to execute, which no entry has. */
     if (made->nbytes > HEAD_NBYTES + 2 * ENTRY_NBYTES)
-        acl_add(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
-    acl_add(made, ACL_OTHER, was.other, NO_ID);
+        acl_add_entry(made, ACL_MASK, mask ? mask : ACL_EXECUTE, NO_ID);
+    acl_add_entry(made, ACL_OTHER, was.other, NO_ID);
 }
 
 bool bth_acl_compute_narrower_mode(const bth_acl *old, const bth_acl_change *change, mode_t *mode)

@@ -4,8 +4,8 @@
  * <linux/posix_acl_xattr.h>: 4 bytes of version, then 8 bytes an entry, little-endian, in the order
  * of the tags. Rights are bits: 4 read, 2 write, 1 execute. This code opens no file.
  */
-#ifndef BTH_SAVE_ACL_H
-#define BTH_SAVE_ACL_H
+#ifndef BTH_SAVE_ACL_BYTES_H
+#define BTH_SAVE_ACL_BYTES_H
 
 #include <stdbool.h>
 #include <stddef.h>
