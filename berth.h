@@ -911,13 +911,19 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
  *   2. the patch of this thread (berth_config_patch)
  *   3. the value that the program set (berth_config_set)
  *   4. BERTH_<SECTION>_<NAME> in the environment
- *   5. the default.
+ *   5. a line "section.name=value" of the file that BERTH_CONFIG in the environment names
+ *   6. the default.
  * An alias works like the name itself at every level: "debug" is also "serialization_debug", so
  * BERTH_SERIALIZATION_DEBUG sets it. If the environment has both, the name wins over the alias.
  * "debug" also follows TORCH_SERIALIZATION_DEBUG, of which only "1" counts, as in PyTorch.
  *
- * Berth reads the environment once, at first use. A variable with an invalid value, or one that
- * begins like an option and is none, makes every operation fail, and the error names it.
+ * Sizes in bytes are written 4096, 64K or 64KiB (1024 bytes each), 4GB (1000 bytes each thousand);
+ * bools off or on, 0 or 1, false or true, no or yes; flags with commas between them.
+ *
+ * Berth reads the environment once, at first use. A variable with an invalid value, or with a name
+ * that is near to an option's and is none, makes every operation fail, and the error names it.
+ * Other variables that begin with a section, and unknown lines of the file, are logged and ignored:
+ * they may be of another version. berth_config_describe works whatever the environment holds.
  *
  * Each operation copies the configuration when it starts. Later changes do not affect it. A forced
  * value also overrides a configuration that is passed to an operation. With debug on, loads check
@@ -930,7 +936,9 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
 typedef struct berth_config berth_config; /* one complete configuration */
 
 /*
- * Sets the program's value of one option, for all threads.
+ * Sets the program's value of one option, for all threads. If a patch of this thread has the
+ * option, the value becomes the patch's: it is in force at once on this thread, and goes with the
+ * patch.
  * Parameters: name: of the option, or an alias. text: "off", "4096", "1MiB", "direct".
  */
 BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
@@ -957,7 +965,8 @@ BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
 BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
 
 /*
- * Removes the program's value of one option.
+ * Removes the program's value of one option. If a patch of this thread has the option, the patch
+ * gets the value of the environment or the default.
  * Parameters: name: NULL: of all options.
  */
 BERTH_API int berth_config_reset(const char *name, berth_error *error);
@@ -981,17 +990,29 @@ BERTH_API int berth_config_unpatch(berth_error *error);
  * Lifetime: the texts are static; `value` is part of the struct.
  */
 typedef struct berth_option {
-    const char *name;    /* "save.durability" */
-    const char *type;    /* "bool", "enum", "int", "bytes", "flags" */
-    const char *unit;    /* "bytes", "threads", ... or "" */
-    const char *bounds;  /* "none | file | full", "1 to 32768, a power of two" */
-    const char *initial; /* the default, as text */
-    const char *help;    /* one paragraph */
-    const char *aliases; /* other names, separated by spaces; or "" */
-    const char *source;  /* "default", "environment BERTH_...", "program", "patch", "force ..." */
-    char value[64];      /* in force on this thread, as text */
+    const char *name;      /* "save.durability" */
+    const char *type;      /* "bool", "enum", "int", "bytes", "flags" */
+    const char *unit;      /* "bytes", "threads", ... or "" */
+    const char *bounds;    /* "none | file | full", "1 to 32768, a power of two" */
+    const char *initial;   /* the default, as text */
+    const char *help;      /* one paragraph */
+    const char *aliases;   /* other names, separated by spaces; or "" */
+    const char *source;    /* "default", "environment BERTH_...", "program", "patch", "force ..." */
+    char value[64];        /* in force on this thread, as text */
+    const char *successor; /* of a deprecated name: the option that it stands for; else "" */
+    int64_t number;        /* the value, as berth_config_set_int takes it */
+    uint32_t classes;      /* berth_option_class: what the option can change */
+    bool is_default;       /* the value equals the default, whoever set it */
     uint64_t reserved[4];
 } berth_option;
+
+/* What an option can change. */
+typedef enum berth_option_class {
+    BERTH_CLASS_BYTES = 1,      /* the bytes of a file that is saved */
+    BERTH_CLASS_ACCEPTANCE = 2, /* which files a load accepts, and what it makes of them */
+    BERTH_CLASS_SPEED = 4,      /* only time, memory, and when the bytes are durable */
+    BERTH_CLASS_ALL = 7
+} berth_option_class;
 
 /*
  * The name of option i, for a loop over all options.
@@ -1006,6 +1027,13 @@ BERTH_API const char *berth_config_name(size_t i);
  * Parameters: name: of the option, or an alias. option: receives the description.
  */
 BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
+
+/*
+ * The same with the value in a configuration; the source is "configuration".
+ * Parameters: config: not NULL.
+ */
+BERTH_API int berth_config_describe_in(const berth_config *config, const char *name,
+                                       berth_option *option, berth_error *error);
 
 /*
  * Makes a configuration: a copy of what is in force on this thread.
@@ -1028,12 +1056,22 @@ BERTH_API void berth_config_free(berth_config *config);
  */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
 
+/*
+ * Finds the next option in which two configurations differ.
+ * Parameters: a, b: NULL: what is in force on this thread. i: where to begin, 0 at first; receives
+ * the option's index, for berth_config_name.
+ * Returns: 1: it differs; 0: no more do; or a negative status.
+ */
+BERTH_API int berth_config_compare(const berth_config *a, const berth_config *b, size_t *i,
+                                   berth_error *error);
+
 /* What berth_config_print writes: "name=value" on each line, which berth_config_parse reads; or C.
  */
 typedef enum berth_config_form {
     BERTH_CONFIG_PORTABLE = 0, /* every option */
     BERTH_CONFIG_CHANGED = 1,  /* only what differs from the defaults */
-    BERTH_CONFIG_CODE = 2      /* C calls that make the same changes */
+    BERTH_CONFIG_CODE = 2,     /* C calls that make the same changes */
+    BERTH_CONFIG_VARIABLES = 3 /* BERTH_SECTION_NAME=value, for a child that inherits the rest */
 } berth_config_form;
 
 /*
@@ -1047,19 +1085,100 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
                                      size_t text_nbytes, berth_error *error);
 
 /*
- * Sets the program's values from portable text. All take effect, or none does.
+ * Sets the values of portable text, each as berth_config_set does. All take effect, or none does.
  * Parameters: text: lines "name=value", as berth_config_print writes them. `#` starts a comment.
+ * Unknown options are logged and skipped: the text may be of another version.
  * Errors: BERTH_E_OPTION: the message names the option.
  */
 BERTH_API int berth_config_parse(const char *text, berth_error *error);
 
 /*
- * A hash of all values. Equal configurations have equal hashes on every machine, as long as the
- * library has the same options.
- * Parameters: config: NULL: what is in force on this thread.
+ * A hash of the values of all options of some classes. Equal values have equal hashes on every
+ * machine, as long as the same options are there.
+ * Parameters: config: NULL: what is in force on this thread. classes: BERTH_CLASS_ALL; or some of
+ * them, such as BERTH_CLASS_BYTES: files with equal hashes were saved in the same form.
  * Returns: the hash; 0 if a variable of the environment is invalid.
  */
-BERTH_API uint64_t berth_config_hash(const berth_config *config);
+BERTH_API uint64_t berth_config_hash(const berth_config *config, uint32_t classes);
+
+/*
+ * A function that is called after the value of an option has changed, on the thread that changed
+ * it.
+ * Parameters: context: of the watch. option: describes the option with the new value; source is
+ * "patch" if only this thread has it. It is the callee's until it returns.
+ * Threads: several may call it at once. It may call all functions of this part.
+ */
+typedef void (*berth_config_function)(void *context, const berth_option *option);
+
+/*
+ * Watches an option: every set, reset, parse, patch and unpatch that changes the value in force on
+ * its thread calls the function. At most 64 watches live at a time.
+ * Parameters: name: NULL: all options. function: NULL: ends the watches of this name and context;
+ * with no name, all watches of this context.
+ * Lifetime: a change that another thread began before the end of a watch may still call it.
+ */
+BERTH_API int berth_config_watch(const char *name, berth_config_function function, void *context,
+                                 berth_error *error);
+
+/* An option of a framework: what a row of berth_config_register says. */
+typedef struct berth_option_row {
+    const char *name;      /* 1 to 32 of a-z, 0-9, _: "interval" */
+    const char *type;      /* "bool", "enum", "int", "bytes", "flags" */
+    const char *choices;   /* of enums and flags: "never | daily". Of flags the first is the text of
+                              no flags, and excludes the second */
+    int64_t minimum;       /* of ints and bytes: 0 or more */
+    int64_t maximum;       /* of ints and bytes */
+    const char *initial;   /* the default, as text */
+    const char *unit;      /* of ints: "steps"; NULL: none */
+    const char *aliases;   /* other names, separated by spaces; NULL: none */
+    const char *help;      /* one paragraph; NULL: none */
+    const char *successor; /* the name is deprecated, and stands for this option; the first use is
+                              logged, and all but name, aliases and help is the successor's */
+    uint32_t classes;      /* berth_option_class: in which hashes it counts */
+    uint64_t reserved[4];
+} berth_option_row;
+
+/*
+ * Registers a framework's options. From then on they are options as the library's own are, in the
+ * section's name: "trainer.interval" has BERTH_TRAINER_INTERVAL and BERTH_FORCE_TRAINER_INTERVAL in
+ * the environment. All are registered, or none. They stay until the process ends. A section that
+ * has options of the same names already is left as it is.
+ * Parameters: section: 1 to 20 of a-z, 0-9, _; not "force", "config" or "debug". rows, n: copied.
+ * At most 128 options can be registered in one process.
+ * Errors: BERTH_E_ARGUMENT: a name is taken
+ * or malformed, bounds are impossible, there is no room. BERTH_E_OPTION: a default is not within
+ * its bounds. BERTH_E_MEMORY.
+ */
+BERTH_API int berth_config_register(const char *section, const berth_option_row *rows, size_t n,
+                                    berth_error *error);
+
+/* The state of a BERTH_WITH_CONFIG; for the macro only. */
+typedef struct berth_config_scope {
+    bool runs;
+    bool is_patched;
+} berth_config_scope;
+
+/*
+ * Begins and ends the patch of a BERTH_WITH_CONFIG; for the macro only.
+ * Parameters: assignments: as in berth_config_patch.
+ */
+BERTH_API berth_config_scope berth_config_open_scope(const char *assignments);
+BERTH_API void berth_config_close_scope(berth_config_scope *scope);
+
+/*
+ * A patch for one block, which ends with the block, however it is left: at its end, by break, goto
+ * or return. (break leaves the block, not a loop around it.)
+ *   BERTH_WITH_CONFIG("save.durability=file") {
+ *       status = berth_save(path, value, NULL, &error);
+ *   }
+ * If the patch is refused, the block runs, and every operation in it fails with that error.
+ */
+#define BERTH_JOIN_(a, b) a##b
+#define BERTH_JOIN(a, b) BERTH_JOIN_(a, b)
+#define BERTH_WITH_CONFIG(assignments)                                                             \
+    for (__attribute__((cleanup(berth_config_close_scope))) berth_config_scope BERTH_JOIN(         \
+             berth_scope_, __LINE__) = berth_config_open_scope(assignments);                       \
+         BERTH_JOIN(berth_scope_, __LINE__).runs; BERTH_JOIN(berth_scope_, __LINE__).runs = false)
 
 /*
  * PyTorch's older setters. Each sets one option: save.compute_crc32, load.mmap_flags,

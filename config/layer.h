@@ -3,33 +3,43 @@
 #ifndef BTH_CONFIG_LAYER_H
 #define BTH_CONFIG_LAYER_H
 
+#include "config/notes.h"
 #include "config/option_row.h"
 
 typedef struct bth_layer {
     struct berth_config values;
-    bool is_set[BTH_N_OPTIONS];
+    bool is_set[BTH_MAX_OPTIONS];
 } bth_layer;
-
-/* The values of the environment and their sources: "environment BERTH_…", "force BERTH_FORCE_…". */
-typedef struct bth_environment {
-    bth_layer plain, force;
-    char plain_source[BTH_N_OPTIONS][80];
-    char force_source[BTH_N_OPTIONS][80];
-} bth_environment;
-
-/* `variables`: "NAME=value" each, NULL at the end, as `environ`. */
-int bth_environment_read(char *const *variables, bth_environment *environment, berth_error *error);
 
 /* Adds the values that `more` sets to the layer. */
 void bth_layer_merge(bth_layer *layer, const bth_layer *more);
 /* Copies the values that the layer sets to `config`. */
 void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
 
+/*
+ * The option that a row stands for: of a deprecated one its successor, which the first use notes.
+ */
+const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes);
+
 /* Adds "name=value" words. `source`: see bth_option_parse. After a failure the layer is undefined.
  */
-int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source,
+int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
                           berth_error *error);
-/* Adds "name=value" lines; `#` starts a comment. */
-int bth_layer_parse_lines(bth_layer *layer, const char *text, berth_error *error);
+/* Adds "name=value" lines; `#` starts a comment. Unknown names are noted and skipped. */
+int bth_layer_parse_lines(bth_layer *layer, const char *text, bth_notes *notes, berth_error *error);
+
+/* ---- lines of such a text ---- */
+
+typedef struct bth_text_line {
+    const char *text; /* without white space at the ends and comments */
+    size_t n;
+    size_t number; /* from 1; 0 before the first */
+} bth_text_line;
+
+/* Finds the next line that is not empty; false: there is none. */
+bool bth_text_next_line(const char **at, bth_text_line *line);
+int bth_line_divide(const bth_text_line *line, const char **name, size_t *name_n,
+                    const char **value, size_t *value_n, const char *source, berth_error *error);
+void bth_layer_note_unknown(const char *name, size_t n, const char *source, bth_notes *notes);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+/* The rows of all options, and how one is found by its name. */
 #include "config/option_row.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
-#include "config/error.h"
 #include "config/memory.h"
 
 /* The words that options.def is written in. */
@@ -15,28 +15,41 @@
 #define MEASURED(max) RANGE(0, max), .is_measured = true
 #define POWER_OF_TWO(min, max) RANGE(min, max), .is_power_of_two = true
 
-#define BIT(n) (INT64_C(1) << (n))
-
 /* clang-format off */
 /* Neither macro can use the other: expanded bounds contain commas. */
-#define BTH_OPTION(section, option, type, value, bounds, unit_text, names, text)                 \
-    {.name = #section "." #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,          \
-     .unit = (unit_text), .aliases = (names), .help = (text)},
-#define BTH_OPTION_TOP(option, type, value, bounds, unit_text, names, text)                        \
-    {.name = #option, .kind = BTH_OPTION_##type, .initial = (value), bounds,                       \
-     .unit = (unit_text), .aliases = (names), .help = (text)},
-static const bth_option_row rows[] = {
+#define BTH_OPTION(section, option, type, class_bits, value, bounds, unit_text, names, text)       \
+    {.name = #section "." #option, .kind = BTH_OPTION_##type, .classes = (class_bits),              \
+     .initial = (value), bounds, .unit = (unit_text), .aliases = (names), .help = (text)},
+#define BTH_OPTION_TOP(option, type, class_bits, value, bounds, unit_text, names, text)            \
+    {.name = #option, .kind = BTH_OPTION_##type, .classes = (class_bits), .initial = (value),      \
+     bounds, .unit = (unit_text), .aliases = (names), .help = (text)},
+static bth_option_row rows[BTH_MAX_OPTIONS] = {
 #include "config/options.def"
 };
 #undef BTH_OPTION
 #undef BTH_OPTION_TOP
 /* clang-format on */
 
-_Static_assert(sizeof rows / sizeof *rows == BTH_N_OPTIONS, "one field a row");
+/* Rows are only added, behind those that are there; then the number is stored. */
+static _Atomic size_t n_rows = BTH_N_OWN_OPTIONS;
+
+size_t bth_option_count(void)
+{
+    return atomic_load_explicit(&n_rows, memory_order_acquire);
+}
+
+void bth_option_add_rows(const bth_option_row *more, size_t n)
+{
+    size_t count = bth_option_count();
+
+    assert(n <= BTH_MAX_OPTIONS - count);
+    memcpy(rows + count, more, n * sizeof *more);
+    atomic_store_explicit(&n_rows, count + n, memory_order_release);
+}
 
 const bth_option_row *bth_option_at(size_t i)
 {
-    assert(i < BTH_N_OPTIONS);
+    assert(i < bth_option_count());
     return &rows[i];
 }
 
@@ -58,8 +71,7 @@ int64_t bth_option_value(const struct berth_config *config, const bth_option_row
 
 /* ---- names ---- */
 
-/* Finds the next word of a list that is divided by spaces and bars; false: no more words. */
-static bool list_next_word(const char **at, const char **word, size_t *n)
+bool bth_list_next_word(const char **at, const char **word, size_t *n)
 {
     *at += strspn(*at, " |");
     *word = *at;
@@ -88,7 +100,7 @@ static bool option_name_matches(const char *text, size_t n, const char *name, si
 
 const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank)
 {
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const char *at = rows[i].aliases, *word = rows[i].name;
         size_t word_n = strlen(word);
         unsigned word_rank = 0;
@@ -99,14 +111,14 @@ const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variab
                 return &rows[i];
             }
             word_rank++;
-        } while (list_next_word(&at, &word, &word_n));
+        } while (bth_list_next_word(&at, &word, &word_n));
     }
     return NULL;
 }
 
 bool bth_variable_name_has_section(const char *name, size_t n)
 {
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const char *dot = strchr(rows[i].name, '.');
         size_t section_n = dot ? (size_t)(dot - rows[i].name) + 1 : 0;
         if (dot && n >= section_n &&
@@ -116,246 +128,79 @@ bool bth_variable_name_has_section(const char *name, size_t n)
     return false;
 }
 
-/* ---- values to text ---- */
-
-/* Appends n bytes, as many as text_nbytes has room for. */
-static void text_append(char *text, size_t text_nbytes, const char *more, size_t n)
+/* The variable's name of an option: "SAVE_METHOD". */
+void bth_option_print_variable(const bth_option_row *row, char *text, size_t text_nbytes)
 {
-    size_t length = strlen(text);
+    size_t n = 0;
 
-    (void)snprintf(text + length, text_nbytes - length, "%.*s", (int)n, more);
+    for (; row->name[n] && n + 1 < text_nbytes; n++)
+        text[n] = option_char_to_variable(row->name[n]);
+    text[n] = '\0';
 }
 
-/* Choice i, without a NUL at its end; "" after the last. */
-static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t *n)
+/* ---- the nearest name ---- */
+
+#define MAX_NAME_NBYTES 63
+
+/* How many letters must change, be added, left out, or change places with the next one. */
+static size_t text_distance(const char *a, size_t a_n, const char *b, size_t b_n)
 {
-    const char *at = row->choices, *word;
+    size_t rows_of[3][MAX_NAME_NBYTES + 1]; /* the last three rows of the table */
 
-    while (list_next_word(&at, &word, n))
-        if (i-- == 0)
-            return word;
-    return "";
-}
-
-static const char *const units[] = {"", "KiB", "MiB", "GiB"}; /* powers of 1024 */
-
-static void option_print_number(const bth_option_row *row, int64_t value, char *text,
-                                size_t text_nbytes)
-{
-    int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 3 : 0;
-
-    while (value % BIT(10 * unit) != 0)
-        unit--;
-    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
-}
-
-static void option_print_flags(const bth_option_row *row, int64_t value, char *text,
-                               size_t text_nbytes)
-{
-    size_t n;
-    /* The first two exclude each other; the others are added. */
-    const char *word = option_choice_at(row, value & 1, &n);
-
-    text[0] = '\0';
-    text_append(text, text_nbytes, word, n);
-    for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
-        if (value & BIT(i - 1)) {
-            text_append(text, text_nbytes, ",", 1);
-            text_append(text, text_nbytes, word, n);
+    for (size_t k = 0; k <= b_n; k++)
+        rows_of[0][k] = k;
+    for (size_t i = 1; i <= a_n; i++) {
+        size_t *row = rows_of[i % 3], *above = rows_of[(i - 1) % 3];
+        row[0] = i;
+        for (size_t k = 1; k <= b_n; k++) {
+            row[k] =
+                bth_min(bth_min(above[k], row[k - 1]) + 1, above[k - 1] + (a[i - 1] != b[k - 1]));
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                row[k] = bth_min(row[k], rows_of[(i - 2) % 3][k - 2] + 1);
         }
-}
-
-void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES])
-{
-    size_t n;
-
-    switch (row->kind) {
-    case BTH_OPTION_BOOL:
-    case BTH_OPTION_CHOICE:
-        text[0] = '\0';
-        const char *word = option_choice_at(row, value, &n);
-        text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
-        break;
-    case BTH_OPTION_INT:
-    case BTH_OPTION_BYTES:
-        option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
-        break;
-    case BTH_OPTION_FLAGS:
-        option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
-        break;
     }
+    return rows_of[a_n % 3][b_n];
 }
 
-void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes)
+/* Distance to a name of the row, with or without its section. */
+static size_t option_distance(const bth_option_row *row, const char *name, size_t n,
+                              bool as_variable)
 {
-    char min[BTH_OPTION_TEXT_NBYTES], max[BTH_OPTION_TEXT_NBYTES];
+    char own[MAX_NAME_NBYTES + 1];
+    const char *dot = strchr(row->name, '.');
+    size_t section_n = dot ? (size_t)(dot - row->name) + 1 : 0;
 
-    if (row->choices) {
-        (void)snprintf(text, text_nbytes, "%s", row->choices);
-        return;
-    }
-    option_print_number(row, row->minimum, min, sizeof min);
-    option_print_number(row, row->maximum, max, sizeof max);
-    (void)snprintf(text, text_nbytes, "%s to %s%s%s", min, max,
-                   row->is_power_of_two ? ", a power of two" : "",
-                   row->is_measured ? ", 0: measured" : "");
+    (void)snprintf(own, sizeof own, "%s", row->name);
+    if (as_variable)
+        bth_option_print_variable(row, own, sizeof own);
+    size_t whole = text_distance(name, n, own, strlen(own));
+    size_t rest = text_distance(name, n, own + section_n, strlen(own) - section_n);
+    return rest == 0 ? 0 : whole;
 }
 
-/* ---- text to values ---- */
-
-static int option_fail_bounds(const bth_option_row *row, const char *text, size_t n,
-                              const char *source, berth_error *error)
+/* A name is near if at most a quarter of its letters differ: "io.treads", "SAVE_METOD". */
+const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool as_variable)
 {
-    char bounds[128];
+    const bth_option_row *nearest = NULL;
+    size_t best = n / 4 + 1;
 
-    bth_option_print_bounds(row, bounds, sizeof bounds);
-    return bth_fail_status(error, BERTH_E_OPTION, "%s = %.*s: must be %s (%s)", row->name,
-                           (int)(n < 100 ? n : 100), text, bounds, source);
-}
-
-static int64_t option_count_choices(const bth_option_row *row)
-{
-    int64_t count = 0;
-
-    for (size_t n; *option_choice_at(row, count, &n);)
-        count++;
-    return count;
-}
-
-static bool option_value_is_in_bounds(const bth_option_row *row, int64_t value)
-{
-    switch (row->kind) {
-    case BTH_OPTION_BOOL:
-    case BTH_OPTION_CHOICE:
-        return value >= 0 && value < option_count_choices(row);
-    case BTH_OPTION_FLAGS:
-        return value >= 0 && value < BIT(option_count_choices(row) - 1);
-    default:
-        if (row->is_power_of_two && (value & (value - 1)) != 0)
-            return false;
-        return value >= row->minimum && value <= row->maximum;
-    }
-}
-
-int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
-                     berth_error *error)
-{
-    char text[24];
-
-    if (!option_value_is_in_bounds(row, value)) {
-        int n = snprintf(text, sizeof text, "%lld", (long long)value);
-        return option_fail_bounds(row, text, (size_t)n, source, error);
-    }
-    return 0;
-}
-
-static bool word_equals_ignoring_case(const char *text, size_t n, const char *word)
-{
-    return strlen(word) == n && strncasecmp(text, word, n) == 0;
-}
-
-/* Accepts Python's spellings, too: scripts set these variables beside PyTorch's. */
-static bool option_parse_bool(const char *text, size_t n, int64_t *value)
-{
-    static const char *const words[2][5] = {{"off", "0", "false", "no"},
-                                            {"on", "1", "true", "yes"}};
-
-    for (int64_t is_on = 0; is_on < 2; is_on++)
-        for (size_t i = 0; words[is_on][i]; i++)
-            if (word_equals_ignoring_case(text, n, words[is_on][i])) {
-                *value = is_on;
-                return true;
-            }
-    return false;
-}
-
-static bool option_parse_choice(const bth_option_row *row, const char *text, size_t n,
-                                int64_t *value)
-{
-    size_t word_n;
-    const char *word;
-
-    for (int64_t i = 0; *(word = option_choice_at(row, i, &word_n)); i++)
-        if (word_n == n && memcmp(text, word, n) == 0) {
-            *value = i;
-            return true;
+    if (n == 0 || n > MAX_NAME_NBYTES)
+        return NULL;
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        size_t distance = option_distance(&rows[i], name, n, as_variable);
+        if (distance < best) {
+            best = distance;
+            nearest = &rows[i];
         }
-    return false;
-}
-
-/* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
-static bool option_parse_flags(const bth_option_row *row, const char *text, size_t n,
-                               int64_t *value)
-{
-    int64_t choice;
-    bool is_private = false;
-
-    *value = 0;
-    for (size_t at = 0, length; at <= n; at += length + 1) {
-        for (length = 0; at + length < n && !strchr(",|+", text[at + length]);)
-            length++;
-        if (!option_parse_choice(row, text + at, length, &choice))
-            return false;
-        is_private |= choice == 0;
-        if (choice > 0)
-            *value |= BIT(choice - 1);
     }
-    return !(is_private && (*value & 1));
+    return nearest;
 }
 
-/* The exponent of two of a suffix, "K" or "KiB"; -1: not a suffix. */
-static int size_suffix_shift(const char *suffix, size_t n)
+/* "; the nearest is save.method", or nothing. */
+void bth_option_print_nearest(const char *name, size_t n, char text[BTH_NEAREST_TEXT_NBYTES])
 {
-    if (n == 0)
-        return 0;
-    for (int i = 1; i <= 3; i++)
-        if ((n == 1 || n == strlen(units[i])) && memcmp(units[i], suffix, n) == 0)
-            return 10 * i;
-    return -1;
-}
+    const bth_option_row *nearest = bth_option_find_nearest(name, n, false);
 
-/* False also if it does not fit. */
-static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
-                                int64_t *value)
-{
-    uint64_t number = 0;
-    size_t at = 0;
-
-    for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
-        if (!bth_try_multiply(number, 10, &number) ||
-            !bth_try_add(number, (uint64_t)(text[at] - '0'), &number))
-            return false;
-    int shift = size_suffix_shift(text + at, n - at);
-    if (at == 0 || shift < 0 || (shift > 0 && strcmp(row->unit, "bytes") != 0))
-        return false;
-    if (!bth_try_multiply(number, UINT64_C(1) << shift, &number) || number > INT64_MAX)
-        return false;
-    *value = (int64_t)number;
-    return true;
-}
-
-static bool option_parse_value(const bth_option_row *row, const char *text, size_t n,
-                               int64_t *value)
-{
-    switch (row->kind) {
-    case BTH_OPTION_BOOL:
-        return option_parse_bool(text, n, value);
-    case BTH_OPTION_CHOICE:
-        return option_parse_choice(row, text, n, value);
-    case BTH_OPTION_FLAGS:
-        return option_parse_flags(row, text, n, value);
-    default:
-        return option_parse_number(row, text, n, value);
-    }
-}
-
-int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
-                     int64_t *value, berth_error *error)
-{
-    int64_t parsed;
-
-    if (!option_parse_value(row, text, n, &parsed) || !option_value_is_in_bounds(row, parsed))
-        return option_fail_bounds(row, text, n, source, error);
-    *value = parsed;
-    return 0;
+    (void)snprintf(text, BTH_NEAREST_TEXT_NBYTES, "%s%s", nearest ? "; the nearest is " : "",
+                   nearest ? nearest->name : "");
 }

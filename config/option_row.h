@@ -3,9 +3,13 @@
 #ifndef BTH_CONFIG_OPTION_ROW_H
 #define BTH_CONFIG_OPTION_ROW_H
 
+#include <stddef.h>
+
 #include "config/options.h"
 
-#define BTH_N_OPTIONS (sizeof(struct berth_config) / sizeof(int64_t))
+/* The number of own options; with room for registered ones. */
+#define BTH_N_OWN_OPTIONS (offsetof(struct berth_config, registered) / sizeof(int64_t))
+#define BTH_MAX_OPTIONS (BTH_N_OWN_OPTIONS + BTH_MAX_REGISTERED_OPTIONS)
 
 enum bth_option_kind {
     BTH_OPTION_BOOL,
@@ -15,9 +19,11 @@ enum bth_option_kind {
     BTH_OPTION_FLAGS
 };
 
-typedef struct bth_option_row {
+typedef struct bth_option_row bth_option_row;
+struct bth_option_row {
     const char *name; /* "save.method" */
     enum bth_option_kind kind;
+    uint32_t classes; /* berth_option_class */
     int64_t initial;
     const char *choices; /* "a | b | c": a value is the position; flags: word i + 1 is bit i */
     int64_t minimum, maximum;
@@ -26,10 +32,14 @@ typedef struct bth_option_row {
     const char *unit;
     const char *aliases;
     const char *help;
-} bth_option_row;
+    const bth_option_row *successor; /* this name is deprecated; it means that option */
+};
 
-/* Row i, 0 <= i < BTH_N_OPTIONS, in the order of options.def. */
+/* Own options in the order of options.def, then registered ones. Rows are never removed. */
+size_t bth_option_count(void);
 const bth_option_row *bth_option_at(size_t i);
+/* The caller adds rows from one thread at a time, at most BTH_MAX_OPTIONS in all. */
+void bth_option_add_rows(const bth_option_row *more, size_t n);
 size_t bth_option_index(const bth_option_row *row);
 
 /*
@@ -38,7 +48,18 @@ size_t bth_option_index(const bth_option_row *row);
  */
 const bth_option_row *bth_option_find(const char *name, size_t n, bool as_variable, unsigned *rank);
 
-/* Whether a variable's name ("SAVE_METHD") begins with a section: then it must be an option. */
+/* The row with the most similar name; NULL: none is near. */
+const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool as_variable);
+/* "; the nearest is save.method", or "". */
+#define BTH_NEAREST_TEXT_NBYTES 96
+void bth_option_print_nearest(const char *name, size_t n, char text[BTH_NEAREST_TEXT_NBYTES]);
+/* "SAVE_METHOD" */
+void bth_option_print_variable(const bth_option_row *row, char *text, size_t text_nbytes);
+
+/* Finds the next word of a list that is divided by spaces and bars; false: no more words. */
+bool bth_list_next_word(const char **at, const char **word, size_t *n);
+
+/* Whether a variable's name ("SAVE_METHD") begins with a section of options. */
 bool bth_variable_name_has_section(const char *name, size_t n);
 
 int64_t *bth_option_field(struct berth_config *config, const bth_option_row *row);
@@ -50,6 +71,8 @@ int64_t bth_option_value(const struct berth_config *config, const bth_option_row
  */
 int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
                      int64_t *value, berth_error *error);
+int64_t bth_option_count_choices(const bth_option_row *row);
+bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value);
 /* Checks a value that came as an integer. */
 int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
                      berth_error *error);

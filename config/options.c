@@ -2,17 +2,16 @@
 /* The layers, highest first: forced, patch of the thread, program, environment, default. */
 #include "config/options.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "config/environment.h"
 #include "config/error.h"
-#include "config/layer.h"
+#include "config/in_force.h"
 #include "config/lock.h"
 #include "config/memory.h"
-
-static const char by_program[] = "set by the program";
+#include "config/patch.h"
 
 /* ---- layers of the process ---- */
 
@@ -25,9 +24,30 @@ static struct {
     atomic_bool environment_is_read;
     berth_error environment_error; /* of a bad variable: every operation fails with it */
     bth_environment environment;
+    bth_notes notes;          /* are logged when the lock is released */
     bth_layer programs[2];    /* the values that the program has set: */
     _Atomic unsigned current; /* the index of these */
 } process;
+
+/* After a fork during a change the child reads the environment again. */
+static void process_acquire(void)
+{
+    if (bth_lock_acquire(&process.lock) == BTH_LOCK_TORN)
+        atomic_store(&process.environment_is_read, false);
+}
+
+/* The log function may use the configuration, so it is called without the lock. */
+static void process_release(void)
+{
+    bth_notes notes = {0};
+
+    if (process.notes.n > 0) {
+        notes = process.notes;
+        process.notes.n = 0;
+    }
+    bth_lock_release(&process.lock);
+    bth_notes_log(&notes);
+}
 
 /* The caller holds the lock. */
 static const bth_layer *program_layer_current(void)
@@ -38,7 +58,7 @@ static const bth_layer *program_layer_current(void)
 /* Acquires the lock and returns a copy to be changed. */
 static bth_layer *program_layer_begin_change(void)
 {
-    (void)bth_lock_acquire(&process.lock);
+    process_acquire();
     bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
     *copy = *program_layer_current();
     return copy;
@@ -47,7 +67,7 @@ static bth_layer *program_layer_begin_change(void)
 static void program_layer_end_change(void)
 {
     atomic_store(&process.current, 1 - atomic_load(&process.current));
-    bth_lock_release(&process.lock);
+    process_release();
 }
 
 /* The caller holds the lock. */
@@ -55,7 +75,8 @@ static int environment_read_once(berth_error *error)
 {
     if (!atomic_load(&process.environment_is_read)) {
         bth_error_clear(&process.environment_error);
-        (void)bth_environment_read(environ, &process.environment, &process.environment_error);
+        (void)bth_environment_read(environ, 0, &process.environment, &process.notes,
+                                   &process.environment_error);
         atomic_store(&process.environment_is_read, true);
     }
     if (process.environment_error.code != BERTH_OK)
@@ -65,82 +86,27 @@ static int environment_read_once(berth_error *error)
 
 void bth_config_forget_environment(void)
 {
-    (void)bth_lock_acquire(&process.lock);
+    process_acquire();
     atomic_store(&process.environment_is_read, false);
-    bth_lock_release(&process.lock);
+    process_release();
 }
 
-/* ---- patches of the thread ---- */
-
-typedef struct patch {
-    struct patch *outer;
-    bth_layer layer; /* includes the values of the outer patches */
-} patch;
-
-static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
-static pthread_key_t patch_key;
-static bool patch_key_made;
-
-/* At the end of a thread, also if it did not undo its patches. */
-static void patch_free_all(void *innermost)
+void bth_options_register_rows(const bth_option_row *rows, size_t n)
 {
-    patch *inner = innermost;
+    size_t first = bth_option_count();
 
-    while (inner) {
-        patch *outer = inner->outer;
-        bth_release(inner);
-        inner = outer;
-    }
-}
-
-static void patch_make_key(void)
-{
-    patch_key_made = pthread_key_create(&patch_key, patch_free_all) == 0;
-}
-
-static patch *patch_innermost(void)
-{
-    (void)pthread_once(&patch_once, patch_make_key);
-    return patch_key_made ? pthread_getspecific(patch_key) : NULL;
-}
-
-int berth_config_patch(const char *assignments, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    patch *outer = patch_innermost();
-    bth_layer layer = {0};
-
-    if (outer)
-        layer = outer->layer;
-    if (bth_layer_parse_words(&layer, assignments, "in a patch", error) < 0)
-        return error->code;
-    patch *inner = bth_allocate(sizeof *inner);
-    if (!inner)
-        return bth_fail_memory(error, sizeof *inner);
-    *inner = (patch){.outer = outer, .layer = layer};
-    if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
-        bth_release(inner);
-        return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
-    }
-    return 0;
-}
-
-int berth_config_unpatch(berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    patch *inner = patch_innermost();
-
-    if (!inner)
-        return bth_fail_argument(error, "this thread has no patch to undo");
-    (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
-    bth_release(inner);
-    return 0;
+    process_acquire();
+    bth_option_add_rows(rows, n);
+    if (atomic_load(&process.environment_is_read))
+        (void)bth_environment_read(environ, first, &process.environment, &process.notes,
+                                   &process.environment_error);
+    process_release();
 }
 
 /* ---- values in force ---- */
 
 /* The caller holds the lock and has read the environment. */
-static int64_t option_value_in_force(const bth_option_row *row, const patch *inner,
+static int64_t option_value_in_force(const bth_option_row *row, const bth_layer *patched,
                                      const char **source)
 {
     size_t i = bth_option_index(row);
@@ -151,9 +117,9 @@ static int64_t option_value_in_force(const bth_option_row *row, const patch *inn
     if (environment->force.is_set[i]) {
         *source = environment->force_source[i];
         layer = &environment->force;
-    } else if (inner && inner->layer.is_set[i]) {
+    } else if (patched && patched->is_set[i]) {
         *source = "patch";
-        layer = &inner->layer;
+        layer = patched;
     } else if (program_layer_current()->is_set[i]) {
         *source = "program";
         layer = program_layer_current();
@@ -164,18 +130,29 @@ static int64_t option_value_in_force(const bth_option_row *row, const patch *inn
     return layer ? bth_option_value(&layer->values, row) : row->initial;
 }
 
-/* The values of n rows, and the source of the last. */
-static int options_copy_values_in_force(const bth_option_row *row, size_t n, int64_t *values,
-                                        const char **source, berth_error *error)
+int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
+                              const char **source, berth_error *error)
 {
-    const patch *inner = patch_innermost();
+    const bth_layer *patched = bth_patch_values();
 
-    (void)bth_lock_acquire(&process.lock);
-    if (environment_read_once(error) == BERTH_OK)
-        for (size_t i = 0; i < n; i++)
-            values[i] = option_value_in_force(row + i, inner, source);
-    bth_lock_release(&process.lock);
+    bth_patch_check_scopes(error);
+    process_acquire();
+    (void)environment_read_once(error);
+    for (size_t i = 0; i < n; i++)
+        values[i] = option_value_in_force(row + i, patched, source);
+    process_release();
     return error->code;
+}
+
+bool bth_option_is_set_by_environment(const bth_option_row *row)
+{
+    berth_error unused = {0};
+
+    process_acquire();
+    (void)environment_read_once(&unused);
+    bool is_set = process.environment.plain.is_set[bth_option_index(row)];
+    process_release();
+    return is_set;
 }
 
 int bth_config_copy_in_force(struct berth_config *config, berth_error *error)
@@ -183,20 +160,22 @@ int bth_config_copy_in_force(struct berth_config *config, berth_error *error)
     const bth_option_row *first = bth_option_at(0);
     const char *source;
 
-    return options_copy_values_in_force(first, BTH_N_OPTIONS, bth_option_field(config, first),
-                                        &source, error);
+    config->n_values = bth_option_count();
+    return bth_options_copy_in_force(first, config->n_values, bth_option_field(config, first),
+                                     &source, error);
 }
 
 /* Forced values also override those of a configuration that belongs to the call. */
 static int config_copy_with_forced(const struct berth_config *own, struct berth_config *config,
                                    berth_error *error)
 {
-    (void)bth_lock_acquire(&process.lock);
+    bth_patch_check_scopes(error);
+    process_acquire();
     if (environment_read_once(error) == BERTH_OK) {
         *config = *own;
         bth_layer_apply(&process.environment.force, config);
     }
-    bth_lock_release(&process.lock);
+    process_release();
     return error->code;
 }
 
@@ -226,61 +205,64 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
 
 /* ---- the program's values ---- */
 
-static const bth_option_row *option_find_or_fail(const char *name, berth_error *error)
+void bth_program_set_values(const bth_layer *values)
 {
-    const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
-
-    if (!row)
-        (void)bth_fail_status(error, BERTH_E_OPTION, "%.100s: no such option",
-                              name ? name : "(null)");
-    return row;
-}
-
-static void program_layer_set_value(const bth_option_row *row, int64_t value)
-{
-    bth_layer *layer = program_layer_begin_change();
-
-    *bth_option_field(&layer->values, row) = value;
-    layer->is_set[bth_option_index(row)] = true;
+    bth_layer_merge(program_layer_begin_change(), values);
     program_layer_end_change();
 }
 
-int berth_config_set(const char *name, const char *text, berth_error *error)
+/*
+ * In a patch the option gets the value that it would have without the program. False: no patch of
+ * this thread has it.
+ */
+static bool option_reset_in_patch(const bth_option_row *row, const bth_environment *environment)
 {
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_or_fail(name, error);
-    int64_t value;
+    const bth_layer *plain = &environment->plain;
+    bool is_set = plain->is_set[bth_option_index(row)];
 
-    if (!row)
-        return error->code;
-    if (!text)
-        return bth_fail_argument(error, "%s: the value is NULL", row->name);
-    if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
-        return error->code;
-    program_layer_set_value(row, value);
-    return 0;
+    return bth_patch_set_value(row, is_set ? bth_option_value(&plain->values, row) : row->initial);
 }
 
-int berth_config_set_int(const char *name, int64_t value, berth_error *error)
+void bth_program_reset_values(const bth_option_row *only)
 {
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_or_fail(name, error);
+    berth_error of_environment = {0}; /* is for those who need a valid environment */
+    bth_layer *layer = program_layer_begin_change();
 
-    if (!row || bth_option_check(row, value, by_program, error) < 0)
-        return error->code;
-    program_layer_set_value(row, value);
-    return 0;
+    (void)environment_read_once(&of_environment);
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if ((!only || row == only) && !option_reset_in_patch(row, &process.environment))
+            layer->is_set[i] = false;
+    }
+    program_layer_end_change();
+}
+
+const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *error)
+{
+    const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
+    char nearest[BTH_NEAREST_TEXT_NBYTES];
+    bth_notes notes = {0};
+
+    if (row) {
+        row = bth_option_use(row, &notes);
+        bth_notes_log(&notes);
+        return row;
+    }
+    bth_option_print_nearest(name, name ? strlen(name) : 0, nearest);
+    (void)bth_fail_status(error, BERTH_E_OPTION, "%.100s: no such option%s", name ? name : "(null)",
+                          nearest);
+    return NULL;
 }
 
 int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_or_fail(name, error);
+    const bth_option_row *row = bth_option_find_or_fail(name, error);
     char printed[BTH_OPTION_TEXT_NBYTES];
     const char *source;
     int64_t value;
 
-    if (!row || options_copy_values_in_force(row, 1, &value, &source, error) != BERTH_OK)
+    if (!row || bth_options_copy_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
     bth_option_print(row, value, printed);
     if (!text || strlen(printed) >= text_nbytes)
@@ -293,125 +275,14 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
 int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_or_fail(name, error);
+    const bth_option_row *row = bth_option_find_or_fail(name, error);
     const char *source;
+    int64_t found;
 
-    return row ? options_copy_values_in_force(row, 1, value, &source, error) : error->code;
-}
-
-int berth_config_reset(const char *name, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = name ? option_find_or_fail(name, error) : NULL;
-
-    if (name && !row)
+    if (!row || bth_options_copy_in_force(row, 1, &found, &source, error) != BERTH_OK)
         return error->code;
-    bth_layer *layer = program_layer_begin_change();
-    if (row)
-        layer->is_set[bth_option_index(row)] = false;
-    else
-        *layer = (bth_layer){0};
-    program_layer_end_change();
-    return 0;
-}
-
-int berth_config_parse(const char *text, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_layer layer = {0};
-
-    if (bth_layer_parse_lines(&layer, text, error) < 0)
-        return error->code;
-    bth_layer_merge(program_layer_begin_change(), &layer);
-    program_layer_end_change();
-    return 0;
-}
-
-/* ---- descriptions of options ---- */
-
-/* Made once; berth_option refers to them. */
-static struct {
-    char bounds[80];
-    char initial[BTH_OPTION_TEXT_NBYTES];
-} row_texts[BTH_N_OPTIONS];
-static pthread_once_t row_texts_once = PTHREAD_ONCE_INIT;
-
-static void options_make_description_texts(void)
-{
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
-        const bth_option_row *row = bth_option_at(i);
-        bth_option_print_bounds(row, row_texts[i].bounds, sizeof row_texts[i].bounds);
-        bth_option_print(row, row->initial, row_texts[i].initial);
-    }
-}
-
-static int option_describe(const bth_option_row *row, berth_option *option, berth_error *error)
-{
-    static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
-    size_t i = bth_option_index(row);
-    const char *source;
-    int64_t value;
-
-    if (options_copy_values_in_force(row, 1, &value, &source, error) != BERTH_OK)
-        return error->code;
-    (void)pthread_once(&row_texts_once, options_make_description_texts);
-    *option = (berth_option){.name = row->name,
-                             .type = types[row->kind],
-                             .unit = row->unit,
-                             .bounds = row_texts[i].bounds,
-                             .initial = row_texts[i].initial,
-                             .help = row->help,
-                             .aliases = row->aliases,
-                             .source = source};
-    bth_option_print(row, value, option->value);
-    return 0;
-}
-
-const char *berth_config_name(size_t i)
-{
-    return i < BTH_N_OPTIONS ? bth_option_at(i)->name : NULL;
-}
-
-int berth_config_describe(const char *name, berth_option *option, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_or_fail(name, error);
-
-    return row ? option_describe(row, option, error) : error->code;
-}
-
-/* ---- configurations of a call ---- */
-
-berth_config *berth_config_new(berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    berth_config *config = bth_allocate(sizeof *config);
-
-    if (!config) {
-        (void)bth_fail_memory(error, sizeof *config);
-        return NULL;
-    }
-    if (bth_config_copy_in_force(config, error) < 0) {
-        bth_release(config);
-        return NULL;
-    }
-    return config;
-}
-
-void berth_config_free(berth_config *config)
-{
-    bth_release(config);
-}
-
-int berth_config_apply(berth_config *config, const char *assignments, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_layer layer = {0};
-
-    if (!config)
-        return bth_fail_argument(error, "the configuration is NULL");
-    if (bth_layer_parse_words(&layer, assignments, "in a configuration of its own", error) < 0)
-        return error->code;
-    bth_layer_apply(&layer, config);
+    if (!value)
+        return bth_fail_argument(error, "%s: no place for the value", row->name);
+    *value = found;
     return 0;
 }

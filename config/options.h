@@ -22,6 +22,8 @@ enum { BTH_NUMA_LOCAL, BTH_NUMA_INTERLEAVE };
 /* Bits of load.mmap_flags. */
 enum { BTH_MMAP_SHARED = 1, BTH_MMAP_POPULATE = 2, BTH_MMAP_HUGE = 4 };
 
+#define BTH_MAX_REGISTERED_OPTIONS 128
+
 /* One int64_t for each row: bools 0 or 1, choices their position, numbers as they are. */
 struct berth_config {
 #define BTH_OPTION(section, name, ...) int64_t section##_##name;
@@ -29,6 +31,8 @@ struct berth_config {
 #include "config/options.def"
 #undef BTH_OPTION
 #undef BTH_OPTION_TOP
+    int64_t registered[BTH_MAX_REGISTERED_OPTIONS];
+    size_t n_values; /* of the rows when it was made; those registered later have their defaults */
 };
 
 /*

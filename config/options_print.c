@@ -6,7 +6,7 @@
 
 #include "config/error.h"
 #include "config/fnv.h"
-#include "config/option_row.h"
+#include "config/in_force.h"
 
 /* As snprintf: counts also the bytes that do not fit. */
 typedef struct writer {
@@ -30,40 +30,69 @@ static void writer_append_formatted(writer *out, const char *format, ...)
         out->length += (size_t)n;
 }
 
+static void writer_append_option(writer *out, const bth_option_row *row, int64_t value,
+                                 berth_config_form form)
+{
+    char printed[BTH_OPTION_TEXT_NBYTES], variable[BTH_OPTION_TEXT_NBYTES];
+
+    bth_option_print(row, value, printed);
+    if (form == BERTH_CONFIG_CODE)
+        writer_append_formatted(out, "berth_config_set(\"%s\", \"%s\", &error);\n", row->name,
+                                printed);
+    else if (form == BERTH_CONFIG_VARIABLES) {
+        bth_option_print_variable(row, variable, sizeof variable);
+        writer_append_formatted(out, "BERTH_%s=%s\n", variable, printed);
+    } else
+        writer_append_formatted(out, "%s=%s\n", row->name, printed);
+}
+
+/* A child inherits variables, so one that sets an option to a default again is needed, too. */
+static bool option_is_printed(const bth_option_row *row, int64_t value, berth_config_form form)
+{
+    return form == BERTH_CONFIG_PORTABLE || value != row->initial ||
+           (form == BERTH_CONFIG_VARIABLES && bth_option_is_set_by_environment(row));
+}
+
 int64_t berth_config_print(const berth_config *config, berth_config_form form, char *text,
                            size_t text_nbytes, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     writer out = {.text = text, .capacity = text ? text_nbytes : 0};
-    char printed[BTH_OPTION_TEXT_NBYTES];
     struct berth_config in_force;
 
-    if (form < BERTH_CONFIG_PORTABLE || form > BERTH_CONFIG_CODE)
+    if (form < BERTH_CONFIG_PORTABLE || form > BERTH_CONFIG_VARIABLES)
         return bth_fail_argument(error, "a configuration cannot be printed in form %d", (int)form);
     if (!config && bth_config_copy_in_force(&in_force, error) < 0)
         return error->code;
     writer_append_formatted(&out, "%s", "");
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
-        int64_t value = bth_option_value(config ? config : &in_force, row);
-        if (form != BERTH_CONFIG_PORTABLE && value == row->initial)
-            continue;
-        bth_option_print(row, value, printed);
-        if (form == BERTH_CONFIG_CODE)
-            writer_append_formatted(&out, "berth_config_set(\"%s\", \"%s\", &error);\n", row->name,
-                                    printed);
-        else
-            writer_append_formatted(&out, "%s=%s\n", row->name, printed);
+        int64_t value = bth_config_value(config ? config : &in_force, row);
+        if (!row->successor && option_is_printed(row, value, form))
+            writer_append_option(&out, row, value, form);
     }
     return (int64_t)out.length;
 }
 
-/* Of the portable text: the same on every machine. */
-uint64_t berth_config_hash(const berth_config *config)
+/* Of the portable text of these options: the same on every machine. */
+uint64_t berth_config_hash(const berth_config *config, uint32_t classes)
 {
-    char text[BTH_N_OPTIONS * 2 * BTH_OPTION_TEXT_NBYTES] = {0};
-    int64_t n = berth_config_print(config, BERTH_CONFIG_PORTABLE, text, sizeof text, NULL);
+    struct berth_config in_force;
+    berth_error unused = {0};
+    uint64_t hash = BTH_FNV_BEGIN;
 
-    assert(n < (int64_t)sizeof text);
-    return n < 0 ? 0 : bth_fnv_update(BTH_FNV_BEGIN, text, (size_t)n);
+    if (!config && bth_config_copy_in_force(&in_force, &unused) < 0)
+        return 0;
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        char line[2 * BTH_OPTION_TEXT_NBYTES] = {0};
+        writer out = {.text = line, .capacity = sizeof line};
+        if (row->successor || !(row->classes & classes))
+            continue;
+        writer_append_option(&out, row, bth_config_value(config ? config : &in_force, row),
+                             BERTH_CONFIG_PORTABLE);
+        assert(out.length < sizeof line);
+        hash = bth_fnv_update(hash, line, out.length);
+    }
+    return hash;
 }

@@ -11,10 +11,12 @@
 
 #include "tools/command.h"
 
-enum { KEY_SET = 256, KEY_JSON, KEY_STATS };
+enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS };
 
 static const struct argp_option common_options[] = {
     {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
+    {"config", KEY_CONFIG, "FILE", 0,
+     "set the options of a file of NAME=VALUE lines, as berth config --changed prints them", 10},
     {"json", KEY_JSON, NULL, 0, "print JSON", 10},
     {"stats", KEY_STATS, NULL, 0,
      "print what was done, and how fast: on standard error, or as JSON", 10},
@@ -68,6 +70,27 @@ static void set_option(const char *assignment, struct argp_state *state)
     }
 }
 
+enum { MAX_CONFIG_NBYTES = 1 << 20 };
+
+/* Unknown options are skipped, with a remark: the file may be of another version. */
+static void set_options_of_file(const char *path, struct argp_state *state)
+{
+    static char text[MAX_CONFIG_NBYTES + 1];
+    berth_error error;
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
+
+    if (!file || ferror(file))
+        print_usage_error_and_exit(state, "%s: %s", path, strerror(errno));
+    (void)fclose(file);
+    if (n == sizeof text || memchr(text, 0, n))
+        print_usage_error_and_exit(state, "%s: not a text of options", path);
+    text[n] = '\0';
+    register_remark_printer(state->input);
+    if (berth_config_parse(text, &error) < 0)
+        print_usage_error_and_exit(state, "%s: %s", path, error.message);
+}
+
 static error_t parse_common(int key, char *word, struct argp_state *state)
 {
     common *options = state->input;
@@ -75,6 +98,9 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
     switch (key) {
     case KEY_SET:
         set_option(word, state);
+        return 0;
+    case KEY_CONFIG:
+        set_options_of_file(word, state);
         return 0;
     case KEY_JSON:
         options->json = true;

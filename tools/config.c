@@ -10,10 +10,15 @@ typedef struct config_options {
     common common;
     positional words;
     bool changed;
+    bool export;
 } config_options;
 
 static const struct argp_option own_options[] = {
     {"changed", 'c', NULL, 0, "show only what differs from the defaults, as NAME=VALUE lines", 1},
+    {"export", 'e', NULL, 0,
+     "print what differs from the defaults as lines for a shell, which give its children the same "
+     "values: eval \"$(berth config --export)\"",
+     1},
     {0}};
 
 static error_t config_parse(int key, char *word, struct argp_state *state)
@@ -27,6 +32,9 @@ static error_t config_parse(int key, char *word, struct argp_state *state)
     case 'c':
         options->changed = true;
         return 0;
+    case 'e':
+        options->export = true;
+        return 0;
     default:
         return parse_positional(key, word, state, &options->words);
     }
@@ -34,10 +42,10 @@ static error_t config_parse(int key, char *word, struct argp_state *state)
 
 static json_t *option_json(const berth_option *option)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "name", option->name, "value",
+    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b}", "name", option->name, "value",
                      option->value, "source", option->source, "default", option->initial, "type",
                      option->type, "unit", option->unit, "bounds", option->bounds, "aliases",
-                     option->aliases, "help", option->help);
+                     option->aliases, "help", option->help, "is_default", option->is_default);
 }
 
 static void print_option_text(const berth_option *option)
@@ -65,20 +73,32 @@ static int option_show(const char *name, bool json)
     return finish_output(EXIT_YES);
 }
 
-static int options_show_changed(void)
+/* Prints the lines of one form, each behind a prefix. */
+static int options_print_lines(berth_config_form form, const char *prefix)
 {
     berth_error error;
-    int64_t n = berth_config_print(NULL, BERTH_CONFIG_CHANGED, NULL, 0, &error);
+    int64_t n = berth_config_print(NULL, form, NULL, 0, &error);
 
     if (n < 0)
         return fail(&error);
     char *text = malloc((size_t)n + 1);
     if (!text)
         return print_trouble("out of memory");
-    berth_config_print(NULL, BERTH_CONFIG_CHANGED, text, (size_t)n + 1, NULL);
-    fputs(text, stdout);
+    berth_config_print(NULL, form, text, (size_t)n + 1, NULL);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+        printf("%s%.*s\n", prefix, (int)(end - line), line);
     free(text);
     return finish_output(EXIT_YES);
+}
+
+/* Options are shown also if a variable is invalid; then what is wrong is printed, too. */
+static int environment_check(int code)
+{
+    berth_error error;
+    berth_config *config = berth_config_new(&error);
+
+    berth_config_free(config);
+    return config ? code : fail(&error);
 }
 
 static int options_show_all(bool json)
@@ -117,6 +137,9 @@ int run_config(int argc, char **argv)
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
     if (options.words.n)
-        return option_show(options.words.words[0], options.common.json);
-    return options.changed ? options_show_changed() : options_show_all(options.common.json);
+        return environment_check(option_show(options.words.words[0], options.common.json));
+    if (options.changed || options.export)
+        return options_print_lines(options.export ? BERTH_CONFIG_VARIABLES : BERTH_CONFIG_CHANGED,
+                                   options.export ? "export " : "");
+    return environment_check(options_show_all(options.common.json));
 }

@@ -173,6 +173,32 @@ class Config(Case):
         self.assertEqual(rows["save.storage_alignment"]["value"], "512")
         self.assertIn("BERTH_LOAD_CHECK", rows["load.check"]["source"])
 
+    def test_options_of_a_file(self):
+        with open(os.path.join(self.folder, "options"), "w") as file:
+            file.write("# ours\nio.threads = 3\nfuture.option = 1\n")
+        done = self.berth("config", "--config", "options", "io.threads")
+        self.assertIn("io.threads = 3   (program)", done.out)
+        self.assertIn("future.option: no such option; it is skipped (in line 3)", done.err)
+        done = self.berth("config", "io.threads", env={"BERTH_CONFIG": "options"})
+        self.assertIn("io.threads = 3   (file options:2)", done.out)
+        self.assertIn("absent: No such file", self.berth("config", "--config", "absent", code=2).err)
+        with open(os.path.join(self.folder, "options"), "w") as file:
+            file.write("io.threads = many\n")
+        done = self.berth("config", "--config", "options", code=2)
+        self.assertIn("options: io.threads = many: must be 0 to 1024, 0: measured, in digits (in "
+                      "line 1)", done.err)
+
+    def test_lines_for_a_shell(self):
+        done = self.berth("config", "--export", "--set", "load.mmap_flags=shared,populate",
+                          "--set", "io.chunk_nbytes=4MiB")
+        self.assertEqual(done.out, "export BERTH_LOAD_MMAP_FLAGS=shared,populate\n"
+                                   "export BERTH_IO_CHUNK_NBYTES=4MiB\n")
+
+    def test_options_are_shown_whatever_the_environment_holds(self):
+        done = self.berth("config", code=2, env={"BERTH_IO_THREADS": "x", "BERTH_LOAD_MMAP": "0"})
+        self.assertIn("environment BERTH_LOAD_MMAP", done.out)
+        self.assertIn("BERTH_IO_THREADS in the environment", done.err)
+
     def test_a_bad_variable_is_never_ignored(self):
         self.refused("ls", self.demo, env={"BERTH_SAVE_STORAGE_ALIGNMENT": "3"},
                      says=["BERTH_SAVE_STORAGE_ALIGNMENT", "3"])

@@ -118,8 +118,9 @@ Test(layers, pytorch_s_older_setters_set_what_they_became)
     cr_assert_eq(berth_set_default_load_endianness("native", &error), 0);
     expect("load.endianness", "native", "program");
     cr_assert_eq(berth_set_default_load_endianness("middle", &error), BERTH_E_OPTION);
-    cr_assert_str_eq(error.message, "load.endianness = middle: must be native | little | big (set "
-                                    "by the program)");
+    cr_assert_str_eq(
+        error.message,
+        "load.endianness = middle: must be native | little | big (set by the program)");
 }
 
 /* ---- what an operation gets ---- */
@@ -180,8 +181,9 @@ Test(layers, one_s_own_configuration_is_changed_all_or_nothing)
 
     cr_assert_eq(berth_config_apply(own, "io.threads=3 io.chunk_nbytes=2GiB", &error),
                  BERTH_E_OPTION);
-    cr_assert_str_eq(error.message, "io.chunk_nbytes = 2GiB: must be 0 to 1GiB, 0: measured (in a "
-                                    "configuration of its own)");
+    cr_assert_str_eq(error.message,
+                     "io.chunk_nbytes = 2GiB: must be 0 to 1GiB, 0: measured, written as 4096, "
+                     "64KiB or 4GB (in a configuration of its own)");
     error = (berth_error){0};
     cr_assert_eq(bth_config_copy_for_operation(&(berth_params){.config = own}, &config, &error), 0);
     cr_assert_eq(config.io_threads, 0);
@@ -265,6 +267,7 @@ static void expect_every_operation_to_fail(int code, const char *sentence)
     int64_t value;
     char text[64];
 
+    variable("BERTH_IO_THREADS", "7");
     for (int round = 0; round < 2; round++) {
         cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &(berth_error){0}), code);
         berth_error asked = {0};
@@ -274,19 +277,20 @@ static void expect_every_operation_to_fail(int code, const char *sentence)
         cr_assert_str_eq(error.message, sentence);
         cr_assert_eq(berth_config_get("debug", text, sizeof text, &error), code);
         cr_assert_eq(berth_config_get_int("debug", &value, &error), code);
-        cr_assert_eq(berth_config_describe("debug", &option, &error), code);
+        cr_assert_eq(berth_config_describe("io.threads", &option, &error), 0);
+        cr_assert_str_eq(option.value, "7", "what is valid is shown");
         cr_assert_eq(berth_config_print(NULL, BERTH_CONFIG_PORTABLE, NULL, 0, &error), code);
         cr_assert_str_eq(error.message, sentence);
-        cr_assert_eq(berth_config_hash(NULL), 0);
+        cr_assert_eq(berth_config_hash(NULL, BERTH_CLASS_ALL), 0);
     }
 }
 
 Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
 {
     variable("BERTH_SAVE_STORAGE_ALIGNMENT", "48");
-    expect_every_operation_to_fail(BERTH_E_OPTION,
-                                   "save.storage_alignment = 48: must be 1 to 32768, a power of "
-                                   "two (BERTH_SAVE_STORAGE_ALIGNMENT in the environment)");
+    expect_every_operation_to_fail(
+        BERTH_E_OPTION, "save.storage_alignment = 48: must be 1 to 32768, a power of two, written "
+                        "as 4096, 64KiB or 4GB (BERTH_SAVE_STORAGE_ALIGNMENT in the environment)");
     forget_environment();
     variable("BERTH_FORCE_LOAD_CHECK", "");
     expect_every_operation_to_fail(BERTH_E_OPTION,
@@ -298,22 +302,26 @@ Test(environment, with_a_bad_value_of_a_name_that_does_not_count_fails_too)
 {
     variable("BERTH_SAVE_COMPUTE_CRC32", "off");
     variable("BERTH_CRC32_OPTIONS", "perhaps");
-    expect_every_operation_to_fail(BERTH_E_OPTION, "save.compute_crc32 = perhaps: must be off | on "
-                                                   "(BERTH_CRC32_OPTIONS in the environment)");
+    expect_every_operation_to_fail(
+        BERTH_E_OPTION, "save.compute_crc32 = perhaps: must be off | on, or 0 | 1, false | true, "
+                        "no | yes (BERTH_CRC32_OPTIONS in the environment)");
 }
 
 Test(environment, with_a_mistyped_name_fails)
 {
-    static const char *const names[] = {
-        "BERTH_SAVE_METOD", "BERTH_LOAD_",  "BERTH_IO_THREAD",    "BERTH_DEVICE_X",
-        "BERTH_FORCE_X",    "BERTH_FORCE_", "BERTH_SAVE_METHOD_", "BERTH_FORCE_save.method"};
-    char sentence[100];
+    static const char *const names[][2] = {{"BERTH_SAVE_METOD", "BERTH_SAVE_METHOD"},
+                                           {"BERTH_IO_THREAD", "BERTH_IO_THREADS"},
+                                           {"BERTH_SAVE_METHOD_", "BERTH_SAVE_METHOD"},
+                                           {"BERTH_FORCE_IO_TREADS", "BERTH_FORCE_IO_THREADS"},
+                                           {"BERTH_FORCE_LAOD_MMAP", "BERTH_FORCE_LOAD_MMAP"}};
+    char sentence[200];
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         forget_environment();
-        variable(names[i], "auto");
-        (void)snprintf(sentence, sizeof sentence, "%s in the environment: no such option",
-                       names[i]);
+        variable(names[i][0], "auto");
+        (void)snprintf(sentence, sizeof sentence,
+                       "%s in the environment: no such option; the nearest is %s", names[i][0],
+                       names[i][1]);
         expect_every_operation_to_fail(BERTH_E_OPTION, sentence);
     }
 }
@@ -345,6 +353,55 @@ Test(patches, nest)
     expect("load.mmap", "on", "default");
 }
 
+Test(patches, take_what_is_set_inside_them_and_undo_it)
+{
+    set("io.threads", "1");
+    patch("io.threads=2");
+    set("io.threads", "3");
+    expect("io.threads", "3", "patch");
+    cr_assert_eq(berth_config_set_int("io.threads", 4, &error), 0);
+    expect("io.threads", "4", "patch");
+    cr_assert_eq(berth_config_parse("io.threads=5\nload.mmap=off\n", &error), 0);
+    expect("io.threads", "5", "patch");
+    expect("load.mmap", "off", "program");
+    unpatch();
+    expect("io.threads", "1", "program");
+    expect("load.mmap", "off", "program");
+}
+
+Test(patches, take_it_where_they_have_the_option)
+{
+    patch("io.threads=1 load.check=none");
+    patch("load.mmap=off");
+    patch("load.check=data");
+    set("io.threads", "2");
+    set("load.check", "headers");
+    expect("io.threads", "2", "patch");
+    expect("load.check", "headers", "patch");
+    unpatch();
+    expect("load.check", "none", "patch");
+    unpatch();
+    expect("io.threads", "2", "patch");
+    unpatch();
+    expect("io.threads", "0", "default");
+    expect("load.check", "directory", "default");
+}
+
+Test(patches, are_reset_inside_and_undone)
+{
+    variable("BERTH_IO_THREADS", "6");
+    set("io.threads", "1");
+    set("load.mmap", "off");
+    patch("io.threads=2 load.check=data");
+    cr_assert_eq(berth_config_reset("io.threads", &error), 0);
+    expect("io.threads", "6", "patch");
+    cr_assert_eq(berth_config_reset(NULL, &error), 0);
+    expect("load.check", "directory", "patch");
+    expect("load.mmap", "on", "default");
+    unpatch();
+    expect("io.threads", "1", "program");
+}
+
 Test(patches, are_balanced)
 {
     cr_assert_eq(berth_config_unpatch(&error), BERTH_E_ARGUMENT);
@@ -357,9 +414,11 @@ Test(patches, are_balanced)
 Test(patches, are_made_all_or_nothing)
 {
     static const char *const rows[][2] = {
-        {"io.threads=3 io.treads=4", "io.treads: no such option (in a patch)"},
+        {"io.threads=3 io.treads=4",
+         "io.treads: no such option; the nearest is io.threads (in a patch)"},
         {"io.threads=3 load.mmap", "load.mmap: not of the form name=value (in a patch)"},
-        {"io.threads=3 load.mmap=", "load.mmap = : must be off | on (in a patch)"},
+        {"io.threads=3 load.mmap=",
+         "load.mmap = : must be off | on, or 0 | 1, false | true, no | yes (in a patch)"},
         {"io.threads=3 load.mmap = on", "load.mmap: not of the form name=value (in a patch)"},
         {"io.threads=3 =", ": no such option (in a patch)"}};
 

@@ -2,6 +2,7 @@
 /* Configurations as text, as code, as a hash. */
 #include <berth.h>
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +18,9 @@ static void forget_environment(void)
 }
 TestSuite(text, .init = forget_environment);
 
-static const char changes[] = "debug=on\nsave.storage_alignment=4096\nload.mmap_flags=shared,"
-                              "populate\nload.unknown_globals=inert\nio.chunk_nbytes=1000003\n"
-                              "io.memory_nbytes=3GiB\n";
+static const char changes[] =
+    "debug=on\nsave.storage_alignment=4096\nload.mmap_flags=shared,populate\nload.unknown_globals="
+    "inert\nio.chunk_nbytes=1000003\nio.memory_nbytes=3GiB\n";
 
 static char *printed(const berth_config *config, berth_config_form form)
 {
@@ -87,8 +88,8 @@ Test(text, as_code_makes_the_same_changes)
 
     cr_assert_eq(berth_config_apply(config, "save.method=buffered io.chunk_nbytes=64K", &error), 0);
     cr_assert_str_eq(printed(config, BERTH_CONFIG_CODE),
-                     "berth_config_set(\"save.method\", \"buffered\", &error);\n"
-                     "berth_config_set(\"io.chunk_nbytes\", \"64KiB\", &error);\n");
+                     "berth_config_set(\"save.method\", \"buffered\", "
+                     "&error);\nberth_config_set(\"io.chunk_nbytes\", \"64KiB\", &error);\n");
     berth_config_free(config);
 }
 
@@ -120,9 +121,9 @@ Test(text, may_have_comments_and_room)
 Test(text, that_is_bad_names_its_line_and_changes_nothing)
 {
     static const char *const rows[][2] = {
-        {"io.threads=3\n\nio.treads=3\n", "io.treads: no such option (in line 3)"},
         {"io.threads=3\nload.mmap", "load.mmap: not of the form name=value (in line 2)"},
-        {"io.threads=3\nload.mmap=#off", "load.mmap = : must be off | on (in line 2)"}};
+        {"io.threads=3\nload.mmap=#off",
+         "load.mmap = : must be off | on, or 0 | 1, false | true, no | yes (in line 2)"}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         cr_assert_eq(berth_config_parse(rows[i][0], &error), BERTH_E_OPTION);
@@ -132,22 +133,72 @@ Test(text, that_is_bad_names_its_line_and_changes_nothing)
     cr_assert_eq(berth_config_parse(NULL, &error), BERTH_E_ARGUMENT);
 }
 
+static char logged[400];
+
+static void log_line(void *context, const char *message)
+{
+    (void)context;
+    (void)snprintf(logged + strlen(logged), sizeof logged - strlen(logged), "%s\n", message);
+}
+
+Test(text, of_another_version_is_read_without_what_is_unknown)
+{
+    berth_set_log(log_line, NULL);
+    load("io.threads=3\nio.treads=4\nnew.option=x\nload.mmap=off\n");
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "load.mmap=off\nio.threads=3\n");
+    cr_assert_str_eq(logged, "io.treads: no such option; the nearest is io.threads; it is skipped "
+                             "(in line 2)\nnew.option: no such option; it is skipped (in line "
+                             "3)\n");
+}
+
+Test(text, as_variables_makes_a_child_the_same)
+{
+    (void)setenv("BERTH_LOAD_CHECK", "data", 1);
+    bth_config_forget_environment();
+    load("load.check=directory\nload.mmap_flags=shared,populate\n");
+    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_VARIABLES),
+                     "BERTH_LOAD_CHECK=directory\nBERTH_LOAD_MMAP_FLAGS=shared,populate\n");
+}
+
+Test(text, has_a_hash_of_each_class)
+{
+    static const struct {
+        const char *assignment;
+        uint32_t changed;
+    } rows[] = {{"save.storage_alignment=4096", BERTH_CLASS_BYTES},
+                {"load.check=data", BERTH_CLASS_ACCEPTANCE},
+                {"io.threads=3", BERTH_CLASS_SPEED},
+                {"load.calculate_storage_offsets=off", BERTH_CLASS_ACCEPTANCE | BERTH_CLASS_SPEED}};
+    static const uint32_t classes[] = {BERTH_CLASS_BYTES, BERTH_CLASS_ACCEPTANCE, BERTH_CLASS_SPEED,
+                                       BERTH_CLASS_ALL};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < sizeof classes / sizeof *classes; k++) {
+            berth_config *config = berth_config_new(&error);
+            cr_assert_eq(berth_config_apply(config, rows[i].assignment, &error), 0);
+            cr_assert_eq(berth_config_hash(config, classes[k]) !=
+                             berth_config_hash(NULL, classes[k]),
+                         (rows[i].changed & classes[k]) != 0, "%s", rows[i].assignment);
+            berth_config_free(config);
+        }
+}
+
 Test(text, has_a_hash_that_stays)
 {
     berth_config *a = berth_config_new(&error), *b = berth_config_new(&error);
     uint64_t hash = UINT64_C(0xCBF29CE484222325);
 
     /* Changes only with options.def. */
-    cr_assert_eq(berth_config_hash(a), UINT64_C(0xB43C2ADCE9B0D6A9), "%#llx",
-                 (unsigned long long)berth_config_hash(a));
+    cr_assert_eq(berth_config_hash(a, BERTH_CLASS_ALL), UINT64_C(0xB43C2ADCE9B0D6A9), "%#llx",
+                 (unsigned long long)berth_config_hash(a, BERTH_CLASS_ALL));
     for (const char *at = printed(a, BERTH_CONFIG_PORTABLE); *at; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001B3);
-    cr_assert_eq(berth_config_hash(a), hash, "FNV-1a of the portable text");
-    cr_assert_eq(berth_config_hash(NULL), hash);
+    cr_assert_eq(berth_config_hash(a, BERTH_CLASS_ALL), hash, "FNV-1a of the portable text");
+    cr_assert_eq(berth_config_hash(NULL, BERTH_CLASS_ALL), hash);
     cr_assert_eq(berth_config_apply(b, "io.threads=1", &error), 0);
-    cr_assert_neq(berth_config_hash(b), hash);
+    cr_assert_neq(berth_config_hash(b, BERTH_CLASS_ALL), hash);
     cr_assert_eq(berth_config_apply(b, "io.threads=0", &error), 0);
-    cr_assert_eq(berth_config_hash(b), hash);
+    cr_assert_eq(berth_config_hash(b, BERTH_CLASS_ALL), hash);
     berth_config_free(a);
     berth_config_free(b);
 }

@@ -54,8 +54,12 @@ Test(values, bools_have_many_spellings)
         expect_set("debug", on[i], "on");
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         expect_set("load.mmap", off[i], "off");
-    expect_refused("load.mmap", "", "load.mmap = : must be off | on (set by the program)");
-    expect_refused("load.mmap", "2", "load.mmap = 2: must be off | on (set by the program)");
+    expect_refused(
+        "load.mmap", "",
+        "load.mmap = : must be off | on, or 0 | 1, false | true, no | yes (set by the program)");
+    expect_refused(
+        "load.mmap", "2",
+        "load.mmap = 2: must be off | on, or 0 | 1, false | true, no | yes (set by the program)");
 }
 
 Test(values, enums_take_their_choices_only)
@@ -74,14 +78,18 @@ Test(values, numbers_are_bounded)
 {
     expect_set("io.threads", "0", "0");
     expect_set("io.threads", "1024", "1024");
-    expect_refused("io.threads", "1025",
-                   "io.threads = 1025: must be 0 to 1024, 0: measured (set by the program)");
-    expect_refused("io.threads", "-1",
-                   "io.threads = -1: must be 0 to 1024, 0: measured (set by the program)");
-    expect_refused("io.threads", "1K",
-                   "io.threads = 1K: must be 0 to 1024, 0: measured (set by the program)");
-    expect_refused("io.threads", "1 ",
-                   "io.threads = 1 : must be 0 to 1024, 0: measured (set by the program)");
+    expect_refused(
+        "io.threads", "1025",
+        "io.threads = 1025: must be 0 to 1024, 0: measured, in digits (set by the program)");
+    expect_refused(
+        "io.threads", "-1",
+        "io.threads = -1: must be 0 to 1024, 0: measured, in digits (set by the program)");
+    expect_refused(
+        "io.threads", "1K",
+        "io.threads = 1K: must be 0 to 1024, 0: measured, in digits (set by the program)");
+    expect_refused(
+        "io.threads", "1 ",
+        "io.threads = 1 : must be 0 to 1024, 0: measured, in digits (set by the program)");
 }
 
 Test(values, of_alignments_are_powers_of_two)
@@ -91,14 +99,14 @@ Test(values, of_alignments_are_powers_of_two)
     expect_set("save.storage_alignment", "4096", "4096");
     expect_set("save.storage_alignment", "4KiB", "4096");
     expect_refused("save.storage_alignment", "48",
-                   "save.storage_alignment = 48: must be 1 to 32768, a power of two (set by the "
-                   "program)");
+                   "save.storage_alignment = 48: must be 1 to 32768, a power of two, written as "
+                   "4096, 64KiB or 4GB (set by the program)");
     expect_refused("save.storage_alignment", "0",
-                   "save.storage_alignment = 0: must be 1 to 32768, a power of two (set by the "
-                   "program)");
+                   "save.storage_alignment = 0: must be 1 to 32768, a power of two, written as "
+                   "4096, 64KiB or 4GB (set by the program)");
     expect_refused("save.storage_alignment", "65536",
-                   "save.storage_alignment = 65536: must be 1 to 32768, a power of two (set by the "
-                   "program)");
+                   "save.storage_alignment = 65536: must be 1 to 32768, a power of two, written as "
+                   "4096, 64KiB or 4GB (set by the program)");
 }
 
 Test(values, of_bytes_have_units)
@@ -113,6 +121,13 @@ Test(values, of_bytes_have_units)
     expect_set("io.chunk_nbytes", "1G", "1GiB");
     expect_set("io.memory_nbytes", "7GiB", "7GiB");
     expect_set("io.memory_nbytes", "1500", "1500");
+    expect_set("io.memory_nbytes", "4GB", "3906250KiB");
+    expect_set("io.memory_nbytes", "4GiB", "4GiB");
+    expect_set("io.memory_nbytes", "4gb", "3906250KiB");
+    expect_set("io.memory_nbytes", "2kb", "2000");
+    expect_set("io.memory_nbytes", "2t", "2TiB");
+    expect_set("io.memory_nbytes", "1TB", "976562500KiB");
+    expect_set("io.memory_nbytes", "512B", "512");
 }
 
 Test(values, of_bytes_that_wrap_are_refused)
@@ -125,16 +140,17 @@ Test(values, of_bytes_that_wrap_are_refused)
                                         "17179869185G",
                                         "9223372036854775808",
                                         "1T",
-                                        "1KB",
+                                        "1KBB",
                                         "KiB",
                                         "0x10",
                                         "1.5M",
                                         "1 M"};
-    char sentence[200];
+    char sentence[300];
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         (void)snprintf(sentence, sizeof sentence,
-                       "io.chunk_nbytes = %s: must be 0 to 1GiB, 0: measured (set by the program)",
+                       "io.chunk_nbytes = %s: must be 0 to 1GiB, 0: measured, written as 4096, "
+                       "64KiB or 4GB (set by the program)",
                        texts[i]);
         expect_refused("io.chunk_nbytes", texts[i], sentence);
     }
@@ -149,11 +165,11 @@ Test(values, of_flags_are_joined)
     expect_set("load.mmap_flags", "populate+shared", "shared,populate");
     expect_set("load.mmap_flags", "private", "private");
     expect_refused("load.mmap_flags", "private,shared",
-                   "load.mmap_flags = private,shared: must be private | shared | populate | huge "
-                   "(set by the program)");
+                   "load.mmap_flags = private,shared: must be private | shared | populate | huge, "
+                   "joined by commas (set by the program)");
     expect_refused("load.mmap_flags", "shared,",
-                   "load.mmap_flags = shared,: must be private | shared | populate | huge (set by "
-                   "the program)");
+                   "load.mmap_flags = shared,: must be private | shared | populate | huge, joined "
+                   "by commas (set by the program)");
 }
 
 Test(values, come_as_integers_too)
@@ -175,8 +191,9 @@ Test(values, come_as_integers_too)
     cr_assert_eq(berth_config_set_int("load.check", -1, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_set_int("load.mmap_flags", 8, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_set_int("io.threads", INT64_MIN, &error), BERTH_E_OPTION);
-    cr_assert_str_eq(error.message, "io.threads = -9223372036854775808: must be 0 to 1024, "
-                                    "0: measured (set by the program)");
+    cr_assert_str_eq(
+        error.message,
+        "io.threads = -9223372036854775808: must be 0 to 1024, 0: measured (set by the program)");
 }
 
 Test(values, names_that_are_none_are_refused)
@@ -186,7 +203,13 @@ Test(values, names_that_are_none_are_refused)
     char text[8];
 
     cr_assert_eq(berth_config_set("save.metod", "auto", &error), BERTH_E_OPTION);
-    cr_assert_str_eq(error.message, "save.metod: no such option");
+    cr_assert_str_eq(error.message, "save.metod: no such option; the nearest is save.method");
+    cr_assert_eq(berth_config_set("durability", "full", &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "durability: no such option; the nearest is save.durability");
+    cr_assert_eq(berth_config_set("laod.mmap", "on", &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "laod.mmap: no such option; the nearest is load.mmap");
+    cr_assert_eq(berth_config_set("trainer.interval", "1", &error), BERTH_E_OPTION);
+    cr_assert_str_eq(error.message, "trainer.interval: no such option");
     cr_assert_eq(berth_config_set_int("Debug", 1, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_get("", text, sizeof text, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_get_int("SAVE_METHOD", &value, &error), BERTH_E_OPTION);

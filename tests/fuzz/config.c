@@ -5,7 +5,7 @@
  */
 #include "tests/support/fuzz/target.h"
 
-#include "config/layer.h"
+#include "config/environment.h"
 
 #define MAX_VARIABLES 64
 #define MAX_TEXT_NBYTES 8192
@@ -22,7 +22,7 @@ static void check_result(int result, const berth_error *error)
 /* Every value that was taken is one that its row allows, and its text is that value again. */
 static void check_layer(const bth_layer *layer)
 {
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < bth_option_count(); i++) {
         const bth_option_row *row = bth_option_at(i);
         int64_t value = bth_option_value(&layer->values, row), again;
         char text[BTH_OPTION_TEXT_NBYTES];
@@ -41,7 +41,7 @@ static void check_layer(const bth_layer *layer)
 
 static bool is_same_layer(const bth_layer *a, const bth_layer *b)
 {
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < bth_option_count(); i++) {
         const bth_option_row *row = bth_option_at(i);
         if (a->is_set[i] != b->is_set[i] || (a->is_set[i] && bth_option_value(&a->values, row) !=
                                                                  bth_option_value(&b->values, row)))
@@ -55,19 +55,20 @@ static void check_environment(char *text, size_t nbytes)
 {
     char *variables[MAX_VARIABLES + 1];
     static bth_environment environment;
+    bth_notes notes = {0};
     size_t n = 0;
     berth_error error = {0};
 
     for (size_t at = 0; at < nbytes && n < MAX_VARIABLES; at += strlen(text + at) + 1)
         variables[n++] = text + at;
     variables[n] = NULL;
-    int result = bth_environment_read(variables, &environment, &error);
+    int result = bth_environment_read(variables, 0, &environment, &notes, &error);
     check_result(result, &error);
     if (result < 0)
         return;
     check_layer(&environment.plain);
     check_layer(&environment.force);
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < bth_option_count(); i++) {
         MUST(environment.plain.is_set[i] == (environment.plain_source[i][0] != 0) &&
                  environment.force.is_set[i] == (environment.force_source[i][0] != 0),
              "%s is set by nothing", bth_option_at(i)->name);
@@ -81,9 +82,10 @@ static void check_environment(char *text, size_t nbytes)
 static void check_text(const char *text)
 {
     bth_layer lines = {0}, words = {0};
+    bth_notes notes = {0};
     berth_error error = {0}, words_error = {0};
-    int result = bth_layer_parse_lines(&lines, text, &error);
-    int words_result = bth_layer_parse_words(&words, text, "in a patch", &words_error);
+    int result = bth_layer_parse_lines(&lines, text, &notes, &error);
+    int words_result = bth_layer_parse_words(&words, text, "in a patch", &notes, &words_error);
 
     check_result(result, &error);
     check_result(words_result, &words_error);
@@ -110,7 +112,8 @@ static void check_forms(const char *text)
         MUST(n >= 0 && (size_t)n < sizeof printed && strlen(printed) == (size_t)n, "%lld",
              (long long)n);
         MUST(berth_config_apply(again, printed, &error) == 0, "%s", error.message);
-        MUST(form == BERTH_CONFIG_CHANGED || berth_config_hash(config) == berth_config_hash(again),
+        MUST(form == BERTH_CONFIG_CHANGED || berth_config_hash(config, BERTH_CLASS_ALL) ==
+                                                 berth_config_hash(again, BERTH_CLASS_ALL),
              "printed and read again, it is another");
     }
     MUST(berth_config_print(config, BERTH_CONFIG_CODE, NULL, 0, &error) >= 0, "%s", error.message);
@@ -121,19 +124,22 @@ static void check_forms(const char *text)
 /* The thread's and the program's values: what is set is in force, all or nothing. */
 static void check_in_force(const char *text)
 {
-    uint64_t before = berth_config_hash(NULL);
+    uint64_t before = berth_config_hash(NULL, BERTH_CLASS_ALL);
     berth_error error;
 
     int result = berth_config_patch(text, &error);
     check_result(result, &error);
     if (result == 0)
         MUST(berth_config_unpatch(&error) == 0, "%s", error.message);
-    MUST(berth_config_hash(NULL) == before, "a patch that is gone, or refused, changes something");
+    MUST(berth_config_hash(NULL, BERTH_CLASS_ALL) == before,
+         "a patch that is gone, or refused, changes something");
     result = berth_config_parse(text, &error);
     check_result(result, &error);
-    MUST(result == 0 || berth_config_hash(NULL) == before, "refused text changes something");
-    MUST(berth_config_reset(NULL, &error) == 0 && berth_config_hash(NULL) == before, "%s",
-         error.message);
+    MUST(result == 0 || berth_config_hash(NULL, BERTH_CLASS_ALL) == before,
+         "refused text changes something");
+    MUST(berth_config_reset(NULL, &error) == 0 &&
+             berth_config_hash(NULL, BERTH_CLASS_ALL) == before,
+         "%s", error.message);
 }
 
 /* The text as the value of each option, and as a name. */
@@ -224,7 +230,7 @@ static size_t insert(uint8_t *bytes, size_t nbytes, size_t most, const char *wor
 /* "BERTH_SAVE_METHOD=": the name of an option as a variable has it, or as it is. */
 static size_t insert_name(uint8_t *bytes, size_t nbytes, size_t most)
 {
-    const bth_option_row *row = bth_option_at(random_below(BTH_N_OPTIONS));
+    const bth_option_row *row = bth_option_at(random_below(bth_option_count()));
     bool is_variable = random_below(2) > 0;
     char name[100];
 
@@ -258,7 +264,7 @@ void make_seeds(void)
         "BERTH_SAVE_METHOD=direct\0BERTH_FORCE_LOAD_CHECK=data\0PATH=/bin";
     static const char text_of_all[] = "# all\nload.check=data # now\n\nsave.compute_crc32=off\n";
 
-    for (size_t i = 0; i < BTH_N_OPTIONS; i++) {
+    for (size_t i = 0; i < bth_option_count(); i++) {
         const bth_option_row *row = bth_option_at(i);
         char value[BTH_OPTION_TEXT_NBYTES], text[200];
 
@@ -280,6 +286,6 @@ void make_seeds(void)
 
 Test(configurations, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(200), BTH_N_OPTIONS + 2);
+    cr_assert_geq(replay_seeds(200), bth_option_count() + 2);
 }
 #endif

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The value of an option as text, and the check of a value against its row. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "config/option_row.h"
+
+#define BIT(n) (INT64_C(1) << (n))
+
+/* ---- values to text ---- */
+
+static bool option_is_in_bytes(const bth_option_row *row)
+{
+    return strcmp(row->unit, "bytes") == 0;
+}
+
+/* Appends n bytes, as many as text_nbytes has room for. */
+static void text_append(char *text, size_t text_nbytes, const char *more, size_t n)
+{
+    size_t length = strlen(text);
+
+    (void)snprintf(text + length, text_nbytes - length, "%.*s", (int)n, more);
+}
+
+/* Choice i, without a NUL at its end; "" after the last. */
+static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t *n)
+{
+    const char *at = row->choices, *word;
+
+    while (bth_list_next_word(&at, &word, n))
+        if (i-- == 0)
+            return word;
+    return "";
+}
+
+static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"}; /* powers of 1024 */
+
+static void option_print_number(const bth_option_row *row, int64_t value, char *text,
+                                size_t text_nbytes)
+{
+    int unit = row->kind == BTH_OPTION_BYTES && value != 0 ? 4 : 0;
+
+    while (value % BIT(10 * unit) != 0)
+        unit--;
+    (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
+}
+
+static void option_print_flags(const bth_option_row *row, int64_t value, char *text,
+                               size_t text_nbytes)
+{
+    size_t n;
+    /* The first two exclude each other; the others are added. */
+    const char *word = option_choice_at(row, value & 1, &n);
+
+    text[0] = '\0';
+    text_append(text, text_nbytes, word, n);
+    for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
+        if (value & BIT(i - 1)) {
+            text_append(text, text_nbytes, ",", 1);
+            text_append(text, text_nbytes, word, n);
+        }
+}
+
+void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES])
+{
+    size_t n;
+
+    switch (row->kind) {
+    case BTH_OPTION_BOOL:
+    case BTH_OPTION_CHOICE:
+        text[0] = '\0';
+        const char *word = option_choice_at(row, value, &n);
+        text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
+        break;
+    case BTH_OPTION_INT:
+    case BTH_OPTION_BYTES:
+        option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        break;
+    case BTH_OPTION_FLAGS:
+        option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
+        break;
+    }
+}
+
+void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes)
+{
+    char min[BTH_OPTION_TEXT_NBYTES], max[BTH_OPTION_TEXT_NBYTES];
+
+    if (row->choices) {
+        (void)snprintf(text, text_nbytes, "%s", row->choices);
+        return;
+    }
+    option_print_number(row, row->minimum, min, sizeof min);
+    option_print_number(row, row->maximum, max, sizeof max);
+    (void)snprintf(text, text_nbytes, "%s to %s%s%s", min, max,
+                   row->is_power_of_two ? ", a power of two" : "",
+                   row->is_measured ? ", 0: measured" : "");
+}
+
+/* ---- text to values ---- */
+
+/* How a value is written, after its bounds. */
+static const char *option_writing(const bth_option_row *row)
+{
+    switch (row->kind) {
+    case BTH_OPTION_BOOL:
+        return ", or 0 | 1, false | true, no | yes";
+    case BTH_OPTION_FLAGS:
+        return ", joined by commas";
+    case BTH_OPTION_CHOICE:
+        return "";
+    default:
+        return option_is_in_bytes(row) ? ", written as 4096, 64KiB or 4GB" : ", in digits";
+    }
+}
+
+static int option_fail_bounds(const bth_option_row *row, const char *text, size_t n,
+                              const char *writing, const char *source, berth_error *error)
+{
+    char bounds[128];
+
+    bth_option_print_bounds(row, bounds, sizeof bounds);
+    return bth_fail_status(error, BERTH_E_OPTION, "%s = %.*s: must be %s%s (%s)", row->name,
+                           (int)(n < 100 ? n : 100), text, bounds, writing, source);
+}
+
+int64_t bth_option_count_choices(const bth_option_row *row)
+{
+    int64_t count = 0;
+
+    for (size_t n; *option_choice_at(row, count, &n);)
+        count++;
+    return count;
+}
+
+bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value)
+{
+    switch (row->kind) {
+    case BTH_OPTION_BOOL:
+    case BTH_OPTION_CHOICE:
+        return value >= 0 && value < bth_option_count_choices(row);
+    case BTH_OPTION_FLAGS:
+        return value >= 0 && value < BIT(bth_option_count_choices(row) - 1);
+    default:
+        if (row->is_power_of_two && (value & (value - 1)) != 0)
+            return false;
+        return value >= row->minimum && value <= row->maximum;
+    }
+}
+
+int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
+                     berth_error *error)
+{
+    char text[24];
+
+    if (!bth_option_value_is_in_bounds(row, value)) {
+        int n = snprintf(text, sizeof text, "%lld", (long long)value);
+        return option_fail_bounds(row, text, (size_t)n, "", source, error);
+    }
+    return 0;
+}
+
+static bool word_equals_ignoring_case(const char *text, size_t n, const char *word)
+{
+    return strlen(word) == n && strncasecmp(text, word, n) == 0;
+}
+
+/* Accepts Python's spellings, too: scripts set these variables beside PyTorch's. */
+static bool option_parse_bool(const char *text, size_t n, int64_t *value)
+{
+    static const char *const words[2][5] = {{"off", "0", "false", "no"},
+                                            {"on", "1", "true", "yes"}};
+
+    for (int64_t is_on = 0; is_on < 2; is_on++)
+        for (size_t i = 0; words[is_on][i]; i++)
+            if (word_equals_ignoring_case(text, n, words[is_on][i])) {
+                *value = is_on;
+                return true;
+            }
+    return false;
+}
+
+static bool option_parse_choice(const bth_option_row *row, const char *text, size_t n,
+                                int64_t *value)
+{
+    size_t word_n;
+    const char *word;
+
+    for (int64_t i = 0; *(word = option_choice_at(row, i, &word_n)); i++)
+        if (word_n == n && memcmp(text, word, n) == 0) {
+            *value = i;
+            return true;
+        }
+    return false;
+}
+
+/* Words joined by ",", "|" or "+"; "private" and "shared", the first two, exclude each other. */
+static bool option_parse_flags(const bth_option_row *row, const char *text, size_t n,
+                               int64_t *value)
+{
+    int64_t choice;
+    bool is_private = false;
+
+    *value = 0;
+    for (size_t at = 0, length; at <= n; at += length + 1) {
+        for (length = 0; at + length < n && !strchr(",|+", text[at + length]);)
+            length++;
+        if (!option_parse_choice(row, text + at, length, &choice))
+            return false;
+        is_private |= choice == 0;
+        if (choice > 0)
+            *value |= BIT(choice - 1);
+    }
+    return !(is_private && (*value & 1));
+}
+
+/*
+ * What a suffix multiplies by, in any case of letters: "K" and "KiB" by powers of 1024, "KB" by
+ * powers of 1000. 0: not a suffix.
+ */
+static uint64_t size_suffix_factor(const char *suffix, size_t n)
+{
+    uint64_t binary = 1, decimal = 1;
+
+    if (n == 0 || (n == 1 && (*suffix == 'B' || *suffix == 'b')))
+        return 1;
+    for (size_t i = 1; i < sizeof units / sizeof *units; i++) {
+        const char of_thousands[3] = {units[i][0], 'B', 0};
+        binary *= 1024;
+        decimal *= 1000;
+        if ((n == 1 || n == strlen(units[i])) && strncasecmp(suffix, units[i], n) == 0)
+            return binary;
+        if (word_equals_ignoring_case(suffix, n, of_thousands))
+            return decimal;
+    }
+    return 0;
+}
+
+/* False also if it does not fit. */
+static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
+                                int64_t *value)
+{
+    uint64_t number = 0;
+    size_t at = 0;
+
+    for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
+        if (!bth_try_multiply(number, 10, &number) ||
+            !bth_try_add(number, (uint64_t)(text[at] - '0'), &number))
+            return false;
+    uint64_t factor = size_suffix_factor(text + at, n - at);
+    if (at == 0 || factor == 0 || (at < n && !option_is_in_bytes(row)))
+        return false;
+    if (!bth_try_multiply(number, factor, &number) || number > INT64_MAX)
+        return false;
+    *value = (int64_t)number;
+    return true;
+}
+
+static bool option_parse_value(const bth_option_row *row, const char *text, size_t n,
+                               int64_t *value)
+{
+    switch (row->kind) {
+    case BTH_OPTION_BOOL:
+        return option_parse_bool(text, n, value);
+    case BTH_OPTION_CHOICE:
+        return option_parse_choice(row, text, n, value);
+    case BTH_OPTION_FLAGS:
+        return option_parse_flags(row, text, n, value);
+    default:
+        return option_parse_number(row, text, n, value);
+    }
+}
+
+int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
+                     int64_t *value, berth_error *error)
+{
+    int64_t parsed;
+
+    if (!option_parse_value(row, text, n, &parsed) || !bth_option_value_is_in_bounds(row, parsed))
+        return option_fail_bounds(row, text, n, option_writing(row), source, error);
+    *value = parsed;
+    return 0;
+}
