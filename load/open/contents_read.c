@@ -125,6 +125,7 @@ static int contents_check_extra_records(bth_opening *opening, berth_error *error
 static int contents_use_listed_offsets(bth_opening *opening, berth_error *error)
 {
     if (contents_check_headers(opening, error) < 0 ||
+        bth_container_check_version(&opening->contents->container, &opening->cache, error) < 0 ||
         bth_layout_check_small_listed(opening->contents, error) < 0 ||
         bth_storages_set_listed_offsets(opening->contents, error) < 0)
         return error->code;
