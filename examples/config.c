@@ -4,6 +4,7 @@
  * (--save.durability=file --trainer.interval=20), a watch reports a change, a block has a patch,
  * and a child process gets the same values.
  */
+#define _POSIX_C_SOURCE 200809L /* setenv */
 #include <berth.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -226,7 +226,7 @@ Test(registered, are_refused_if_they_are_malformed)
 Test(registered, are_all_there_or_none)
 {
     berth_option_row two[2] = {trainer[0], trainer[0]}, many[129];
-    char names[129][8];
+    char names[129][16];
 
     cr_assert_eq(berth_config_register("t", two, 2, &error), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "t.interval: the name, or BERTH_T_INTERVAL, is an option "
