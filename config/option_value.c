@@ -143,7 +143,7 @@ bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value)
     case BTH_OPTION_CHOICE:
         return value >= 0 && value < bth_option_count_choices(row);
     case BTH_OPTION_FLAGS:
-        return value >= 0 && value < BIT(bth_option_count_choices(row) - 1);
+        return value >= 0 && value < BIT(bth_option_count_choices(row)) / 2;
     default:
         if (row->is_power_of_two && (value & (value - 1)) != 0)
             return false;

@@ -192,7 +192,7 @@ static int row_make(const char *section, const berth_option_row *given, bth_opti
                             .name = text_copy(section, given->name, error),
                             .aliases = text_copy(NULL, given->aliases, error),
                             .help = text_copy(NULL, given->help, error)};
-    if (error->code != BERTH_OK ||
+    if (!row->name || error->code != BERTH_OK ||
         name_check(row->name, strlen(row->name), MAX_NAME_NBYTES, made, n_made, error) < 0 ||
         aliases_check(row, made, n_made, error) < 0 ||
         BTH_CHECK_RESERVED(berth_option_row, given, error) < 0)
