@@ -237,7 +237,7 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
 {
     bool present;
 
-    *owned = NULL;
+    *bytes = *owned = NULL;
     if (entry->method == 0)
         (void)bth_head_cache_get(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
     else if (entry_inflate(entry, cache, owned, error) == 0)
@@ -246,7 +246,7 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
         (void)bth_zip_compare_crc(entry, bth_crc32(0, *bytes, entry->nbytes), &present, error);
     if (error->code < 0) {
         bth_release(*owned);
-        *owned = NULL;
+        *bytes = *owned = NULL;
         (void)bth_error_add_record(error, entry->record);
     }
     return error->code;

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "..", "data", "old")
@@ -42,6 +43,13 @@ class Case(unittest.TestCase):
         for text in [says] if isinstance(says, str) else says:
             self.assertIn(text, done.err)
         return done.err
+
+    def leave_debug_mode(self):
+        """For a test of what debug mode refuses."""
+        environment = unittest.mock.patch.dict(os.environ)
+        environment.start()
+        self.addCleanup(environment.stop)
+        os.environ.pop("BERTH_SERIALIZATION_DEBUG", None)
 
     def path(self, name):
         return os.path.join(self.folder, name)

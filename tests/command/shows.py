@@ -189,6 +189,7 @@ class Config(Case):
                       "line 1)", done.err)
 
     def test_lines_for_a_shell(self):
+        self.leave_debug_mode()
         done = self.berth("config", "--export", "--set", "load.mmap_flags=shared,populate",
                           "--set", "io.chunk_nbytes=4MiB")
         self.assertEqual(done.out, "export BERTH_LOAD_MMAP_FLAGS=shared,populate\n"
