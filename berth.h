@@ -917,8 +917,8 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
  * BERTH_SERIALIZATION_DEBUG sets it. If the environment has both, the name wins over the alias.
  * "debug" also follows TORCH_SERIALIZATION_DEBUG, of which only "1" counts, as in PyTorch.
  *
- * Sizes in bytes are written 4096, 64K or 64KiB (1024 bytes each), 4GB (1000 bytes each thousand);
- * bools off or on, 0 or 1, false or true, no or yes; flags with commas between them.
+ * How values are written: sizes as 4096, 64K or 64KiB (both 65,536), 4GB (4,000,000,000); bools as
+ * off or on, 0 or 1, false or true, no or yes; flags with commas between them.
  *
  * Berth reads the environment once, at first use. A variable with an invalid value, or with a name
  * that is near to an option's and is none, makes every operation fail, and the error names it.
@@ -1145,9 +1145,9 @@ typedef struct berth_option_row {
  * has options of the same names already is left as it is.
  * Parameters: section: 1 to 20 of a-z, 0-9, _; not "force", "config" or "debug". rows, n: copied.
  * At most 128 options can be registered in one process.
- * Errors: BERTH_E_ARGUMENT: a name is taken
- * or malformed, bounds are impossible, there is no room. BERTH_E_OPTION: a default is not within
- * its bounds. BERTH_E_MEMORY.
+ * Errors: BERTH_E_ARGUMENT: a name is taken or malformed, bounds are impossible, there is no room.
+ * BERTH_E_OPTION: a default is not within its bounds. BERTH_E_MEMORY.
+ * Threads: any.
  */
 BERTH_API int berth_config_register(const char *section, const berth_option_row *rows, size_t n,
                                     berth_error *error);

@@ -259,7 +259,7 @@ int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_select
 /* Whether a name fits a glob. */
 bool bth_name_matches_pattern(const char *pattern, const char *name);
 
-/* ---- verify.c ---- */
+/* ---- verify_records.c ---- */
 
 /* Whether the error describes the file's content. If not, verification itself failed. */
 bool bth_verify_is_verdict(const berth_error *error);

@@ -26,8 +26,8 @@ const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_er
     return names;
 }
 
-static bool tensor_views_storage_at(const berth_tensor *tensor, const berth_storage *storage,
-                                    uint64_t offset)
+static bool tensor_views_storage_from_offset(const berth_tensor *tensor,
+                                             const berth_storage *storage, uint64_t offset)
 {
     uint64_t begin;
 
@@ -54,7 +54,7 @@ static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
             found = i;
             break;
         }
-        if (tensor_views_storage_at(named, storage, offset))
+        if (tensor_views_storage_from_offset(named, storage, offset))
             found = i;
     }
     if (found == n ||

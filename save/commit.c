@@ -7,8 +7,8 @@
 #include "config/lock.h"
 #include "config/options.h"
 #include "io/file.h"
-#include "io/file_system.h"
 #include "io/syscalls.h"
+#include "io/xattr.h"
 #include "save/output_file.h"
 #include "save/save_error.h"
 

@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
+#include "io/xattr.h"
 #include "save/acl_bytes.h"
 #include "save/save_error.h"
 

@@ -8,8 +8,8 @@
 #include "config/error.h"
 #include "config/fnv.h"
 #include "io/file.h"
-#include "io/file_system.h"
 #include "io/syscalls.h"
+#include "io/xattr.h"
 #include "save/save_error.h"
 
 #define PREFIX ".berth-"

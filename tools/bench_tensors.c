@@ -104,7 +104,7 @@ static void bytes_fill_random(void *data, size_t nbytes, uint64_t *random)
     *random = x;
 }
 
-static int tensor_read_from_file(const bench_tensors *tensors, const bench_tensor *tensor)
+static int tensor_fill_from_checkpoint(const bench_tensors *tensors, const bench_tensor *tensor)
 {
     berth_named_tensor named;
     berth_error error;
@@ -126,7 +126,7 @@ static int tensor_allocate_and_fill_on_host(const bench_tensors *tensors, bench_
     if (posix_memalign(&tensor->data, 64, tensor->nbytes) != 0)
         return print_trouble("out of memory (%zu bytes)", tensor->nbytes);
     if (tensors->checkpoint)
-        return tensor_read_from_file(tensors, tensor);
+        return tensor_fill_from_checkpoint(tensors, tensor);
     for (size_t at = 0; at < tensor->nbytes && !caught_signal_code_or(0); at += AT_ONCE) {
         size_t left = tensor->nbytes - at;
         bytes_fill_random((char *)tensor->data + at, left < AT_ONCE ? left : AT_ONCE, random);

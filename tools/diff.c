@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/diff.h"
+#include "tools/pair_walk.h"
 
 typedef struct side {
     const char *file;

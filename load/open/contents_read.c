@@ -126,7 +126,7 @@ static int contents_use_listed_offsets(bth_opening *opening, berth_error *error)
 {
     if (contents_check_headers(opening, error) < 0 ||
         bth_container_check_version(&opening->contents->container, &opening->cache, error) < 0 ||
-        bth_layout_check_small_listed(opening->contents, error) < 0 ||
+        bth_layout_check_small_records_listed(opening->contents, error) < 0 ||
         bth_storages_set_listed_offsets(opening->contents, error) < 0)
         return error->code;
     opening->contents->calculated_offsets = false;
@@ -186,7 +186,7 @@ static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_e
     bth_contents *contents = opening->contents;
     const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
 
-    if (bth_layout_check_small(contents, cursor, error) < 0 ||
+    if (bth_layout_check_small_records(contents, cursor, error) < 0 ||
         values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
                     pickle->data_offset, &contents->survey, error) < 0 ||
         bth_layout_compute_storage_offsets(opening, cursor, error) < 0)
@@ -306,8 +306,8 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
     const uint8_t *count;
 
     for (size_t i = 0; i < legacy->n_keys; i++)
-        if (bth_head_cache_get(&opening->cache, at, LEGACY_COUNT_NBYTES, LEGACY_AHEAD_NBYTES,
-                               &count, error) < 0 ||
+        if (bth_head_cache_get_or_read(&opening->cache, at, LEGACY_COUNT_NBYTES,
+                                       LEGACY_AHEAD_NBYTES, &count, error) < 0 ||
             bth_legacy_check_count_and_set_offset(legacy, opening->contents->tree, i, count, at,
                                                   file_nbytes, &at, error) < 0)
             return error->code;

@@ -53,12 +53,13 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     if (file_nbytes - tail_nbytes < cache->head_nbytes &&
         bth_head_cache_extend_head(cache, file_nbytes, error) < 0)
         return error->code;
-    if (bth_head_cache_get(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes, error) < 0)
+    if (bth_head_cache_get_or_read(cache, file_nbytes - tail_nbytes, tail_nbytes, 0, &bytes,
+                                   error) < 0)
         return error->code;
     if (bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0)
         return bth_archive_refuse_end(cache, bytes, tail_nbytes, error);
-    if (bth_head_cache_get(cache, container->end.directory_offset, container->end.directory_nbytes,
-                           0, directory, error) < 0)
+    if (bth_head_cache_get_or_read(cache, container->end.directory_offset,
+                                   container->end.directory_nbytes, 0, directory, error) < 0)
         return error->code;
     return 0;
 }
@@ -224,7 +225,8 @@ static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint
 
     /* Z9: checked before memory of the entry's size is allocated. */
     if (bth_inflate_check_limits(entry, error) < 0 ||
-        bth_head_cache_get(cache, entry->data_offset, entry->compressed_nbytes, 0, &in, error) < 0)
+        bth_head_cache_get_or_read(cache, entry->data_offset, entry->compressed_nbytes, 0, &in,
+                                   error) < 0)
         return error->code;
     *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
     if (!*owned)
@@ -239,7 +241,7 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
 
     *bytes = *owned = NULL;
     if (entry->method == 0)
-        (void)bth_head_cache_get(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
+        (void)bth_head_cache_get_or_read(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
     else if (entry_inflate(entry, cache, owned, error) == 0)
         *bytes = *owned;
     if (error->code == 0)

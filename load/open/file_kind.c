@@ -155,12 +155,13 @@ static void head_refuse_safetensors(const bth_head_cache *cache, berth_error *er
  */
 static void head_refuse_onnx(const bth_head_cache *cache, berth_error *error)
 {
+    static const uint8_t other_fields[] = {0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42, 0x72};
     const uint8_t *head = cache->head;
     size_t n = cache->head_nbytes > 4 ? head[3] : 0;
 
     if (!head_begins_with(cache, "\x08", 1) || n == 0 || n > SHOWN_NBYTES ||
         n + 5 > cache->head_nbytes || head[1] == 0 || head[1] > 30 || head[2] != 0x12 ||
-        !memchr("\x1a\x22\x28\x32\x3a\x42\x72", head[4 + n], 7))
+        !memchr(other_fields, head[4 + n], sizeof other_fields))
         return;
     for (size_t i = 0; i < n; i++)
         if (head[4 + i] < ' ' || head[4 + i] >= 0x7f)
@@ -519,7 +520,7 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
                         (ull)(cache->reader->nbytes - end), (ull)end,
                         file_word_make(cache->reader).text);
     }
-    if (begin == 0 || bth_head_cache_get(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
+    if (begin == 0 || bth_head_cache_get_or_read(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
         memcmp(bytes, "PK\3\4", 4) != 0)
         return error->code;
     return archive_refuse_several(cache->reader, begin, error);

@@ -90,8 +90,8 @@ static int head_cache_read_range(bth_head_cache *cache, uint64_t offset, uint64_
     return 0;
 }
 
-int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, uint64_t ahead,
-                       const uint8_t **bytes, berth_error *error)
+int bth_head_cache_get_or_read(bth_head_cache *cache, uint64_t offset, uint64_t nbytes,
+                               uint64_t ahead, const uint8_t **bytes, berth_error *error)
 {
     uint64_t left = offset <= cache->reader->nbytes ? cache->reader->nbytes - offset : 0;
 
@@ -119,7 +119,7 @@ int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, 
 static int head_cache_input_get(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
                                 const uint8_t **bytes, berth_error *error)
 {
-    return bth_head_cache_get(context, offset, nbytes, ahead, bytes, error);
+    return bth_head_cache_get_or_read(context, offset, nbytes, ahead, bytes, error);
 }
 
 bth_zip_input bth_head_cache_input(bth_head_cache *cache)

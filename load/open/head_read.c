@@ -31,7 +31,7 @@ typedef struct head_record {
 static int opening_get_bytes(bth_opening *opening, uint64_t offset, uint64_t nbytes,
                              const uint8_t **bytes, berth_error *error)
 {
-    return bth_head_cache_get(&opening->cache, offset, nbytes, AHEAD_NBYTES, bytes, error);
+    return bth_head_cache_get_or_read(&opening->cache, offset, nbytes, AHEAD_NBYTES, bytes, error);
 }
 
 static int head_record_read_header(bth_opening *opening, uint64_t at, head_record *record,

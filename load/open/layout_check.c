@@ -41,7 +41,7 @@ static layout_walk layout_walk_begin(const bth_contents *contents, uint64_t curs
 }
 
 /* Storage i is the next one. False after an error. */
-static bool layout_walk_set_storage(layout_walk *walk, size_t i, berth_error *error)
+static bool layout_walk_move_to_storage(layout_walk *walk, size_t i, berth_error *error)
 {
     walk->storage = bth_tree_storage(walk->contents->tree, i);
     walk->record_nbytes = sizeof "data/" - 1 + strlen(walk->storage->key);
@@ -72,7 +72,7 @@ static bool layout_walk_next_storage(layout_walk *walk, berth_error *error)
     size_t i = walk->storage ? walk->storage->index + 1 : 0;
 
     if (error->code == 0 && i < bth_tree_n_storages(walk->contents->tree) &&
-        layout_walk_set_storage(walk, i, error))
+        layout_walk_move_to_storage(walk, i, error))
         return true;
     layout_walk_free(walk);
     return false;
@@ -153,7 +153,8 @@ uint32_t bth_layout_alignment(const bth_contents *contents)
                                        : BTH_DEFAULT_ALIGNMENT;
 }
 
-int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error)
+int bth_layout_check_small_records(const bth_contents *contents, uint64_t cursor,
+                                   berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
@@ -349,7 +350,7 @@ static int layout_compare_all_small(layout_walk *walk, berth_error *error)
     return error->code;
 }
 
-int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error)
+int bth_layout_check_small_records_listed(const bth_contents *contents, berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
@@ -361,6 +362,7 @@ static int layout_compare_all(layout_walk *walk, berth_error *error)
 {
     (void)layout_compare_all_small(walk, error);
     while (layout_walk_next_storage(walk, error))
+        // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed when the walk ends
         (void)layout_compare_entry(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
                                    error);
     return error->code < 0
@@ -426,7 +428,7 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
     layout_walk walk = layout_walk_begin(contents, 0);
 
     *entry = NULL;
-    if (layout_walk_set_storage(&walk, storage->index, error))
+    if (layout_walk_move_to_storage(&walk, storage->index, error))
         *entry = layout_walk_need_storage_entry(&walk, storage->offset, error);
     layout_walk_free(&walk);
     return error->code;

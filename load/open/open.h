@@ -47,8 +47,8 @@ int bth_head_cache_extend_head(bth_head_cache *cache, uint64_t nbytes, berth_err
  * *bytes: [offset, offset + nbytes) of the source; valid until the next call. If it must read, it
  * reads up to `ahead` bytes.
  */
-int bth_head_cache_get(bth_head_cache *cache, uint64_t offset, uint64_t nbytes, uint64_t ahead,
-                       const uint8_t **bytes, berth_error *error);
+int bth_head_cache_get_or_read(bth_head_cache *cache, uint64_t offset, uint64_t nbytes,
+                               uint64_t ahead, const uint8_t **bytes, berth_error *error);
 
 /* The same as an input of format/zip/. */
 bth_zip_input bth_head_cache_input(bth_head_cache *cache);

@@ -33,9 +33,10 @@ uint32_t bth_layout_alignment(const bth_contents *contents);
 /* Sets the offsets of all storages by the layout; the first header is expected at `cursor`. */
 int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, berth_error *error);
 /* Compares the small records' headers with the layout; the last one ends at `cursor`. */
-int bth_layout_check_small(const bth_contents *contents, uint64_t cursor, berth_error *error);
+int bth_layout_check_small_records(const bth_contents *contents, uint64_t cursor,
+                                   berth_error *error);
 /* The same with the directory, for a file whose storages do not follow the layout (FORMAT.md 6). */
-int bth_layout_check_small_listed(const bth_contents *contents, berth_error *error);
+int bth_layout_check_small_records_listed(const bth_contents *contents, berth_error *error);
 /*
  * Compares the layout with the directory alone, as load.check=directory does: the same file gets
  * the same result, whichever local headers were read. BERTH_E_OFFSETS: it was repacked (Z13).

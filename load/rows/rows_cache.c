@@ -108,9 +108,9 @@ static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const u
 }
 
 /* From now on other requests find the rows. */
-static void row_cache_set_tags_and_stamps(bth_row_cache *cache, uint32_t table,
-                                          const uint64_t *rows, size_t n, const uint32_t *slots,
-                                          const uint32_t *missing, bth_row_result *result)
+static void row_cache_publish_rows(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
+                                   size_t n, const uint32_t *slots, const uint32_t *missing,
+                                   bth_row_result *result)
 {
     cache->stamp++;
     for (size_t i = 0; i < n; i++) {
@@ -136,7 +136,7 @@ void bth_row_cache_hold_rows(bth_row_cache *cache, uint32_t table, const uint64_
     if (result->n_short > 0)
         bth_row_cache_release_slots(cache, slots, n);
     else
-        row_cache_set_tags_and_stamps(cache, table, rows, n, slots, missing, result);
+        row_cache_publish_rows(cache, table, rows, n, slots, missing, result);
 }
 
 void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n)

@@ -35,12 +35,13 @@ Test(strange_heads, a_range_outside_the_source_is_refused_before_memory_is_taken
 
     cr_assert_eq(bth_reader_open_source(&source, &reader, &error), 0);
     bth_head_cache_initialize(&cache, &reader);
-    cr_expect_eq(bth_head_cache_get(&cache, 3, 5, 0, &bytes, &error), 0);
+    cr_expect_eq(bth_head_cache_get_or_read(&cache, 3, 5, 0, &bytes, &error), 0);
     cr_expect_eq(memcmp(bytes, "ytes.", 5), 0);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         error = (berth_error){0};
-        cr_expect_eq(bth_head_cache_get(&cache, ranges[i][0], ranges[i][1], 0, &bytes, &error),
-                     BERTH_E_TRUNCATED, "%zu", i);
+        cr_expect_eq(
+            bth_head_cache_get_or_read(&cache, ranges[i][0], ranges[i][1], 0, &bytes, &error),
+            BERTH_E_TRUNCATED, "%zu", i);
     }
     bth_head_cache_free(&cache);
     bth_reader_close(&reader);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A walk over two values side by side, for `berth diff`. */
-#ifndef BERTH_TOOLS_DIFF_H
-#define BERTH_TOOLS_DIFF_H
+#ifndef BERTH_TOOLS_PAIR_WALK_H
+#define BERTH_TOOLS_PAIR_WALK_H
 
 #include "tools/command.h"
 

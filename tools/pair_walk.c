@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/diff.h"
+#include "tools/pair_walk.h"
 
 #define ABSENT SIZE_MAX
 

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Verification. One checksum scan reads every byte of the file: it sums the data, and checks the
+ * headers and descriptors in between. Records that it could not check, or that differ, are read
+ * again by functions that give the exact message.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/zip/zip.h"
+#include "load/checkpoint.h"
+#include "load/transfer/checksum_scan.h"
+
+typedef struct verification {
+    bth_reader *reader;
+    const struct berth_config *config;
+    bth_container *container;     /* NULL: the legacy format */
+    berth_checkpoint *checkpoint; /* NULL: an archive */
+    bth_verify_request *request;
+    bth_head_cache cache;
+    const berth_storage **storages; /* by the index of an entry; NULL: it is no storage */
+    bth_scan_record *records; /* of a zip: in the order of directory.by_offset, with folders */
+    size_t n_records;
+    berth_error first;                  /* of the first bad record */
+    const berth_storage *first_storage; /* if its CRC is bad; or NULL */
+} verification;
+
+static bth_zip_entry *verification_entry_in_file_order(const verification *v, size_t i)
+{
+    return &v->container->directory.entries[v->container->directory.by_offset[i]];
+}
+
+bool bth_verify_is_verdict(const berth_error *error)
+{
+    return error->code == BERTH_E_ARCHIVE || error->code == BERTH_E_OFFSETS ||
+           error->code == BERTH_E_CHECKSUM || error->code == BERTH_E_UNSUPPORTED ||
+           error->code == BERTH_E_TRUNCATED;
+}
+
+/* Whether the error is about one record, and the others can still be checked. */
+static bool verify_can_continue_after(const verification *v, const berth_error *error)
+{
+    return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->request->scan, error);
+}
+
+/* ---- the records to scan ---- */
+
+/* Z7: a computed offset lies within the range that the directory leaves for the entry. */
+static bool verify_offset_is_in_entry(const bth_zip_entry *entry, uint64_t offset)
+{
+    return offset >= entry->header_offset && offset <= entry->next_offset &&
+           entry->nbytes <= entry->next_offset - offset;
+}
+
+/* The storage of an entry, or NULL. */
+static const berth_storage *verification_storage_of_entry(const verification *v,
+                                                          const bth_zip_entry *entry)
+{
+    assert(v->container);
+    return v->storages[entry - v->container->directory.entries];
+}
+
+/* The offset of an entry's data by the layout; 0: it has no layout entry, or no layout is used. */
+static uint64_t verify_find_computed_offset(const verification *v, const bth_zip_entry *entry)
+{
+    const berth_storage *storage = verification_storage_of_entry(v, entry);
+
+    if (!v->checkpoint || !v->checkpoint->contents.calculated_offsets)
+        return 0;
+    if (storage)
+        return storage->offset;
+    for (int which = 0; which < BTH_N_SMALL; which++)
+        if (bth_contents_small_record(&v->checkpoint->contents, which) &&
+            strcmp(entry->record, bth_small_names[which]) == 0)
+            return v->checkpoint->contents.small[which].data_offset;
+    return 0;
+}
+
+/* Whether a later load reads its bytes and sums them. */
+static bool verify_leaves_storage_to_load(const verification *v, const berth_storage *storage)
+{
+    return v->request->only_mapped && storage &&
+           !bth_storage_will_be_mapped(v->checkpoint, storage);
+}
+
+/*
+ * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed,
+ * the scan checks it. Else the header is read first.
+ */
+static int verify_set_offset_or_read_header(verification *v, size_t i, berth_error *error)
+{
+    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    bth_scan_record *record = &v->records[i];
+    uint64_t computed = verify_find_computed_offset(v, entry);
+
+    record->wants_descriptor = entry->end_offset == 0;
+    if (entry->method == 0 && entry->data_offset == 0 && computed != 0 &&
+        verify_offset_is_in_entry(entry, computed)) {
+        record->wants_header = true;
+        record->offset = computed;
+    } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
+        record->wants_descriptor = false;
+        if (bth_container_check_entry(v->container, &v->cache, i, error) < 0)
+            (void)bth_error_add_record(error, entry->record); /* if it is no verdict */
+        if (error->code < 0 && !verify_can_continue_after(v, error))
+            return error->code;
+        if (error->code < 0 && !bth_verify_is_verdict(error))
+            v->request->scan.unread = *error;
+        bth_error_clear(error);
+        record->offset = entry->data_offset;
+        record->is_left_out = entry->end_offset == 0; /* its header or descriptor is bad */
+    }
+    return 0;
+}
+
+/* T1: if a record is longer than its storage, this scan sums the whole record. */
+static int verify_prepare_record(verification *v, size_t i, berth_error *error)
+{
+    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    const berth_storage *storage = verification_storage_of_entry(v, entry);
+    bth_scan_record *record = &v->records[i];
+
+    *record =
+        (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
+    if (verify_set_offset_or_read_header(v, i, error) < 0)
+        return error->code;
+    if (entry->method != 0 ||
+        (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage)))
+        record->is_left_out = true;
+    if (record->is_left_out) {
+        record->offset = entry->header_offset;
+        record->nbytes = 0;
+    }
+    return 0;
+}
+
+static int verify_prepare_zip(verification *v, berth_error *error)
+{
+    v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
+    if (!v->storages)
+        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
+    if (v->checkpoint &&
+        bth_entries_find_storages(&v->checkpoint->contents, v->storages, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < v->n_records && error->code == 0; i++)
+        (void)verify_prepare_record(v, i, error);
+    return error->code;
+}
+
+static int scan_record_compare(const void *a, const void *b)
+{
+    const bth_scan_record *first = a, *second = b;
+
+    return (first->offset > second->offset) - (first->offset < second->offset);
+}
+
+/* The legacy format has no CRCs: the scan proves only that all bytes can be read. */
+static void verify_prepare_legacy(verification *v)
+{
+    v->n_records = 0;
+    for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
+        if (!storage->root && !verify_leaves_storage_to_load(v, storage))
+            v->records[v->n_records++] =
+                (bth_scan_record){.offset = storage->offset, .nbytes = storage->nbytes};
+    }
+    qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
+}
+
+/* ---- results ---- */
+
+/* Counts and reports one record. Keeps the error of the first bad one. */
+static void verify_count_and_report_record(verification *v, const bth_scan_record *record,
+                                           berth_crc_verdict crc32, const berth_error *bad)
+{
+    const bth_zip_entry *entry = record->entry;
+    uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
+    const berth_storage *storage = entry ? verification_storage_of_entry(v, entry) : NULL;
+    berth_verdict *verdict = &v->request->verdict;
+
+    verdict->n_records++;
+    verdict->nbytes += nbytes;
+    verdict->n_bad += bad->code < 0;
+    verdict->n_verified += crc32 == BERTH_CRC_GOOD && nbytes > 0;
+    verdict->n_unverified += crc32 == BERTH_CRC_ABSENT && nbytes > 0;
+    if (bad->code < 0 && v->first.code == 0) {
+        v->first = *bad;
+        v->first_storage = crc32 == BERTH_CRC_BAD ? storage : NULL;
+    }
+    if (storage && nbytes > 0)
+        v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
+    if (v->request->report)
+        v->request->report(v->request->context,
+                           &(berth_record_verdict){.name = entry ? entry->record : "",
+                                                   .offset = record->offset,
+                                                   .nbytes = nbytes,
+                                                   .crc32 = crc32,
+                                                   .bad = bad->code < 0 ? bad : NULL});
+}
+
+/* Header and descriptor of one entry (Z5, Z6): the scan checked them, or this does. */
+static int verify_check_header_and_descriptor(verification *v, size_t i, berth_error *bad)
+{
+    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    const bth_scan_record *record = &v->records[i];
+
+    if (entry->end_offset != 0)
+        return 0;
+    if (record->is_left_out || (record->wants_header && !record->header_is_good) ||
+        !record->descriptor_is_good)
+        return bth_container_check_entry(v->container, &v->cache, i, bad);
+    entry->data_offset = record->offset;
+    entry->end_offset = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
+                                                               : record->offset + record->nbytes;
+    return 0;
+}
+
+/* The failed request may have had several records: reads only this one. */
+static int verify_read_again(const verification *v, bth_scan_record *record, berth_error *bad)
+{
+    bth_scan alone = {0};
+    bth_scan_record again = {
+        .entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
+
+    if (!record->is_unread)
+        return 0;
+    (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
+    record->crc32 = again.crc32;
+    return bad->code;
+}
+
+/* Z10. *present: the file records a CRC. */
+static int verify_check_crc32(verification *v, size_t i, bool *present, berth_error *bad)
+{
+    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    const uint8_t *bytes;
+    uint8_t *owned;
+
+    if (entry->method == 0)
+        return bth_zip_compare_crc(entry, v->records[i].crc32, present, bad);
+    /* Deflated records are few and small: they are not read in parallel. */
+    *present = entry->crc32 != 0 || entry->nbytes == 0;
+    (void)bth_entry_read_data(entry, &v->cache, &bytes, &owned, bad);
+    bth_release(owned);
+    return bad->code;
+}
+
+/* This record and those after it are not at their computed offsets: their CRCs say nothing. */
+static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
+{
+    if (bth_layout_check(&v->checkpoint->contents, error) == 0)
+        (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
+                       "its data are not at the computed offset");
+    verify_count_and_report_record(v, record, BERTH_CRC_UNCHECKED, error);
+    return error->code;
+}
+
+/* The verdict on the CRC of one entry, after the scan. */
+static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i, berth_error *bad)
+{
+    bool present = false;
+
+    if (verify_read_again(v, &v->records[i], bad) == 0 &&
+        verify_check_crc32(v, i, &present, bad) == 0)
+        return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+    return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
+}
+
+/* One entry, after the scan. Fails only if no further record can be checked. */
+static int verify_finish_entry(verification *v, size_t i, berth_error *error)
+{
+    const bth_scan_record *record = &v->records[i];
+    const bth_zip_entry *entry = record->entry;
+    berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
+    berth_error bad;
+
+    bth_error_clear(&bad);
+    if (verify_check_header_and_descriptor(v, i, &bad) == 0) {
+        if (record->wants_header && entry->data_offset != record->offset)
+            return verify_fail_misplaced(v, record, error);
+        if (record->is_left_out && entry->method == 0)
+            return 0; /* its bytes are summed later */
+        crc32 = verify_compute_crc32_verdict(v, i, &bad);
+    }
+    if (bad.code < 0 && !verify_can_continue_after(v, &bad)) {
+        *error = bad;
+        return error->code;
+    }
+    if (!bth_verify_is_verdict(&bad)) /* verdicts name their record already */
+        (void)bth_error_add_record(&bad, entry->record);
+    bool is_folder = v->container->directory.by_offset[i] >= v->container->directory.n_entries;
+    if (!is_folder || bad.code < 0)
+        verify_count_and_report_record(v, record, crc32, &bad);
+    return 0;
+}
+
+/* After all records are good: checks their offsets, and that there are no other records (Z7). */
+static int verify_finish_zip_entries(verification *v, berth_error *error)
+{
+    for (size_t i = 0; i < v->n_records; i++)
+        if (verify_finish_entry(v, i, error) < 0)
+            return error->code;
+    if (v->first.code < 0)
+        return 0;
+    if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
+        bth_layout_check(&v->checkpoint->contents, error) < 0)
+        return error->code;
+    return bth_zip_check_no_gaps(&v->container->directory, &v->container->end, 0, 0, error);
+}
+
+/* ---- the whole ---- */
+
+static int verify_all_records(verification *v, berth_error *error)
+{
+    const berth_error none = {.code = BERTH_OK};
+
+    if (v->container && verify_prepare_zip(v, error) < 0)
+        return error->code;
+    if (!v->container)
+        verify_prepare_legacy(v);
+    if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
+        0)
+        return error->code;
+    if (v->container)
+        return verify_finish_zip_entries(v, error);
+    for (size_t i = 0; i < v->n_records; i++)
+        verify_count_and_report_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
+    return 0;
+}
+
+static int verify_run(verification *v, berth_error *error)
+{
+    assert(v->container || v->checkpoint);
+    v->n_records = v->container
+                       ? v->container->directory.n_entries + v->container->directory.n_folders
+                       : v->checkpoint->storages.n;
+    v->records = bth_allocate((v->n_records + 1) * sizeof *v->records);
+    if (!v->records)
+        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
+    bth_error_clear(&v->first);
+    bth_head_cache_initialize(&v->cache, v->reader);
+    /* A bad record comes before the error that ended the verification. */
+    if ((verify_all_records(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
+        *error = v->first;
+        if (v->first_storage)
+            (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
+    } else if (error->code ==
+               0) /* bytes that only the second read could get: the disk is failing */
+        *error = v->request->scan.unread;
+    bth_head_cache_free(&v->cache);
+    bth_release(v->storages);
+    bth_release(v->records);
+    return error->code;
+}
+
+int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
+                       bth_container *container, bth_verify_request *request, berth_error *error)
+{
+    verification v = {
+        .reader = reader, .config = config, .container = container, .request = request};
+
+    return verify_run(&v, error);
+}
+
+int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
+                          berth_error *error)
+{
+    bth_contents *contents = &checkpoint->contents;
+    verification v = {.reader = &checkpoint->source.reader,
+                      .config = &checkpoint->config,
+                      .container = contents->is_legacy ? NULL : &contents->container,
+                      .checkpoint = checkpoint,
+                      .request = request};
+
+    request->verdict.n_storages = checkpoint->storages.n;
+    return verify_run(&v, error);
+}
