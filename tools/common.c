@@ -78,9 +78,13 @@ static void set_options_of_file(const char *path, struct argp_state *state)
     static char text[MAX_CONFIG_NBYTES + 1];
     berth_error error;
     FILE *file = fopen(path, "re");
-    size_t n = file ? fread(text, 1, sizeof text, file) : 0;
 
-    if (!file || ferror(file))
+    if (!file) {
+        print_usage_error_and_exit(state, "%s: %s", path, strerror(errno));
+        return;
+    }
+    size_t n = fread(text, 1, sizeof text, file);
+    if (ferror(file))
         print_usage_error_and_exit(state, "%s: %s", path, strerror(errno));
     (void)fclose(file);
     if (n == sizeof text || memchr(text, 0, n))

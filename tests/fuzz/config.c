@@ -50,7 +50,7 @@ static bool is_same_layer(const bth_layer *a, const bth_layer *b)
     return true;
 }
 
-/* Bytes divided by NULs: variables. */
+/* Bytes divided by NULs: variables. Not BERTH_CONFIG: it would open files by any name. */
 static void check_environment(char *text, size_t nbytes)
 {
     char *variables[MAX_VARIABLES + 1];
@@ -60,7 +60,8 @@ static void check_environment(char *text, size_t nbytes)
     berth_error error = {0};
 
     for (size_t at = 0; at < nbytes && n < MAX_VARIABLES; at += strlen(text + at) + 1)
-        variables[n++] = text + at;
+        if (strncmp(text + at, "BERTH_CONFIG=", 13) != 0)
+            variables[n++] = text + at;
     variables[n] = NULL;
     int result = bth_environment_read(variables, 0, &environment, &notes, &error);
     check_result(result, &error);
