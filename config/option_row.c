@@ -153,10 +153,10 @@ static size_t text_distance(const char *a, size_t a_n, const char *b, size_t b_n
         size_t *row = rows_of[i % 3], *above = rows_of[(i - 1) % 3];
         row[0] = i;
         for (size_t k = 1; k <= b_n; k++) {
-            row[k] =
-                bth_min(bth_min(above[k], row[k - 1]) + 1, above[k - 1] + (a[i - 1] != b[k - 1]));
+            uint64_t changed = above[k - 1] + (a[i - 1] != b[k - 1]);
+            row[k] = (size_t)bth_min(bth_min(above[k], row[k - 1]) + 1, changed);
             if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                row[k] = bth_min(row[k], rows_of[(i - 2) % 3][k - 2] + 1);
+                row[k] = (size_t)bth_min(row[k], rows_of[(i - 2) % 3][k - 2] + 1);
         }
     }
     return rows_of[a_n % 3][b_n];

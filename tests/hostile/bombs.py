@@ -248,11 +248,13 @@ class SmallBombs(Small):
                      "data.pkl at byte 66: opcode LONG (0x4c) is not allowed in a checkpoint", [])
 
     def test_storages_larger_than_the_file(self):
+        """Z13: if the layout does not fit into the file, the directory decides."""
+        other = "data.pkl says [0-9]* bytes, the record has 4"
         for numel, says in (
                 (b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
                  "a storage whose numel of 9223372036854775807 x 4 bytes is too large"),
-                (b"\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x10", "do not fit into the file's"),
-                (b"J\xff\xff\xff\x7f", "do not fit into the file's"),
+                (b"\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x10", other),
+                (b"J\xff\xff\xff\x7f", other),
                 (b"J\xff\xff\xff\xff", "a storage whose numel is -1")):
             pickle = (PROTO + b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") +
                       text("cpu") + numel + b"tQ.")
@@ -260,7 +262,7 @@ class SmallBombs(Small):
             self.assertEqual(results.pop("copy").returncode, 0)
             for name, done in results.items():
                 self.assertEqual(done.returncode, 1, name)
-                self.assertIn(says, done.err + done.out.decode(), name)
+                self.assertRegex(done.err + done.out.decode(), says, name)
 
     def test_counts_of_nothing(self):
         self.refused(PROTO + b"t.", "data.pkl at byte 66: TUPLE without a MARK", [])
