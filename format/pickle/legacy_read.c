@@ -11,6 +11,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/pickle/pickle_opcodes.h"
 
 enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
 
@@ -25,11 +26,14 @@ static const uint8_t magic_number[10] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9,
 
 bool bth_is_legacy(const uint8_t *bytes, size_t nbytes)
 {
-    static const uint8_t head[4] = {0x80, 0x02, 0x8a, 0x0a};
-    if (nbytes < sizeof head + sizeof magic_number)
+    enum { HEAD_NBYTES = 4 };
+    if (nbytes < HEAD_NBYTES + sizeof magic_number)
         return false;
-    return memcmp(bytes, head, sizeof head) == 0 &&
-           memcmp(bytes + sizeof head, magic_number, sizeof magic_number) == 0;
+    bool begins_with_long =
+        bytes[0] == BTH_OP_PROTO && bytes[2] == BTH_OP_LONG1 && bytes[3] == sizeof magic_number;
+    bool is_known_protocol = bytes[1] == 2 || bytes[1] == 3;
+    return begins_with_long && is_known_protocol &&
+           memcmp(bytes + HEAD_NBYTES, magic_number, sizeof magic_number) == 0;
 }
 
 static int legacy_fail(berth_error *error, int pickle, const char *problem)

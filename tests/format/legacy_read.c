@@ -87,9 +87,14 @@ Test(legacy_read, a_stream_is_told_by_its_magic_number)
     cr_expect(bth_is_legacy(pickle.bytes, 14));
     cr_expect_not(bth_is_legacy(pickle.bytes, 13));
     for (size_t i = 0; i < 14; i++) {
-        pickle.bytes[i] ^= 1;
+        pickle.bytes[i] ^= 4;
         cr_expect_not(bth_is_legacy(pickle.bytes, pickle.nbytes), "byte %zu", i);
-        pickle.bytes[i] ^= 1;
+        pickle.bytes[i] ^= 4;
+    }
+    for (uint8_t protocol = 0; protocol < 6; protocol++) {
+        pickle.bytes[1] = protocol;
+        cr_expect_eq(bth_is_legacy(pickle.bytes, pickle.nbytes), protocol == 2 || protocol == 3,
+                     "protocol %d", protocol);
     }
     free(pickle.bytes);
 }
@@ -111,6 +116,25 @@ Test(legacy_read, storages_follow_the_key_list_and_views_lie_in_their_roots)
     cr_expect_eq(offset_of(&read, "a"), payload + 8);
     cr_expect_eq(offset_of(&read, "b"), payload + 24);
     cr_expect_eq(offset_of(&read, "v"), payload + 24 + 12);
+    free_streamed(&read);
+}
+
+/* As torch.save(..., pickle_protocol=3) writes it: all five pickles, bytes with their own opcode.
+ */
+Test(legacy_read, a_stream_of_protocol_3)
+{
+    struct streamed read =
+        read_stream("PROTO 3 LONG1 0x6cfc9c46f9206aa85019 STOP PROTO 3 BININT2 1001 STOP "
+                    "PROTO 3 EMPTY_DICT 'little_endian' NEWTRUE SETITEM STOP "
+                    "PROTO 3 SHORT_BINBYTES 0xff00" STREAM_FLOATS(
+                        "b", "5") "TUPLE2 STOP "
+                                  "PROTO 3 EMPTY_LIST 'b' APPEND STOP");
+    cr_assert_eq(read.code, 0, "%s", read.error.message);
+    cr_expect_eq(read.legacy.n_keys, 1);
+    size_t nbytes;
+    const uint8_t *bytes = berth_as_bytes(bth_value_item(read.legacy.root, 0), &nbytes);
+    cr_assert_eq(nbytes, 2);
+    cr_expect_eq(bytes[0], 0xff);
     free_streamed(&read);
 }
 

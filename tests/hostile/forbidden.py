@@ -10,10 +10,10 @@ from pickles import PROTO, archive, text
 
 
 class Forbidden(Small):
-    ALLOWED = set("""APPEND APPENDS BINFLOAT BINGET BININT BININT1 BININT2 BINPERSID BINPUT
+    ALLOWED = set("""APPEND APPENDS BINBYTES BINFLOAT BINGET BININT BININT1 BININT2 BINPERSID BINPUT
         BINUNICODE BUILD EMPTY_DICT EMPTY_LIST EMPTY_SET EMPTY_TUPLE GLOBAL LONG1 LONG_BINGET
         LONG_BINPUT MARK NEWFALSE NEWOBJ NEWTRUE NONE PROTO REDUCE SETITEM SETITEMS
-        SHORT_BINSTRING STOP TUPLE TUPLE1 TUPLE2 TUPLE3""".split())
+        SHORT_BINBYTES SHORT_BINSTRING STOP TUPLE TUPLE1 TUPLE2 TUPLE3""".split())
     GLOBALS = ["os system", "posix system", "nt system", "subprocess Popen", "builtins eval",
                "builtins exec", "builtins getattr", "__builtin__ eval", "__builtin__ getattr",
                "__builtin__ bytes", "torch.hub load", "torch load", "torch.storage _load_from_bytes",
