@@ -456,7 +456,7 @@ typedef enum berth_kind {
     BERTH_KIND_SPARSE = 21,    /* COO, CSR, CSC, BSR, BSC */
     BERTH_KIND_NESTED = 22,    /* nested tensor */
     BERTH_KIND_PARAMETER = 23, /* torch.nn.Parameter around a tensor */
-    BERTH_KIND_SUBCLASS = 24,  /* a tensor with Python attributes */
+    BERTH_KIND_SUBCLASS = 24,  /* a tensor with Python attributes, or of a class of its own */
     BERTH_KIND_GLOBAL = 25,    /* the name of a class or function, which is never called */
     BERTH_KIND_CALL = 26       /* inert: a call of an unknown class or function, never executed */
 } berth_kind;
@@ -825,11 +825,13 @@ typedef enum berth_part {
     BERTH_PART_INNER = 0,      /* PARAMETER, SUBCLASS: the tensor inside. CALL: what is called */
     BERTH_PART_STATE = 1,      /* attributes: ORDERED_DICT, TENSOR, PARAMETER, SUBCLASS, CALL */
     BERTH_PART_LIST_ITEMS = 2, /* CALL: a LIST of what Python would append to the object */
-    BERTH_PART_DICT_ITEMS = 3  /* CALL: a DICT of what Python would set in it by key */
+    BERTH_PART_DICT_ITEMS = 3, /* CALL: a DICT of what Python would set in it by key */
+    BERTH_PART_TYPE = 4        /* SUBCLASS of an inert file: its class, a GLOBAL or a CALL */
 } berth_part;
 
 /*
- * A part of a value. In names it is "x.__dict__", "x.list_items.0", "x.dict_items.key".
+ * A part of a value. In names it is "x.__dict__", "x.list_items.0", "x.dict_items.key". The TYPE
+ * has no name.
  * Returns: the part; NULL if there is none.
  */
 BERTH_API berth_value *berth_value_part(const berth_value *value, berth_part part);

@@ -308,7 +308,10 @@ static size_t frame_count_children(const frame *f)
  */
 static bool key_text_is_complete(const berth_value *key)
 {
-    return berth_value_kind(key) != BERTH_KIND_CALL && berth_value_kind(key) != BERTH_KIND_TUPLE;
+    berth_kind kind = berth_value_kind(key);
+    bool is_tensor = kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_SUBCLASS;
+
+    return kind != BERTH_KIND_CALL && kind != BERTH_KIND_TUPLE && !is_tensor;
 }
 
 /* Keys that must still be compared. */

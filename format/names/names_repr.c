@@ -240,13 +240,47 @@ static void repr_device(bth_name_text *out, const berth_value *key)
         bth_name_text_append_format(out, "device(type='%.40s', index=%" PRId64 ")", type, index);
 }
 
+/* The name in getattr(object, name), as pickles say what is inside a class; NULL: another value. */
+static const char *call_get_attribute_name(const berth_value *value)
+{
+    static const char identifier[] =
+        "_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const char *called = berth_as_text(berth_value_part(value, BERTH_PART_INNER), NULL);
+    const char *name = NULL;
+    size_t nbytes = 0;
+    if (berth_value_kind(value) == BERTH_KIND_CALL && berth_value_count(value) == 2 && called &&
+        (strcmp(called, "builtins getattr") == 0 || strcmp(called, "__builtin__ getattr") == 0) &&
+        berth_value_kind(bth_value_item(value, 1)) == BERTH_KIND_STR)
+        name = berth_as_text(bth_value_item(value, 1), &nbytes);
+    return nbytes > 0 && strspn(name, identifier) == nbytes ? name : NULL;
+}
+
+/* "module Outer.Inner". More than a few levels are not shown, so that names cost no more than P3.
+ */
+static void repr_class(bth_name_text *out, const berth_value *value)
+{
+    enum { MAX_LEVELS = 4 };
+    const char *names[MAX_LEVELS];
+    size_t n = 0;
+    while (n < MAX_LEVELS && (names[n] = call_get_attribute_name(value))) {
+        value = bth_value_item(value, 0);
+        n++;
+    }
+    bool is_named = berth_value_kind(value) == BERTH_KIND_GLOBAL;
+    bth_name_text_append_format(out, "%.100s",
+                                is_named ? berth_as_text(value, NULL)
+                                         : berth_kind_name(berth_value_kind(value)));
+    while (n-- > 0)
+        bth_name_text_append_format(out, ".%.100s", names[n]);
+}
+
 /* As Python shows objects: "<module name 7>", with a number instead of an address. */
 static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 {
-    const berth_value *global =
-        berth_value_kind(key) == BERTH_KIND_CALL ? berth_value_part(key, BERTH_PART_INNER) : key;
-    bth_name_text_append_format(out, "<%.100s %zu>", berth_as_text(global, NULL),
-                                bth_value_id(key));
+    bool is_object = berth_value_kind(key) == BERTH_KIND_CALL && !call_get_attribute_name(key);
+    bth_name_text_append_text(out, "<");
+    repr_class(out, is_object ? berth_value_part(key, BERTH_PART_INNER) : key);
+    bth_name_text_append_format(out, " %zu>", bth_value_id(key));
 }
 
 /* All kinds that contain no other values. */

@@ -27,11 +27,12 @@ enum {
 
 /* Notes of a frame of the walk. */
 enum {
-    BTH_NOTE_KEY = 1,      /* dicts: the key of the next item was written */
-    BTH_NOTE_ITEMS = 2,    /* lists, dicts: the items of an inert object */
-    BTH_NOTE_BUILD = 4,    /* dicts, calls: the state was written, and BUILD is next */
-    BTH_NOTE_STATE = 8,    /* tensors: the state was written, and REDUCE is next */
-    BTH_NOTE_DETACHED = 16 /* tensors: a Parameter's .data, an object of its own without grad */
+    BTH_NOTE_KEY = 1,       /* dicts: the key of the next item was written */
+    BTH_NOTE_ITEMS = 2,     /* lists, dicts: the items of an inert object */
+    BTH_NOTE_BUILD = 4,     /* dicts, calls: the state was written, and BUILD is next */
+    BTH_NOTE_STATE = 8,     /* tensors: the state was written, and REDUCE is next */
+    BTH_NOTE_DETACHED = 16, /* tensors: a Parameter's .data, an object of its own without grad */
+    BTH_NOTE_TYPE = 32      /* tensors: their inert class was written, and the arguments are next */
 };
 
 /* A global that was written. */

@@ -272,8 +272,8 @@ bool bth_is_no_hooks(const berth_value *value);
 /* A tensor with attributes, for a call of `known` (P5). */
 berth_value *bth_unpickle_make_subclass(bth_unpickler *unpickler, const bth_known *known,
                                         berth_value *tensor, berth_value *state);
-/* The storage that a persistent id names (P5). */
-berth_value *bth_unpickle_make_storage(bth_unpickler *unpickler, berth_value *id);
+/* The storage that a persistent id names (P5); inert, in the legacy format, also a class. */
+berth_value *bth_unpickle_follow_persistent_id(bth_unpickler *unpickler, berth_value *id);
 
 /* Reads and pushes the usual tensor at `bytes`. Returns its size, or 0 if there is none. */
 size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes);

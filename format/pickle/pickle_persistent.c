@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Persistent ids (P5): ('storage', class, key, location, numel), and in the legacy format a sixth
- * item, None or (view_key, offset, numel) of a view of that storage.
+ * item, None or (view_key, offset, numel) of a view of that storage. Inert, the legacy format also
+ * names classes of modules.
  */
 #include <string.h>
 
 #include "config/memory.h"
 #include "format/pickle/pickle_machine.h"
 
-enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS };
+enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS, N_MODULE_ITEMS = 4 };
 
 /* The storage that an id names, after the checks. */
 typedef struct named_storage {
@@ -118,10 +119,29 @@ static berth_storage *persistent_register_view(bth_unpickler *unpickler, berth_s
     return storage;
 }
 
-berth_value *bth_unpickle_make_storage(bth_unpickler *unpickler, berth_value *id)
+/*
+ * The class of ('module', class, its source file, its source), by which the legacy format names
+ * classes of modules; NULL for any other id. The source is not kept, as today's PyTorch does.
+ */
+static berth_value *persistent_find_inert_class(const bth_unpickler *unpickler,
+                                                berth_value *const *items, size_t n)
+{
+    if (!unpickler->rules->inert || !unpickler->rules->legacy || n != N_MODULE_ITEMS ||
+        !bth_text_is(bth_node_as_text_node(items[TYPE]), "module"))
+        return NULL;
+    return bth_node_is(items[CLASS], BERTH_KIND_GLOBAL) ||
+                   bth_node_is(items[CLASS], BERTH_KIND_CALL)
+               ? items[CLASS]
+               : NULL;
+}
+
+berth_value *bth_unpickle_follow_persistent_id(bth_unpickler *unpickler, berth_value *id)
 {
     berth_value *const *items = NULL;
     size_t n = bth_node_tuple_items(id, &items);
+    berth_value *class = persistent_find_inert_class(unpickler, items, n);
+    if (class)
+        return class;
     size_t wanted = unpickler->rules->legacy ? N_ITEMS : N_ITEMS - 1;
     if (n == SIZE_MAX)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,

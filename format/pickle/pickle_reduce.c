@@ -100,27 +100,42 @@ static berth_value *reduce_check_and_build(bth_unpickler *unpickler, const bth_k
 
 /* ---- attributes ---- */
 
-/* (function, type, its arguments, attributes): only PyTorch's own functions and plain tensors. */
-static bool reduce_from_type_is_allowed(berth_value *const *items)
+/* Of (function, type, its arguments, attributes): PyTorch's own function of a tensor. */
+static bool function_rebuilds_tensor(const berth_value *value)
 {
-    const bth_known *function = bth_node_known_global(items[0]);
-    const bth_known *type = bth_node_known_global(items[1]);
-    return function && type && strncmp(function->name, "_rebuild_", 9) == 0 &&
+    const bth_known *function = bth_node_known_global(value);
+    return function && strncmp(function->name, "_rebuild_", 9) == 0 &&
            function->build != BTH_BUILD_from_type_v2 &&
            function->build != BTH_BUILD_parameter && /* a Parameter would not stay one */
-           function->build != BTH_BUILD_parameter_with_state && type->what == BTH_IS_TENSOR_CLASS &&
-           type->number == BERTH_DTYPE_NONE;
+           function->build != BTH_BUILD_parameter_with_state;
 }
 
+static bool type_is_torch_tensor(const berth_value *value)
+{
+    const bth_known *type = bth_node_known_global(value);
+    return type && type->what == BTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
+}
+
+/* A class by its name, or one within another: getattr(Outer, 'Inner'). */
+static bool value_can_be_inert_class(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_GLOBAL) || bth_node_is(value, BERTH_KIND_CALL);
+}
+
+/* Only PyTorch's own functions and plain tensors; inert also tensors of any class. */
 BTH_BUILDER(from_type_v2)
 {
-    if (!reduce_from_type_is_allowed(items))
+    bool is_plain = type_is_torch_tensor(items[1]);
+    bool is_allowed = is_plain || (unpickler->rules->inert && value_can_be_inert_class(items[1]));
+    if (!function_rebuilds_tensor(items[0]) || !is_allowed)
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_PICKLE,
             "%s %s wants a _rebuild function and torch Tensor as first arguments", known->module,
             known->name);
     berth_value *tensor =
         reduce_check_and_build(unpickler, bth_node_known_global(items[0]), items[2]);
+    if (tensor && !is_plain)
+        return bth_inert_subclass_new(unpickler->tree, items[1], tensor, items[3]);
     return tensor ? bth_unpickle_make_subclass(unpickler, known, tensor, items[3]) : NULL;
 }
 
@@ -181,13 +196,14 @@ static bool reduce_newobj_is_allowed(const bth_known *known, berth_value *argume
                      known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set);
 }
 
-/* _rebuild_from_type_v2 of an unknown function or type: kept as it is, on request (P1). */
+/* _rebuild_from_type_v2 of an unknown function: kept as it is, on request (P1). */
 static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known *known,
                                  const berth_value *arguments)
 {
     berth_value *const *items;
     return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
-           bth_node_tuple_items(arguments, &items) == 4 && !reduce_from_type_is_allowed(items);
+           bth_node_tuple_items(arguments, &items) == 4 &&
+           !(function_rebuilds_tensor(items[0]) && value_can_be_inert_class(items[1]));
 }
 
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -197,6 +213,9 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_PICKLE, "%s with %s for arguments, not a tuple",
             bth_unpickle_opcode_name(unpickler), bth_kind_phrase(bth_node_kind(arguments)));
+    /* inert: what it calls was itself made by a call: getattr(Outer, 'Inner')(...) */
+    if (callable->kind == BERTH_KIND_CALL)
+        return bth_call_new(unpickler->tree, callable, arguments, new_object);
     if (callable->kind != BERTH_KIND_GLOBAL)
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_FORBIDDEN, "%s of %s, which is not a known function",

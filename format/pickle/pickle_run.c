@@ -234,7 +234,9 @@ HANDLER(BINPERSID)
 {
     berth_value *id = NULL;
     int code = read_pop_n_items(unpickler, &id, 1, 0);
-    return code < 0 ? code : bth_unpickle_push(unpickler, bth_unpickle_make_storage(unpickler, id));
+    return code < 0
+               ? code
+               : bth_unpickle_push(unpickler, bth_unpickle_follow_persistent_id(unpickler, id));
 }
 
 /* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
@@ -318,6 +320,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
                                .tree = tree,
                                .error = error};
     bth_error_clear(&unasked);
+    tree->has_inert |= rules->inert;
     if (!rules->survey) /* a bad pickle fails when it is run */
         (void)bth_pickle_find_end_and_fetches(bytes, nbytes, rules, &own, &unasked);
     int code = bth_unpickle_allocate_memo(&unpickler);

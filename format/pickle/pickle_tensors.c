@@ -118,8 +118,17 @@ BTH_BUILDER(meta)
 
 /* ---- quantized ---- */
 
+/* Inert, it can be of a class of its own: the parts of a tensor have the class of the whole. */
+static bool value_can_be_tensor_part(const bth_unpickler *unpickler, const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_TENSOR) ||
+           (unpickler->rules->inert && bth_node_is(value, BERTH_KIND_SUBCLASS) &&
+            berth_as_tensor(value));
+}
+
 /* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
-static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
+static bool quantizer_read(const bth_unpickler *unpickler, const berth_value *parameters,
+                           berth_tensor *tensor)
 {
     berth_value *const *items;
     size_t n = bth_node_tuple_items(parameters, &items);
@@ -132,8 +141,8 @@ static bool quantizer_read(const berth_value *parameters, berth_tensor *tensor)
                berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
-        if (n != 4 || bth_node_kind(items[1]) != BERTH_KIND_TENSOR ||
-            bth_node_kind(items[2]) != BERTH_KIND_TENSOR)
+        if (n != 4 || !value_can_be_tensor_part(unpickler, items[1]) ||
+            !value_can_be_tensor_part(unpickler, items[2]))
             return false;
         tensor->scales = items[1];
         tensor->zero_points = items[2];
@@ -147,7 +156,7 @@ BTH_BUILDER(qtensor)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_get_requires_grad_flag(items[5])};
-    if (!quantizer_read(items[4], &tensor))
+    if (!quantizer_read(unpickler, items[4], &tensor))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "%s %s wants (per_tensor_affine, scale, zero_point) or "
                                    "(per_channel_affine, scales, zero_points, axis) as argument 5",
@@ -170,7 +179,7 @@ BTH_BUILDER(sparse)
     size_t n_parts = bth_node_tuple_items(items[1], &parts);
     bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
     for (size_t i = 0; good && i < n_tensors; i++)
-        good = bth_node_kind(parts[i]) == BERTH_KIND_TENSOR;
+        good = value_can_be_tensor_part(unpickler, parts[i]);
     if (good && n_parts == 4 && coo)
         good = bth_node_kind(parts[3]) == BERTH_KIND_BOOL;
     if (!good || !(coo || compressed))

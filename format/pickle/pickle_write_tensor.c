@@ -323,6 +323,10 @@ static void tensor_emit_reduce_and_memo(bth_emitter *emitter, const berth_value 
 void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value, *argument = NULL;
+    if (frame->note & BTH_NOTE_TYPE) {
+        frame->note &= ~(uint32_t)BTH_NOTE_TYPE;
+        (void)tensor_try_emit_arguments_at_once(emitter, value_unwrap_subclass(value), false);
+    }
     frame->step++;                    /* 0 at first */
     if (frame->note & BTH_NOTE_STATE) /* (function, type, arguments, state) */
         bth_emit_tuple_end(emitter, 4, NULL);
@@ -374,6 +378,7 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
 {
     const berth_value *inner = value_unwrap_subclass(value), *state = tensor_subclass_state(value);
     const berth_tensor *tensor = value_as_bare_tensor(inner);
+    bool is_inert = berth_value_part(value, BERTH_PART_TYPE);
     char problem[200];
     if (tensor && (tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC ||
                    tensor->qscheme == BERTH_PER_CHANNEL_SYMMETRIC))
@@ -384,10 +389,10 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
             emitter,
             "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
             bth_kind_phrase(berth_value_kind(inner)));
-    else if (!bth_value_can_be_state(state))
+    else if (!is_inert && !bth_value_can_be_state(state))
         BTH_EMIT_REFUSE(emitter, "attributes of a tensor cannot be saved as %s: they are a dict",
                         bth_kind_phrase(berth_value_kind(state)));
-    else if (!bth_state_attributes_are_allowed(state, problem, sizeof problem))
+    else if (!is_inert && !bth_state_attributes_are_allowed(state, problem, sizeof problem))
         BTH_EMIT_REFUSE(emitter, "a tensor cannot be saved with %s", problem);
     else if (berth_value_kind(inner) == BERTH_KIND_PARAMETER &&
              berth_value_kind(berth_value_part(inner, BERTH_PART_INNER)) == BERTH_KIND_SUBCLASS)
@@ -400,6 +405,7 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
 void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
     const berth_value *inner = value_unwrap_subclass(value);
+    const berth_value *type = berth_value_part(value, BERTH_PART_TYPE);
     bool has_type = tensor_is_rebuilt_from_type(value);
     tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
@@ -409,6 +415,11 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
         bth_emit_op(emitter, BTH_OP_MARK);
     }
     bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(value));
+    if (type) {
+        bth_emit_push_value(emitter, value, notes | BTH_NOTE_TYPE);
+        bth_emit_value(emitter, type);
+        return;
+    }
     if (has_type)
         bth_emit_global(emitter, "torch", "Tensor");
     if (tensor_try_emit_arguments_at_once(emitter, inner, notes & BTH_NOTE_DETACHED) && !has_type)

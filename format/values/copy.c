@@ -235,6 +235,19 @@ static berth_value *copy_make_value_without_parts(const copying *copy, const ber
     }
 }
 
+/* Its attributes follow later. */
+static berth_value *copy_make_subclass(copying *copy, const berth_value *source)
+{
+    const berth_value *type = berth_value_part(source, BERTH_PART_TYPE);
+    berth_value *tensor =
+        copy_get_made_or_make_without_id(copy, berth_value_part(source, BERTH_PART_INNER));
+    berth_value *none = berth_make_none(copy->tree);
+
+    return type ? bth_inert_subclass_new(copy->tree, copy_get_made_or_make_without_id(copy, type),
+                                         tensor, none)
+                : berth_make_subclass(copy->tree, tensor, none);
+}
+
 /* Copies a node whose parts have been copied. Containers and attributes are empty at first. */
 static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
 {
@@ -269,9 +282,7 @@ static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
                                     copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
                                     source->flags & BTH_NODE_TRUE);
     case BERTH_KIND_SUBCLASS:
-        return berth_make_subclass(tree,
-                                   copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
-                                   berth_make_none(tree));
+        return copy_make_subclass(copy, source);
     case BERTH_KIND_CALL:
         return bth_call_new(tree, copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
                             copy_get_made_or_make_without_id(copy, copy->walk.items[1]),
@@ -441,8 +452,10 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
         bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);
     else if (berth_tree_error(copy.from, &error) < 0)
         bth_tree_fail(tree, error.code, "%s", error.message);
-    else if (copy_allocate_tables(&copy))
+    else if (copy_allocate_tables(&copy)) {
+        tree->has_inert |= copy.from->has_inert;
         made = copy_get_or_make(&copy, value);
+    }
     for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
         copy_fill(&copy, copy.sources[i]);
     if (tree->error.code == BERTH_OK)

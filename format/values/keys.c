@@ -7,6 +7,7 @@
 #include "config/memory.h"
 #include "format/hash.h"
 #include "format/values/node.h"
+#include "format/values/walk.h"
 
 #include <math.h>
 #include <string.h>
@@ -251,7 +252,7 @@ static bool key_prepare_text(berth_tree *tree, struct keyed *node)
     return true;
 }
 
-static bool key_is_hashable(const berth_value *value)
+static bool key_is_hashable(const berth_tree *tree, const berth_value *value)
 {
     switch (value->kind) {
     case BERTH_KIND_NONE:
@@ -266,7 +267,8 @@ static bool key_is_hashable(const berth_value *value)
     case BERTH_KIND_GLOBAL:
         return value->flags & BTH_NODE_TRUE;
     default:
-        return key_unwrap_text_or_tuple(value) != NULL;
+        return key_unwrap_text_or_tuple(value) != NULL ||
+               (tree->has_inert && bth_kind_is_tensor(bth_node_kind(value)));
     }
 }
 
@@ -294,7 +296,7 @@ static struct keyed *key_prepare_until_inner_tuple(berth_tree *tree, struct keye
     while (node->hash < node->count) {
         berth_value *item = tuple->items[node->hash];
         struct keyed *keyed = key_unwrap_text_or_tuple(item);
-        if (!key_is_hashable(item))
+        if (!key_is_hashable(tree, item))
             return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                    bth_kind_phrase((berth_kind)item->kind), what);
         node->hash++;
@@ -337,7 +339,7 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
 
 bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what)
 {
-    if (!key_is_hashable(value))
+    if (!key_is_hashable(tree, value))
         return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                bth_kind_phrase((berth_kind)value->kind), what);
     struct keyed *keyed = key_unwrap_text_or_tuple(value);

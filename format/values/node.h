@@ -90,9 +90,13 @@ struct wrap_node {
     berth_value head;
     berth_value *inner;
     berth_value *state; /* only PARAMETER and SUBCLASS have the room */
+    berth_value *type;  /* only SUBCLASS has the room; NULL: torch.Tensor */
 };
 
 #define BTH_WRAP_NBYTES offsetof(struct wrap_node, state)
+/* From `inner` to `type`, in pointers. */
+#define BTH_WRAP_TYPE_STRIDE                                                                       \
+    ((offsetof(struct wrap_node, type) - offsetof(struct wrap_node, inner)) / sizeof(berth_value *))
 
 /* The beginning of each array of bth_tree_reserve_array. */
 struct size {
@@ -226,6 +230,7 @@ struct berth_tree {
     struct storage_table storages;
     berth_error error;
     bool is_located; /* the error names a key or an index */
+    bool has_inert;  /* a tensor can be a key, by identity: optimizers keep their state so */
 };
 
 /* ---- in line ---- */

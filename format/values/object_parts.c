@@ -107,6 +107,9 @@ berth_value *berth_value_part(const berth_value *value, berth_part part)
         return call ? call->list_items : NULL;
     case BERTH_PART_DICT_ITEMS:
         return call ? call->dict_items : NULL;
+    case BERTH_PART_TYPE:
+        return bth_node_is(value, BERTH_KIND_SUBCLASS) ? ((const struct wrap_node *)value)->type
+                                                       : NULL;
     default:
         return NULL;
     }

@@ -174,9 +174,10 @@ void *bth_node_new(berth_tree *tree, berth_kind kind, size_t nbytes)
 
 berth_value *bth_wrapper_node_new(berth_tree *tree, berth_kind kind, berth_value *inner)
 {
-    bool has_state = kind == BERTH_KIND_PARAMETER || kind == BERTH_KIND_SUBCLASS;
-    struct wrap_node *node =
-        inner ? bth_node_new(tree, kind, has_state ? sizeof(*node) : BTH_WRAP_NBYTES) : NULL;
+    size_t nbytes = kind == BERTH_KIND_SUBCLASS    ? sizeof(struct wrap_node)
+                    : kind == BERTH_KIND_PARAMETER ? offsetof(struct wrap_node, type)
+                                                   : BTH_WRAP_NBYTES;
+    struct wrap_node *node = inner ? bth_node_new(tree, kind, nbytes) : NULL;
     if (!node)
         return NULL;
     node->inner = inner;

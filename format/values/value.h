@@ -113,6 +113,9 @@ berth_dtype bth_value_storage_class(const berth_value *value);
 /* A named class or function, never called. An inert one can be a key, by identity. */
 berth_value *bth_global_new(berth_tree *tree, const char *module, size_t module_nbytes,
                             const char *name, size_t name_nbytes, bool is_inert);
+/* Inert: a tensor of an unknown class, a GLOBAL or a CALL. Its state is any value. */
+berth_value *bth_inert_subclass_new(berth_tree *tree, berth_value *type, berth_value *tensor,
+                                    berth_value *state);
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
 berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *arguments,
                           bool new_object);

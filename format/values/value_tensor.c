@@ -141,6 +141,15 @@ berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor, berth_va
     return value;
 }
 
+berth_value *bth_inert_subclass_new(berth_tree *tree, berth_value *type, berth_value *tensor,
+                                    berth_value *state)
+{
+    berth_value *value = berth_make_subclass(tree, tensor, state);
+    if (value)
+        ((struct wrap_node *)value)->type = type;
+    return value;
+}
+
 /* ---- sparse ---- */
 
 /* Whether sizes [at, at + n) of a shape equal those of another, from other_at on. */

@@ -30,8 +30,11 @@ static void walk_set_items_of_value(bth_walk *walk, const berth_value *value)
     } else if (walk->edges == BTH_WALK_MADE_OF) {
         if (kind == BERTH_KIND_CALL) /* what is called, and the tuple of arguments */
             walk_set_items(walk, ((const struct call_node *)value)->made_of, 2, 1);
+        else if (kind == BERTH_KIND_SUBCLASS) /* the tensor, and two pointers behind it the class */
+            walk_set_items(walk, &((const struct wrap_node *)value)->inner,
+                           ((const struct wrap_node *)value)->type ? 2 : 1, BTH_WRAP_TYPE_STRIDE);
         else if (kind == BERTH_KIND_BYTEARRAY || kind == BERTH_KIND_SIZE ||
-                 kind == BERTH_KIND_PARAMETER || kind == BERTH_KIND_SUBCLASS)
+                 kind == BERTH_KIND_PARAMETER)
             walk_set_items(walk, &((const struct wrap_node *)value)->inner, 1, 1);
     }
 }

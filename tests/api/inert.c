@@ -47,15 +47,14 @@ Test(inert, are_refused_unless_asked_for)
     cr_expect_not_null(strstr(error.message, "global collections defaultdict is not allowed"));
 }
 
-Test(inert, are_saved_again_to_the_same_pickle)
+static void expect_saved_to_the_same_pickle(const berth_value *value)
 {
-    berth_checkpoint *checkpoint = opened();
     berth_archive *first, *second;
     void *saved;
     size_t saved_nbytes, nbytes, again_nbytes;
 
-    assert_ok(berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(berth_root(checkpoint)),
-                            NAMED("inert"), &error));
+    assert_ok(
+        berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(value), NAMED("inert"), &error));
     cr_assert_eq(berth_archive_open(FROM_PATH(FIXTURE), NULL, &first, NULL), 0);
     cr_assert_eq(berth_archive_open(FROM_MEMORY(saved, saved_nbytes), NULL, &second, NULL), 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);
@@ -67,15 +66,41 @@ Test(inert, are_saved_again_to_the_same_pickle)
     berth_archive_close(first);
     berth_archive_close(second);
     berth_free(saved);
+}
+
+/* And so is a copy of all values in another tree. */
+Test(inert, are_saved_again_to_the_same_pickle)
+{
+    berth_checkpoint *checkpoint = opened();
+    berth_tree *tree = berth_tree_new(NULL);
+
+    expect_saved_to_the_same_pickle(berth_root(checkpoint));
+    expect_saved_to_the_same_pickle(berth_value_copy(tree, berth_root(checkpoint), 0));
+    berth_tree_free(tree);
     berth_close(checkpoint);
 }
 
 Test(inert, are_listed_with_what_they_hold)
 {
     static const char *const names[] = {
-        "grouped.dict_items.a.0", "grouped.dict_items.b.1",      "tagged.list_items.1",
-        "fields.dict_items.a",    "fields.__dict__.attribute.0", "ordered.dict_items.a",
-        "queue.list_items.1",     "arguments.__dict__.tensor",   "jagged.2.0.values",
+        "grouped.dict_items.a.0",
+        "grouped.dict_items.b.1",
+        "tagged.list_items.1",
+        "fields.dict_items.a",
+        "fields.__dict__.attribute.0",
+        "ordered.dict_items.a",
+        "queue.list_items.1",
+        "arguments.__dict__.tensor",
+        "jagged.2.0.values",
+        "subclasses.plain",
+        "subclasses.tagged",
+        "subclasses.part",
+        "subclasses.nested",
+        "subclasses.parameter",
+        "subclasses.tagged.__dict__.other.0",
+        "subclasses.quantized",
+        "subclasses.quantized.scales",
+        "classes_within.inner.__dict__.weight",
     };
     berth_checkpoint *checkpoint = opened();
     size_t n = berth_tensor_count(checkpoint);
@@ -91,6 +116,9 @@ Test(inert, are_listed_with_what_they_hold)
         cr_expect_eq(berth_find(checkpoint, named.path, &error), named.value, "%s", named.path);
         cr_expect_eq(berth_find(checkpoint, named.name, &error), named.value, "%s", named.name);
     }
+    const berth_value *type =
+        berth_value_part(berth_find(checkpoint, "subclasses.plain", &error), BERTH_PART_TYPE);
+    cr_expect_str_eq(berth_as_text(type, NULL), "__main__ OwnTensor");
     const berth_value *items =
         berth_value_part(berth_find(checkpoint, "lists.5", &error), BERTH_PART_LIST_ITEMS);
     cr_expect_eq(berth_value_count(items), 1001);

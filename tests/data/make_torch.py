@@ -9,6 +9,7 @@ values are counted numbers, so that a test can say what it expects.
 """
 
 import argparse
+import enum
 import os
 import zipfile
 from collections import OrderedDict, defaultdict, deque
@@ -73,6 +74,48 @@ class Own:
         self.name = name
 
 
+class Outer:
+    """What is inside it is named by a call of getattr before protocol 4."""
+
+    class Inner:
+        pass
+
+    class Color(enum.Enum):
+        RED = 1
+
+    class Tensor(torch.Tensor):
+        pass
+
+
+class OwnTensor(torch.Tensor):
+    pass
+
+
+def tensor_subclasses():
+    tagged = numbers(5).as_subclass(OwnTensor)
+    tagged.tag, tagged.other = "x", [numbers(2)]
+    quantized = torch.quantize_per_channel(numbers(2, 2), torch.ones(2), torch.zeros(2), 0, torch.qint8)
+    return {
+        "plain": numbers(4).as_subclass(OwnTensor),
+        "tagged": tagged,
+        "part": numbers(6)[2:].as_subclass(OwnTensor),
+        "nested": numbers(3).as_subclass(Outer.Tensor),
+        "again": numbers(2).as_subclass(Outer.Tensor),
+        "quantized": quantized.as_subclass(OwnTensor),
+        "uint16": numbers(3).to(torch.uint16).as_subclass(OwnTensor),
+        "meta": torch.empty(2, device="meta").as_subclass(OwnTensor),
+        "parameter": torch.nn.Parameter(numbers(3).as_subclass(OwnTensor)),
+    }
+
+
+def nested_classes():
+    inner = Outer.Inner()
+    inner.weight = numbers(2)
+    weight = torch.nn.Parameter(numbers(3))
+    return {"inner": inner, "class": Outer.Inner, Outer.Color.RED: numbers(1), "function": numbers,
+            "state": {weight: {"step": numbers(2)}}, "weight": weight}
+
+
 def inert():
     """What PyTorch reads with weights_only=False alone: nothing of it may ever be run."""
     tensor = numbers(4)
@@ -101,6 +144,8 @@ def inert():
         lists=[OwnList(range(n)) for n in (0, 1, 2, 999, 1000, 1001, 1002)],
         dicts=[OwnDict((i, i) for i in range(n)) for n in (0, 1, 2, 999, 1000, 1001, 1002)],
         jagged=torch.nested.nested_tensor([numbers(3), numbers(5)], layout=torch.jagged),
+        subclasses=tensor_subclasses(),
+        classes_within=nested_classes(),
     )
 
 

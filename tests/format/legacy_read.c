@@ -210,6 +210,35 @@ Test(legacy_read, unknown_globals_of_the_object_become_inert)
     free_streamed(&read);
 }
 
+/* ('module', class, source file, source) names the class of a whole pickled module. */
+Test(legacy_read, classes_of_modules_become_inert)
+{
+#define MODULE(class) "MARK 'module' " class " 'file.py' 'source' TUPLE BINPERSID "
+    static const struct {
+        const char *object;
+        berth_kind kind; /* NONE: refused */
+    } rows[] = {
+        {MODULE("GLOBAL mine Module"), BERTH_KIND_GLOBAL},
+        {MODULE("GLOBAL x getattr GLOBAL mine Outer 'Module' TUPLE2 REDUCE"), BERTH_KIND_CALL},
+        {MODULE("GLOBAL mine Module") "EMPTY_TUPLE NEWOBJ ", BERTH_KIND_CALL},
+        {MODULE("'Module'"), BERTH_KIND_NONE},
+        {"MARK 'module' GLOBAL mine Module 'file.py' TUPLE BINPERSID ", BERTH_KIND_NONE},
+        {"MARK 'other' GLOBAL mine Module 'a' 'b' TUPLE BINPERSID ", BERTH_KIND_NONE},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char words[500];
+        snprintf(words, sizeof words, "%sSTOP EMPTY_LIST STOP", rows[i].object);
+        char *file = malloc(1000);
+        snprintf(file, 1000, "%s%s", MAGIC PROTOCOL SYSTEM, words);
+        struct streamed read = read_stream_by(file, true);
+        cr_expect_eq(read.code == 0, rows[i].kind != BERTH_KIND_NONE, "%s", read.error.message);
+        if (read.code == 0)
+            cr_expect_eq(berth_value_kind(read.legacy.root), rows[i].kind);
+        free_streamed(&read);
+        free(file);
+    }
+}
+
 Test(legacy_read, key_lists_that_do_not_fit_the_object)
 {
 #define WITH_KEYS(keys) MAGIC PROTOCOL SYSTEM OBJECT "EMPTY_LIST MARK " keys " APPENDS STOP"

@@ -428,6 +428,48 @@ Test(names_asked, an_inert_class_is_a_key_by_its_number)
     expect_name(class, wanted);
 }
 
+static berth_value *text_of(const char *text)
+{
+    return berth_make_str(tree, text, strlen(text));
+}
+
+static berth_value *attribute_of(berth_value *object, const char *function, berth_value *name)
+{
+    berth_value *both[2] = {object, name};
+
+    return bth_call_new(tree, bth_global_new(tree, "builtins", 8, function, strlen(function), true),
+                        berth_make_tuple(tree, both, 2), false);
+}
+
+static void expect_inert_name(berth_value *key, const char *class)
+{
+    char wanted[80];
+
+    (void)snprintf(wanted, sizeof wanted, "<%s %zu>", class, bth_value_id(key));
+    expect_name(key, wanted);
+}
+
+/* Classes within classes, which pickles name by getattr; and what is made of them. */
+Test(names_asked, inert_keys_show_their_class)
+{
+    berth_value *outer = bth_global_new(tree, "m", 1, "Outer", 5, true);
+    berth_value *inner = attribute_of(outer, "getattr", text_of("Inner"));
+    berth_value *deep = inner, *none = berth_make_tuple(tree, NULL, 0);
+
+    expect_inert_name(inner, "m Outer.Inner");
+    expect_inert_name(bth_call_new(tree, inner, none, false), "m Outer.Inner");
+    expect_inert_name(bth_call_new(tree, outer, none, false), "m Outer");
+    expect_inert_name(bth_call_new(tree, bth_call_new(tree, inner, none, false), none, false),
+                      "object");
+    expect_inert_name(attribute_of(outer, "getattr", text_of("a b")), "builtins getattr");
+    expect_inert_name(attribute_of(outer, "getattr", text_of("")), "builtins getattr");
+    expect_inert_name(attribute_of(outer, "getattr", none), "builtins getattr");
+    expect_inert_name(attribute_of(outer, "setattr", text_of("a")), "builtins setattr");
+    for (int i = 0; i < 4; i++)
+        deep = attribute_of(deep, "getattr", text_of("X"));
+    expect_inert_name(deep, "object.X.X.X.X");
+}
+
 /* P3: so is one of more levels than the text may have brackets. */
 Test(names_asked, a_tuple_that_is_too_deep_is_cut)
 {

@@ -319,6 +319,7 @@ Test(pickle_bombs, unknown_globals_kept_inert)
     inert_bomb("objects", "MARK", "GLOBAL x Y EMPTY_TUPLE REDUCE", "TUPLE STOP");
     inert_bomb("objects of one class", "GLOBAL x Y BINPUT 0 MARK", "BINGET 0 EMPTY_TUPLE REDUCE",
                "TUPLE TUPLE2 STOP");
+    inert_bomb("objects of objects", "GLOBAL x Y", "EMPTY_TUPLE REDUCE", "STOP");
     inert_bomb("objects in a set", "GLOBAL x Y BINPUT 0 GLOBAL __builtin__ set EMPTY_LIST MARK",
                "BINGET 0 EMPTY_TUPLE REDUCE", "APPENDS TUPLE1 REDUCE TUPLE2 STOP");
 }

@@ -168,8 +168,39 @@ Test(pickle_reduce, inert_objects_take_items_only_in_order)
                "SETITEMS of 1 items, which are not pairs");
     refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_LIST 1 !SETITEM STOP",
                BERTH_E_UNSUPPORTED, "SETITEM: a list cannot be a dict key");
-    refuses_by(INERT, "GLOBAL x Y EMPTY_TUPLE REDUCE EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
-               "REDUCE of an object, which is not a known function");
+    refuses_by(INERT, "'x' EMPTY_TUPLE !REDUCE STOP", BERTH_E_FORBIDDEN,
+               "REDUCE of a str, which is not a known function");
+}
+
+/* getattr(Outer, 'Inner')(1), as protocols 2 and 3 name what is inside a class. */
+Test(pickle_reduce, inert_objects_of_classes_within_classes)
+{
+    ACCEPTS_BY(read, INERT,
+               "GLOBAL builtins getattr GLOBAL mine Outer 'Inner' TUPLE2 REDUCE BINPUT 0 1 TUPLE1 "
+               "REDUCE BINGET 0 EMPTY_TUPLE NEWOBJ TUPLE2 STOP");
+    const berth_value *first = bth_value_item(read.root, 0), *second = bth_value_item(read.root, 1);
+    const berth_value *class = berth_value_part(first, BERTH_PART_INNER);
+    cr_assert_eq(berth_value_kind(first), BERTH_KIND_CALL);
+    cr_assert_eq(berth_value_kind(class), BERTH_KIND_CALL);
+    cr_expect_str_eq(berth_as_text(bth_value_item(class, 1), NULL), "Inner");
+    cr_expect_eq(berth_value_part(second, BERTH_PART_INNER), class, "one node");
+    cr_expect(bth_value_is_new_object(second));
+    free_reading(&read);
+}
+
+/* Whole optimizers keep the state of each parameter under the parameter itself. */
+Test(pickle_reduce, tensors_are_keys_of_inert_files_by_identity)
+{
+    ACCEPTS_BY(read, INERT,
+               "EMPTY_DICT MARK" TENSOR "BINPUT 0 1 BINGET 0 2" TENSOR "3 BINGET 0 TUPLE1 4 "
+               "SETITEMS STOP");
+    cr_expect_eq(berth_value_count(read.root), 3);
+    free_reading(&read);
+    refuses(
+        "EMPTY_DICT GLOBAL torch._utils _rebuild_tensor MARK MARK 'storage' "
+        "GLOBAL torch FloatStorage '0' 'cpu' 6 TUPLE BINPERSID 0 6 TUPLE1 1 TUPLE1 TUPLE REDUCE "
+        "1 !SETITEM STOP",
+        BERTH_E_UNSUPPORTED, "SETITEM: a tensor cannot be a dict key");
 }
 
 Test(pickle_reduce, known_globals_keep_their_argument_shapes_when_others_are_inert)
@@ -183,14 +214,87 @@ Test(pickle_reduce, known_globals_keep_their_argument_shapes_when_others_are_ine
     free_reading(&read);
 }
 
-Test(pickle_reduce, a_subclass_of_tensor_is_inert)
+#define FROM_TYPE(function, type, state)                                                           \
+    "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL " function " " type                    \
+    " MARK GLOBAL torch float32 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE " state " TUPLE !REDUCE "
+#define META "torch._utils _rebuild_meta_tensor_no_storage"
+
+/* A tensor like any other, but for its class and for a state of any kind. */
+Test(pickle_reduce, tensors_of_unknown_classes_are_inert_tensors)
 {
-    ACCEPTS_BY(read, INERT,
-               "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL torch._utils "
-               "_rebuild_meta_tensor_no_storage GLOBAL mine Tensor MARK GLOBAL torch float32 "
-               "EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE REDUCE STOP");
-    cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_CALL);
+    static const struct {
+        const char *words, *type;
+    } rows[] = {
+        {FROM_TYPE(META, "GLOBAL mine Tensor", "EMPTY_LIST") "STOP", "mine Tensor"},
+        {FROM_TYPE(META, "GLOBAL torch.nn.parameter Parameter", "EMPTY_LIST") "STOP",
+         "torch.nn.parameter Parameter"},
+        {FROM_TYPE(META, "GLOBAL x getattr GLOBAL mine Outer 'Inner' TUPLE2 REDUCE",
+                   "EMPTY_LIST") "STOP",
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ACCEPTS_BY(read, INERT, rows[i].words);
+        const berth_value *type = berth_value_part(read.root, BERTH_PART_TYPE);
+        cr_assert_eq(berth_value_kind(read.root), BERTH_KIND_SUBCLASS);
+        cr_expect_eq(berth_as_tensor(read.root)->flags, BERTH_META);
+        cr_expect_eq(berth_value_kind(berth_value_part(read.root, BERTH_PART_STATE)),
+                     BERTH_KIND_LIST);
+        if (rows[i].type)
+            cr_expect_str_eq(berth_as_text(type, NULL), rows[i].type);
+        else
+            cr_expect_eq(berth_value_kind(type), BERTH_KIND_CALL);
+        free_reading(&read);
+    }
+    ACCEPTS_BY(plain, INERT, FROM_TYPE(META, "GLOBAL torch Tensor", "EMPTY_DICT") "STOP");
+    cr_expect_null(berth_value_part(plain.root, BERTH_PART_TYPE));
+    cr_expect_null(berth_value_part(bth_value_item(plain.root, 0), BERTH_PART_TYPE));
+    free_reading(&plain);
+}
+
+Test(pickle_reduce, tensors_of_unknown_classes_are_checked_as_any)
+{
+    refuses_by(INERT, FROM_TYPE("torch._utils _rebuild_tensor", "GLOBAL mine Tensor", "NONE"),
+               BERTH_E_PICKLE,
+               "torch._utils _rebuild_tensor wants a storage as argument 1, got torch.dtype");
+    refuses_by(INERT, FROM_TYPE(META, "GLOBAL torch Tensor", "EMPTY_LIST"), BERTH_E_PICKLE,
+               "torch._tensor _rebuild_from_type_v2 wants a dict as argument 4, got list");
+}
+
+/* What makes it is not known, or the class is no class. */
+Test(pickle_reduce, other_rebuilt_tensors_stay_calls)
+{
+    static const char *const rows[] = {
+        FROM_TYPE("mine rebuild", "GLOBAL mine Tensor", "NONE") "STOP",
+        FROM_TYPE("torch._utils _rebuild_parameter", "GLOBAL mine Tensor", "NONE") "STOP",
+        FROM_TYPE(META, "NONE", "NONE") "STOP",
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ACCEPTS_BY(read, INERT, rows[i]);
+        cr_expect_eq(berth_value_kind(read.root), BERTH_KIND_CALL, "%s", rows[i]);
+        free_reading(&read);
+    }
+}
+
+/* torch.quantize_per_channel(...).as_subclass(...): scales and zero points have the class, too. */
+Test(pickle_reduce, parts_of_tensors_can_be_of_unknown_classes)
+{
+#define OWN(function, arguments)                                                                   \
+    " GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL torch._utils " function               \
+    " GLOBAL mine Tensor MARK " arguments " TUPLE NONE TUPLE REDUCE "
+#define OWN_PART(class, key)                                                                       \
+    OWN("_rebuild_tensor_v2", STORAGE(class, key, "2") "0 2 TUPLE1 1 TUPLE1 NEWFALSE" NO_HOOKS)
+#define OWN_QUANTIZED(scales)                                                                      \
+    OWN("_rebuild_qtensor",                                                                        \
+        STORAGE("torch QInt8Storage", "0", "4") "0 2 2 TUPLE2 2 1 TUPLE2 MARK "                    \
+                                                "GLOBAL torch per_channel_affine" scales OWN_PART( \
+                                                    "torch LongStorage",                           \
+                                                    "2") "0 TUPLE NEWFALSE" NO_HOOKS)
+    ACCEPTS_BY(read, INERT, OWN_QUANTIZED(OWN_PART("torch DoubleStorage", "1")) "STOP");
+    cr_expect_eq(berth_value_kind(berth_as_tensor(read.root)->scales), BERTH_KIND_SUBCLASS);
     free_reading(&read);
+    struct reading other = read_words_by(OWN_QUANTIZED("NONE ") "STOP", INERT);
+    cr_expect_eq(other.code, BERTH_E_PICKLE);
+    free_reading(&other);
 }
 
 /* ---- values that are no tensors ---- */

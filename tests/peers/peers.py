@@ -28,6 +28,7 @@ import convert
 import devices
 import forks
 import huge
+import inert
 import legacy
 import readings
 import repacked
@@ -363,7 +364,8 @@ def main():
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names, repacked.all_tools, legacy.all_cases, forks.all_cases):
+                      unusual.names, repacked.all_tools, legacy.all_cases, inert.all_cases,
+                      forks.all_cases):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
