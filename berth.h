@@ -266,7 +266,8 @@ typedef enum berth_dtype {
     BERTH_UINT5 = 44,
     BERTH_UINT6 = 45,
     BERTH_UINT7 = 46,
-    BERTH_DTYPE_COUNT = 47 /* of this header; a newer library may know more */
+    BERTH_BCOMPLEX32 = 47, /* two bfloat16: PyTorch 2.14 and later */
+    BERTH_DTYPE_COUNT = 48 /* of this header; a newer library may know more */
 } berth_dtype;
 
 /*

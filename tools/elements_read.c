@@ -7,7 +7,8 @@
 /* Bytes of one real number in a dtype that can be negated by its sign bit; 0 if it cannot. */
 static size_t negatable_real_nbytes(berth_dtype dtype, bool *is_complex)
 {
-    *is_complex = dtype == BERTH_COMPLEX32 || dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
+    *is_complex = dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32 ||
+                  dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
     if (*is_complex)
         return berth_dtype_nbytes(dtype) / 2;
     if (dtype == BERTH_FLOAT16 || dtype == BERTH_BFLOAT16 || dtype == BERTH_FLOAT32 ||

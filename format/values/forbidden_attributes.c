@@ -5,9 +5,9 @@
  * `requires_grad` a flag, `__class__` the type, and others raise. No tensor saves them: they are
  * not in its __dict__.
  *
- * The table: every name in the classes of torch.nn.Parameter's __mro__ whose value there has
- * __set__ or __delete__, of PyTorch 2.13; tests/peers/attributes.py compares. Names like __this__
- * are Python's, and all refused.
+ * forbidden_attributes.def has the names of all PyTorchs that were tried. Any other name is kept:
+ * programs tag Parameters, also with leading underscores. Names like __this__ are Python's, and all
+ * refused.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,53 +16,9 @@
 #include "format/values/node.h"
 
 static const char *const names[] = {
-    "H",
-    "T",
-    "_backward_hooks",
-    "_base",
-    "_cdata",
-    "_grad",
-    "_grad_fn",
-    "_has_symbolic_sizes_strides",
-    "_post_accumulate_grad_hooks",
-    "_python_dispatch",
-    "_version",
-    "data",
-    "device",
-    "dtype",
-    "grad",
-    "grad_dtype",
-    "grad_fn",
-    "imag",
-    "is_cpu",
-    "is_cuda",
-    "is_ipu",
-    "is_leaf",
-    "is_maia",
-    "is_meta",
-    "is_mkldnn",
-    "is_mps",
-    "is_mtia",
-    "is_nested",
-    "is_quantized",
-    "is_sparse",
-    "is_sparse_csr",
-    "is_vulkan",
-    "is_xla",
-    "is_xpu",
-    "itemsize",
-    "layout",
-    "mH",
-    "mT",
-    "name",
-    "nbytes",
-    "ndim",
-    "output_nr",
-    "real",
-    "requires_grad",
-    "retains_grad",
-    "shape",
-    "volatile",
+#define ATTRIBUTE(name, versions) name,
+#include "format/values/forbidden_attributes.def"
+#undef ATTRIBUTE
 };
 
 static int attribute_compare(const void *name, const void *row)

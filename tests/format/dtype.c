@@ -49,6 +49,7 @@ static const struct row rows[] = {
     {"bits1x8", 1, NULL, 1},
     {"bits2x4", 1, NULL, 1},
     {"bits4x2", 1, NULL, 1},
+    {"bcomplex32", 4, NULL, 2}, /* of PyTorch 2.14 */
 };
 
 Test(dtype, facts_are_those_of_pytorch)

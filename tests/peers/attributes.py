@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a file may give a tensor beside its elements (P5): attributes, by names that are not the
-tensor's own, and a place that is not "meta". The names are those of the installed PyTorch."""
+tensor's own, and a place that is not "meta". The names are those of the installed PyTorch, and of
+the others in the table."""
 
 import os
 import pickle
@@ -9,12 +10,13 @@ import struct
 
 import berth_ctypes as b
 import torch
+from attribute_names import ROW, is_magic, listed_names, own_names
 from describe import FromBerth
 from files import Bad, expect
 from readings import pickles, read_alike, without_debug
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TABLE = os.path.join(HERE, "../../format/values/forbidden_attributes.c")
+TABLE = os.path.join(HERE, "../../format/values/forbidden_attributes.def")
 STORAGES = [("0", struct.pack("<4f", 1, 2, 3, 4)), ("1", struct.pack("<4f", 5, 6, 7, 8))]
 
 HOOKS = b"ccollections\nOrderedDict\n)R"
@@ -71,28 +73,23 @@ def archive(path, content):
 # ---- all names ----
 
 
-def own_names():
-    """Where setattr does not make an attribute."""
-    return {name for kind in torch.nn.Parameter.__mro__ for name, value in vars(kind).items()
-            if hasattr(type(value), "__set__") or hasattr(type(value), "__delete__")}
-
-
-def is_magic(name):
-    return name.startswith("__") and name.endswith("__")
+def table_names():
+    with open(TABLE, encoding="utf-8") as file:
+        return [name for name, _ in ROW.findall(file.read())]
 
 
 def the_table():
-    with open(TABLE, encoding="utf-8") as file:
-        table = re.findall(r'^    "(\w+)",$', file.read(), re.MULTILINE)
-    ours = {name for name in own_names() if not is_magic(name)}
-    expect(len(ours) > 40, f"only {len(ours)} names")
-    expect(table == sorted(ours), f"format/values/forbidden_attributes.c lacks {sorted(ours - set(table))}, and "
-                                  f"has {sorted(set(table) - ours)} besides, or is not sorted")
+    table = table_names()
+    expect(table == sorted(table), "format/values/forbidden_attributes.def is not sorted")
+    expect(len(listed_names()) > 40, f"only {len(listed_names())} names")
+    missing = sorted(set(listed_names()) - set(table))
+    expect(not missing, f"format/values/forbidden_attributes.def lacks {missing}: "
+                        "tests/peers/attribute_names.py adds them")
 
 
 def all_names(path):
     """Of an attribute by each name that PyTorch's tensors know."""
-    own, n_read = own_names(), 0
+    own, n_read = own_names() | set(table_names()), 0
     for i, name in enumerate(sorted({*dir(torch.nn.Parameter), *own})):
         both = (with_state, parameter_with_state)
         for build in both if name in own else both[i % 2:][:1]:

@@ -147,6 +147,7 @@ SAVED = [
     torch.float8_e4m3fn, torch.float8_e5m2fnuz, torch.float8_e4m3fnuz, torch.float8_e8m0fnu,
     torch.float4_e2m1fn_x2, torch.bits8, torch.bits16, torch.bits1x8, torch.bits2x4, torch.bits4x2,
 ]
+SAVED += [torch.bcomplex32] if hasattr(torch, "bcomplex32") else []
 NEW = torch.storage._new_dtypes()
 
 

@@ -119,7 +119,8 @@ static void check_plain_last(berth_checkpoint *checkpoint, const struct plain *p
 
 static bool is_complex(berth_dtype dtype)
 {
-    return dtype == BERTH_COMPLEX32 || dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
+    return dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32 || dtype == BERTH_COMPLEX64 ||
+           dtype == BERTH_COMPLEX128;
 }
 
 /* T5: elements [first, first + n) are those of the file, in this machine's order; or refused. */
