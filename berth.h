@@ -888,7 +888,8 @@ typedef struct berth_walker {
 
 /*
  * Walks all values under `value`, depth first and in order: items of containers (keys of dicts are
- * not walked), the parts of sparse, nested and quantized tensors, then what berth_value_part gives.
+ * not walked), the parts of sparse, nested and quantized tensors, then what berth_value_part gives,
+ * but the TYPE.
  * Values that have no identity (None, numbers) are entered wherever they occur.
  *
  * Nothing recurses: values may be nested as deep as a file can hold them. Time is in proportion to

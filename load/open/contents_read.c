@@ -363,7 +363,8 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
     if (contents_begin(&opening, error) < 0)
         return error->code;
     bth_head_cache_initialize(&opening.cache, reader);
-    (void)contents_read_any(&opening, error);
+    if (contents_read_any(&opening, error) == 0 && config->debug)
+        (void)bth_contents_log_attribute_names(contents, reader->name, error);
     bth_head_cache_free(&opening.cache);
     return error->code;
 }

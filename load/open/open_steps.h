@@ -68,6 +68,12 @@ int bth_opening_check_all_headers(bth_opening *opening, berth_error *error);
  */
 int bth_opening_check_directory_follows_layout(bth_opening *opening, berth_error *error);
 
+/* ---- attributes_log.c: what debug mode tells of tensors' attributes ---- */
+
+/* Logs the different names, if there are any. Only memory can fail. */
+int bth_contents_log_attribute_names(const bth_contents *contents, const char *file,
+                                     berth_error *error);
+
 /* ---- directory_check.c: the directory as a whole ---- */
 
 /*

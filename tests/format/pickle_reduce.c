@@ -292,9 +292,24 @@ Test(pickle_reduce, parts_of_tensors_can_be_of_unknown_classes)
     ACCEPTS_BY(read, INERT, OWN_QUANTIZED(OWN_PART("torch DoubleStorage", "1")) "STOP");
     cr_expect_eq(berth_value_kind(berth_as_tensor(read.root)->scales), BERTH_KIND_SUBCLASS);
     free_reading(&read);
-    struct reading other = read_words_by(OWN_QUANTIZED("NONE ") "STOP", INERT);
-    cr_expect_eq(other.code, BERTH_E_PICKLE);
-    free_reading(&other);
+    static const char *const others[] = {
+        OWN_QUANTIZED("NONE ") "STOP",
+        OWN_QUANTIZED(
+            OWN("_rebuild_sparse_tensor",
+                "GLOBAL torch.serialization _get_layout 'torch.sparse_coo' TUPLE1 REDUCE MARK" V2
+                    STORAGE("torch LongStorage", "5",
+                            "1") "0 1 1 TUPLE2 1 1 TUPLE2 NEWFALSE" NO_HOOKS
+                                 "TUPLE REDUCE" DOUBLES(
+                                     "6", "1") "GLOBAL torch Size 3 TUPLE1 TUPLE1 REDUCE "
+                                               "TUPLE")) "STOP",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        struct reading other = read_words_by(others[i], INERT);
+        cr_expect_eq(other.code, BERTH_E_PICKLE);
+        cr_expect_not_null(strstr(other.error.message, "_rebuild_qtensor wants"), "%s",
+                           other.error.message);
+        free_reading(&other);
+    }
 }
 
 /* ---- values that are no tensors ---- */

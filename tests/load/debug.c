@@ -282,6 +282,58 @@ Test(debug, where_the_directory_is_meant_a_layout_of_another_kind_is_told)
     }
 }
 
+/* ---- attributes ---- */
+
+/* A file of one tensor with attributes of these names: a dict, and a second one for slots. */
+static void save_tensor_with_attributes(const char *const *names, const char *const *slots)
+{
+    static const float one[1] = {1};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *states[2] = {berth_make_dict(tree), berth_make_dict(tree)};
+    const berth_tensor tensor = {.dtype = BERTH_FLOAT32,
+                                 .rank = 1,
+                                 .shape = (const int64_t[1]){1},
+                                 .stride = (const int64_t[1]){1},
+                                 .data = one};
+
+    for (; *names; names++)
+        berth_dict_set(states[0], *names, berth_make_none(tree));
+    for (; slots && *slots; slots++)
+        berth_dict_set(states[1], *slots, berth_make_none(tree));
+    save_file(berth_make_subclass(tree, berth_make_tensor(tree, &tensor),
+                                  slots ? berth_make_tuple(tree, states, 2) : states[0]),
+              "");
+    berth_tree_free(tree);
+}
+
+static void expect_told(const char *options, const char *wanted)
+{
+    told[0] = 0;
+    berth_set_log(keep_line, NULL);
+    open_file(options);
+    berth_set_log(NULL, NULL);
+    cr_expect_str_eq(told, wanted);
+}
+
+/* P5: a newer PyTorch can have a name for itself, and then sets another thing than an attribute. */
+Test(debug, names_of_attributes_are_told)
+{
+#define TOLD(names)                                                                                \
+    "memory: tensors have the attributes " names ", which no known PyTorch has for itself\n"
+    save_tensor_with_attributes((const char *[]){"_no_weight_decay", "tag", NULL}, NULL);
+    expect_told("debug=on", TOLD("_no_weight_decay, tag"));
+    expect_told("debug=off", "");
+    save_tensor_with_attributes((const char *[]){"tag", NULL},
+                                (const char *[]){"slot", "tag", NULL});
+    expect_told("debug=on", TOLD("tag, slot"));
+    save_tensor_with_attributes(
+        (const char *[]){"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", NULL}, NULL);
+    expect_told("debug=on", TOLD("a, b, c, d, e, f, g, h and 2 more"));
+    save_tensor_with_attributes((const char *[]){NULL}, NULL);
+    expect_told("debug=on", "");
+    close_opened();
+}
+
 /* What is no lie is read, by every way in. */
 Test(debug, a_file_without_any_lie_is_read_through_every_way_in)
 {
