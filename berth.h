@@ -628,6 +628,7 @@ BERTH_API berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind lay
  * A nested tensor (torch.nested, strided layout).
  * Parameters: parts: four tensors: buffer, sizes, strides, storage offsets.
  * Errors: BERTH_E_TENSOR: the parts do not agree.
+ * Source: PyTorch 2.15 loads it with weights_only=False alone. A save logs that once.
  */
 BERTH_API berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4]);
 

@@ -230,6 +230,9 @@ static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
         plan_add_format_alignment_byteorder(plan, config, error) < 0 ||
         plan_add_storages(plan, foreign, error) < 0)
         return error->code;
+    if (plan->pickled.has_nested)
+        bth_log("%s: PyTorch 2.15 loads the nested tensors in it with weights_only=False alone",
+                plan->archive);
     return plan_add_version_and_id(plan, error);
 }
 

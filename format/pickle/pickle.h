@@ -50,6 +50,7 @@ typedef struct bth_pickled {
     const berth_storage **storages; /* storage i is record data/<i> */
     berth_dtype *dtypes; /* its class in the file; PyTorch swaps bytes by it, and never for NONE */
     size_t n_storages;
+    bool has_nested; /* PyTorch 2.15 loads nested tensors with weights_only=False alone */
 } bth_pickled;
 
 /*

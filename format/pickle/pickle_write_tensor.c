@@ -410,6 +410,7 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
     tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
         return;
+    emitter->out.has_nested |= berth_value_kind(inner) == BERTH_KIND_NESTED;
     if (has_type) {
         bth_emit_global(emitter, "torch._tensor", "_rebuild_from_type_v2");
         bth_emit_op(emitter, BTH_OP_MARK);

@@ -498,6 +498,40 @@ Test(save, a_value_of_a_failed_tree_fails_with_the_trees_error)
     cr_assert_eq(test_folder_count(folder), 0);
 }
 
+static unsigned n_told;
+
+static void count_line(void *context, const char *message)
+{
+    n_told += strcmp(message, context) == 0;
+}
+
+/* Two of them: once a save. */
+Test(save, nested_tensors_are_told_to_the_log)
+{
+    static char wanted[] =
+        "many: PyTorch 2.15 loads the nested tensors in it with weights_only=False alone";
+    static const int64_t lengths[] = {2, 1, 3}, zeros[3], two_one[] = {2, 1}, two[] = {2},
+                         five[] = {5};
+    const berth_tensor buffer = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = five, .data = weights};
+    const berth_tensor sizes = {.dtype = BERTH_INT64, .rank = 2, .shape = two_one, .data = lengths};
+    const berth_tensor offsets = {.dtype = BERTH_INT64, .rank = 1, .shape = two, .data = zeros};
+    berth_value *parts[] = {berth_make_tensor(tree, &buffer), berth_make_tensor(tree, &sizes),
+                            berth_make_tensor(tree, &sizes), berth_make_tensor(tree, &offsets)};
+    void *bytes;
+    size_t nbytes;
+
+    berth_set_log(count_line, wanted);
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NAMED("many"), &error));
+    cr_expect_eq(n_told, 0);
+    berth_free(bytes);
+    berth_dict_set(state, "nested", berth_make_nested(tree, parts));
+    berth_dict_set(state, "another", berth_make_nested(tree, parts));
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NAMED("many"), &error));
+    cr_expect_eq(n_told, 1);
+    berth_set_log(NULL, NULL);
+    berth_free(bytes);
+}
+
 Test(save, flags_of_a_value_are_refused)
 {
     berth_content content = berth_of_value(state);
