@@ -177,8 +177,7 @@ int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, 
 
 /* For a file that is neither a zip nor in the legacy format. Reads 64 KiB of it at most. */
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error);
-/* For a zip: refuses it if its first record lies in no folder and its name, which is not long, tells
- * what it is. */
+/* For a zip: refuses it if its first record lies in no folder and its name tells what it is. */
 int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error);
 /* For a zip whose directory was read: refuses it if it has no data.pkl, or is a program. */
 int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
