@@ -11,7 +11,7 @@
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/source.h"
 
 /* The alignment of a file that has .format_version but no .storage_alignment: PyTorch's own. */
@@ -169,7 +169,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
- * ---- file_kind.c: what a file is that is no checkpoint ----
+ * ---- refused_kinds.c: what a file is that is no checkpoint ----
  *
  * Each but the last sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to
  * paste if one helps. A sentence holds no unprintable bytes of the file.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/region.h"
+#include "io/memory_region.h"
 
 #include <assert.h>
 #include <errno.h>
