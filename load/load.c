@@ -172,8 +172,9 @@ void berth_close(berth_checkpoint *checkpoint)
 /* ---- load ---- */
 
 /* The common method of all storages, or "mixed". */
-static void load_set_method(berth_checkpoint *checkpoint, const berth_storage *const *roots,
-                            size_t n, berth_stats *stats)
+static void load_stats_set_common_method(berth_checkpoint *checkpoint,
+                                         const berth_storage *const *roots, size_t n,
+                                         berth_stats *stats)
 {
     stats->method = "none";
     stats->reason = stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
@@ -216,7 +217,7 @@ static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *co
     stats->repacked = checkpoint->contents.repacked;
     for (size_t i = 0; i < n; i++)
         stats->requested_nbytes += roots[i]->nbytes;
-    load_set_method(checkpoint, roots, n, stats);
+    load_stats_set_common_method(checkpoint, roots, n, stats);
 }
 
 static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *selection,

@@ -187,7 +187,8 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
     phase->device.ranges[phase->device.n++] = range;
 }
 
-static int phase_claim_for_host(struct phase *phase, const berth_storage *root, berth_error *error)
+static int phase_claim_storage_for_host(struct phase *phase, const berth_storage *root,
+                                        berth_error *error)
 {
     bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
     bth_choice choice;
@@ -235,7 +236,7 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
     if (storage_get_state(phase->checkpoint, root)->is_ambiguous)
         return bth_storage_fail_ambiguous_swap(root, error);
     if (!target)
-        return phase_claim_for_host(phase, root, error);
+        return phase_claim_storage_for_host(phase, root, error);
     phase_claim_for_device(phase, root, target);
     return 0;
 }

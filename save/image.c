@@ -12,7 +12,7 @@
 #include "format/zip/zip.h"
 #include "io/clock.h"
 #include "io/memory_region.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "save/staging_slots.h"
 
 /*

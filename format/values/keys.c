@@ -128,7 +128,7 @@ static struct keyed *key_unwrap_text_or_tuple(const berth_value *key)
     switch (key->kind) {
     case BERTH_KIND_STR:
     case BERTH_KIND_BYTES:
-        return (struct keyed *)(uintptr_t)&bth_text_holder(key)->key;
+        return (struct keyed *)(uintptr_t)&bth_text_node_with_bytes(key)->key;
     case BERTH_KIND_TUPLE:
         return (struct keyed *)(uintptr_t)key;
     case BERTH_KIND_SIZE: /* torch.Size([1]) == (1,) */

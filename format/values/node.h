@@ -253,7 +253,7 @@ static inline uint32_t bth_tree_hash_bytes(const berth_tree *tree, const void *b
 }
 
 /* The node that holds the bytes of a STR or BYTES. */
-static inline const struct text_node *bth_text_holder(const berth_value *value)
+static inline const struct text_node *bth_text_node_with_bytes(const berth_value *value)
 {
     const struct text_node *node = (const struct text_node *)value;
     return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;

@@ -34,7 +34,7 @@ berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 }
 
 /* Shape and stride in memory of the tree, the stride made if there is none. */
-static bool tensor_copy_dimensions(berth_tree *tree, berth_tensor *tensor)
+static bool tensor_copy_dimensions_to_tree(berth_tree *tree, berth_tensor *tensor)
 {
     if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
@@ -87,7 +87,8 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a tensor",
                                (unsigned)(given->flags & ~TENSOR_FLAGS));
     berth_tensor tensor = *given;
-    if (!tensor_check_parts_are_of_tree(tree, &tensor) || !tensor_copy_dimensions(tree, &tensor))
+    if (!tensor_check_parts_are_of_tree(tree, &tensor) ||
+        !tensor_copy_dimensions_to_tree(tree, &tensor))
         return NULL;
     if (!tensor.storage && !(tensor.flags & BERTH_META) &&
         !tensor_make_storage_of_data(tree, &tensor))

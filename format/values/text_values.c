@@ -252,7 +252,7 @@ const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes)
         value = ((const struct wrap_node *)value)->inner;
     if (berth_value_kind(value) != BERTH_KIND_BYTES)
         return NULL;
-    const struct text_node *holder = bth_text_holder(value);
+    const struct text_node *holder = bth_text_node_with_bytes(value);
     *nbytes = holder->key.count;
     return (const uint8_t *)holder->data;
 }

@@ -13,7 +13,7 @@ typedef struct bth_opening {
     berth_error difference; /* what differs first; no error: it is not known */
 } bth_opening;
 
-/* ---- head_read.c: records found in the head, without the directory ---- */
+/* ---- head_records.c: records found in the head, without the directory ---- */
 
 /*
  * Finds data.pkl and the small records in the head. *reason: NULL after success; else a static

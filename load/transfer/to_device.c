@@ -5,7 +5,7 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/memory_region.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "io/thread_pool.h"
 #include "io/worker_counts.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "tests/support/expected.h"
 #include "tests/support/faults/inject.h"
 #include "tests/support/save/device_storages.h"

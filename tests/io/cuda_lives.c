@@ -13,7 +13,7 @@ Test(cuda_lives, are_left_out)
 
 #include <pthread.h>
 
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "load/checkpoint.h"
 #include "tests/io/cuda_stand_in.h"
 #include "tests/support/support.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The buffers between device and file. */
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/race.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/race.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "tests/support/race.h"
 #include "tests/support/save/device_storages.h"
 

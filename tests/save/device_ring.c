@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 #include "tests/support/save/device_storages.h"
 #include "tests/support/scene.h"
 

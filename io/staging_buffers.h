@@ -6,8 +6,8 @@
  * same size, unless their context has died (X18). An operation never waits for another one's
  * buffers.
  */
-#ifndef BTH_IO_STAGING_H
-#define BTH_IO_STAGING_H
+#ifndef BTH_IO_STAGING_BUFFERS_H
+#define BTH_IO_STAGING_BUFFERS_H
 
 #include "io/device.h"
 #include "io/memory_region.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/staging.h"
+#include "io/staging_buffers.h"
 
 #include <string.h>
 #ifdef __SSE2__
