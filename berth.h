@@ -2411,6 +2411,11 @@ BERTH_API int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_
  *     ...                                                        // pointers[i] is row ids[i]
  *     berth_rows_release(rows, ticket, NULL);
  *
+ * Or one call copies rows of any number of ids to the caller's memory:
+ *
+ *     berth_rows_part part = {.table = table, .ids = ids, .n = n, .output = output};
+ *     berth_rows_gather(rows, &part, 1, NULL, &error);
+ *
  * Shapes: a table has shape [rows, row elements] and is contiguous. A row is its bytes in this
  * machine's order. Rows are aligned to 64 bytes. If every row is shorter, the alignment is the
  * longest row's length, rounded up to a power of two. All rows of the cache take the memory of the
@@ -2508,13 +2513,68 @@ BERTH_API BERTH_MUST_CHECK int berth_rows_wait(berth_rows *rows, berth_ticket ti
  */
 BERTH_API int berth_rows_release(berth_rows *rows, berth_ticket ticket, berth_error *error);
 
+/* A part of a gather: ids of one table, and where their rows go. */
+typedef struct berth_rows_part {
+    size_t table;
+    const void *ids; /* int64_t, or int32_t */
+    size_t n;        /* ids */
+    void *output;
+    uint64_t stride_nbytes; /* from one row of the output to the next; 0: the length of a row */
+    bool ids_are_32_bit;
+    bool pruned_to_zero; /* the id -1 stands for no row: its output is zeros */
+    uint64_t reserved[4];
+} berth_rows_part;
+
+/*
+ * Copies rows of one or several tables to the caller's memory. The cache may be smaller than they
+ * are: rows that find no line in it, because the gather or live tickets hold the others, go from
+ * the file to the output. Rows of the gather evict only rows that were requested before it.
+ *
+ * The ids are taken in load.rows_passes passes, each for a range of rows. Beside ids and output, N
+ * ids in M passes need at most 20 N / M bytes and 2 MiB.
+ * Parameters: parts: n_parts of them. Row i of a part's output is the row of its id i. The ids may
+ * be in any order and repeated. Outputs may not overlap. params: only its config and its progress
+ * are used; bytes of progress are those of the output.
+ * Lifetime: parts and ids must not change, and outputs are nobody else's, until this returns.
+ * Errors: BERTH_E_ARGUMENT: an id is no row of its table (the message names part, position, id and
+ * table), or a part is invalid: then no byte was written. BERTH_E_MEMORY: there is not enough
+ * memory, or io.memory_nbytes leaves too little beside the cache. BERTH_E_BUSY: a million tickets
+ * are live. BERTH_E_CANCELLED: by the progress function. A failed read names record and byte. After
+ * errors other than BERTH_E_ARGUMENT the outputs hold some rows; the cache is as good as before.
+ * Threads: any, at the same time; io.threads=1: the calling thread reads.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts,
+                                                 size_t n_parts, const berth_params *params,
+                                                 berth_error *error);
+
+/* What a gather needs. */
+typedef struct berth_rows_gather_estimate {
+    uint64_t n_ids;
+    uint64_t n_passes;      /* more only if very many ids are of few rows */
+    uint64_t memory_nbytes; /* beside ids, outputs and the cache */
+    uint64_t output_nbytes; /* of the rows, without what lies between them */
+    uint64_t reserved[4];
+} berth_rows_gather_estimate;
+
+/*
+ * Estimates the memory of a gather, and does nothing else. The ids are not read, and may be NULL,
+ * as the outputs may.
+ * Parameters: as of berth_rows_gather.
+ * Errors: as of berth_rows_gather, before it begins; the estimate is zeros.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_rows_estimate(berth_rows *rows, const berth_rows_part *parts,
+                                                   size_t n_parts, const berth_params *params,
+                                                   berth_rows_gather_estimate *estimate,
+                                                   berth_error *error);
+
 /* What a cache has done so far. */
 typedef struct berth_rows_stats {
-    uint64_t n_requests;       /* that got a ticket */
+    uint64_t n_requests;       /* that got a ticket, and gathers */
     uint64_t n_refused;        /* that found no room */
     uint64_t n_tickets;        /* live now */
     uint64_t n_ids;            /* requested */
-    uint64_t n_unique;         /* distinct ids of each request: n_hits + n_misses */
+    uint64_t n_unique;         /* distinct ids of each request, or pass: n_hits + n_misses */
     uint64_t n_hits;           /* found in a line */
     uint64_t n_awaited;        /* part of n_hits: another ticket was reading them */
     uint64_t n_misses;         /* to be read */
@@ -2526,7 +2586,9 @@ typedef struct berth_rows_stats {
     uint64_t read_nbytes;      /* the same with what lies between neighbours */
     uint64_t n_lines;          /* of the cache */
     uint64_t line_nbytes;
-    uint64_t reserved[4];
+    uint64_t n_passes;   /* of gathers */
+    uint64_t n_streamed; /* part of n_misses: past the cache, to the output of a gather */
+    uint64_t reserved[2];
 } berth_rows_stats;
 
 /*

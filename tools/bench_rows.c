@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth bench rows: the speed of reading rows of a table that is larger than the row cache. */
+/*
+ * berth bench rows: the speed of reading rows of a table that is larger than the row cache. Batches
+ * come by tickets, or with --passes by gathers.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,10 +10,22 @@
 
 #include "tools/bench.h"
 
-enum { KEY_SIZE = 256, KEY_ROW, KEY_BATCH, KEY_BATCHES, KEY_IDS, KEY_CACHE, KEY_WARM };
+enum {
+    KEY_SIZE = 256,
+    KEY_ROW,
+    KEY_BATCH,
+    KEY_BATCHES,
+    KEY_IDS,
+    KEY_CACHE,
+    KEY_WARM,
+    KEY_PASSES,
+    KEY_CHECK
+};
 enum { REQUEST, WAIT, USE };
+enum { GATHER, USE_GATHERED };
 
-static const char *const phases[] = {"request", "wait", "use", NULL};
+static const char *const ticket_phases[] = {"request", "wait", "use", NULL};
+static const char *const gather_phases[] = {"gather", "use", NULL};
 
 typedef struct rows_bench {
     common common;
@@ -20,6 +35,8 @@ typedef struct rows_bench {
     size_t n_ids, n_batches; /* in a batch; number of batches */
     const char *ids_path;    /* NULL: random ids */
     bool is_sized;
+    uint64_t n_passes; /* of a gather; 0: tickets */
+    bool is_checked;
     /* The table. */
     bench_folder folder; /* of its file, if the benchmark made it */
     const char *path;
@@ -32,10 +49,14 @@ typedef struct rows_bench {
     bench_cache cache;
     bench_run run;
     berth_rows *rows;
-    const void **pointers;
+    const void **pointers;     /* of tickets, */
+    uint8_t *output;           /* or of gathers */
     berth_ticket ticket, next; /* of the batch in use, and of the one after it */
     double since, phase_seconds[3];
-    uint64_t sum; /* of all bytes of all rows: proves that they are right */
+    uint64_t sum; /* of all bytes of all rows */
+    uint64_t
+        placed_sum;  /* the same, but each row counts by its place: proves that they are right */
+    size_t n_summed; /* rows */
     berth_rows_stats stats;
 } rows_bench;
 
@@ -46,6 +67,10 @@ static const struct argp_option own_options[] = {
     {"batches", KEY_BATCHES, "N", 0, "number of batches (16)", 1},
     {"ids", KEY_IDS, "FILE", 0, "the rows to read, as 64-bit integers (random ones)", 1},
     {"cache", KEY_CACHE, "NBYTES", 0, "memory for rows (half the table)", 1},
+    {"passes", KEY_PASSES, "N", 0,
+     "copy the rows of each batch by one call, in N passes, even if the cache has no room for them",
+     1},
+    {"check", KEY_CHECK, NULL, 0, "then compare every row with the file", 1},
     {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
     {0}};
 
@@ -61,7 +86,7 @@ static void rows_check_options_or_exit(rows_bench *bench, const struct argp_stat
 
 static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
 {
-    enum { MAX_IDS = 1 << 24, MAX_BATCHES = 1 << 16, MAX_ROW_NBYTES = 1 << 20 };
+    enum { MAX_IDS = 1 << 24, MAX_BATCHES = 1 << 16, MAX_ROW_NBYTES = 1 << 20, MAX_PASSES = 4096 };
     rows_bench *bench = state->input;
 
     switch (key) {
@@ -87,6 +112,12 @@ static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
         return 0;
     case KEY_CACHE:
         bench->cache_nbytes = parse_nbytes(word, "--cache", state);
+        return 0;
+    case KEY_PASSES:
+        bench->n_passes = parse_count(word, MAX_PASSES, "--passes", state);
+        return 0;
+    case KEY_CHECK:
+        bench->is_checked = true;
         return 0;
     case KEY_WARM:
         bench->cache.is_cold = false;
@@ -171,9 +202,14 @@ static int rows_read_ids(rows_bench *bench)
 static int rows_prepare_ids(rows_bench *bench)
 {
     bench->ids = calloc(bench->n_ids * bench->n_batches, sizeof *bench->ids);
-    bench->pointers = calloc(bench->n_ids, sizeof *bench->pointers);
-    if (!bench->ids || !bench->pointers)
+    if (bench->n_passes)
+        bench->output = malloc(bench->n_ids * bench->row_nbytes);
+    else
+        bench->pointers = calloc(bench->n_ids, sizeof *bench->pointers);
+    if (!bench->ids || (!bench->pointers && !bench->output))
         return print_trouble("out of memory");
+    if (bench->output) /* its pages are not counted with the memory of the rows */
+        memset(bench->output, 0xff, bench->n_ids * bench->row_nbytes);
     if (bench->ids_path)
         return rows_read_ids(bench);
     rows_draw_ids(bench);
@@ -193,6 +229,14 @@ static uint64_t row_sum(const uint8_t *row, size_t nbytes)
     while (nbytes-- > 0)
         sum += *row++;
     return sum;
+}
+
+static void rows_add_row(rows_bench *bench, const void *row)
+{
+    uint64_t sum = row_sum(row, bench->row_nbytes);
+
+    bench->sum += sum;
+    bench->placed_sum += (sum + 1) * (2 * bench->n_summed++ + 1);
 }
 
 static void rows_end_phase(rows_bench *bench, int phase)
@@ -229,31 +273,79 @@ static int rows_sum_batch_and_prefetch_next(rows_bench *bench, size_t batch)
         return fail(&error);
     rows_end_phase(bench, WAIT);
     for (size_t i = 0; i < bench->n_ids; i++)
-        bench->sum += row_sum(bench->pointers[i], bench->row_nbytes);
+        rows_add_row(bench, bench->pointers[i]);
     berth_rows_release(bench->rows, bench->ticket, NULL);
     rows_end_phase(bench, USE);
     return 0;
 }
 
-static int rows_sum_all_batches(rows_bench *bench, const berth_params *params)
+/* Where one gather lies among all batches, for progress. */
+typedef struct gather_place {
+    const berth_params *all;
+    uint64_t before_nbytes, total_nbytes;
+} gather_place;
+
+static int gather_report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    const gather_place *place = context;
+
+    (void)total_nbytes;
+    return place->all->progress(place->all->progress_context, place->before_nbytes + done_nbytes,
+                                place->total_nbytes);
+}
+
+static int rows_gather_and_sum_batch(rows_bench *bench, size_t batch, const berth_params *all)
+{
+    uint64_t batch_nbytes = (uint64_t)bench->n_ids * bench->row_nbytes;
+    gather_place place = {all, batch * batch_nbytes, bench->n_batches * batch_nbytes};
+    const berth_params params = {.progress = gather_report_progress, .progress_context = &place};
+    const berth_rows_part part = {
+        .ids = bench->ids + batch * bench->n_ids, .n = bench->n_ids, .output = bench->output};
+    berth_error error;
+
+    if (berth_rows_gather(bench->rows, &part, 1, &params, &error) < 0)
+        return fail(&error);
+    rows_end_phase(bench, GATHER);
+    for (size_t i = 0; i < bench->n_ids; i++)
+        rows_add_row(bench, bench->output + i * bench->row_nbytes);
+    rows_end_phase(bench, USE_GATHERED);
+    return 0;
+}
+
+static int rows_make_cache(rows_bench *bench)
 {
     /* The cache and its scratch, an eighth of it, share the memory. */
     const berth_rows_limits limits = {.cache_nbytes = bench->cache_nbytes / 9 * 8};
-    uint64_t batch_nbytes = (uint64_t)bench->n_ids * bench->row_nbytes;
+    char option[64];
     size_t table;
     berth_error error;
 
-    if (berth_rows_new(&limits, NULL, &bench->rows, &error) < 0 ||
+    /* As many passes as asked for, even if they are small. */
+    snprintf(option, sizeof option, "load.rows_passes=%llu load.rows_min_pass_ids=1",
+             (unsigned long long)bench->n_passes);
+    if ((bench->n_passes && berth_config_patch(option, &error) < 0) ||
+        berth_rows_new(&limits, NULL, &bench->rows, &error) < 0 ||
         berth_rows_add(bench->rows, bench->checkpoint, bench->tensor, &table, &error) < 0)
         return fail(&error);
-    int code = rows_prefetch_batch(bench, 0);
+    return 0;
+}
+
+static int rows_sum_all_batches(rows_bench *bench, const berth_params *params)
+{
+    uint64_t batch_nbytes = (uint64_t)bench->n_ids * bench->row_nbytes;
+    int code = rows_make_cache(bench);
+
+    if (code == 0 && !bench->n_passes)
+        code = rows_prefetch_batch(bench, 0);
     for (size_t i = 0; i < bench->n_batches && code == 0; i++) {
-        code = rows_sum_batch_and_prefetch_next(bench, i);
+        code = bench->n_passes ? rows_gather_and_sum_batch(bench, i, params)
+                               : rows_sum_batch_and_prefetch_next(bench, i);
         if (code == 0 && params->progress(params->progress_context, (i + 1) * batch_nbytes,
                                           bench->n_batches * batch_nbytes))
             code = EXIT_TROUBLE;
     }
-    berth_rows_get_stats(bench->rows, &bench->stats, NULL);
+    if (bench->rows)
+        berth_rows_get_stats(bench->rows, &bench->stats, NULL);
     return code;
 }
 
@@ -270,9 +362,26 @@ static int rows_run_once(rows_bench *bench)
     bench_run_end_memory_and_disk(&bench->run);
     progress_finish(&bar);
     berth_rows_free(bench->rows);
-    for (int i = 0; phases[i]; i++)
+    for (int i = 0; bench->run.phases[i]; i++)
         bench_run_add_phase_seconds(&bench->run, i, bench->phase_seconds[i]);
     return code;
+}
+
+/* Sums the same rows again, from a map of the file, and compares. */
+static int rows_check(rows_bench *bench)
+{
+    uint64_t sum = bench->sum, placed_sum = bench->placed_sum;
+    berth_error error;
+
+    bench->sum = bench->placed_sum = bench->n_summed = 0;
+    const uint8_t *rows = berth_tensor_data(bench->checkpoint, bench->tensor, &error);
+    if (!rows)
+        return fail(&error);
+    for (size_t i = 0; i < bench->n_ids * bench->n_batches; i++)
+        rows_add_row(bench, rows + (size_t)bench->ids[i] * bench->row_nbytes);
+    if (sum != bench->sum || placed_sum != bench->placed_sum)
+        return print_trouble("%s: the rows are not those of the file", bench->path);
+    return 0;
 }
 
 static int rows_prepare_and_run(rows_bench *bench)
@@ -290,6 +399,8 @@ static int rows_prepare_and_run(rows_bench *bench)
         bench->cache_nbytes = (uint64_t)bench->n_rows * bench->row_nbytes / 2;
     if (code == 0 && !caught_signal_code_or(0))
         code = rows_run_once(bench);
+    if (code == 0 && bench->is_checked && !caught_signal_code_or(0))
+        code = rows_check(bench);
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
     return caught_signal_code_or(code);
@@ -300,11 +411,12 @@ static int rows_prepare_and_run(rows_bench *bench)
 static json_t *rows_stats_json(const berth_rows_stats *stats)
 {
     return json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique, "hits",
-        (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses, "conflicts",
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "unique", (json_int_t)stats->n_unique,
+        "hits", (json_int_t)stats->n_hits, "misses", (json_int_t)stats->n_misses, "conflicts",
         (json_int_t)stats->n_conflicts, "evictions", (json_int_t)stats->n_evictions, "reads",
         (json_int_t)stats->n_reads, "merged", (json_int_t)stats->n_merged, "requested_nbytes",
-        (json_int_t)stats->requested_nbytes, "read_nbytes", (json_int_t)stats->read_nbytes);
+        (json_int_t)stats->requested_nbytes, "read_nbytes", (json_int_t)stats->read_nbytes,
+        "passes", (json_int_t)stats->n_passes, "streamed", (json_int_t)stats->n_streamed);
 }
 
 static int rows_print_json_report(const rows_bench *bench)
@@ -314,14 +426,14 @@ static int rows_print_json_report(const rows_bench *bench)
 
     snprintf(sum, sizeof sum, "%llx", (unsigned long long)bench->sum);
     json_object_update_new(report,
-                           json_pack("{s:I,s:I,s:I,s:I,s:b,s:o,s:s,s:o}", "n_ids",
+                           json_pack("{s:I,s:I,s:I,s:I,s:b,s:o,s:s,s:o,s:b}", "n_ids",
                                      (json_int_t)bench->n_ids * (json_int_t)bench->n_batches,
                                      "row_nbytes", (json_int_t)bench->row_nbytes, "table_nbytes",
                                      (json_int_t)bench->n_rows * (json_int_t)bench->row_nbytes,
                                      "cache_nbytes", (json_int_t)bench->cache_nbytes, "cold",
                                      bench_cache_was_cold(&bench->cache), "resident_before",
                                      bench_cache_part_json(&bench->cache), "sum", sum, "cache",
-                                     rows_stats_json(&bench->stats)));
+                                     rows_stats_json(&bench->stats), "checked", bench->is_checked));
     return print_json(report);
 }
 
@@ -331,13 +443,13 @@ static void rows_print_cache(const berth_rows_stats *stats)
 
     fprintf(stderr,
             "rows: %llu requested, %llu distinct, %llu hits (%llu awaited), %llu misses, %llu "
-            "conflicts, %llu evictions\n"
+            "conflicts, %llu evictions; %llu past the cache, in %llu passes\n"
             "bytes: %s requested, %s read in %llu requests; lines: %llu of %llu bytes\n",
             (unsigned long long)stats->n_ids, (unsigned long long)stats->n_unique,
             (unsigned long long)stats->n_hits, (unsigned long long)stats->n_awaited,
             (unsigned long long)stats->n_misses, (unsigned long long)stats->n_conflicts,
-            (unsigned long long)stats->n_evictions,
-            human_nbytes(stats->requested_nbytes, requested),
+            (unsigned long long)stats->n_evictions, (unsigned long long)stats->n_streamed,
+            (unsigned long long)stats->n_passes, human_nbytes(stats->requested_nbytes, requested),
             human_nbytes(stats->read_nbytes, read), (unsigned long long)stats->n_reads,
             (unsigned long long)stats->n_lines, (unsigned long long)stats->line_nbytes);
 }
@@ -369,7 +481,8 @@ int run_bench_rows(int argc, char **argv)
         "[FILE]",
         "Read rows of a table in batches, as a model reads embeddings, with less memory than the "
         "table needs; print how long each phase took. The next batch is requested before the "
-        "previous one is used. The table is the largest tensor of two dimensions in FILE; without "
+        "previous one is used; with --passes, each batch is copied by a gather. The table is the "
+        "largest tensor of two dimensions in FILE; without "
         "FILE, it is a new file of random bytes, which is removed at the end. First the file is "
         "evicted from the page cache.",
         common_children,
@@ -381,12 +494,14 @@ int run_bench_rows(int argc, char **argv)
                         .n_ids = 4096,
                         .n_batches = 16,
                         .cache = {.is_cold = true},
-                        .run = {.phases = phases}};
+                        .run = {.phases = ticket_phases}};
     berth_params params;
     progress bar;
 
     argp_parse(&argp, argc, argv, 0, NULL, &bench);
     bench.path = bench.words.words[0];
+    if (bench.n_passes)
+        bench.run.phases = gather_phases;
     /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "rows", &bench.common, &params, NULL);
     int code = rows_prepare_and_run(&bench);
@@ -395,5 +510,6 @@ int run_bench_rows(int argc, char **argv)
     berth_close(bench.checkpoint);
     free(bench.ids);
     free((void *)bench.pointers);
+    free(bench.output);
     return caught_signal_code_or(code);
 }

@@ -8,6 +8,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
+#include "io/disk_properties.h"
 #include "io/worker_counts.h"
 
 /* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */
@@ -197,8 +198,11 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
     if (!checkpoint || !table)
         return bth_fail_argument(error, "the checkpoint, or the pointer for the table, is NULL");
     if (row_table_make(checkpoint, tensor, &made, error) == 0) {
+        int fd = checkpoint->source.reader.fd;
+        bool is_rotating = fd >= 0 && bth_disk_is_rotating(fd, "");
         (void)bth_lock_acquire(&rows->lock);
-        (void)rows_add_table(rows, &made, table, error);
+        if (rows_add_table(rows, &made, table, error) == 0 && is_rotating && !rows->is_count_given)
+            rows->max_waiting_tasks = 1;
         bth_lock_release(&rows->lock);
     }
     (void)bth_error_in_tensor(checkpoint, tensor, error);
@@ -260,6 +264,8 @@ static void rows_initialize(berth_rows *rows, const berth_rows_limits *limits,
     if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
     rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
+    rows->is_count_given = config->io_threads != 0;
+    rows->max_waiting_tasks = rows->n_readers;
     rows->is_waiting = true; /* until a task did not wait */
     rows->n_processors = bth_processors_count_capped();
     if (rows->n_processors > rows->n_readers)

@@ -30,17 +30,19 @@ typedef struct bth_row_layout {
     uint64_t buffer_nbytes; /* of each task, for reads of several rows */
 } bth_row_layout;
 
-/* A live request. The lists follow it in one block of memory. */
+/* A live request; or a part of a gather, whose rows are copied to its output. */
 typedef struct bth_row_ticket {
     struct bth_row_ticket *next; /* in the queue */
     berth_ticket number;
     uint32_t table_number;
     bth_row_table table;
-    size_t n_ids, n_rows, n_missing;
-    uint64_t *rows;    /* the distinct ones, ascending */
-    uint32_t *index;   /* for each id: the index of its row */
-    uint32_t *slots;   /* for each row: its slot */
+    bth_row_list list;
+    uint32_t *slots;   /* for each row of the list: its slot */
     uint32_t *missing; /* indices of the rows that this ticket reads */
+    size_t n_missing;
+    uint8_t *output;        /* where the row of position 0 goes; NULL: not part of a gather */
+    uint64_t stride_nbytes; /* from one position of the output to the next */
+    uint64_t stamp;         /* of the gather, in the cache */
 
     /* Under the lock: */
     size_t n_begun;    /* missing rows before this one were claimed by tasks */
@@ -56,6 +58,7 @@ struct berth_rows {
     uint64_t chunk_nbytes; /* the longest read of several rows */
     unsigned n_readers;    /* the maximum of running tasks, each with its buffer */
     unsigned n_processors; /* the same while no read waits for a device */
+    bool is_count_given;   /* io.threads: then the disk does not matter */
     pthread_t *threads;
     unsigned n_threads;
     bth_region memory; /* lines, slots, buffers, notes */
@@ -64,7 +67,8 @@ struct berth_rows {
     pthread_cond_t work; /* wakes threads: there is work, or a free buffer */
     pthread_cond_t done; /* wakes waiting calls: a task has ended */
     bool stop;
-    bool is_waiting; /* the last task waited for its bytes */
+    bool is_waiting;            /* the last task waited for its bytes */
+    unsigned max_waiting_tasks; /* n_readers; 1 if a table is on a disk that rotates */
     bth_row_table *tables;
     uint32_t n_tables;
     bth_row_layout layout; /* of the tables so far */
@@ -90,7 +94,31 @@ void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbyt
 /* Fails if the cache is NULL, or in a child, which does not have the threads (X11). */
 int bth_rows_check(const berth_rows *rows, berth_error *error);
 
+/* ---- rows_ticket.c ---- */
+
+/* Fails with the sentence for the id at `position` of `request` ("the request"), which is no row.
+ */
+int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t position,
+                          const char *request, berth_error *error);
+
+/* Call these under the lock. */
+
+/* Copies the table of this number, because the list of tables can move. */
+int bth_rows_find_table(const berth_rows *rows, size_t number, bth_row_table *table,
+                        berth_error *error);
+/*
+ * Holds slots for all rows of a ticket, and queues those to be read; or changes nothing. *n_short:
+ * rows without a slot, never of a gather. The lists stay where they are until it is removed.
+ */
+int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
+                          berth_error *error);
+/* Releases it as soon as its reads have ended and no call waits for it. */
+void bth_rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket);
+
 /* ---- rows_read.c ---- */
+
+/* Copies row i of a ticket's list to each of its positions in the output. */
+void bth_row_ticket_copy_to_output(const bth_row_ticket *ticket, size_t i, const uint8_t *row);
 
 /* Starts n_readers threads. With 1 it starts none: then waiting calls read. */
 int bth_rows_start(berth_rows *rows, berth_error *error);

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#define NO_LINE UINT32_MAX
 #define FILLING (UINT32_C(1) << 31)
 /* Prefetches tags this many rows ahead, so that several cache misses overlap. */
 #define AHEAD_ROWS 8
@@ -48,35 +47,40 @@ static uint32_t row_cache_find(const bth_row_cache *cache, uint64_t tag)
     for (uint32_t line = first; line < first + cache->ways; line++)
         if (cache->tags[line] == tag)
             return line;
-    return NO_LINE;
+    return BTH_ROWS_NO_SLOT;
 }
 
-/* The least recently used line of a set that is not held; empty lines first. */
-static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first)
+/* The least recently used line of a set that is not held and older; empty lines first. */
+static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first, uint64_t stamp)
 {
-    uint64_t oldest = UINT64_MAX;
-    uint32_t victim = NO_LINE;
+    uint32_t victim = BTH_ROWS_NO_SLOT;
 
     for (uint32_t line = first; line < first + cache->ways; line++)
-        if (cache->holders[line] == 0 && cache->stamps[line] < oldest) {
-            oldest = cache->stamps[line];
+        if (cache->holders[line] == 0 && cache->stamps[line] < stamp) {
+            stamp = cache->stamps[line];
             victim = line;
         }
     return victim;
 }
 
-/* Holds the present rows, and lists the others. */
-static void row_cache_hold_present(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                                   size_t n, uint32_t *slots, uint32_t *missing,
-                                   bth_row_result *result)
+static uint64_t row_hold_tag(const bth_row_hold *hold, size_t i)
 {
+    return row_tag(hold->table, bth_row_list_row(hold->list, i));
+}
+
+/* Holds the present rows, and lists the others. */
+static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                                   uint32_t *missing, bth_row_result *result)
+{
+    size_t n = hold->list->n_rows;
+
     for (size_t i = 0; i < n; i++) {
         if (n - i > AHEAD_ROWS)
             __builtin_prefetch(cache->tags +
-                               row_cache_first_line(cache, row_tag(table, rows[i + AHEAD_ROWS])));
-        uint32_t line = row_cache_find(cache, row_tag(table, rows[i]));
+                               row_cache_first_line(cache, row_hold_tag(hold, i + AHEAD_ROWS)));
+        uint32_t line = row_cache_find(cache, row_hold_tag(hold, i));
         slots[i] = line;
-        if (line == NO_LINE) {
+        if (line == BTH_ROWS_NO_SLOT) {
             missing[result->n_missing++] = (uint32_t)i;
             continue;
         }
@@ -88,16 +92,20 @@ static void row_cache_hold_present(bth_row_cache *cache, uint32_t table, const u
  * Holds a slot for each missing row. Lines keep their old rows for now, because a failure releases
  * all slots again. None of these old rows is requested.
  */
-static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                                   uint32_t *slots, const uint32_t *missing, bth_row_result *result)
+static void row_cache_hold_missing(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                                   const uint32_t *missing, bth_row_result *result)
 {
+    uint64_t stamp = hold->stamp ? hold->stamp : cache->stamp + 1;
+
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t i = missing[k];
         uint32_t line =
-            row_cache_find_victim(cache, row_cache_first_line(cache, row_tag(table, rows[i])));
-        if (line != NO_LINE) {
+            row_cache_find_victim(cache, row_cache_first_line(cache, row_hold_tag(hold, i)), stamp);
+        if (line != BTH_ROWS_NO_SLOT) {
             cache->holders[line] = 1;
             slots[i] = line;
+        } else if (hold->may_stream) {
+            result->n_streamed++;
         } else if (cache->n_free_scratch > 0) {
             slots[i] = cache->n_lines + cache->free_scratch[--cache->n_free_scratch];
             result->n_conflicts++;
@@ -108,41 +116,42 @@ static void row_cache_hold_missing(bth_row_cache *cache, uint32_t table, const u
 }
 
 /* From now on other requests find the rows. */
-static void row_cache_publish_rows(bth_row_cache *cache, uint32_t table, const uint64_t *rows,
-                                   size_t n, const uint32_t *slots, const uint32_t *missing,
-                                   bth_row_result *result)
+static void row_cache_set_tags_and_stamps(bth_row_cache *cache, const bth_row_hold *hold,
+                                          const uint32_t *slots, const uint32_t *missing,
+                                          bth_row_result *result)
 {
-    cache->stamp++;
-    for (size_t i = 0; i < n; i++) {
-        if (slots[i] < cache->n_lines)
-            cache->stamps[slots[i]] = cache->stamp;
+    uint64_t stamp = hold->stamp ? hold->stamp : ++cache->stamp;
+
+    for (size_t i = 0; i < hold->list->n_rows; i++) {
+        if (slots[i] < cache->n_lines && cache->stamps[slots[i]] < stamp)
+            cache->stamps[slots[i]] = stamp;
     }
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t line = slots[missing[k]];
         if (line >= cache->n_lines)
             continue;
         result->n_evicted += cache->tags[line] != 0;
-        cache->tags[line] = row_tag(table, rows[missing[k]]);
+        cache->tags[line] = row_hold_tag(hold, missing[k]);
         cache->holders[line] |= FILLING;
     }
 }
 
-void bth_row_cache_hold_rows(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                             uint32_t *slots, uint32_t *missing, bth_row_result *result)
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result)
 {
     *result = (bth_row_result){0};
-    row_cache_hold_present(cache, table, rows, n, slots, missing, result);
-    row_cache_hold_missing(cache, table, rows, slots, missing, result);
+    row_cache_hold_present(cache, hold, slots, missing, result);
+    row_cache_hold_missing(cache, hold, slots, missing, result);
     if (result->n_short > 0)
-        bth_row_cache_release_slots(cache, slots, n);
+        bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
     else
-        row_cache_publish_rows(cache, table, rows, n, slots, missing, result);
+        row_cache_set_tags_and_stamps(cache, hold, slots, missing, result);
 }
 
 void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n)
 {
     for (size_t i = n; i-- > 0;) { /* keeps the order of the scratch */
-        if (slots[i] == NO_LINE)
+        if (slots[i] == BTH_ROWS_NO_SLOT)
             continue;
         if (slots[i] < cache->n_lines)
             cache->holders[slots[i]]--;

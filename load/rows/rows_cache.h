@@ -13,11 +13,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "load/rows/rows_plan.h"
+
 /* A row and its table share one word. */
 #define BTH_ROWS_ROW_BITS 48
 #define BTH_ROWS_TABLES_MAX 65535
 #define BTH_ROWS_WAYS_MAX 64
 #define BTH_ROWS_SLOTS_MAX INT32_MAX
+/* A row that streams past the cache. */
+#define BTH_ROWS_NO_SLOT UINT32_MAX
 
 typedef struct bth_row_cache {
     uint64_t *tags;         /* of each line: table and row; 0: none */
@@ -41,22 +45,31 @@ typedef struct bth_row_cache {
 void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t ways,
                               uint32_t n_scratch, void *notes);
 
+/* Rows that a request wants to hold. */
+typedef struct bth_row_hold {
+    uint32_t table; /* 1 to BTH_ROWS_TABLES_MAX */
+    const bth_row_list *list;
+    uint64_t stamp;  /* of the request; 0: a new one. It evicts only rows with older stamps */
+    bool may_stream; /* rows without a line get no slot, else one of the scratch */
+} bth_row_hold;
+
 /* The result of bth_row_cache_hold_rows. */
 typedef struct bth_row_result {
     size_t n_missing;   /* to be read */
     size_t n_conflicts; /* of these: in the scratch */
+    size_t n_streamed;  /* of these: without a slot */
     size_t n_awaited;   /* being read for others */
     size_t n_evicted;
     size_t n_short; /* without a slot: if not 0, nothing changed */
 } bth_row_result;
 
 /*
- * Holds slots for n distinct rows of a table (0 < table <= BTH_ROWS_TABLES_MAX), all or none.
- * missing[0 … n_missing), ascending, are the rows to be read. Other requests find these rows now,
- * and await them until bth_row_cache_finish_slot.
+ * Holds slots for the rows of a list, all or none. missing[0 … n_missing), ascending, are the rows
+ * to be read. Other requests find those with a line now, and await them until
+ * bth_row_cache_finish_slot.
  */
-void bth_row_cache_hold_rows(bth_row_cache *cache, uint32_t table, const uint64_t *rows, size_t n,
-                             uint32_t *slots, uint32_t *missing, bth_row_result *result);
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result);
 /* The request no longer holds the slots. */
 void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n);
 

@@ -7,12 +7,14 @@
 #define DIGIT_BITS 8
 #define N_DIGITS (1 << DIGIT_BITS)
 
-size_t bth_rows_find_bad_id(const int64_t *ids, size_t n, uint64_t n_rows)
+size_t bth_rows_find_bad_id(const bth_row_ids *ids, uint64_t n_rows)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((uint64_t)ids[i] >= n_rows) /* also negative ids */
-            return i;
-    return n;
+    for (size_t i = 0; i < ids->n; i++) {
+        int64_t id = bth_row_ids_get(ids, i);
+        if ((uint64_t)id >= n_rows && !(ids->may_be_pruned && id == BTH_ROWS_PRUNED))
+            return i; /* also negative ids */
+    }
+    return ids->n;
 }
 
 /* The number of bits that 0 … n - 1 need. */
@@ -21,9 +23,11 @@ static unsigned row_key_needed_bits(uint64_t n)
     return n > 1 ? 64 - (unsigned)__builtin_clzll(n - 1) : 0;
 }
 
-bool bth_rows_are_sortable(size_t n, uint64_t n_rows)
+size_t bth_rows_max_list_ids(uint64_t n_rows)
 {
-    return row_key_needed_bits(n) + row_key_needed_bits(n_rows) <= 64;
+    unsigned free_bits = 64 - row_key_needed_bits(n_rows);
+
+    return free_bits < 32 ? (size_t)1 << free_bits : UINT32_MAX;
 }
 
 static unsigned row_key_digit(uint64_t key, unsigned shift)
@@ -68,39 +72,71 @@ static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned sh
         memcpy(keys, from, n * sizeof *keys);
 }
 
-size_t bth_rows_find_distinct(const int64_t *ids, size_t n, uint64_t n_rows, uint64_t *rows,
-                              uint64_t *spare, uint32_t *index)
+/*
+ * Sets the keys of the selected ids: row and position. Each pass looks at all ids: it writes every
+ * key and keeps those that are selected, because a branch that is hard to predict costs more.
+ */
+static inline void row_list_select(bth_row_list *list, const bth_row_ids ids,
+                                   bth_row_selection *selection, size_t max_ids)
 {
-    unsigned shift = row_key_needed_bits(n);
-    size_t n_unique = 0;
+    uint64_t first_row = selection->first_row, n_rows = selection->end_row - first_row;
+    size_t i = selection->first_id, n = 0;
 
-    assert(bth_rows_are_sortable(n, n_rows) && bth_rows_find_bad_id(ids, n, n_rows) == n);
-    if (n == 0)
-        return 0;
-    /* The low bits are the position, which is already sorted. */
-    for (size_t i = 0; i < n; i++)
-        rows[i] = ((uint64_t)ids[i] << shift) | i;
-    row_keys_sort(rows, spare, n, shift, row_key_needed_bits(n_rows));
-    uint64_t last = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t row = rows[i] >> shift;
-        size_t position = (size_t)(rows[i] - (row << shift));
-        if (n_unique == 0 || row != last)
-            rows[n_unique++] = last = row; /* never ahead of the keys still to be read */
-        index[position] = (uint32_t)(n_unique - 1);
+    for (; i < ids.n && n < max_ids; i++) {
+        uint64_t row = (uint64_t)bth_row_ids_get(&ids, i);
+        list->keys[n] = row << list->start_bits | i;
+        n += row - first_row < n_rows;
     }
-    return n_unique;
+    selection->first_id = i;
+    list->n_order = n;
 }
 
-size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const uint64_t *rows,
+/* Sorted keys become the list: the key of a row's first id stays, with its index. */
+static void row_list_merge_equal_rows(bth_row_list *list)
+{
+    uint64_t last = 0, mask = (UINT64_C(1) << list->start_bits) - 1;
+
+    for (size_t i = 0; i < list->n_order; i++) {
+        uint64_t row = list->keys[i] >> list->start_bits;
+        list->order[i] = (uint32_t)(list->keys[i] & mask);
+        if (list->n_rows == 0 || row != last)
+            list->keys[list->n_rows++] = row << list->start_bits | i; /* never ahead of i */
+        last = row;
+    }
+}
+
+void bth_row_list_fill(bth_row_list *list, const bth_row_ids *ids, bth_row_selection *selection,
+                       size_t max_ids, uint64_t *spare)
+{
+    assert(ids->n <= bth_rows_max_list_ids(selection->end_row));
+    list->n_rows = 0;
+    list->start_bits = row_key_needed_bits(ids->n);
+    if (ids->are_32_bit) /* a loop for each width */
+        row_list_select(list, (bth_row_ids){.items = ids->items, .n = ids->n, .are_32_bit = true},
+                        selection, max_ids);
+    else
+        row_list_select(list, (bth_row_ids){.items = ids->items, .n = ids->n}, selection, max_ids);
+    if (list->n_order == 0)
+        return;
+    /* The low bits are the position, which is already sorted. */
+    row_keys_sort(list->keys, spare, list->n_order, list->start_bits,
+                  row_key_needed_bits(selection->end_row));
+    row_list_merge_equal_rows(list);
+}
+
+size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const bth_row_list *list,
                                    const uint32_t *which, size_t n)
 {
     uint64_t max_rows = reads->max_nbytes / reads->row_nbytes;
     uint64_t gap_rows = reads->gap_nbytes / reads->row_nbytes;
+    uint64_t first = bth_row_list_row(list, which[0]), last = first;
     size_t merged = 1;
 
-    while (merged < n && rows[which[merged]] - rows[which[merged - 1]] - 1 <= gap_rows &&
-           rows[which[merged]] - rows[which[0]] < max_rows)
-        merged++;
+    for (; merged < n; merged++) {
+        uint64_t row = bth_row_list_row(list, which[merged]);
+        if (row - last - 1 > gap_rows || row - first >= max_rows)
+            break;
+        last = row;
+    }
     return merged;
 }

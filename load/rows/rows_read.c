@@ -36,23 +36,58 @@ static uint8_t *rows_buffer_address(const berth_rows *rows, unsigned number)
            number * rows->layout.buffer_nbytes;
 }
 
+void bth_row_ticket_copy_to_output(const bth_row_ticket *ticket, size_t i, const uint8_t *row)
+{
+    size_t end = bth_row_list_start(&ticket->list, i + 1);
+
+    for (size_t k = bth_row_list_start(&ticket->list, i); k < end; k++) {
+        uint8_t *to = ticket->output + ticket->list.order[k] * ticket->stride_nbytes;
+        if (to != row) /* it was read there */
+            memcpy(to, row, ticket->table.row_nbytes);
+    }
+}
+
+/* Where to read row i alone: its slot, or the first of its positions in the output. */
+static uint8_t *row_ticket_row_address(const berth_rows *rows, const bth_row_ticket *ticket,
+                                       size_t i)
+{
+    if (ticket->slots[i] != BTH_ROWS_NO_SLOT)
+        return bth_rows_slot_address(rows, ticket->slots[i]);
+    return ticket->output +
+           ticket->list.order[bth_row_list_start(&ticket->list, i)] * ticket->stride_nbytes;
+}
+
+/* Brings row i from where it was read to its slot and to the output. */
+static void row_ticket_deliver_row(const berth_rows *rows, const bth_row_ticket *ticket, size_t i,
+                                   const uint8_t *row)
+{
+    uint8_t *to = row_ticket_row_address(rows, ticket, i);
+
+    if (to != row)
+        memcpy(to, row, ticket->table.row_nbytes);
+    if (ticket->output)
+        bth_row_ticket_copy_to_output(ticket, i, to);
+}
+
 /* One read of `n` rows, from task->filled on. */
 static int row_task_read_range(const berth_rows *rows, row_task *task, size_t n)
 {
     const bth_row_ticket *ticket = task->ticket;
     const bth_row_table *table = &ticket->table;
     const uint32_t *which = ticket->missing + task->filled;
-    uint64_t first = ticket->rows[which[0]];
-    uint64_t nbytes = (ticket->rows[which[n - 1]] - first + 1) * table->row_nbytes;
-    uint8_t *slot = bth_rows_slot_address(rows, ticket->slots[which[0]]);
-    uint8_t *bytes = n == 1 ? slot : rows_buffer_address(rows, task->buffer);
+    uint64_t first = bth_row_list_row(&ticket->list, which[0]);
+    uint64_t nbytes =
+        (bth_row_list_row(&ticket->list, which[n - 1]) - first + 1) * table->row_nbytes;
+    uint8_t *bytes = n == 1 ? row_ticket_row_address(rows, ticket, which[0])
+                            : rows_buffer_address(rows, task->buffer);
 
     if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
                          table->offset + first * table->row_nbytes, &task->error) < 0)
         return bth_error_prefix(&task->error, table->checkpoint->source.reader.name);
-    for (size_t k = 0; n > 1 && k < n; k++)
-        memcpy(bth_rows_slot_address(rows, ticket->slots[which[k]]),
-               bytes + (ticket->rows[which[k]] - first) * table->row_nbytes, table->row_nbytes);
+    for (size_t k = 0; k < n; k++)
+        row_ticket_deliver_row(rows, ticket, which[k],
+                               bytes + (bth_row_list_row(&ticket->list, which[k]) - first) *
+                                           table->row_nbytes);
     task->filled += n;
     task->n_requests++;
     task->n_merged += n > 1;
@@ -73,7 +108,7 @@ static void row_task_read(const berth_rows *rows, row_task *task)
     task->seconds = bth_seconds();
     while (task->filled < task->to &&
            row_task_read_range(rows, task,
-                               bth_rows_count_for_one_read(&reads, ticket->rows,
+                               bth_rows_count_for_one_read(&reads, &ticket->list,
                                                            ticket->missing + task->filled,
                                                            task->to - task->filled)) == 0)
         continue;
@@ -90,11 +125,12 @@ static void rows_pop_queue(berth_rows *rows)
 
 /*
  * If the bytes are already in memory, more threads than processors would only disturb each other.
- * If reads wait for a device, the processors are free.
+ * If reads wait for a device, the processors are free; but the head of a disk that rotates should
+ * not move to and fro.
  */
 static unsigned rows_max_tasks(const berth_rows *rows)
 {
-    return rows->is_waiting ? rows->n_readers : rows->n_processors;
+    return rows->is_waiting ? rows->max_waiting_tasks : rows->n_processors;
 }
 
 static bool rows_may_begin_task(const berth_rows *rows)
@@ -146,7 +182,7 @@ static bool row_task_claim(berth_rows *rows, row_task *task)
 /* Whether the ticket awaits a row that was lost. */
 static bool row_ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
 {
-    for (size_t i = ticket->awaited_at; i < ticket->n_rows; i++)
+    for (size_t i = ticket->awaited_at; i < ticket->list.n_rows; i++)
         if (bth_row_cache_slot_is_lost(&rows->cache, ticket->slots[i]))
             return true;
     return false;
@@ -223,7 +259,7 @@ static bool row_ticket_is_complete(const berth_rows *rows, bth_row_ticket *ticke
 {
     if (ticket->n_begun < ticket->n_missing || ticket->n_tasks > 0)
         return false;
-    for (; ticket->awaited_at < ticket->n_rows; ticket->awaited_at++)
+    for (; ticket->awaited_at < ticket->list.n_rows; ticket->awaited_at++)
         if (bth_row_cache_slot_is_filling(&rows->cache, ticket->slots[ticket->awaited_at]))
             return false;
     return true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Live requests for rows: their tickets, from prefetch to release. */
+/* Live requests for rows: their tickets, from admission to release. */
 #include <string.h>
 
 #include "config/error.h"
@@ -27,52 +27,51 @@ static bth_row_ticket *row_ticket_new(size_t n, berth_error *error)
         (void)bth_fail_memory(error, n * id_nbytes);
         return NULL;
     }
-    *ticket = (bth_row_ticket){.n_ids = n, .rows = (uint64_t *)(void *)(ticket + 1)};
-    ticket->index = (uint32_t *)(void *)(ticket->rows + n); /* sorting uses it for spare keys */
-    ticket->slots = ticket->index + n;
+    *ticket = (bth_row_ticket){.list = {.keys = (uint64_t *)(void *)(ticket + 1)}};
+    ticket->list.order = (uint32_t *)(void *)(ticket->list.keys + n);
+    ticket->slots = ticket->list.order + n; /* sorting uses order and slots for spare keys */
     ticket->missing = ticket->slots + n;
     return ticket;
 }
 
-/* Copies the table, because the list of tables can move. */
-static int row_ticket_set_table(bth_row_ticket *ticket, berth_rows *rows, size_t number,
-                                berth_error *error)
+int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t position,
+                          const char *request, berth_error *error)
 {
-    (void)bth_lock_acquire(&rows->lock);
-    if (number < rows->n_tables) {
-        ticket->table = rows->tables[number];
-        ticket->table_number = (uint32_t)number;
-    } else {
-        (void)bth_fail_argument(error, "there is no table %zu, the cache has %u", number,
-                                rows->n_tables);
-    }
-    bth_lock_release(&rows->lock);
-    return error->code;
+    char name[128];
+
+    bth_row_table_name(table, name, sizeof name);
+    return bth_fail_argument(error, "id %lld, number %zu of %s, is no row of %s, which has %llu",
+                             (long long)id, position, request, name, (ull)table->n_rows);
 }
 
 /* Checks the ids and finds the distinct rows. */
-static int row_ticket_find_distinct_rows(bth_row_ticket *ticket, const int64_t *ids,
+static int row_ticket_find_distinct_rows(bth_row_ticket *ticket, const bth_row_ids *ids,
                                          berth_error *error)
 {
-    size_t n = ticket->n_ids;
     uint64_t n_rows = ticket->table.n_rows;
-    size_t bad = bth_rows_find_bad_id(ids, n, n_rows);
-    char name[128];
+    size_t bad = bth_rows_find_bad_id(ids, n_rows);
+    bth_row_selection all = {.end_row = n_rows};
 
-    if (bad < n) {
-        bth_row_table_name(&ticket->table, name, sizeof name);
-        return bth_fail_argument(
-            error, "id %lld, number %zu of the request, is no row of %s, which has %llu",
-            (long long)ids[bad], bad, name, (ull)n_rows);
-    }
-    if (!bth_rows_are_sortable(n, n_rows))
-        return bth_fail_argument(error, "%zu ids are too many for one request", n);
-    ticket->n_rows = bth_rows_find_distinct(ids, n, n_rows, ticket->rows,
-                                            (uint64_t *)(void *)ticket->index, ticket->index);
+    if (bad < ids->n)
+        return bth_row_table_fail_id(&ticket->table, bth_row_ids_get(ids, bad), bad, "the request",
+                                     error);
+    if (ids->n > bth_rows_max_list_ids(n_rows))
+        return bth_fail_argument(error, "%zu ids are too many for one request", ids->n);
+    bth_row_list_fill(&ticket->list, ids, &all, ids->n, (uint64_t *)(void *)ticket->list.order);
     return 0;
 }
 
 /* ---- under the lock ---- */
+
+int bth_rows_find_table(const berth_rows *rows, size_t number, bth_row_table *table,
+                        berth_error *error)
+{
+    if (number >= rows->n_tables)
+        return bth_fail_argument(error, "there is no table %zu, the cache has %u", number,
+                                 rows->n_tables);
+    *table = rows->tables[number];
+    return 0;
+}
 
 static bth_row_ticket *rows_find_ticket(const berth_rows *rows, berth_ticket number,
                                         berth_error *error)
@@ -105,22 +104,28 @@ static int rows_grow_tickets(berth_rows *rows, berth_error *error)
 static void rows_count_request(berth_rows_stats *stats, const bth_row_ticket *ticket,
                                const bth_row_result *result)
 {
-    stats->n_requests++;
+    size_t n_rows = ticket->list.n_rows;
+
+    stats->n_requests += !ticket->output; /* a gather counts itself */
     stats->n_tickets++;
-    stats->n_ids += ticket->n_ids;
-    stats->n_unique += ticket->n_rows;
-    stats->n_hits += ticket->n_rows - result->n_missing;
+    stats->n_ids += ticket->list.n_order - bth_row_list_start(&ticket->list, 0);
+    stats->n_unique += n_rows;
+    stats->n_hits += n_rows - result->n_missing;
     stats->n_awaited += result->n_awaited;
     stats->n_misses += result->n_missing;
     stats->n_conflicts += result->n_conflicts;
+    stats->n_streamed += result->n_streamed;
     stats->n_evictions += result->n_evicted;
     stats->requested_nbytes += result->n_missing * ticket->table.row_nbytes;
 }
 
-/* Holds slots for all rows, or changes nothing. *n_short: rows without a slot. */
-static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
-                             berth_error *error)
+int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
+                          berth_error *error)
 {
+    const bth_row_hold hold = {.table = ticket->table_number + 1,
+                               .list = &ticket->list,
+                               .stamp = ticket->stamp,
+                               .may_stream = ticket->output != NULL};
     bth_row_result result;
     size_t i = 0;
 
@@ -128,8 +133,7 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
         i++;
     if (i == rows->n_tickets && rows_grow_tickets(rows, error) < 0)
         return error->code;
-    bth_row_cache_hold_rows(&rows->cache, ticket->table_number + 1, ticket->rows, ticket->n_rows,
-                            ticket->slots, ticket->missing, &result);
+    bth_row_cache_hold_rows(&rows->cache, &hold, ticket->slots, ticket->missing, &result);
     *n_short = result.n_short;
     if (result.n_short > 0) {
         rows->stats.n_refused++;
@@ -137,7 +141,7 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
     }
     ticket->n_missing = result.n_missing;
     if (result.n_awaited == 0)
-        ticket->awaited_at = ticket->n_rows;
+        ticket->awaited_at = ticket->list.n_rows;
     ticket->number = ++rows->n_numbers << INDEX_BITS | i;
     rows->tickets[i] = ticket;
     rows_count_request(&rows->stats, ticket, &result);
@@ -145,17 +149,16 @@ static int rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n
     return 0;
 }
 
-/* Removes its number. The ticket ends when its reads have ended and no call waits for it. */
-static void rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket)
+void bth_rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket)
 {
     rows->tickets[ticket->number & (TICKETS_MAX - 1)] = NULL;
     ticket->is_released = true;
-    ticket->awaited_at = ticket->n_rows; /* it awaits no rows of others any more */
+    ticket->awaited_at = ticket->list.n_rows; /* it awaits no rows of others any more */
     (void)pthread_cond_broadcast(&rows->done);
     bth_rows_read_and_wait_for_ticket(rows, ticket);
     while (ticket->n_users > 0)
         (void)pthread_cond_wait(&rows->done, &rows->lock.mutex);
-    bth_row_cache_release_slots(&rows->cache, ticket->slots, ticket->n_rows);
+    bth_row_cache_release_slots(&rows->cache, ticket->slots, ticket->list.n_rows);
     rows->stats.n_tickets--;
 }
 
@@ -170,23 +173,27 @@ static int row_ticket_fail_too_few_slots(const bth_row_ticket *ticket, size_t n_
     bth_row_table_name(&ticket->table, name, sizeof name);
     return bth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                     "%zu of %zu rows of %s find no room, %llu bytes are missing: %s", n_short,
-                    ticket->n_rows, name, (ull)n_short * line_nbytes,
+                    ticket->list.n_rows, name, (ull)n_short * line_nbytes,
                     is_busy ? "live tickets hold the others"
                             : "cache and scratch are too small for one request of so many");
 }
 
 static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, size_t table,
-                                     const int64_t *ids, berth_error *error)
+                                     const bth_row_ids *ids, berth_error *error)
 {
     size_t n_short = 0;
 
-    if (row_ticket_set_table(ticket, rows, table, error) < 0)
-        return error->code;
+    (void)bth_lock_acquire(&rows->lock);
+    int code = bth_rows_find_table(rows, table, &ticket->table, error);
+    bth_lock_release(&rows->lock);
+    if (code < 0)
+        return code;
+    ticket->table_number = (uint32_t)table;
     if (row_ticket_find_distinct_rows(ticket, ids, error) == 0) {
         (void)bth_lock_acquire(&rows->lock);
         bool is_busy = rows->stats.n_tickets > 0;
         uint64_t line_nbytes = rows->layout.line_nbytes;
-        (void)rows_admit_ticket(rows, ticket, &n_short, error);
+        (void)bth_rows_admit_ticket(rows, ticket, &n_short, error);
         bth_lock_release(&rows->lock);
         if (n_short > 0)
             (void)row_ticket_fail_too_few_slots(ticket, n_short, line_nbytes, is_busy, error);
@@ -198,6 +205,8 @@ static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, s
 int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
                         berth_ticket *ticket, berth_error *error)
 {
+    const bth_row_ids all = {.items = ids, .n = n};
+
     BTH_ERROR_BEGIN(error);
     if (!ticket)
         return bth_fail_argument(error, "the pointer for the ticket is NULL");
@@ -211,12 +220,23 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
     bth_row_ticket *made = row_ticket_new(n, error);
     if (!made)
         return error->code;
-    if (row_ticket_fill_and_admit(made, rows, table, ids, error) < 0) {
+    if (row_ticket_fill_and_admit(made, rows, table, &all, error) < 0) {
         bth_release(made);
         return error->code;
     }
     *ticket = made->number;
     return 0;
+}
+
+/* The address of the row of each position. */
+static void row_ticket_fill_pointers(const bth_row_ticket *ticket, const berth_rows *rows,
+                                     const void **pointers)
+{
+    size_t k = 0;
+
+    for (size_t i = 0; i < ticket->list.n_rows; i++)
+        for (size_t end = bth_row_list_start(&ticket->list, i + 1); k < end; k++)
+            pointers[ticket->list.order[k]] = bth_rows_slot_address(rows, ticket->slots[i]);
 }
 
 int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers,
@@ -236,8 +256,8 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     if (!ticket)
         return error->code;
     /* Without the lock: the ticket stays until n_users is 0. */
-    for (size_t i = 0; pointers && error->code == BERTH_OK && i < ticket->n_ids; i++)
-        pointers[i] = bth_rows_slot_address(rows, ticket->slots[ticket->index[i]]);
+    if (pointers && error->code == BERTH_OK)
+        row_ticket_fill_pointers(ticket, rows, pointers);
     (void)bth_lock_acquire(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);
@@ -253,7 +273,7 @@ int berth_rows_release(berth_rows *rows, berth_ticket number, berth_error *error
     (void)bth_lock_acquire(&rows->lock);
     bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket)
-        rows_remove_ticket_and_wait(rows, ticket);
+        bth_rows_remove_ticket_and_wait(rows, ticket);
     bth_lock_release(&rows->lock);
     bth_release(ticket);
     return error->code;

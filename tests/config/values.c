@@ -231,7 +231,7 @@ Test(values, need_a_buffer_that_holds_them)
 
 Test(values, every_option_is_described)
 {
-    static const char *const units[] = {"", "bytes", "threads", "passes", "buffers"};
+    static const char *const units[] = {"", "bytes", "threads", "passes", "buffers", "ids"};
     berth_option option;
 
     for (size_t i = 0; berth_config_name(i); i++) {
@@ -248,7 +248,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(26) && !berth_config_name(27) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(28) && !berth_config_name(29) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -273,6 +273,8 @@ Test(values, have_the_documented_defaults)
                                           {"load.prefetch_passes", "0"},
                                           {"load.prefetch_min_pass_nbytes", "0"},
                                           {"load.prefetch_window_nbytes", "0"},
+                                          {"load.rows_passes", "0"},
+                                          {"load.rows_min_pass_ids", "65536"},
                                           {"load.unknown_globals", "refuse"},
                                           {"io.threads", "0"},
                                           {"io.chunk_nbytes", "0"},

@@ -180,6 +180,97 @@ static void release(struct scene *scene, struct asked *asked)
     request->ticket = 0;
 }
 
+/* ---- gathers ---- */
+
+enum { WIDE_NBYTES = 1008, FILLER = 0xee };
+
+/* One part of a gather: what is asked for, and whether it can be had. */
+struct gathered {
+    int64_t ids[MAX_IDS];
+    int32_t narrow[MAX_IDS];
+    uint8_t output[MAX_IDS * WIDE_NBYTES];
+    bool is_valid;
+};
+
+static berth_rows_part ask_for_part(const struct scene *scene, struct asked *asked,
+                                    struct gathered *gathered)
+{
+    unsigned flags = next(asked);
+    berth_rows_part part = {.table = next(asked) % 4,
+                            .ids = flags & 1 ? (void *)gathered->narrow : gathered->ids,
+                            .n = next(asked) % (MAX_IDS + 1),
+                            .output = gathered->output,
+                            .stride_nbytes = flags & 2 ? WIDE_NBYTES : 0,
+                            .ids_are_32_bit = flags & 1,
+                            .pruned_to_zero = flags & 4};
+    unsigned first = next(asked), step = next(asked);
+
+    gathered->is_valid = part.table < scene->n_tables;
+    for (size_t i = 0; i < part.n; i++) {
+        unsigned id = step ? (first + (unsigned)i * step) % 256 : next(asked);
+        gathered->ids[i] = id < 250    ? (int64_t)(id % N_ROWS)
+                           : id == 255 ? INT32_MIN
+                                       : (int64_t)id - 253;
+        gathered->narrow[i] = (int32_t)gathered->ids[i];
+        bool is_row = gathered->ids[i] >= 0 && gathered->ids[i] < N_ROWS;
+        gathered->is_valid &= is_row || (part.pruned_to_zero && gathered->ids[i] == -1);
+    }
+    memset(gathered->output, FILLER, sizeof gathered->output);
+    return part;
+}
+
+/* Rows where they belong, zeros for pruned ids, and nothing else touched. */
+static void check_output(const struct scene *scene, const berth_rows_part *part,
+                         const struct gathered *gathered)
+{
+    static const uint8_t zeros[1000];
+    size_t table = scene->of_table[part->table], n = row_nbytes[table], end = 0;
+
+    for (size_t i = 0; i < part->n; i++) {
+        size_t at = i * (part->stride_nbytes ? part->stride_nbytes : n);
+        const uint8_t *row =
+            gathered->ids[i] < 0 ? zeros : elements[table] + (size_t)gathered->ids[i] * n;
+        MUST(memcmp(gathered->output + at, row, n) == 0, "row %lld of table %zu has other bytes",
+             (long long)gathered->ids[i], table);
+        for (; end < at; end++)
+            MUST(gathered->output[end] == FILLER, "byte %zu between rows was written", end);
+        end = at + n;
+    }
+    MUST(end == sizeof gathered->output || gathered->output[end] == FILLER, "a byte too many");
+}
+
+static void gather(struct scene *scene, struct asked *asked)
+{
+    static struct gathered gathered[2];
+    berth_rows_part parts[2];
+    berth_rows_gather_estimate estimate;
+    berth_error error;
+    char options[64];
+    size_t n_parts = next(asked) % 3;
+    bool is_valid = true;
+
+    snprintf(options, sizeof options, "load.rows_min_pass_ids=1 load.rows_passes=%u",
+             next(asked) % 20);
+    for (size_t p = 0; p < n_parts; p++) {
+        parts[p] = ask_for_part(scene, asked, &gathered[p]);
+        is_valid &= gathered[p].is_valid;
+    }
+    MUST(berth_config_patch(options, &error) == 0, "%s", error.message);
+    int estimated = berth_rows_estimate(scene->rows, parts, n_parts, NULL, &estimate, &error);
+    check_sentence(estimated, &error);
+    int result = berth_rows_gather(scene->rows, parts, n_parts, NULL, &error);
+    check_sentence(result, &error);
+    MUST(berth_config_unpatch(NULL) == 0, "a patch");
+    MUST(result < 0 || (is_valid && estimated == 0), "it was no gather");
+    MUST(is_valid || result == BERTH_E_ARGUMENT, "%d: %s", result, error.message);
+    for (size_t p = 0; p < n_parts; p++)
+        if (result == 0)
+            check_output(scene, &parts[p], &gathered[p]);
+        else
+            MUST(result != BERTH_E_ARGUMENT || gathered[p].output[0] == FILLER,
+                 "a byte was written");
+}
+
 static void check_stats(struct scene *scene)
 {
     berth_rows_stats stats;
@@ -196,14 +287,14 @@ static void check_stats(struct scene *scene)
 static void carry_out(struct scene *scene, struct asked *asked)
 {
     static void (*const steps[])(struct scene *, struct asked *) = {
-        prefetch, prefetch, look_up, look_up, release, release, add_table};
+        prefetch, prefetch, look_up, look_up, release, release, add_table, gather};
     berth_error error;
 
     while (asked->at < asked->nbytes) {
-        unsigned what = next(asked) % 9;
-        if (what < 7)
+        unsigned what = next(asked) % 10;
+        if (what < 8)
             steps[what](scene, asked);
-        else if (what == 7)
+        else if (what == 8)
             check_sentence(berth_rows_wait(scene->rows,
                                            scene->requests[next(asked) % MAX_TICKETS].ticket, NULL,
                                            &error),
@@ -243,7 +334,7 @@ void check_input(const uint8_t *bytes, size_t nbytes)
         carry_out(&scene, &asked);
     uint64_t most = limits.cache_nbytes +
                     (limits.scratch_nbytes ? limits.scratch_nbytes : limits.cache_nbytes / 8 + 1);
-    MUST(most_nbytes - before_nbytes <= most + 16384 + MAX_TICKETS * (1024 + 20 * MAX_IDS),
+    MUST(most_nbytes - before_nbytes <= most + 65536 + MAX_TICKETS * (1024 + 20 * MAX_IDS),
          "%zu bytes of memory, the limits are %llu", most_nbytes - before_nbytes,
          (unsigned long long)most);
     berth_rows_free(scene.rows);
@@ -254,7 +345,7 @@ size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     (void)number;
     if (nbytes > 0 && random_below(2)) {
-        bytes[random_below(nbytes)] = (uint8_t)random_below(random_below(2) ? 9 : 256);
+        bytes[random_below(nbytes)] = (uint8_t)random_below(random_below(2) ? 10 : 256);
         return nbytes;
     }
     return LLVMFuzzerMutate(bytes, nbytes, most);
@@ -268,7 +359,7 @@ void make_seeds(void)
 
         random_begin(i);
         for (size_t k = 6; k < sizeof bytes; k++)
-            bytes[k] = (uint8_t)random_below(k % 3 ? 9 : 256);
+            bytes[k] = (uint8_t)random_below(k % 3 ? 10 : 256);
         bytes[6] = 6; /* the first step: a table */
         snprintf(name, sizeof name, "steps-%u", i);
         seed(name, bytes, sizeof bytes);

@@ -9,18 +9,19 @@
 #include "tests/support/load/prefetch_scene.h"
 
 #define NBYTES ((int64_t)80 << 20)
+#define ROW_NBYTES 1024
 #define DIRECT "direct: the file is on a disk, and not in memory"
 
 static void begin_large_file(void)
 {
     float *elements = malloc(NBYTES);
     berth_tree *tree = berth_tree_new(NULL);
+    const int64_t shape[] = {NBYTES / ROW_NBYTES, ROW_NBYTES / 4};
 
     begin_model_scene();
     for (int64_t i = 0; i < NBYTES / 4; i++)
         elements[i] = (float)(i % 1000);
-    assert_ok(
-        berth_save(path, test_vector(tree, BERTH_FLOAT32, elements, NBYTES / 4), NULL, &error));
+    assert_ok(berth_save(path, test_tensor(tree, BERTH_FLOAT32, elements, 2, shape), NULL, &error));
     berth_tree_free(tree);
     free(elements);
 }
@@ -133,15 +134,19 @@ static int open_other_disk(const char *name, int flags, mode_t mode)
 
 static pthread_mutex_t readers_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t readers[64];
-static size_t n_readers;
+static size_t n_readers, n_running, max_running;
+static size_t min_counted_nbytes = 1 << 20;
 
 /* Slow enough that every worker gets some. */
 static ssize_t counting_pread(int fd, void *buffer, size_t nbytes, off_t offset)
 {
     size_t i = 0;
+    bool is_counted = nbytes >= min_counted_nbytes;
 
-    if (nbytes >= 1 << 20) {
+    if (is_counted) {
         pthread_mutex_lock(&readers_lock);
+        if (++n_running > max_running)
+            max_running = n_running;
         while (i < n_readers && !pthread_equal(readers[i], pthread_self()))
             i++;
         if (i == n_readers && n_readers < 64)
@@ -149,7 +154,11 @@ static ssize_t counting_pread(int fd, void *buffer, size_t nbytes, off_t offset)
         pthread_mutex_unlock(&readers_lock);
         (void)usleep(2000);
     }
-    return pread(fd, buffer, nbytes, offset);
+    ssize_t result = pread(fd, buffer, nbytes, offset);
+    pthread_mutex_lock(&readers_lock);
+    n_running -= is_counted;
+    pthread_mutex_unlock(&readers_lock);
+    return result;
 }
 
 Test(reuse, one_worker_reads_a_cold_file_from_a_disk_that_rotates)
@@ -173,5 +182,46 @@ Test(reuse, one_worker_reads_a_cold_file_from_a_disk_that_rotates)
         if (strncmp(found, "map", 3) == 0)
             cr_skip_test("the file stays in memory here");
         cr_expect_eq(n_readers == 1, cases[i].is_one, "%zu: %s, %zu workers", i, found, n_readers);
+    }
+}
+
+/* Rows in any order, so that no two are read together. */
+static void read_rows(const char *options)
+{
+    enum { N = 64 };
+    const berth_rows_limits limits = {.cache_nbytes = 1 << 20};
+    int64_t ids[N];
+    static uint8_t output[N * ROW_NBYTES];
+    berth_rows *rows;
+    size_t table;
+
+    patch(options);
+    assert_ok(berth_rows_new(&limits, NULL, &rows, &error));
+    assert_ok(berth_rows_add(rows, checkpoint, tensor_at(0), &table, &error));
+    for (int64_t i = 0; i < N; i++)
+        ids[i] = (i * 7919) % (NBYTES / ROW_NBYTES);
+    const berth_rows_part part = {.table = table, .ids = ids, .n = N, .output = output};
+    assert_ok(berth_rows_gather(rows, &part, 1, NULL, &error));
+    berth_rows_free(rows);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+}
+
+Test(reuse, one_worker_reads_rows_from_a_disk_that_rotates)
+{
+    static const struct {
+        const char *rotational, *options;
+        bool is_one;
+    } cases[] = {{"1", "", true}, {"1", "io.threads=3", false}, {"0", "", false}};
+
+    open_as("load.mmap=off");
+    min_counted_nbytes = ROW_NBYTES;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rotational = cases[i].rotational;
+        max_running = 0;
+        bth_system.open = open_other_disk;
+        bth_system.pread = counting_pread;
+        read_rows(cases[i].options);
+        bth_system_restore();
+        cr_expect_eq(max_running == 1, cases[i].is_one, "%zu: %zu at once", i, max_running);
     }
 }

@@ -36,9 +36,21 @@ TestSuite(rows_cache, .fini = end);
 
 static void take_of(uint32_t table, struct request *request, const uint64_t *rows, size_t n)
 {
+    const bth_row_list list = {.keys = (uint64_t *)(uintptr_t)rows, .n_rows = n};
+    const bth_row_hold hold = {.table = table, .list = &list};
+
     request->n = n;
-    bth_row_cache_hold_rows(&cache, table, rows, n, request->slots, request->missing,
-                            &request->result);
+    bth_row_cache_hold_rows(&cache, &hold, request->slots, request->missing, &request->result);
+}
+
+/* Takes what finds a line; the rest streams past. */
+static void take_and_stream(struct request *request, uint64_t stamp, const uint64_t *rows, size_t n)
+{
+    const bth_row_list list = {.keys = (uint64_t *)(uintptr_t)rows, .n_rows = n};
+    const bth_row_hold hold = {.table = TABLE, .list = &list, .stamp = stamp, .may_stream = true};
+
+    request->n = n;
+    bth_row_cache_hold_rows(&cache, &hold, request->slots, request->missing, &request->result);
 }
 
 static void take(struct request *request, const uint64_t *rows, size_t n)
@@ -283,6 +295,52 @@ Test(rows_cache, a_row_that_was_lost_is_no_row_of_the_cache)
     give(&third), give(&first), give(&second);
     take(&third, &row, 1);
     cr_expect_eq(third.result.n_missing, 1, "it is read again");
+}
+
+Test(rows_cache, rows_without_a_line_stream_past_it)
+{
+    static const uint64_t rows[] = {0, 1, 2, 3, 4};
+    struct request request;
+
+    begin(1, 3, 8);
+    take_and_stream(&request, ++cache.stamp, rows, 5);
+    cr_expect_eq(request.result.n_missing, 5);
+    cr_expect_eq(request.result.n_streamed, 2);
+    cr_expect_eq(request.result.n_conflicts + request.result.n_short, 0,
+                 "the scratch is for others");
+    cr_expect_eq(request.slots[4], BTH_ROWS_NO_SLOT);
+    cr_expect_not(bth_row_cache_slot_is_filling(&cache, request.slots[4]));
+    cr_expect_not(bth_row_cache_slot_is_lost(&cache, request.slots[4]));
+    fill(&request), give(&request);
+    cr_expect(is_there(0) && is_there(1) && is_there(2));
+    cr_expect_eq(cache.n_free_scratch, 8);
+    for (size_t i = 0; i < cache.n_lines; i++)
+        cr_expect_eq(cache.holders[i], 0);
+}
+
+/* The later passes of a gather leave the rows of the earlier ones; older rows make room. */
+Test(rows_cache, a_stamp_evicts_only_what_is_older)
+{
+    static const uint64_t first[] = {0, 1}, second[] = {2, 3, 4};
+    struct request request;
+
+    begin(1, 4, 0);
+    touch(7);
+    uint64_t stamp = ++cache.stamp;
+    take_and_stream(&request, stamp, first, 2);
+    fill(&request), give(&request);
+    touch(8); /* another request, later */
+    take_and_stream(&request, stamp, second, 3);
+    cr_expect_eq(request.result.n_evicted, 1, "7");
+    cr_expect_eq(request.result.n_streamed, 2);
+    fill(&request), give(&request);
+    cr_expect(is_there(0) && is_there(1) && is_there(2) && is_there(8));
+    take_and_stream(&request, stamp, (const uint64_t[]){8}, 1);
+    give(&request);
+    take_and_stream(&request, ++cache.stamp, second + 1, 2);
+    cr_expect_eq(request.result.n_evicted, 2);
+    fill(&request), give(&request);
+    cr_expect(is_there(8), "an old stamp does not make a row older");
 }
 
 /* Rows of any order spread: with half of all lines held, hardly one row finds its set full. */

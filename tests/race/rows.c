@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Many threads with one row cache, under the thread sanitizer: overlapping tickets of two tables,
- * in a cache that evicts all the time, finds conflicts and is busy; every row is looked at.
+ * in a cache that evicts all the time, finds conflicts and is busy; and gathers in passes. Every
+ * row is looked at.
  */
 #include <berth.h>
 #include <errno.h>
@@ -107,6 +108,30 @@ static void look(const struct request *request)
                    "a row is another's");
 }
 
+/* Rows of both tables at once, in passes of 16 ids. */
+static void gather(uint64_t *state)
+{
+    int64_t ids[2][MAX_IDS];
+    float output[2][MAX_IDS * 20];
+    berth_error error;
+
+    for (size_t i = 0; i < MAX_IDS; i++)
+        for (size_t t = 0; t < 2; t++)
+            ids[t][i] = (int64_t)(next(state) % (next(state) % 4 ? 60 : N_ROWS));
+    const berth_rows_part parts[] = {
+        {.table = 0, .ids = ids[0], .n = MAX_IDS, .output = output[0]},
+        {.table = 1, .ids = ids[1], .n = MAX_IDS, .output = output[1]}};
+    expect(berth_config_patch("load.rows_passes=5 load.rows_min_pass_ids=16", &error) == 0,
+           error.message);
+    int status = berth_rows_gather(rows, parts, 2, NULL, &error);
+    expect(berth_config_unpatch(NULL) == 0, "no patch");
+    expect(status == 0 || (fail_every && status == BERTH_E_CALLBACK), error.message);
+    for (size_t t = 0; status == 0 && t < 2; t++)
+        for (int64_t i = 0; i < MAX_IDS * n_columns[t]; i++)
+            expect(output[t][i] == element(t, ids[t][i / n_columns[t]], i % n_columns[t]),
+                   "a gathered row is another's");
+}
+
 /* Up to two tickets of each thread are live; some are released unseen. */
 static void *use(void *context)
 {
@@ -117,6 +142,8 @@ static void *use(void *context)
     for (int round = 0; round < N_ROUNDS; round++) {
         struct request request;
         bool asked = ask(&request, &state);
+        if (next(&state) % 4 == 0)
+            gather(&state);
         if (kept.ticket && next(&state) % 8)
             look(&kept);
         if (kept.ticket)

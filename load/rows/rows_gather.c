@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Gathers: rows of any number of ids, copied to the caller's memory, through a cache of any size.
+ *
+ * A pass makes lists of distinct rows. A few tickets at a time take their rows from there. Rows
+ * that find a line of the cache are kept in it; the others go from the file to the output.
+ */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "load/rows/rows.h"
+#include "load/rows/rows_passes.h"
+
+/* Limits of the tickets that are live at the same time: so long does one hold the lock at most. */
+#define GATHER_TICKETS 256
+#define GATHER_ROWS 65536
+/* load.rows_passes = 0: the lists of a pass. More passes cost nothing up to about 12. */
+#define GATHER_LISTS_NBYTES (UINT64_C(64) << 20)
+
+typedef unsigned long long ull;
+
+typedef struct row_gather {
+    berth_rows *rows;
+    const berth_rows_part *parts;
+    size_t n_parts;
+    const berth_params *params;
+    uint64_t total_nbytes, done_nbytes; /* of the rows in the output, for progress */
+    /* The plan: */
+    bth_row_passes passes;
+    uint64_t n_ids;
+    size_t max_tickets, max_rows;
+    /* The memory: */
+    bth_region region;
+    bth_row_ticket *tickets;
+    bth_row_buckets *buckets;
+    uint64_t *keys, *spare; /* of the lists of one pass */
+    uint32_t *slots, *missing;
+    /* Now: */
+    bth_row_table table; /* of the part */
+    uint64_t stamp;
+    uint64_t n_passes;         /* begun */
+    size_t n_list_ids;         /* of keys: used by lists of this pass */
+    size_t n_tickets, n_slots; /* live, and their slots */
+} row_gather;
+
+/* Ids of a part that fit one list, and where their rows go. */
+typedef struct row_gather_piece {
+    const berth_rows_part *part;
+    bth_row_ids ids;
+    uint8_t *output;
+    uint64_t stride_nbytes;
+} row_gather_piece;
+
+/* ---- checks and plan ---- */
+
+static int row_gather_find_table(row_gather *gather, const berth_rows_part *part,
+                                 berth_error *error)
+{
+    (void)bth_lock_acquire(&gather->rows->lock);
+    int code = bth_rows_find_table(gather->rows, part->table, &gather->table, error);
+    bth_lock_release(&gather->rows->lock);
+    return code;
+}
+
+static uint64_t row_part_stride_nbytes(const berth_rows_part *part, const bth_row_table *table)
+{
+    return part->stride_nbytes ? part->stride_nbytes : table->row_nbytes;
+}
+
+/* Checks everything but the ids, and counts them. */
+static int row_gather_count_part(row_gather *gather, const berth_rows_part *part,
+                                 berth_error *error)
+{
+    uint64_t nbytes;
+
+    if (BTH_CHECK_RESERVED(berth_rows_part, part, error) < 0 ||
+        row_gather_find_table(gather, part, error) < 0)
+        return error->code;
+    if (part->stride_nbytes && part->stride_nbytes < gather->table.row_nbytes)
+        return bth_fail_argument(error, "stride_nbytes=%llu, but the rows have %llu bytes",
+                                 (ull)part->stride_nbytes, (ull)gather->table.row_nbytes);
+    if (!bth_try_multiply(part->n, row_part_stride_nbytes(part, &gather->table), &nbytes) ||
+        nbytes > PTRDIFF_MAX)
+        return bth_fail_argument(error, "%zu rows of %llu bytes are too many", part->n,
+                                 (ull)gather->table.row_nbytes);
+    gather->n_ids += part->n;
+    gather->total_nbytes += part->n * gather->table.row_nbytes;
+    return 0;
+}
+
+static uint64_t row_gather_fixed_nbytes(const row_gather *gather)
+{
+    uint64_t nbytes = gather->max_tickets * sizeof *gather->tickets +
+                      gather->max_rows * (sizeof *gather->slots + sizeof *gather->missing);
+
+    return nbytes + (gather->passes.n_passes > 1 ? sizeof *gather->buckets : 0);
+}
+
+static int row_gather_fail_memory_limit(const row_gather *gather, uint64_t left_nbytes,
+                                        uint64_t limit_nbytes, berth_error *error)
+{
+    uint64_t nbytes = gather->passes.nbytes + row_gather_fixed_nbytes(gather);
+
+    return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "a pass of %llu of %llu ids needs %llu bytes, but io.memory_nbytes=%llu leaves "
+                    "%llu beside the cache: %llu bytes are missing; set load.rows_passes or "
+                    "load.rows_min_pass_ids so that passes are smaller",
+                    (ull)gather->passes.pass_ids, (ull)gather->n_ids, (ull)nbytes,
+                    (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
+}
+
+/* How many passes, and their memory. */
+static int row_gather_choose_passes(row_gather *gather, const struct berth_config *config,
+                                    berth_error *error)
+{
+    const berth_rows_limits *limits = &gather->rows->limits;
+    uint64_t limit_nbytes = (uint64_t)config->io_memory_nbytes;
+    uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
+    uint64_t left_nbytes = limit_nbytes > cache_nbytes ? limit_nbytes - cache_nbytes : 0;
+
+    gather->max_rows = gather->n_ids < GATHER_ROWS ? (size_t)gather->n_ids : GATHER_ROWS;
+    gather->max_tickets = gather->n_parts < GATHER_TICKETS ? gather->n_parts + 1 : GATHER_TICKETS;
+    uint64_t fixed_nbytes = row_gather_fixed_nbytes(gather) + sizeof *gather->buckets;
+    bth_row_pass_limits allowed = {.n_passes = (uint64_t)config->load_rows_passes,
+                                   .min_pass_ids = (uint64_t)config->load_rows_min_pass_ids,
+                                   .memory_nbytes = GATHER_LISTS_NBYTES};
+    if (limit_nbytes && left_nbytes < fixed_nbytes + GATHER_LISTS_NBYTES)
+        allowed.memory_nbytes = left_nbytes > fixed_nbytes ? left_nbytes - fixed_nbytes : 0;
+    bth_row_passes_choose(&gather->passes, gather->n_ids, &allowed);
+    if (limit_nbytes && gather->passes.nbytes + row_gather_fixed_nbytes(gather) > left_nbytes)
+        return row_gather_fail_memory_limit(gather, left_nbytes, limit_nbytes, error);
+    return 0;
+}
+
+static int row_gather_plan(row_gather *gather, berth_error *error)
+{
+    struct berth_config config;
+
+    if (bth_rows_check(gather->rows, error) < 0 ||
+        bth_config_copy_for_operation(gather->params, &config, error) < 0)
+        return error->code;
+    if (!gather->parts && gather->n_parts > 0)
+        return bth_fail_argument(error, "the parts are NULL");
+    for (size_t i = 0; i < gather->n_parts; i++)
+        if (row_gather_count_part(gather, &gather->parts[i], error) < 0)
+            return bth_error_prefix_index(error, "part", i);
+    return row_gather_choose_passes(gather, &config, error);
+}
+
+static bth_row_ids row_part_ids(const berth_rows_part *part)
+{
+    return (bth_row_ids){.items = part->ids,
+                         .n = part->n,
+                         .are_32_bit = part->ids_are_32_bit,
+                         .may_be_pruned = part->pruned_to_zero};
+}
+
+static int row_gather_check_ids_of_part(row_gather *gather, const berth_rows_part *part,
+                                        berth_error *error)
+{
+    const bth_row_ids ids = row_part_ids(part);
+
+    if (part->n > 0 && (!part->ids || !part->output))
+        return bth_fail_argument(error, "the ids, or the output, are NULL");
+    if (row_gather_find_table(gather, part, error) < 0)
+        return error->code;
+    size_t bad = bth_rows_find_bad_id(&ids, gather->table.n_rows);
+    if (bad == ids.n)
+        return 0;
+    (void)bth_row_table_fail_id(&gather->table, bth_row_ids_get(&ids, bad), bad, "the part", error);
+    return bth_error_prefix(error, gather->table.checkpoint->source.reader.name);
+}
+
+/* All ids are checked before any byte is written. */
+static int row_gather_check_ids(row_gather *gather, berth_error *error)
+{
+    for (size_t i = 0; i < gather->n_parts; i++)
+        if (row_gather_check_ids_of_part(gather, &gather->parts[i], error) < 0)
+            return bth_error_prefix_index(error, "part", i);
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static int row_gather_allocate(row_gather *gather, berth_error *error)
+{
+    uint64_t nbytes = gather->passes.nbytes + row_gather_fixed_nbytes(gather);
+
+    if (bth_region_new(nbytes, sizeof(uint64_t), false, &gather->region, error) < 0)
+        return error->code;
+    gather->keys = (uint64_t *)(void *)gather->region.bytes;
+    gather->spare = gather->keys + gather->passes.list_ids;
+    gather->tickets = (bth_row_ticket *)(void *)(gather->spare + gather->passes.list_ids);
+    gather->slots = (uint32_t *)(void *)(gather->tickets + gather->max_tickets);
+    gather->missing = gather->slots + gather->max_rows;
+    if (gather->passes.n_passes > 1)
+        gather->buckets = (bth_row_buckets *)(void *)(gather->missing + gather->max_rows);
+    return 0;
+}
+
+/* ---- live tickets ---- */
+
+/* Copies the rows that were in the cache. Tasks have copied those that they read. */
+static void row_ticket_copy_hits(const berth_rows *rows, const bth_row_ticket *ticket)
+{
+    size_t k = 0;
+
+    for (size_t i = 0; i < ticket->list.n_rows; i++) {
+        if (k < ticket->n_missing && ticket->missing[k] == i)
+            k++;
+        else
+            bth_row_ticket_copy_to_output(ticket, i, bth_rows_slot_address(rows, ticket->slots[i]));
+    }
+}
+
+static uint64_t row_ticket_output_nbytes(const bth_row_ticket *ticket)
+{
+    return (ticket->list.n_order - bth_row_list_start(&ticket->list, 0)) * ticket->table.row_nbytes;
+}
+
+static int row_gather_report_progress(row_gather *gather, uint64_t nbytes, berth_error *error)
+{
+    const berth_params *params = gather->params;
+
+    gather->done_nbytes += nbytes;
+    if (nbytes > 0 && params && params->progress && error->code == BERTH_OK &&
+        params->progress(params->progress_context, gather->done_nbytes, gather->total_nbytes) != 0)
+        return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    return error->code;
+}
+
+/* Waits for the rows of all live tickets, and releases them. An error that is set stays. */
+static int row_gather_finish_tickets(row_gather *gather, berth_error *error)
+{
+    berth_rows *rows = gather->rows;
+    uint64_t nbytes = 0;
+
+    for (size_t i = 0; i < gather->n_tickets; i++) {
+        bth_row_ticket *ticket = &gather->tickets[i];
+        (void)bth_lock_acquire(&rows->lock);
+        bth_rows_read_and_wait_for_ticket(rows, ticket);
+        bth_lock_release(&rows->lock);
+        if (ticket->error.code < 0 && error->code == BERTH_OK)
+            *error = ticket->error;
+        if (ticket->error.code == BERTH_OK)
+            row_ticket_copy_hits(rows, ticket);
+        nbytes += row_ticket_output_nbytes(ticket);
+        (void)bth_lock_acquire(&rows->lock);
+        bth_rows_remove_ticket_and_wait(rows, ticket);
+        bth_lock_release(&rows->lock);
+    }
+    gather->n_tickets = gather->n_slots = 0;
+    return row_gather_report_progress(gather, nbytes, error);
+}
+
+/* A ticket for rows of a list, from row `from` on: as many as have slots. Returns their number. */
+static size_t row_gather_make_ticket(row_gather *gather, const row_gather_piece *piece,
+                                     const bth_row_list *list, size_t from)
+{
+    bth_row_ticket *ticket = &gather->tickets[gather->n_tickets];
+    size_t n = gather->max_rows - gather->n_slots;
+
+    if (n > list->n_rows - from)
+        n = list->n_rows - from;
+    *ticket = (bth_row_ticket){.table_number = (uint32_t)piece->part->table,
+                               .table = gather->table,
+                               .list = *list,
+                               .slots = gather->slots + gather->n_slots,
+                               .missing = gather->missing + gather->n_slots,
+                               .output = piece->output,
+                               .stride_nbytes = piece->stride_nbytes,
+                               .stamp = gather->stamp};
+    ticket->list.keys += from;
+    ticket->list.n_rows = n;
+    ticket->list.n_order = bth_row_list_start(list, from + n);
+    return n;
+}
+
+/* Requests the rows of a list. Some may still be read when this returns. */
+static int row_gather_request_list(row_gather *gather, const row_gather_piece *piece,
+                                   const bth_row_list *list, berth_error *error)
+{
+    size_t n_short;
+
+    for (size_t from = 0; from < list->n_rows;) {
+        if ((gather->n_tickets == gather->max_tickets || gather->n_slots == gather->max_rows) &&
+            row_gather_finish_tickets(gather, error) < 0)
+            return error->code;
+        size_t n = row_gather_make_ticket(gather, piece, list, from);
+        (void)bth_lock_acquire(&gather->rows->lock);
+        int code = bth_rows_admit_ticket(gather->rows, &gather->tickets[gather->n_tickets],
+                                         &n_short, error);
+        bth_lock_release(&gather->rows->lock);
+        if (code < 0)
+            return code;
+        gather->n_tickets++;
+        gather->n_slots += n;
+        from += n;
+    }
+    return 0;
+}
+
+/* ---- passes ---- */
+
+/* The lists begin anew: no live ticket needs the old ones. */
+static int row_gather_begin_pass(row_gather *gather, berth_error *error)
+{
+    gather->n_list_ids = 0;
+    gather->n_passes++;
+    return row_gather_finish_tickets(gather, error);
+}
+
+/* Fills a list with selected ids, in the memory that this pass has left, and requests its rows. */
+static int row_gather_fill_and_request_list(row_gather *gather, const row_gather_piece *piece,
+                                            bth_row_selection *selection, berth_error *error)
+{
+    uint64_t *spare = gather->spare + gather->n_list_ids;
+    bth_row_list list = {.keys = gather->keys + gather->n_list_ids,
+                         .order = (uint32_t *)(void *)spare};
+
+    bth_row_list_fill(&list, &piece->ids, selection, gather->passes.list_ids - gather->n_list_ids,
+                      spare);
+    gather->n_list_ids += list.n_order;
+    return row_gather_request_list(gather, piece, &list, error);
+}
+
+/* More ids than one pass has room for. */
+static int row_gather_run_piece_in_passes(row_gather *gather, const row_gather_piece *piece,
+                                          berth_error *error)
+{
+    bth_row_selection selection;
+
+    bth_row_buckets_count(gather->buckets, &piece->ids, gather->table.n_rows);
+    while (bth_row_buckets_select_next(gather->buckets, &gather->passes, &selection))
+        while (selection.first_id < piece->ids.n)
+            if (row_gather_begin_pass(gather, error) < 0 ||
+                row_gather_fill_and_request_list(gather, piece, &selection, error) < 0)
+                return error->code;
+    return 0;
+}
+
+static int row_gather_run_piece(row_gather *gather, const row_gather_piece *piece,
+                                berth_error *error)
+{
+    bth_row_selection all = {.end_row = gather->table.n_rows};
+
+    if (piece->ids.n > gather->passes.list_ids)
+        return row_gather_run_piece_in_passes(gather, piece, error);
+    if ((gather->n_passes == 0 || gather->n_list_ids + piece->ids.n > gather->passes.list_ids) &&
+        row_gather_begin_pass(gather, error) < 0)
+        return error->code;
+    return row_gather_fill_and_request_list(gather, piece, &all, error);
+}
+
+/* Pruned ids have rows of zeros. */
+static int row_gather_zero_pruned(row_gather *gather, const row_gather_piece *piece,
+                                  berth_error *error)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < piece->ids.n; i++)
+        if (bth_row_ids_get(&piece->ids, i) == BTH_ROWS_PRUNED) {
+            memset(piece->output + i * piece->stride_nbytes, 0, gather->table.row_nbytes);
+            n++;
+        }
+    return row_gather_report_progress(gather, n * gather->table.row_nbytes, error);
+}
+
+/* Ids [from, from + n) of a part. */
+static row_gather_piece row_gather_cut_piece(const row_gather *gather, const berth_rows_part *part,
+                                             size_t from, size_t n)
+{
+    size_t id_nbytes = part->ids_are_32_bit ? sizeof(int32_t) : sizeof(int64_t);
+    row_gather_piece piece = {.part = part,
+                              .ids = row_part_ids(part),
+                              .stride_nbytes = row_part_stride_nbytes(part, &gather->table)};
+
+    piece.ids.items = (const uint8_t *)part->ids + from * id_nbytes;
+    piece.ids.n = n;
+    piece.output = (uint8_t *)part->output + from * piece.stride_nbytes;
+    return piece;
+}
+
+static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, berth_error *error)
+{
+    if (row_gather_find_table(gather, part, error) < 0)
+        return error->code;
+    size_t max = bth_rows_max_list_ids(gather->table.n_rows);
+    for (size_t from = 0, n; from < part->n; from += n) {
+        n = part->n - from < max ? part->n - from : max;
+        const row_gather_piece piece = row_gather_cut_piece(gather, part, from, n);
+        if ((part->pruned_to_zero && row_gather_zero_pruned(gather, &piece, error) < 0) ||
+            row_gather_run_piece(gather, &piece, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+static void row_gather_run(row_gather *gather, berth_error *error)
+{
+    berth_rows *rows = gather->rows;
+
+    (void)bth_lock_acquire(&rows->lock);
+    gather->stamp = ++rows->cache.stamp;
+    bth_lock_release(&rows->lock);
+    for (size_t i = 0; i < gather->n_parts; i++)
+        if (row_gather_run_part(gather, &gather->parts[i], error) < 0)
+            break;
+    (void)row_gather_finish_tickets(gather, error); /* also after an error */
+    (void)bth_lock_acquire(&rows->lock);
+    rows->stats.n_requests++;
+    rows->stats.n_passes += gather->n_passes;
+    bth_lock_release(&rows->lock);
+}
+
+/* ---- public ---- */
+
+int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
+                      const berth_params *params, berth_error *error)
+{
+    row_gather gather = {.rows = rows, .parts = parts, .n_parts = n_parts, .params = params};
+
+    BTH_ERROR_BEGIN(error);
+    if (row_gather_plan(&gather, error) < 0 || row_gather_check_ids(&gather, error) < 0)
+        return error->code;
+    if (gather.n_ids == 0)
+        return 0;
+    if (row_gather_allocate(&gather, error) == 0)
+        row_gather_run(&gather, error);
+    bth_region_free(&gather.region);
+    return error->code;
+}
+
+int berth_rows_estimate(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
+                        const berth_params *params, berth_rows_gather_estimate *estimate,
+                        berth_error *error)
+{
+    row_gather gather = {.rows = rows, .parts = parts, .n_parts = n_parts, .params = params};
+
+    BTH_ERROR_BEGIN(error);
+    if (!estimate)
+        return bth_fail_argument(error, "the pointer for the estimate is NULL");
+    *estimate = (berth_rows_gather_estimate){0};
+    if (row_gather_plan(&gather, error) < 0)
+        return error->code;
+    *estimate = (berth_rows_gather_estimate){.n_ids = gather.n_ids,
+                                             .n_passes = gather.passes.n_passes,
+                                             .memory_nbytes = gather.passes.nbytes +
+                                                              row_gather_fixed_nbytes(&gather),
+                                             .output_nbytes = gather.total_nbytes};
+    return 0;
+}
