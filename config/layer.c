@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One layer of the configuration: what it sets, and its text. config/options.c orders the layers. */
+/* One layer of the configuration: what it sets, and its text. config/options.c orders the layers.
+ */
 #include "config/layer.h"
 
 #include <stdatomic.h>
