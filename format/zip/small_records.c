@@ -71,8 +71,11 @@ int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_
 int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
                              uint64_t offset, berth_error *error)
 {
-    size_t n_digits = nbytes > 0 && bytes[nbytes - 1] == '\n' ? nbytes - 1 : nbytes;
+    size_t n_digits = nbytes;
     uint32_t read = 0;
+
+    while (n_digits > 0 && memchr(" \t\r\n", bytes[n_digits - 1], 4))
+        n_digits--;
 
     if (record_read_decimal(bytes, n_digits, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
         return BERTH_OK;

@@ -382,8 +382,9 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     static const char *const options[] = {"", "load.check=headers",
                                           "load.calculate_storage_offsets=off"};
     static const char *const names[] = {"version", ".data/version"};
-    static const char *const good[] = {"1", "3\n", "10\n"};
-    static const char *const bad[] = {"", "0", "11\n", "x", "-1", "3 ", "1234567890123456"};
+    static const char *const good[] = {"1", "3\n", "10\n", "3\r\n", "3 \t\n\n"};
+    static const char *const bad[] = {
+        "", "0", "11\n", "x", "-1", " 3", "3 1", "\n", "1234567890123456"};
     static const char end[] = "is no version that PyTorch reads: 1 to 10";
 
     remove_record("version");
