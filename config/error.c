@@ -143,6 +143,17 @@ static int errno_to_status(int system_errno)
     }
 }
 
+/* Not glibc's strerror: all threads share its buffer, and it follows the locale. */
+const char *bth_errno_text(int system_errno)
+{
+#ifdef __GLIBC__
+    return strerrordesc_np(system_errno);
+#else
+    const char *text = strerror(system_errno);
+    return strcmp(text, strerror(0)) == 0 ? NULL : text;
+#endif
+}
+
 /* system_errno: 0 if no system call failed. */
 __attribute__((format(printf, 6, 0))) static int
 error_fail_va_list(berth_error *error, int code, int system_errno, const char *record,
@@ -153,8 +164,7 @@ error_fail_va_list(berth_error *error, int code, int system_errno, const char *r
     error_set_code_and_begin_message(error, code, record, offset);
     error_message_append_va_list(error, format, arguments);
     error->system_errno = system_errno;
-    /* Not strerror: all threads share its buffer, and it follows the locale. */
-    const char *text = system_errno != 0 ? strerrordesc_np(system_errno) : "";
+    const char *text = system_errno != 0 ? bth_errno_text(system_errno) : "";
     if (!text)
         error_message_append(error, ": error %d", system_errno);
     else if (*text)

@@ -63,6 +63,9 @@ void bth_error_clear(berth_error *error);
 int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, const char *format,
              ...) __attribute__((format(printf, 5, 6)));
 
+/* What an errno value means, in English; NULL if it is unknown. */
+const char *bth_errno_text(int system_errno);
+
 /*
  * The same for a failed system call: the message ends in ": " and the text of errno. The code is
  * NO_SPACE for ENOSPC, EDQUOT and EFBIG, MEMORY for ENOMEM, NOT_FOUND for ENOENT, else SYSTEM.

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/in_force.h"
 #include "config/lock.h"
+#include "config/values_in_force.h"
 
 /* Of every row, made when one is asked for; berth_option refers to them. */
 static struct {

@@ -8,10 +8,10 @@
 
 #include "config/environment.h"
 #include "config/error.h"
-#include "config/in_force.h"
 #include "config/lock.h"
 #include "config/memory.h"
 #include "config/patch.h"
+#include "config/values_in_force.h"
 
 /* ---- layers of the process ---- */
 

@@ -6,7 +6,7 @@
 
 #include "config/error.h"
 #include "config/fnv.h"
-#include "config/in_force.h"
+#include "config/values_in_force.h"
 
 /* As snprintf: counts also the bytes that do not fit. */
 typedef struct writer {

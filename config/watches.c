@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 
 #include "config/error.h"
-#include "config/in_force.h"
 #include "config/lock.h"
+#include "config/values_in_force.h"
 
 #define MAX_WATCHES 64
 

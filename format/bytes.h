@@ -67,7 +67,12 @@ static inline uint32_t bth_cursor_u32(bth_cursor *cursor)
 
 static inline uint64_t bth_cursor_u64(bth_cursor *cursor)
 {
-    return bth_cursor_integer(cursor, 8);
+    const uint8_t *taken = bth_cursor_bytes(cursor, 8);
+    return taken
+               ? taken[0] | (uint64_t)taken[1] << 8 | (uint64_t)taken[2] << 16 |
+                     (uint64_t)taken[3] << 24 | (uint64_t)taken[4] << 32 |
+                     (uint64_t)taken[5] << 40 | (uint64_t)taken[6] << 48 | (uint64_t)taken[7] << 56
+               : 0;
 }
 
 /* Writes the low n bytes of value; returns where the next field begins. */

@@ -16,5 +16,9 @@ uint32_t bth_crc32(uint32_t crc, const void *bytes, size_t nbytes)
 uint32_t bth_crc32_combine(uint32_t crc_a, uint32_t crc_b, uint64_t b_nbytes)
 {
     z_off64_t length = (z_off64_t)(b_nbytes & INT64_MAX);
+#ifdef Z_LARGE64
     return (uint32_t)crc32_combine64(crc_a, crc_b, length);
+#else /* off_t has 64 bits everywhere, as with musl */
+    return (uint32_t)crc32_combine(crc_a, crc_b, length);
+#endif
 }

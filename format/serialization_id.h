@@ -16,8 +16,9 @@
 
 /* Names in the order of a std::unordered_set<std::string> of libstdc++. Zeros: none. */
 typedef struct bth_id_names {
-    uint64_t *hashes;  /* of each name */
-    uint32_t *next;    /* behind each place of the list: name i has place i + 1; 0: the end */
+    uint64_t *hashes;  /* of each name; name i has place i + 1 until the set grows */
+    uint64_t *sorted;  /* of names in the order of the list, while the set grows */
+    uint32_t *next;    /* behind each place of the list, which begins behind place 0; 0: the end */
     uint32_t *buckets; /* 1 + the place in front of the bucket's first name; 0: empty */
     size_t n;
     size_t room;
@@ -25,13 +26,13 @@ typedef struct bth_id_names {
     const uint64_t *n_buckets; /* in the table of primes */
 } bth_id_names;
 
-/* Room for `room` names, at most 2^32 - 3, in 12 bytes for each and 4 for each bucket. Released by
+/* Room for `room` names, at most 2^32 - 3, in 20 bytes for each and 4 for each bucket. Released by
  * bth_id_names_free_all, after a failure too. */
 int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error);
 /* Adds the next name of the file. No name is added twice. */
 void bth_id_names_add(bth_id_names *names, const char *name, size_t nbytes);
-/* The number of the first 20 digits. */
-uint64_t bth_id_names_hash(const bth_id_names *names);
+/* The number of the first 20 digits. Called once, after the last name. */
+uint64_t bth_id_names_hash(bth_id_names *names);
 void bth_id_names_free_all(bth_id_names *names);
 
 /* Continues a hash, which begins as 0, by one more number: a name's hash, a CRC. */

@@ -104,7 +104,7 @@ void bth_reader_close(bth_reader *reader)
 
 static int reader_fail_callback(berth_error *error, int result, uint64_t offset, size_t nbytes)
 {
-    const char *text = result > 0 ? strerrordesc_np(result) : NULL;
+    const char *text = result > 0 ? bth_errno_text(result) : NULL;
     char returned[32];
 
     (void)snprintf(returned, sizeof returned, "it returned %d", result);

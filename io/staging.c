@@ -10,7 +10,7 @@
 #include "config/lock.h"
 #include "config/memory.h"
 #include "io/direct.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/syscalls.h"
 
 #define KEPT_MAX 64

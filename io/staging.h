@@ -10,7 +10,7 @@
 #define BTH_IO_STAGING_H
 
 #include "io/device.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 
 #define BTH_MAX_STAGING_BUFFERS 1024
 

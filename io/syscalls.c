@@ -33,6 +33,26 @@ static int ioctl_with_pointer(int fd, unsigned long request, void *argument)
     return ioctl(fd, request, argument);
 }
 
+/* musl has the next two since 1.2.5. */
+static ssize_t preadv2_of_system(int fd, const struct iovec *pieces, int n, off_t offset, int flags)
+{
+#ifdef __GLIBC__
+    return preadv2(fd, pieces, n, offset, flags);
+#else
+    return syscall(SYS_preadv2, fd, pieces, n, offset, 0, flags);
+#endif
+}
+
+static int statx_of_system(int folder, const char *path, int flags, unsigned mask,
+                           struct statx *status)
+{
+#ifdef __GLIBC__
+    return statx(folder, path, flags, mask, status);
+#else
+    return (int)syscall(SYS_statx, folder, path, flags, mask, status);
+#endif
+}
+
 /* The C library does not have the next two; libnuma has. */
 static long get_mempolicy_by_syscall(int *mode, unsigned long *nodes, unsigned long n_nodes,
                                      void *address, unsigned long flags)
@@ -44,6 +64,12 @@ static long mbind_by_syscall(void *address, unsigned long nbytes, int mode,
                              const unsigned long *nodes, unsigned long n_nodes, unsigned flags)
 {
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
+}
+
+/* Its second parameter is a struct dirent * in musl. */
+static ssize_t getdents64_to_bytes(int fd, void *entries, size_t nbytes)
+{
+    return getdents64(fd, entries, nbytes);
 }
 
 /* The operations that are forbidden for a file of memfd_create. */

@@ -26,8 +26,15 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#ifndef STATX_TYPE /* musl before 1.2.5 has no statx */
+#include <linux/stat.h>
+#endif
+
 #ifndef MADV_POPULATE_READ /* Linux 5.14; headers may be older */
 #define MADV_POPULATE_READ 22
+#endif
+#ifndef RWF_NOWAIT /* musl before 1.2.5 has no preadv2 */
+#define RWF_NOWAIT 8
 #endif
 
 typedef struct bth_system_table {

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "io/device.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "load/open/open.h"
 #include "load/prefetch/prefetch.h"
 #include "load/transfer/checksum_scan.h"
@@ -107,7 +107,7 @@ static inline void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
     bth_checkpoint_unlock(checkpoint);
 }
 
-/* ---- tensor_checks.c: checks of a tensor or a storage that a caller passes ---- */
+/* ---- argument_checks.c: checks of a tensor or a storage that a caller passes ---- */
 
 static inline const berth_storage *bth_storage_root(const berth_storage *storage)
 {
@@ -131,7 +131,7 @@ bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offse
 int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
                               int32_t rank, const int64_t *shape, berth_error *error);
 
-/* ---- tensor_names.c: the names of tensors, and errors that carry them ---- */
+/* ---- errors_with_names.c: the names of tensors, and errors that carry them ---- */
 
 /* The names of all tensors, made at the first call. NULL after an error. */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
@@ -283,7 +283,7 @@ int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *requ
 int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
                        bth_container *container, bth_verify_request *request, berth_error *error);
 
-/* ---- data.c ---- */
+/* ---- tensor_bytes.c ---- */
 
 /* berth_tensor_read with checked arguments. */
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,

@@ -125,7 +125,7 @@ static int rule_call_choose_function(const berth_storage_rule *rule, const berth
                                      berth_storage_choice *choice, berth_error *error)
 {
     int result = rule->choose(rule->context, storage, choice);
-    const char *text = result > 0 ? strerrordesc_np(result) : NULL;
+    const char *text = result > 0 ? bth_errno_text(result) : NULL;
 
     if (result == 0)
         return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);

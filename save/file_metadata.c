@@ -124,7 +124,7 @@ static void metadata_copy_attribute(const metadata *m, const char *attribute)
     bth_release(old.bytes);
     if (failure != 0)
         bth_log("%s: the attribute %s is not kept: %s", m->name, attribute,
-                strerrordesc_np(failure));
+                bth_errno_text(failure));
 }
 
 /* Losing them gives nobody access, so the save goes on. */
@@ -136,7 +136,7 @@ static int metadata_copy_user_attributes(const metadata *m, berth_error *error)
         return bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
     ssize_t n = bth_xattr_list(m->from, names, BTH_MAX_XATTR_NBYTES);
     if (n < 0 && !bth_xattr_is_absent(errno))
-        bth_log("%s: attributes of users are not kept: %s", m->name, strerrordesc_np(errno));
+        bth_log("%s: attributes of users are not kept: %s", m->name, bth_errno_text(errno));
     for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
         if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_checksum(at))
             metadata_copy_attribute(m, at);

@@ -11,7 +11,7 @@
 #include "format/values/value.h"
 #include "format/zip/zip.h"
 #include "io/clock.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/staging.h"
 #include "save/staging_slots.h"
 

@@ -2,8 +2,8 @@
 /*
  * The file as a computed image: any range of it, a tile, is rendered from the plan into a buffer.
  * The same pass computes the CRCs, part by part and in any order. A descriptor whose CRC is not
- * complete is left out of the tile; its blocks are deferred (deferred.c). Large contents are not
- * copied where the output can write them from the caller's memory: zero-copy ranges.
+ * complete is left out of the tile; its blocks are deferred (deferred_blocks.c). Large contents are
+ * not copied where the output can write them from the caller's memory: zero-copy ranges.
  */
 #ifndef BTH_SAVE_IMAGE_H
 #define BTH_SAVE_IMAGE_H
@@ -72,7 +72,7 @@ typedef struct bth_storage_stats {
 typedef struct bth_image {
     const berth_plan *plan;
     bth_output_constraints constraints;     /* 1 where there are no blocks */
-    int pages;                              /* to find large pages (io/region.h) */
+    int pages;                              /* to find large pages (io/memory_region.h) */
     bth_storage_stats *storage_stats;       /* one a record; NULL: not wanted */
     bth_sum *sums;                          /* one a record; NULL when no CRC is computed */
     uint8_t (*starts)[BTH_ID_START_NBYTES]; /* of each record's data; NULL: the plan has no id */

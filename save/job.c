@@ -5,9 +5,9 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/file.h"
-#include "io/pool.h"
-#include "save/operation.h"
+#include "io/thread_pool.h"
 #include "save/save_error.h"
+#include "save/save_operation.h"
 
 struct berth_job {
     bth_operation operation;

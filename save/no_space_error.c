@@ -23,7 +23,7 @@ static void failure_print_nbytes(char *text, size_t text_nbytes, uint64_t nbytes
 int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
                       uint64_t missing_nbytes)
 {
-    const char *what = strerrordesc_np(system_errno);
+    const char *what = bth_errno_text(system_errno);
     char missing[32];
 
     failure_print_nbytes(missing, sizeof missing, missing_nbytes);

@@ -5,7 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/hash.h"
+#include "format/seeded_hash.h"
 #include "save/save_error.h"
 
 /* More records than any process can hold. Products with it do not wrap. */

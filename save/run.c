@@ -6,9 +6,9 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/file.h"
-#include "io/pool.h"
-#include "io/region.h"
-#include "io/workers.h"
+#include "io/memory_region.h"
+#include "io/thread_pool.h"
+#include "io/worker_counts.h"
 #include "save/run_state.h"
 
 /*
@@ -228,7 +228,7 @@ static int run_open_slots(bth_run_state *run, berth_error *error)
     return 0;
 }
 
-static int run_begin(bth_run_state *run, berth_error *error)
+static int run_prepare(bth_run_state *run, berth_error *error)
 {
     bth_output_constraints *constraints = &run->image.constraints;
 
@@ -315,7 +315,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
                                    .pages = -1,
                                    .storage_stats = settings->storage_stats}};
 
-    if (run_begin(&run, error) == 0)
+    if (run_prepare(&run, error) == 0)
         run_write_all(&run, error);
     stats->moved_nbytes = atomic_load(&run.done_nbytes);
     stats->n_requests = atomic_load(&run.n_requests);

@@ -9,7 +9,7 @@
 #include "save/run.h"
 #include "save/staging_slots.h"
 
-/* ---- deferred.c ---- */
+/* ---- deferred_blocks.c ---- */
 
 /*
  * Deferred blocks: blocks that are rendered but for a descriptor whose CRC is not complete. They

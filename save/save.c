@@ -2,7 +2,7 @@
 /* The public functions of saving that return when the save has ended, and berth_plan_new. */
 #include "config/error.h"
 #include "io/file.h"
-#include "save/operation.h"
+#include "save/save_operation.h"
 
 int berth_save_to(const berth_target *target, const berth_content *content,
                   const berth_params *params, berth_error *error)

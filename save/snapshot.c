@@ -5,8 +5,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "io/pool.h"
-#include "io/region.h"
+#include "io/memory_region.h"
+#include "io/thread_pool.h"
 #include "save/image.h"
 #include "save/run.h"
 #include "save/staging_slots.h"

@@ -5,7 +5,7 @@
 #include "config/memory.h"
 #include "format/values/value.h"
 #include "io/clock.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 
 /* Staging slots of a single worker: while it writes one, the next ones are copied. */
 #define SLOTS_OF_SINGLE 3

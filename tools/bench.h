@@ -6,7 +6,7 @@
 #ifndef BERTH_TOOLS_BENCH_H
 #define BERTH_TOOLS_BENCH_H
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 int run_bench_save(int argc, char **argv);
 int run_bench_load(int argc, char **argv);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 typedef struct cat_options {
     common common;

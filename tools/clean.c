@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 #define DAY_SECONDS 86400.0
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 typedef struct config_options {
     common common;

@@ -2,7 +2,7 @@
 /* berth convert: .pt, .pth, .bin <-> .safetensors, and old to new .pt. */
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 typedef struct convert_options {
     common common;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 enum { LAYERS = 4, WIDTH = 256 };
 

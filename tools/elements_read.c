@@ -2,7 +2,7 @@
 /* Elements of a tensor as plain values: conjugate and negative bits are applied. */
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 /* Bytes of one real number in a dtype that can be negated by its sign bit; 0 if it cannot. */
 static size_t negatable_real_nbytes(berth_dtype dtype, bool *is_complex)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 /* Storages that were on one device when they were saved. */
 typedef struct device_summary {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 typedef struct ls_options {
     common common;

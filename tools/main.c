@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 static const command commands[] = {
     {"ls", "list the tensors of a checkpoint", run_ls},

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 static bool value_is_nonempty_container(const berth_value *value)
 {

@@ -139,7 +139,7 @@ static bool pair_walk_find_or_add_class(pair_walk *w, const berth_value *value, 
 }
 
 /* 1: the two values must be compared. 0: they are in one class already. -1: no memory. */
-static int pair_walk_unite(pair_walk *w, const berth_value *a, const berth_value *b)
+static int pair_walk_join_classes(pair_walk *w, const berth_value *a, const berth_value *b)
 {
     uint32_t left, right;
 
@@ -423,7 +423,7 @@ static int pair_walk_visit(pair_walk *w, const berth_value *a, const berth_value
     berth_kind family = value_kind_family(unwrap_parameter_or_subclass(a));
     if (family == BERTH_KIND_NONE || family != value_kind_family(unwrap_parameter_or_subclass(b)))
         return visitor->both(visitor->context, w, a, b);
-    int first = pair_walk_unite(w, a, b);
+    int first = pair_walk_join_classes(w, a, b);
     if (first <= 0)
         return first < 0 ? print_trouble("out of memory") : 0;
     int code = 0;

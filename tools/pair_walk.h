@@ -3,7 +3,7 @@
 #ifndef BERTH_TOOLS_PAIR_WALK_H
 #define BERTH_TOOLS_PAIR_WALK_H
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 typedef struct pair_walk pair_walk;
 

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 /* A signal handler can only use globals. */
 static volatile sig_atomic_t caught;

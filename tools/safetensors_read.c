@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 typedef struct safetensors_file {
     const char *path;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 static const struct {
     berth_dtype dtype;

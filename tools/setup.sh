@@ -23,8 +23,11 @@ test_packages=(
 analysis_packages=(clang-tidy-14 cppcheck)
 i386_packages=(lib32gcc-12-dev libc6-dev-i386)
 s390x_packages=(gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user)
+arm64_packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+musl_packages=(musl-tools linux-libc-dev)
 foreign_packages=(libdeflate-dev zlib1g-dev libjansson-dev) # unpacked, not installed
 torch_requirements=(torch==2.13.0 numpy==2.4.6 safetensors==0.8.0)
+other_torches=(1.13.1 2.15.0) # of `tools/check versions`; some GB each
 lone_requirements=(lpips==0.1.4) # for the checkpoints that it ships; what it depends on is not used
 cuda_requirement=nvidia-cuda-runtime-cu12==12.9.79 # for cuda.h and cudaTypedefs.h; nothing else is used
 
@@ -65,11 +68,12 @@ need_packages() {
     fi
 }
 
-# need_foreign MACHINE PACKAGE...: unpacks Debian's packages for another kind of machine into
-# $BUILD/MACHINE/root. It has package lists of its own, so that this machine's stay unchanged.
+# need_foreign MACHINE PACKAGE...: unpacks Debian's packages for another kind of machine, or for musl
+# on this one, into $BUILD/MACHINE/root. It has package lists of its own, so that this machine's stay unchanged.
 need_foreign() {
     local machine=$1 there=$BUILD/$1 apt package
     shift
+    [ "$machine" != musl ] || machine=$(dpkg --print-architecture)
     [ "$(cat "$there/has" 2>/dev/null)" != "$*" ] || return 0
     command -v apt-get >/dev/null || { say "no apt here"; return 1; }
     rm -rf "$there"
@@ -121,6 +125,21 @@ need_torch() {
         "$BERTH_PYTHON" -m pip install -q "${pip_args[@]}" "${torch_requirements[@]}" </dev/null &&
         "$BERTH_PYTHON" -m pip install -q --no-deps "${pip_args[@]}" "${lone_requirements[@]}" </dev/null &&
         say "$wanted" >"$venv/berth-has"
+}
+
+# need_other_torch VERSION: makes $BUILD/torch-VERSION. Limits that pip has been given do not count.
+need_other_torch() {
+    local version=$1 there=$BUILD/torch-$1 python numpy=numpy pip_args=()
+    [ ! -e "$there/complete" ] || return 0
+    [ "$version" != 1.13.1 ] || numpy="numpy<2"
+    python=$(find_python) || return 1
+    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
+    rm -rf "$there"
+    "$python" -m venv "$there" &&
+        PIP_CONSTRAINT=/dev/null "$there/bin/python" -m pip install -q "${pip_args[@]}" "torch==$version" \
+            "$numpy" safetensors==0.8.0 </dev/null &&
+        "$there/bin/python" -m pip install -q --no-deps "${pip_args[@]}" "${lone_requirements[@]}" </dev/null &&
+        : >"$there/complete"
 }
 
 # Prints where the CUDA headers are that SConstruct finds; nothing if none are wanted.

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 void fill_closed_standard_descriptors(void)
 {

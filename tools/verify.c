@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 /* The number of tensors that are named for a bad record. */
 enum { MAX_NAMED = 3 };

@@ -5,8 +5,8 @@
  *     pickle_run.c         runs the opcodes
  *     pickle_scan.c        looks ahead
  *     pickle_reduce.c      REDUCE: checks arguments, and chooses the builder
- *     pickle_values.c, pickle_tensors.c, pickle_persistent.c    build
- *     pickle_usual.c       a usual tensor at once
+ *     pickle_build_values.c, pickle_build_tensors.c, pickle_persistent.c    build
+ *     pickle_usual_tensor.c       a usual tensor at once
  *     pickle_globals.c     the known globals
  *     pickle_stack.c       stack, memo, errors
  *     pickle_opcodes.c     the table of opcodes

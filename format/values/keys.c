@@ -5,7 +5,7 @@
  * the canonical nodes of their items are the same. Numbers are compared by value, as in Python.
  */
 #include "config/memory.h"
-#include "format/hash.h"
+#include "format/seeded_hash.h"
 #include "format/values/node.h"
 #include "format/values/walk.h"
 

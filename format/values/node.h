@@ -10,7 +10,7 @@
 #ifndef BTH_FORMAT_VALUES_NODE_H
 #define BTH_FORMAT_VALUES_NODE_H
 
-#include "format/hash.h"
+#include "format/seeded_hash.h"
 #include "format/values/value.h"
 
 enum {
@@ -349,7 +349,7 @@ berth_value *bth_wrapper_node_new(berth_tree *tree, berth_kind kind, berth_value
  */
 berth_value *const *bth_node_items(const berth_value *value, size_t *n, size_t *stride);
 
-/* ---- sequence.c ---- */
+/* ---- sequence_values.c ---- */
 
 /* Like berth_make_tuple, of items that are of the tree. */
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items);

@@ -7,7 +7,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "config/utf8.h"
-#include "format/hash.h"
+#include "format/seeded_hash.h"
 #include "format/zip/zip.h"
 
 /* ---- refused names ---- */

@@ -10,7 +10,7 @@
 #include "config/memory.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "load/open/open_steps.h"
 
 /* Estimated bytes of the directory for entries that are not storages. */

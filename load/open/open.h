@@ -11,7 +11,7 @@
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/source.h"
 
 /* The alignment of a file that has .format_version but no .storage_alignment: PyTorch's own. */
@@ -169,15 +169,14 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
- * ---- file_kind.c: what a file is that is no checkpoint ----
+ * ---- refused_kinds.c: what a file is that is no checkpoint ----
  *
  * Each but the last sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to
  * paste if one helps. A sentence holds no unprintable bytes of the file.
  */
 
-/* For a file that is neither a zip nor in the legacy format. The cache has BTH_HEAD_MIN_NBYTES or
- * more, or the whole file. */
-int bth_refuse_kind(const bth_head_cache *cache, berth_error *error);
+/* For a file that is neither a zip nor in the legacy format. Reads 64 KiB of it at most. */
+int bth_refuse_kind(bth_head_cache *cache, berth_error *error);
 /* For a zip: refuses it if its first record lies in no folder and its name tells what it is. */
 int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error);
 /* For a zip whose directory was read: refuses it if it has no data.pkl, or is a program. */

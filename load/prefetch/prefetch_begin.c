@@ -6,11 +6,11 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
-#include "io/disk.h"
+#include "io/disk_properties.h"
 #include "io/free_memory.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
-#include "io/workers.h"
+#include "io/worker_counts.h"
 #include "load/checkpoint.h"
 #include "load/prefetch/prefetch_state.h"
 

@@ -44,8 +44,8 @@ static uint64_t range_end(const bth_prefetch_range *range)
 }
 
 /* Extends a range to whole pages, within the file. */
-static bth_prefetch_range range_widen(const bth_prefetch_range *range, uint64_t page_nbytes,
-                                      uint64_t file_nbytes)
+static bth_prefetch_range range_round_to_pages(const bth_prefetch_range *range,
+                                               uint64_t page_nbytes, uint64_t file_nbytes)
 {
     uint64_t begin = pages_round_down(bth_min(range->offset, file_nbytes), page_nbytes);
     uint64_t nbytes = bth_min(range->nbytes, UINT64_MAX - range->offset);
@@ -64,7 +64,7 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
     if (n > 1)
         qsort(ranges, n, sizeof *ranges, range_compare);
     for (size_t i = 0; i < n; i++) {
-        bth_prefetch_range range = range_widen(&ranges[i], page_nbytes, file_nbytes);
+        bth_prefetch_range range = range_round_to_pages(&ranges[i], page_nbytes, file_nbytes);
         bth_prefetch_range *last = n_kept > 0 ? &ranges[n_kept - 1] : NULL;
         if (range.nbytes == 0)
             continue;

@@ -7,8 +7,8 @@
 #include "config/memory.h"
 #include "io/file.h"
 #include "io/page_cache.h"
-#include "io/pool.h"
 #include "io/syscalls.h"
+#include "io/thread_pool.h"
 #include "load/prefetch/prefetch_state.h"
 
 #define SCRATCH_NBYTES ((size_t)64 << 10)

@@ -8,7 +8,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
-#include "io/workers.h"
+#include "io/worker_counts.h"
 
 /* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */
 #define DEFAULT_WAYS 16

@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 #include "config/lock.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "load/checkpoint.h"
 #include "load/rows/rows_cache.h"
 #include "load/rows/rows_plan.h"

@@ -4,7 +4,7 @@
 
 #include "config/error.h"
 #include "io/clock.h"
-#include "io/pool.h"
+#include "io/thread_pool.h"
 #include "load/rows/rows.h"
 
 /* Rows of one task. More would leave threads idle, fewer would lock too often. While reads wait for

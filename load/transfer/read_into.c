@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A long range of a source to the caller's memory. */
-#include "io/workers.h"
+#include "io/worker_counts.h"
 #include "load/transfer/transfer.h"
 
 /* A range is long from this many times io.chunk_nbytes on. */

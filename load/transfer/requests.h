@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #include "io/device.h"
-#include "load/transfer/choice.h"
+#include "load/transfer/method_choice.h"
 
 /* Gaps up to this size are read: another request costs a disk 10 microseconds or more, the time in
  * which it moves this many bytes. */

@@ -9,7 +9,7 @@
 #include "io/direct.h"
 #include "io/map.h"
 #include "io/source.h"
-#include "load/transfer/choice.h"
+#include "load/transfer/method_choice.h"
 
 typedef struct bth_access {
     bth_reader *reader;

@@ -4,10 +4,10 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/clock.h"
-#include "io/pool.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/staging.h"
-#include "io/workers.h"
+#include "io/thread_pool.h"
+#include "io/worker_counts.h"
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2

@@ -9,10 +9,10 @@
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/clock.h"
-#include "io/disk.h"
-#include "io/pool.h"
+#include "io/disk_properties.h"
 #include "io/syscalls.h"
-#include "io/workers.h"
+#include "io/thread_pool.h"
+#include "io/worker_counts.h"
 
 /* Bytes that are summed or swapped while they are in the processor's cache. */
 #define PIECE_NBYTES (UINT64_C(512) << 10)

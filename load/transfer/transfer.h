@@ -15,7 +15,7 @@
 #ifndef BTH_LOAD_TRANSFER_TRANSFER_H
 #define BTH_LOAD_TRANSFER_TRANSFER_H
 
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "load/transfer/requests.h"
 #include "load/transfer/source_access.h"
 

@@ -142,7 +142,7 @@ static int write_held(void *context, const void *buffer, size_t nbytes, uint64_t
 
     sink->n_writes++;
     if (offset + nbytes > sink->fail_from)
-        return EIO;
+        return EPERM; /* its text is the same in every C library */
     if (offset >= sink->hold_from && !atomic_exchange(&sink->held, true)) {
         sem_post(&sink->reached);
         while (sem_wait(&sink->go_on) != 0)
@@ -420,7 +420,8 @@ Test(jobs, fail_with_the_error_of_the_save)
     sink.fail_from = 8000;
     berth_job *job = begin_to_sink(&sink, true, 0);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CALLBACK);
-    cr_assert_str_eq(error.message, "data/0 at byte 8000: the sink failed: Input/output error");
+    cr_assert_str_eq(error.message,
+                     "data/0 at byte 8000: the sink failed: Operation not permitted");
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &again), BERTH_E_CALLBACK);
     cr_assert_eq(memcmp(&error, &again, sizeof error), 0);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, NULL), BERTH_E_CALLBACK);
@@ -445,7 +446,7 @@ Test(jobs, that_fail_and_are_never_waited_for_are_logged)
     make_sink(&sink, UINT64_MAX);
     sink.fail_from = 0;
     berth_job_free(begin_to_sink(&sink, true, 0));
-    cr_assert_str_eq(logged, "data.pkl at byte 0: the sink failed: Input/output error");
+    cr_assert_str_eq(logged, "data.pkl at byte 0: the sink failed: Operation not permitted");
     logged[0] = '\0';
     berth_job *job = begin_to_sink(&sink, true, 0);
     check_wait(job, BERTH_E_CALLBACK);

@@ -61,8 +61,8 @@ Test(serialization_id, names_come_in_the_order_of_an_unordered_set)
             int nbytes = snprintf(name, sizeof name, "data/%zu", j);
             bth_id_names_add(&names, name, (size_t)nbytes);
         }
-        cr_expect_eq(bth_id_names_hash(&names), sets[i].hash, "%zu names: 0x%016" PRIx64, sets[i].n,
-                     bth_id_names_hash(&names));
+        uint64_t hash = bth_id_names_hash(&names);
+        cr_expect_eq(hash, sets[i].hash, "%zu names: 0x%016" PRIx64, sets[i].n, hash);
         bth_id_names_free_all(&names);
     }
 }
@@ -73,8 +73,8 @@ Test(serialization_id, names_of_every_length)
         bth_id_names names;
         begin_names(&names, 1);
         bth_id_names_add(&names, letters, n);
-        cr_expect_eq(bth_id_names_hash(&names), by_length[n], "%zu bytes: 0x%016" PRIx64, n,
-                     bth_id_names_hash(&names));
+        uint64_t hash = bth_id_names_hash(&names);
+        cr_expect_eq(hash, by_length[n], "%zu bytes: 0x%016" PRIx64, n, hash);
         bth_id_names_free_all(&names);
     }
 }
@@ -104,7 +104,7 @@ Test(serialization_id, numbers_have_20_digits_each)
 /* W6 */
 Test(serialization_id, no_memory_is_a_clean_error_wherever_it_happens)
 {
-    for (uint64_t nth = 1; nth <= 4; nth++) {
+    for (uint64_t nth = 1; nth <= 5; nth++) {
         bth_id_names names;
         berth_error error;
         bth_error_clear(&error);
@@ -112,7 +112,7 @@ Test(serialization_id, no_memory_is_a_clean_error_wherever_it_happens)
         test_memory_refuse(nth, false);
         int status = bth_id_names_begin(&names, 100, &error);
         bth_id_names_free_all(&names);
-        cr_expect_eq(status, nth <= 3 ? BERTH_E_MEMORY : 0, "allocation %" PRIu64, nth);
+        cr_expect_eq(status, nth <= 4 ? BERTH_E_MEMORY : 0, "allocation %" PRIu64, nth);
         cr_expect_eq(test_memory_seen().live_nbytes, 0);
         test_memory_unwatch();
     }

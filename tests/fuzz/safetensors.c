@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 /* ---- what is told on stderr ---- */
 

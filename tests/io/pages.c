@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "io/file.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/syscalls.h"
 
 #define N 4

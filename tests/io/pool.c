@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* W6, W8: workers that all do their part, or all stop. */
-#include "io/pool.h"
+#include "io/thread_pool.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Memory for what is read: aligned, in large pages, spread over nodes on request; W6. */
-#include "io/region.h"
+#include "io/memory_region.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "config/error.h"
-#include "io/region.h"
+#include "io/memory_region.h"
 #include "io/syscalls.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/support.h"

@@ -16,6 +16,10 @@ TestSuite(file_kind, .init = begin_sample, .fini = end_sample);
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901" \
     "23456789"
 
+/* A zip's local header from its version to the size of the name. */
+#define HEADER_1 "\x14\0\0\0\0\0\0\0\0\0\0"
+#define HEADER_2 "\0\0\0\0\0\0\0\0\0\0\0"
+
 /* ---- by the first bytes ---- */
 
 typedef struct kind_case {
@@ -183,6 +187,46 @@ Test(file_kind, tar_files)
     expect_failure("", BERTH_E_NOT_CHECKPOINT, OLD_TAR);
 }
 
+/* What an open has read of the file does not change the answer: memory is seen whole, a file is
+ * read in pieces. */
+Test(file_kind, is_the_same_from_memory_and_by_reads)
+{
+    static const struct {
+        const char *begin, *tells;
+        size_t at; /* of what tells */
+        bool is_seen;
+    } cases[] = {
+        {"\x80\x02", "torch.distributed.checkpoint.metadata", 3000, true},
+        {"\x80\x02", "torch.distributed.checkpoint.metadata", 70000, false},
+        {"<html>", "<title>torch.distributed.checkpoint.metadata</title>", 60000, true},
+        {"{\"a\": 1", "\"weight_map\"", 65000, true},
+        {"{\"a\": 1", "\"weight_map\"", 65530, false},
+        {"PK\3\4" HEADER_1 HEADER_2 "\x58\2\0", ".safetensors", 30 + 600 - 12, false},
+    };
+    static const char *const says[] = {".metadata of", "It says", "weight_map", "safetensors"};
+    uint8_t *bytes = malloc(80000);
+    char *place = test_folder_new();
+
+    cr_assert(bytes && chdir(place) == 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool is_seen = false;
+        char first[sizeof error.message];
+        memset(bytes, 'x', 80000);
+        memcpy(bytes, cases[i].begin, i == 5 ? 30 : strlen(cases[i].begin));
+        memcpy(bytes + cases[i].at, cases[i].tells, strlen(cases[i].tells));
+        cr_expect_lt(open_bytes(bytes, 80000, ""), 0);
+        (void)snprintf(first, sizeof first, "%s", strstr(error.message, ": "));
+        for (size_t k = 0; k < sizeof says / sizeof *says; k++)
+            is_seen |= strstr(first, says[k]) != NULL;
+        cr_expect_eq(is_seen, cases[i].is_seen, "%s", first);
+        test_write_file("a", bytes, 80000);
+        cr_expect_lt(berth_open("a", only("load.head_nbytes=1", NULL), &checkpoint, &error), 0);
+        cr_expect_str_eq(strstr(error.message, ": "), first);
+    }
+    free(bytes);
+    test_folder_remove(place);
+}
+
 /* ---- the command ---- */
 
 /* A command that is pasted names the file as a shell reads it, or not at all. */
@@ -296,8 +340,6 @@ Test(file_kind, archives_without_data_pkl)
 Test(file_kind, archives_without_a_folder)
 {
 #define LOCAL(nbytes, name) BYTES("PK\3\4" HEADER_1 HEADER_2 nbytes "\0\0\0" name)
-#define HEADER_1 "\x14\0\0\0\0\0\0\0\0\0\0"
-#define HEADER_2 "\0\0\0\0\0\0\0\0\0\0\0"
     static const struct {
         const char *bytes;
         size_t nbytes;

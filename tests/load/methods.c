@@ -9,7 +9,7 @@
 #include "format/values/value.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
-#include "load/transfer/choice.h"
+#include "load/transfer/method_choice.h"
 #include "tests/support/load/archive.h"
 
 static const char *const names[] = {"auto", "map", "read", "direct"};

@@ -19,6 +19,10 @@ from torch import nn
 
 CASES = {}
 
+# PyTorch 2.15 loads nested tensors only where the program allows it (versions.py shows that).
+if torch.torch_version.TorchVersion(torch.__version__) >= (2, 15):
+    torch.serialization.add_safe_globals([torch._utils._rebuild_nested_tensor])
+
 
 def case(function=None, **differs):
     def add(function):

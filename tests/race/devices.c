@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "io/pool.h"
 #include "io/staging.h"
+#include "io/thread_pool.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/race.h"
 

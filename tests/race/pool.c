@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* W8 under the thread sanitizer: many short tasks, failures from all workers, cancels, patches. */
-#include "io/pool.h"
+#include "io/thread_pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
-#include "io/workers.h"
+#include "io/worker_counts.h"
 #include "tests/support/save/runs.h"
 
 #define BLOCK 512u

@@ -57,7 +57,7 @@ static int open_plain(const char *name, int flags, mode_t mode)
     return open(name, flags & ~O_DIRECT, mode);
 }
 
-/* PAGEMAP_SCAN: see io/region.c. */
+/* PAGEMAP_SCAN: see io/memory_region.c. */
 static int scan(int fd, unsigned long request, void *argument)
 {
     uint64_t *fields = argument;

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "config/memory.h"
-#include "io/pool.h"
+#include "io/thread_pool.h"
 #include "tests/simulated/simulated_inner.h"
 
 /*

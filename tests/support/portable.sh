@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash
-# Sourced by tools/check: the same tests in 32 bits, and on a big-endian machine under an emulator.
-# Debian has no Criterion for the latter: tests/support/criterion/ stands in for it on both.
+# Sourced by tools/check: the same tests in 32 bits, on a big-endian and on a 64-bit Arm machine under
+# an emulator, and with another C library. Debian has Criterion for none of them:
+# tests/support/criterion/ stands in for it.
 
-# foreign_needs MACHINE PACKAGE...: the compiler and the libraries.
+# foreign_needs MACHINE PACKAGE...: the compiler and the libraries. MACHINE is Debian's name, or musl.
 foreign_needs() {
     local machine=$1
     shift
@@ -19,6 +20,11 @@ foreign_sources() {
     done
 }
 
+# The archiver beside a cross compiler, or this machine's.
+foreign_archiver() {
+    case $1 in *-gnu-gcc) say "${1/%gcc/ar}" ;; *) say ar ;; esac
+}
+
 # foreign_build MACHINE ROOMS SUPPORT TESTS COMPILER...: static programs, in $BUILD/MACHINE as here.
 # SUPPORT: what of the test library they need. With tools among the rooms the command, too.
 foreign_build() {
@@ -27,9 +33,9 @@ foreign_build() {
     read -ra support <<<"$3"
     read -ra tests <<<"$4"
     shift 4
-    local compile=("$@" -std=c11 -O1 -g -pthread -D_GNU_SOURCE -static -Wl,-w
+    local compile=("$1" -std=c11 -O1 -g -pthread -D_GNU_SOURCE -static -Wl,-w
         -Wall -Wextra -Wconversion -Wshadow -Werror -I. -Itests/support
-        -isystem "$out/root/usr/include")
+        -isystem "$out/root/usr/include" "${@:2}")
     # In tests numbers are small, and written as 64 bits have them.
     local compile_test=("${compile[@]}" -Wno-conversion -Wno-sign-compare -Wno-format)
     libraries=("$out"/root/usr/lib/*/lib{deflate,z,jansson}.a)
@@ -40,7 +46,7 @@ foreign_build() {
     foreign_sources "${support[@]}" |
         xargs -P "$jobs" -I{} "${compile_test[@]}" -c {}.c -o "$out/{}.o" || return 1
     rm -f "$out/libsupport.a"
-    foreign_sources "${support[@]}" | sed "s|.*|$out/&.o|" | xargs "${1/%gcc/ar}" qcs "$out/libsupport.a"
+    foreign_sources "${support[@]}" | sed "s|.*|$out/&.o|" | xargs "$(foreign_archiver "$1")" qcs "$out/libsupport.a"
     mapfile -t objects < <(foreign_sources "${rooms[@]}" | grep -v '^tools/')
     objects=("${objects[@]/#/$out/}")
     objects=("${objects[@]/%/.o}" "${libraries[@]}")
@@ -71,26 +77,48 @@ portable_i386() {
     foreign_tests i386 "$tests"
 }
 
-# What tells byte orders apart: all of format/, and of what reads and saves what needs no sums of
-# bytes in this order, no direct I/O, which the emulator has not, and no minutes.
-s390x_tests() {
+# All of format/, and of what reads and saves what tells byte orders apart and needs no sums of bytes
+# in this order, no direct I/O, which the emulator has not, and no minutes.
+foreign_rooms="config format io save load tests/simulated"
+foreign_test_list() {
     local source
     for source in tests/config/*.c tests/format/*.c tests/api/*.c \
         tests/load/{byteorder,storages,legacy,prefetch,rows,sums,selection,requests,slice,load_into}.c \
         tests/save/{blocks,commit,device,readback}.c; do
         [ "$source" = tests/format/pickle_bombs.c ] && [ "$BERTH_LONG" = 0 ] ||
-            printf '%s\n' "$source"
+            printf '%s ' "$source"
     done
 }
 
+# portable_emulated MACHINE COMPILER EMULATOR PACKAGE...: library and command.
+portable_emulated() {
+    local machine=$1 compiler=$2 emulator=$3 tests
+    shift 3
+    tests=$(foreign_test_list)
+    may "$machine compiler, libraries, emulator" foreign_needs "$machine" "$@" || return
+    one "build $machine" foreign_build "$machine" "$foreign_rooms tools" \
+        tests/support "$tests" "$compiler" || return
+    foreign_tests "$machine" "$tests" "$emulator"
+    one "build debug for $machine" build debug "$BUILD" command || return
+    script "$machine files" tests/support/same_files.py "$BUILD/debug/berth" "$emulator" \
+        "$BUILD/$machine/berth"
+}
+
 portable_s390x() {
+    portable_emulated s390x s390x-linux-gnu-gcc qemu-s390x "${s390x_packages[@]}"
+}
+
+portable_arm64() {
+    portable_emulated arm64 aarch64-linux-gnu-gcc qemu-aarch64 "${arm64_packages[@]}"
+}
+
+# The library. The command needs argp, which glibc has; musl has other types for two system calls.
+portable_musl() {
     local tests
-    tests=$(s390x_tests | tr '\n' ' ')
-    may "s390x compiler, libraries, emulator" foreign_needs s390x "${s390x_packages[@]}" || return
-    one "build s390x" foreign_build s390x "config format io save load tests/simulated tools" \
-        tests/support "$tests" s390x-linux-gnu-gcc || return
-    foreign_tests s390x "$tests" qemu-s390x
-    one "build debug for s390x" build debug "$BUILD" command || return
-    script "s390x files" tests/support/same_files.py "$BUILD/debug/berth" qemu-s390x \
-        "$BUILD/s390x/berth"
+    tests=$(foreign_test_list)
+    may "musl, libraries" foreign_needs musl "${musl_packages[@]}" || return
+    one "build musl" foreign_build musl "$foreign_rooms" tests/support "$tests" musl-gcc \
+        -Wno-conversion -idirafter /usr/include \
+        -idirafter "/usr/include/$(gcc -print-multiarch)" || return
+    foreign_tests musl "$tests"
 }

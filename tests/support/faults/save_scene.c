@@ -245,7 +245,7 @@ bool try_fault(const scene *tried, enum fault_row row, unsigned nth, int system_
     fault_clear();
     scene_unpatch(tried);
     snprintf(about, sizeof about, "%s, call %u, %s, %s%s", fault_row_names[row], nth,
-             system_errno == FAULT_SHORT ? "short" : strerrorname_np(system_errno), tried->options,
+             system_errno == FAULT_SHORT ? "short" : strerror(system_errno), tried->options,
              for_ever ? ", for ever" : "");
     check_outcome(tried, *status, &error, about);
     cr_assert_eq(live_nbytes, 0, "%s: memory leaks", about);

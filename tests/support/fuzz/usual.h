@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The tensor that the reader has a short cut for (format/pickle/pickle_usual.c): said anew, of what
- * the pickle at hand has in its memo, and changed by single opcodes inside, as a short cut errs
- * where something stands between two things that it looks for.
+ * The tensor that the reader has a short cut for (format/pickle/pickle_usual_tensor.c): said anew,
+ * of what the pickle at hand has in its memo, and changed by single opcodes inside, as a short cut
+ * errs where something stands between two things that it looks for.
  */
 #ifndef TESTS_SUPPORT_FUZZ_USUAL_H
 #define TESTS_SUPPORT_FUZZ_USUAL_H

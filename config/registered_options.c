@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/in_force.h"
 #include "config/lock.h"
 #include "config/memory.h"
+#include "config/values_in_force.h"
 
 #define MAX_SECTION_NBYTES 20
 #define MAX_NAME_NBYTES 32

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/workers.h"
+#include "io/worker_counts.h"
 
 #include "config/memory.h"
 #include "io/syscalls.h"

@@ -3,8 +3,8 @@
  * The `berth` command: what its subcommands share. Like everything under tools/,
  * it sees only the installed <berth.h>.
  */
-#ifndef BERTH_TOOLS_COMMAND_H
-#define BERTH_TOOLS_COMMAND_H
+#ifndef BERTH_TOOLS_SHARED_H
+#define BERTH_TOOLS_SHARED_H
 
 #include <argp.h>
 #include <berth.h>
@@ -48,7 +48,7 @@ int run_bench(int argc, char **argv);
 int run_demo(int argc, char **argv);
 int run_clean(int argc, char **argv);
 
-/* ---- common.c ---- */
+/* ---- shared.c ---- */
 
 /* Positional arguments of a subcommand, in order: min to max of them. */
 typedef struct positional {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What the system reports of the disk that a file is on. `root`: the folder that has sys; "" except
  * in tests. */
-#ifndef BTH_IO_DISK_H
-#define BTH_IO_DISK_H
+#ifndef BTH_IO_DISK_PROPERTIES_H
+#define BTH_IO_DISK_PROPERTIES_H
 
 #include <stdbool.h>
 #include <stdint.h>

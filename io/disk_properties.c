@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/disk.h"
+#include "io/disk_properties.h"
 
 #include <stdio.h>
 #include <stdlib.h>

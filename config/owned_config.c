@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Configurations that a caller owns, and brings to its operations. */
 #include "config/error.h"
-#include "config/in_force.h"
 #include "config/layer.h"
 #include "config/memory.h"
+#include "config/values_in_force.h"
 
 berth_config *berth_config_new(berth_error *error)
 {

@@ -4,8 +4,8 @@
  * written. transfer: writes all bytes; after it nothing of the caller's is read. finish: makes the
  * file durable. end: frees.
  */
-#ifndef BTH_SAVE_OPERATION_H
-#define BTH_SAVE_OPERATION_H
+#ifndef BTH_SAVE_SAVE_OPERATION_H
+#define BTH_SAVE_SAVE_OPERATION_H
 
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/pool.h"
+#include "io/thread_pool.h"
 
 #include <signal.h>
 

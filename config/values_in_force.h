@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What the files of config/ ask each other about the values in force. */
-#ifndef BTH_CONFIG_IN_FORCE_H
-#define BTH_CONFIG_IN_FORCE_H
+#ifndef BTH_CONFIG_VALUES_IN_FORCE_H
+#define BTH_CONFIG_VALUES_IN_FORCE_H
 
 #include "config/layer.h"
 

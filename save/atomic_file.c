@@ -5,8 +5,8 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/file.h"
-#include "save/operation.h"
 #include "save/save_error.h"
+#include "save/save_operation.h"
 
 struct berth_atomic_file {
     bth_operation operation;

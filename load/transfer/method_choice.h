@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The choice of an I/O method for a range of bytes, from conditions and options. */
-#ifndef BTH_LOAD_TRANSFER_CHOICE_H
-#define BTH_LOAD_TRANSFER_CHOICE_H
+#ifndef BTH_LOAD_TRANSFER_METHOD_CHOICE_H
+#define BTH_LOAD_TRANSFER_METHOD_CHOICE_H
 
 #include "config/options.h"
 #include "io/file_system.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The library's own threads, and workers for independent tasks. */
-#ifndef BTH_IO_POOL_H
-#define BTH_IO_POOL_H
+#ifndef BTH_IO_THREAD_POOL_H
+#define BTH_IO_THREAD_POOL_H
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/region.h"
+#include "io/memory_region.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -87,7 +87,7 @@ static void region_spread(void *base, size_t nbytes)
 
     if (bth_system.get_mempolicy(&mode, nodes, NODES_MAX, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
         bth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, NODES_MAX, 0) < 0)
-        bth_log("memory is not spread over nodes (io.numa=interleave): %s", strerrordesc_np(errno));
+        bth_log("memory is not spread over nodes (io.numa=interleave): %s", bth_errno_text(errno));
 }
 
 int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *region,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What a file is that is no checkpoint: by its first bytes, by the name of a zip's first record, by
- * the names in its directory. One table for each. Berth reads nothing more for it than an open has
- * read already.
+ * the names in its directory. One table for each.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +13,8 @@
 
 /* More of a name, a title or a text of the file is not shown. */
 #define SHOWN_NBYTES 100
+/* The kind is in these first bytes of the file, however many an open has read. */
+#define KIND_NBYTES (64 << 10)
 
 #define DCP_TO_TORCH                                                                               \
     "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes "  \
@@ -327,7 +328,7 @@ static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
                               "a bare pickle, not a PyTorch checkpoint");
 }
 
-int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
+int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
 {
     static void (*const refusals[])(const bth_head_cache *,
                                     berth_error *) = {head_refuse_by_signature,
@@ -338,14 +339,20 @@ int bth_refuse_kind(const bth_head_cache *cache, berth_error *error)
                                                       head_refuse_web_page,
                                                       head_refuse_json,
                                                       head_refuse_pickle};
+    bth_head_cache first;
     char begin[24] = "";
 
-    if (cache->head_nbytes == 0)
+    if (bth_head_cache_extend_head(cache, KIND_NBYTES, error) < 0)
+        return error->code;
+    first = *cache;
+    if (first.head_nbytes > KIND_NBYTES)
+        first.head_nbytes = KIND_NBYTES;
+    if (first.head_nbytes == 0)
         return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the file is empty");
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
-        refusals[i](cache, error);
-    for (size_t i = 0; i < 4 && i < cache->head_nbytes; i++)
-        (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", cache->head[i]);
+        refusals[i](&first, error);
+    for (size_t i = 0; i < 4 && i < first.head_nbytes; i++)
+        (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", first.head[i]);
     return error->code ? error->code
                        : bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
                                          "neither a zip archive nor PyTorch's legacy format: it "
@@ -401,7 +408,8 @@ int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error
                    : 0;
     const file_kind *kind = NULL;
 
-    if (n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES || n == 0 || memchr(name, '/', n))
+    if (n == 0 || n > BTH_HEAD_MIN_NBYTES - BTH_ZIP_LOCAL_NBYTES ||
+        n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES || memchr(name, '/', n))
         return 0;
     kind = suffix_find_kind(name, n);
     if (n == sizeof program - 1 && memcmp(name, program, n) == 0)

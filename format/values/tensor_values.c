@@ -241,8 +241,8 @@ static bool parts_check_and_get_tensors(berth_tree *tree, berth_kind kind,
     return true;
 }
 
-static struct parts_node *parts_node_new(berth_tree *tree, berth_kind kind,
-                                         berth_value *const *parts, size_t n)
+static struct parts_node *node_new_with_parts(berth_tree *tree, berth_kind kind,
+                                              berth_value *const *parts, size_t n)
 {
     struct parts_node *node = bth_node_new(tree, kind, sizeof(*node) + n * sizeof(*parts));
     if (!node)
@@ -280,7 +280,7 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
     if (!sparse_check(tree, layout, shape, rank, parts))
         return NULL;
     struct parts_node *node =
-        parts_node_new(tree, BERTH_KIND_SPARSE, parts, sparse_n_parts(layout));
+        node_new_with_parts(tree, BERTH_KIND_SPARSE, parts, sparse_n_parts(layout));
     if (!node)
         return NULL;
     node->shape = shape;
@@ -327,7 +327,7 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
         return NULL;
     if (!nested_parts_agree(tensors[1], tensors[2], tensors[3]))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
-    struct parts_node *node = parts_node_new(tree, BERTH_KIND_NESTED, parts, 4);
+    struct parts_node *node = node_new_with_parts(tree, BERTH_KIND_NESTED, parts, 4);
     return node ? &node->head : NULL;
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/command.h"
+#include "tools/shared.h"
 
 enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS };
 

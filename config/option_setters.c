@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/in_force.h"
 #include "config/patch.h"
+#include "config/values_in_force.h"
 #include "config/watches.h"
 
 static const char by_program[] = "set by the program";

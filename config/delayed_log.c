@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "config/notes.h"
+#include "config/delayed_log.h"
 
 #include <stdarg.h>
 #include <stdio.h>

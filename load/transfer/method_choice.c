@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/transfer/choice.h"
+#include "load/transfer/method_choice.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/operation.h"
+#include "save/save_operation.h"
 
 #include <string.h>
 

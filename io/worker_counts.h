@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How many workers an operation has, and how many bytes one of them moves at a time. */
-#ifndef BTH_IO_WORKERS_H
-#define BTH_IO_WORKERS_H
+#ifndef BTH_IO_WORKER_COUNTS_H
+#define BTH_IO_WORKER_COUNTS_H
 
 #include "config/options.h"
 

@@ -3,8 +3,8 @@
  * Aligned memory for reads, in large pages where the system has them. One request to a disk can
  * have a limited number of pieces of memory: with large pages there are fewer and larger requests.
  */
-#ifndef BTH_IO_REGION_H
-#define BTH_IO_REGION_H
+#ifndef BTH_IO_MEMORY_REGION_H
+#define BTH_IO_MEMORY_REGION_H
 
 #include "berth.h"
 
