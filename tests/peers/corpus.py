@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What people do to files, by the tools that they use: each kind opens as in PyTorch, or is refused
-with the sentence of its row."""
+with the sentence of its row, and mended by the command in it."""
 
 import math
 import os
@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 
 import berth_ctypes as b
@@ -42,29 +43,35 @@ def value():
             "epoch": 3, "name": "Größe", "lr": 1e-3, "betas": (0.9, 0.999)}
 
 
+def run(command):
+    done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", command], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False, timeout=120)
+    expect(done.returncode == 0, f"{command}: {done.stdout[-300:]}")
+
+
 # ---- one kind ----
 
 
-def torch_reads(mmap):
+def torch_reads(mmap, path):
     with config.patch({"load.calculate_storage_offsets": False}):
-        return FromTorch().describe(torch.load("new.pt", weights_only=True, mmap=mmap))
+        return FromTorch().describe(torch.load(path, weights_only=True, mmap=mmap))
 
 
-def torch_tells(mmap=False):
+def torch_tells(mmap=False, path="new.pt"):
     """What PyTorch reads, and None; or None, and what it says."""
     try:
-        return torch_reads(mmap), None
+        return torch_reads(mmap, path), None
     except Exception as error:  # of any class: it has its own for every kind
         return None, f"{type(error).__name__}: {str(error)[:150]}"
 
 
-def berth_tells(options):
+def berth_tells(options, path="new.pt"):
     """The same of Berth."""
     try:
-        with b.patched(f"debug=off {options}"), FromBerth("new.pt") as checkpoint:
+        with b.patched(f"debug=off {options}"), FromBerth(path) as checkpoint:
             return checkpoint.root(), None
     except b.BerthError as error:
-        return None, str(error).removeprefix("new.pt: ")
+        return None, str(error).removeprefix(f"{path}: ")
 
 
 def can_be_mapped():
@@ -111,6 +118,22 @@ def refused(kind):
         _, said = berth_tells(level)
         expect(level == BLIND or said is not None, f"{level}: it opens")
         expect(level or is_said(said, kind.says), f"it says: {said}")
+        if not level:
+            pasted(said)
+
+
+def pasted(says):
+    """The command that is said makes a checkpoint of the file, or the next kind that says how."""
+    found = re.search("`(.*NEW[.]pt.*?)`", says)
+    if not found or re.search("DIRECTORY|NAME", found[1]):
+        return
+    words = found[1].replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)
+    run(words)
+    read, why = berth_tells("", "NEW.pt")
+    if read is None:
+        expect("`" in why, f"{found[1]} makes no checkpoint: {why}")
+    else:
+        expect_same("PyTorch", *torch_tells(path="NEW.pt"), read)
 
 
 def check(kind, original):
@@ -143,10 +166,8 @@ def make_original(folder):
 def make(kind):
     if callable(kind.make):
         kind.make(value())
-        return
-    done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", kind.make], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False, timeout=120)
-    expect(done.returncode == 0, f"{kind.make}: {done.stdout[-300:]}")
+    else:
+        run(kind.make)
 
 
 def try_kind(kind, folder, made, original):

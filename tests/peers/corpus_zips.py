@@ -194,7 +194,7 @@ COMPRESSED = [
          "neither a zip archive nor PyTorch's legacy format: it begins with e2 ef 04 d2"),
     Kind("zip -s: the first part",
          "head -c 99999 /dev/urandom >model/more; zip -q0r -s 64k split.zip model; mv split.z01 new.pt",
-         "neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 07 08"),
+         "a part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.pt` joins them"),
     Kind("7z -v: the first part", "7zz a -bd -tzip -mx0 -v20k new.zip model >log; mv new.zip.001 new.pt",
          "no end record: not a zip archive, or cut off"),
     Kind("7z -v, joined", "7zz a -bd -tzip -mx0 -v20k new.zip model >log; cat new.zip.0* >new.pt"),
