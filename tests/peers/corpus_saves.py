@@ -113,7 +113,7 @@ SAVED = [
     Kind("torch.save before 1.6, protocol 4", legacy(4),
          "a bare pickle, not a PyTorch checkpoint"),
     Kind("torch.save before 1.6, truncated", lambda value: (legacy(2)(value), os.truncate("new.pt", 50000)),
-         "# at byte #: the file ends within this storage's 32768 bytes"),
+         "# at byte #: the file ends within this storage's # bytes"),
     Kind("torch.save before 1.6, bytes appended",
          lambda value: (legacy(2)(value), open("new.pt", "ab").write(b"epoch 3\n")),
          "at byte #: 8 bytes follow the last storage", torch=True, why=ANY_END),
