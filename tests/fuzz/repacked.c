@@ -10,10 +10,13 @@
 
 /* ---- what holds of an honest one ---- */
 
-static const char *const levels[] = {"load.check=directory", "load.check=headers",
-                                     "load.check=data",
-                                     "load.calculate_storage_offsets=off load.check=data",
-                                     "load.check=directory load.head_nbytes=1"};
+/* Whatever BERTH_SERIALIZATION_DEBUG says. */
+#define OFF "debug=off "
+
+static const char *const levels[] = {OFF "load.check=directory", OFF "load.check=headers",
+                                     OFF "load.check=data",
+                                     OFF "load.calculate_storage_offsets=off load.check=data",
+                                     OFF "load.check=directory load.head_nbytes=1"};
 #define N_LEVELS (sizeof levels / sizeof *levels)
 
 static berth_checkpoint *open_or_stop(const uint8_t *bytes, size_t nbytes, const char *options)
@@ -29,7 +32,7 @@ static berth_checkpoint *open_or_stop(const uint8_t *bytes, size_t nbytes, const
 /* Z13: debug mode and load.repacked=refuse refuse it, and say what reads it. */
 static void check_refused_on_request(const struct repacked *file)
 {
-    static const char *const options[] = {"debug=on", "load.repacked=refuse"};
+    static const char *const options[] = {"debug=on", OFF "load.repacked=refuse"};
     berth_checkpoint *checkpoint;
     berth_error error;
 
@@ -44,14 +47,19 @@ static void check_refused_on_request(const struct repacked *file)
 static void check_verified(const struct repacked *file)
 {
     berth_error error;
+    berth_config *config = berth_config_new(&error);
+    berth_params params = {.config = config};
 
-    MUST(berth_verify(FROM_MEMORY(file->bytes, file->nbytes), NULL, NULL, NULL, NULL, &error) == 0,
+    MUST(config && berth_config_apply(config, OFF, &error) == 0, "%s", error.message);
+    MUST(berth_verify(FROM_MEMORY(file->bytes, file->nbytes), &params, NULL, NULL, NULL, &error) ==
+             0,
          "%s", error.message);
+    berth_config_free(config);
 }
 
 static void check_honest(const struct repacked *file, const char *options)
 {
-    berth_checkpoint *original = open_or_stop(file->original, file->original_nbytes, "");
+    berth_checkpoint *original = open_or_stop(file->original, file->original_nbytes, OFF);
     berth_checkpoint *again = open_or_stop(file->bytes, file->nbytes, options);
     berth_info info;
 
@@ -70,18 +78,18 @@ enum kind { HONEST, ANY_READINGS = N_LEVELS, BY_READS, PLAIN_BY_READS, DATA, DIR
 
 static void check_any(const uint8_t *bytes, size_t nbytes, unsigned kind)
 {
-    static const char plain[] = "load.check=headers load.calculate_storage_offsets=off";
+    static const char plain[] = OFF "load.check=headers load.calculate_storage_offsets=off";
 
     if (IS_CHECKED(kind, ANY_READINGS))
-        check_readings(bytes, nbytes, "load.unknown_globals=refuse");
+        check_readings(bytes, nbytes, OFF "load.unknown_globals=refuse");
     if (IS_CHECKED(kind, BY_READS))
-        check_by_reads(bytes, nbytes, "load.check=directory");
+        check_by_reads(bytes, nbytes, OFF "load.check=directory");
     if (IS_CHECKED(kind, PLAIN_BY_READS))
         check_by_reads(bytes, nbytes, plain);
     if (IS_CHECKED(kind, DATA))
-        (void)check_opening(bytes, nbytes, "load.check=data");
+        (void)check_opening(bytes, nbytes, OFF "load.check=data");
     if (IS_CHECKED(kind, DIRECTORY))
-        (void)check_opening(bytes, nbytes, "load.check=directory");
+        (void)check_opening(bytes, nbytes, OFF "load.check=directory");
 }
 
 void check_input(const uint8_t *bytes, size_t nbytes)
