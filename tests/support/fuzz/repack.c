@@ -282,14 +282,14 @@ static void local_lie(struct repack_archive *archive, struct repack_entry *entry
                       uint8_t more)
 {
     archive->is_honest = false;
-    lie_set(entry->local_lie, how % (30 + 16), more);
+    lie_set(entry->local_lie, how % (30 + 64), more);
 }
 
 static void central_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
                         uint8_t more)
 {
     archive->is_honest = false;
-    lie_set(entry->central_lie, how % (46 + 16), more);
+    lie_set(entry->central_lie, how % (46 + 64), more);
 }
 
 static void descriptor_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
