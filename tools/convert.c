@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth convert: .pt, .pth, .bin <-> .safetensors, and old to new .pt. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tools/shared.h"
 
@@ -41,6 +44,23 @@ static bool is_checkpoint_name(const char *name)
 {
     return has_extension(name, ".pt") || has_extension(name, ".pth") ||
            has_extension(name, ".bin") || has_extension(name, ".ckpt");
+}
+
+/* By its bytes, the length of a JSON object, and the object: its name may be .pt or .bin, too. */
+static bool file_is_safetensors(const char *name)
+{
+    struct stat facts;
+    unsigned char head[9];
+    uint64_t length = 0;
+    FILE *file = stat(name, &facts) == 0 && S_ISREG(facts.st_mode) ? fopen(name, "re") : NULL;
+
+    if (!file)
+        return false;
+    size_t n = fread(head, 1, sizeof head, file);
+    (void)fclose(file);
+    for (size_t i = 8; n == sizeof head && i > 0; i--)
+        length = length << 8 | head[i - 1];
+    return length >= 2 && length <= (uint64_t)facts.st_size - 8 && head[8] == '{';
 }
 
 /* `tree` NULL: the value is written unchanged. */
@@ -88,8 +108,8 @@ int run_convert(int argc, char **argv)
         own_options,
         convert_parse,
         "IN OUT",
-        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; the extensions "
-        "decide. From checkpoint to checkpoint, write an older file in today's format. "
+        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
+        "decides. From checkpoint to checkpoint, write an older file in today's format. "
         "Safetensors has no views and no tied tensors: each is written in full. It has no "
         "attributes of state_dicts: they are left out. Any other value is an error that names it, "
         "unless --tensors-only is set. Checksums are compared first; --set load.check=directory "
@@ -102,7 +122,8 @@ int run_convert(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     const char *in = options.words.words[0], *out = options.words.words[1];
-    bool from = has_extension(in, ".safetensors"), to = has_extension(out, ".safetensors");
+    bool from = has_extension(in, ".safetensors") || file_is_safetensors(in);
+    bool to = has_extension(out, ".safetensors");
     if (!to && !is_checkpoint_name(out))
         return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
                              "sets the format",

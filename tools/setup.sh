@@ -18,6 +18,7 @@ test_packages=(
     python3 python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
     bindfs e2fsprogs xfsprogs
+    7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress openssl xxd xz-utils zstd
 )
 analysis_packages=(clang-tidy-14 cppcheck)
 i386_packages=(lib32gcc-12-dev libc6-dev-i386)

@@ -68,11 +68,19 @@ int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_
                        "no decimal number of up to 9 digits", error);
 }
 
+static bool byte_is_space(uint8_t byte)
+{
+    return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
 int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
                              uint64_t offset, berth_error *error)
 {
-    size_t n_digits = nbytes > 0 && bytes[nbytes - 1] == '\n' ? nbytes - 1 : nbytes;
+    size_t n_digits = nbytes;
     uint32_t read = 0;
+
+    while (n_digits > 0 && byte_is_space(bytes[n_digits - 1]))
+        n_digits--;
 
     if (record_read_decimal(bytes, n_digits, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
         return BERTH_OK;

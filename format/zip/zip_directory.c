@@ -132,12 +132,14 @@ static unsigned entry_zip64_needed_nbytes(const zip_central *entry)
 static int entry_read_extra(zip_central *entry, berth_error *error)
 {
     bth_cursor cursor = bth_cursor_make(entry->extra, entry->extra_nbytes);
+    const bth_zip_header header = {entry->name, entry->kept.name_nbytes, entry->kept.record,
+                                   entry->at};
     unsigned needed = entry_zip64_needed_nbytes(entry);
     bth_zip_extra extra;
     bool seen = false;
     int more;
 
-    while ((more = bth_zip_next_extra(&cursor, &extra, entry->kept.record, entry->at, error)) > 0) {
+    while ((more = bth_zip_next_extra(&cursor, &extra, &header, error)) > 0) {
         if (extra.id != BTH_ZIP_EXTRA_ZIP64)
             continue;
         if (seen)

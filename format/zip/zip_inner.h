@@ -14,11 +14,19 @@ typedef struct bth_zip_extra {
     const uint8_t *bytes;
 } bth_zip_extra;
 
+/* The header that has extra fields: its name, and what an error says of it. */
+typedef struct bth_zip_header {
+    const uint8_t *name;
+    size_t name_nbytes;
+    const char *record; /* NULL: not known yet */
+    uint64_t at;        /* the byte of the file where it begins */
+} bth_zip_header;
+
 /*
  * Reads the next extra field: 1; 0: there is none; or an error: it is malformed, or gives the entry
- * a second name (Z4). `at`: the byte of the file where its header begins.
+ * another name (Z4).
  */
-int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,
+int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
                        berth_error *error);
 
 /* ---- zip_record.c ---- */

@@ -3,13 +3,30 @@
 #include "format/zip/zip.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "config/error.h"
 #include "format/bytes.h"
+#include "format/checksum.h"
 #include "format/layout.h"
 #include "format/zip/zip_inner.h"
 
-int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *record, uint64_t at,
+/*
+ * Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
+ * it replaces a record: a version, the CRC of the header's name, and the name.
+ */
+static bool unicode_path_is_same_name(const bth_zip_extra *extra, const bth_zip_header *header)
+{
+    bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
+    const uint8_t *version = bth_cursor_bytes(&cursor, 1);
+    uint32_t crc32 = bth_cursor_u32(&cursor);
+
+    return cursor.good && *version == 1 && bth_cursor_left(&cursor) == header->name_nbytes &&
+           memcmp(extra->bytes + cursor.at, header->name, header->name_nbytes) == 0 &&
+           crc32 == bth_crc32(0, header->name, header->name_nbytes);
+}
+
+int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
                        berth_error *error)
 {
     size_t begin = cursor->at;
@@ -20,12 +37,11 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const char *rec
     extra->nbytes = bth_cursor_u16(cursor);
     extra->bytes = bth_cursor_bytes(cursor, extra->nbytes);
     if (!cursor->good)
-        return bth_fail(error, BERTH_E_ARCHIVE, record, at,
+        return bth_fail(error, BERTH_E_ARCHIVE, header->record, header->at,
                         "a malformed extra field, %zu bytes before the end of the extra fields",
                         cursor->nbytes - begin);
-    /* Z4: a second name beside the header's own. */
-    if (extra->id == BTH_ZIP_EXTRA_UNICODE_PATH)
-        return bth_fail(error, BERTH_E_ARCHIVE, record, at,
+    if (extra->id == BTH_ZIP_EXTRA_UNICODE_PATH && !unicode_path_is_same_name(extra, header))
+        return bth_fail(error, BERTH_E_ARCHIVE, header->record, header->at,
                         "a Unicode path extra field, which gives the entry a second name");
     return 1;
 }
@@ -66,10 +82,12 @@ static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32
 static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
                             berth_error *error)
 {
+    const bth_zip_header header = {(const uint8_t *)local->name, local->name_nbytes, NULL,
+                                   header_offset};
     bth_zip_extra extra;
     int more;
 
-    while ((more = bth_zip_next_extra(&extras, &extra, NULL, header_offset, error)) > 0)
+    while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0)
         if (extra.id == BTH_ZIP_EXTRA_ZIP64 &&
             local_read_zip64(&extra, header_offset, local, error) < 0)
             return error->code;

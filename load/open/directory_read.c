@@ -278,11 +278,15 @@ int bth_container_check_version(const bth_container *container, bth_head_cache *
                                 berth_error *error)
 {
     static const char *const records[] = {".data/version", "version"}; /* PyTorch: the first */
+    bool has_version = false;
 
     for (size_t i = 0; i < 2 && error->code == 0; i++) {
         bth_zip_entry *entry = bth_container_find(container, records[i]);
+        has_version = has_version || entry;
         if (entry)
             (void)version_check(entry, cache, error);
     }
+    if (error->code == 0 && !has_version)
+        return bth_fail_status(error, BERTH_E_ARCHIVE, "no record 'version', which PyTorch needs");
     return error->code;
 }

@@ -15,6 +15,8 @@
 #define SHOWN_NBYTES 100
 /* The kind is in these first bytes of the file, however many an open has read. */
 #define KIND_NBYTES (64 << 10)
+/* A file of words is no longer. */
+#define WORDS_MAX_NBYTES 512
 
 #define DCP_TO_TORCH                                                                               \
     "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes "  \
@@ -89,6 +91,18 @@ static const struct signature {
     {"\x28\xb5\x2f\xfd", 4, {"compressed by zstd", UNPACKS("zstd")}},
     {"\x04\x22\x4d\x18", 4, {"compressed by lz4", UNPACKS("lz4")}},
     {"BZh", 3, {"compressed by bzip2", UNPACKS("bzip2")}},
+    {"\x1f\x9d", 2, {"compressed by compress", UNPACKS("gzip")}},
+    {"\x5d\0\0", 3, {"compressed by lzma", UNPACKS("xz")}},
+    {"UEsD", 4, {"a zip archive in base64", "base64 -d ", " >NEW.pt", "decodes it"}},
+    {"Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NULL, NULL, NULL}},
+    {"PK\7\10",
+     4,
+     {"a part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.pt` joins them", NULL,
+      NULL, NULL}},
+    {"HTTP/",
+     5,
+     {"a download with the server's header in front of it: `curl` without `-i` leaves that out",
+      NULL, NULL, NULL}},
     {"7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", "7z x ", "", "unpacks it"}},
     {"Rar!\x1a\x07", 6, {"a rar archive", "unrar x ", "", "unpacks it"}},
     {"GGUF",
@@ -309,6 +323,32 @@ static void head_refuse_json(const bth_head_cache *cache, berth_error *error)
         text_refuse("a JSON text", json_find_reason(text), error);
 }
 
+/* A server's answer without any form ("Entry not found"): the whole file is a few words. */
+static void head_refuse_words(const bth_head_cache *cache, berth_error *error)
+{
+    text_view text = head_text(cache);
+    bool has_space = false;
+
+    if (cache->reader->nbytes > cache->head_nbytes || cache->head_nbytes > WORDS_MAX_NBYTES)
+        return;
+    for (size_t i = 0; i < text.nbytes; i++) {
+        if ((uint8_t)text.at[i] >= 0x7f || (text.at[i] < ' ' && !char_is_space(text.at[i])))
+            return;
+        has_space = has_space || text.at[i] == ' ';
+    }
+    if (has_space)
+        text_refuse("a text", text, error);
+}
+
+static void head_refuse_zeros(const bth_head_cache *cache, berth_error *error)
+{
+    static const uint8_t zeros[512];
+
+    if (head_begins_with(cache, (const char *)zeros, sizeof zeros))
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "it begins with zeros: a download or a copy that did not end?");
+}
+
 /* ---- the first bytes: pickles ---- */
 
 /* By PyTorch's torch.distributed.checkpoint, or any other. */
@@ -338,7 +378,9 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
                                                       head_refuse_git_lfs_pointer,
                                                       head_refuse_web_page,
                                                       head_refuse_json,
-                                                      head_refuse_pickle};
+                                                      head_refuse_pickle,
+                                                      head_refuse_words,
+                                                      head_refuse_zeros};
     bth_head_cache first;
     char begin[24] = "";
 

@@ -118,7 +118,7 @@ class BenchSave(Benchmark):
             report = self.report(self.demo, *words)
             self.assertEqual((report["tensors"], report["device"]), (9, words[-1] if words else "cpu"))
         self.assertEqual(self.report(old("rare-1.13-zip.pth"))["tensors"], 4)
-        self.refused("bench", "save", self.write("x.pt", b"nothing of the kind"), code=1,
+        self.refused("bench", "save", self.write("x.pt", b"nothing\0of the kind"), code=1,
                      says="x.pt: neither a zip archive nor PyTorch's legacy format")
 
     def test_tensors_on_a_device(self):
@@ -246,7 +246,7 @@ class BenchLoad(Benchmark):
                           report["file_nbytes"]), (9, 8, 4 * (256 * 256 + 256) * 4, len(before)))
         self.assertEqual(self.read("demo.pt"), before)
         self.assertEqual(self.report(old("many-1.13-stream.pth"))["storages"], 13)
-        self.refused("bench", "load", self.write("x.pt", b"nothing of the kind"), code=1,
+        self.refused("bench", "load", self.write("x.pt", b"nothing\0of the kind"), code=1,
                      says="x.pt: neither a zip archive nor PyTorch's legacy format")
         self.refused("bench", "load", "nowhere.pt", says="nowhere.pt: cannot be opened: No such file or directory")
 

@@ -119,6 +119,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     berth_dict_set(root, "words", test_vector(tree, BERTH_UINT16, elements, N));
     begin_records(tree, root, OTHER_BYTEORDER);
     add_record("data/0", other, sizeof other);
+    add_text("version", "3");
     build(NULL);
     open_file("io.chunk_nbytes=65536 io.threads=3");
     const berth_tensor *tensor = berth_find_tensor(checkpoint, "words", NULL);
@@ -150,6 +151,7 @@ Test(byteorder, attributes_are_swapped_too)
     bth_swap_bytes(other, words, sizeof words, sizeof *words);
     add_record("data/0", zero, 4);
     add_record("data/1", other, 4);
+    add_text("version", "3");
     build(NULL);
     open_file("");
     const berth_value *outer = berth_dict_get(berth_root(checkpoint), "outer");
@@ -179,6 +181,7 @@ Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
             &(berth_tensor){.dtype = BERTH_UINT32, .rank = 1, .shape = two, .storage = storage}));
     begin_records(tree, root, OTHER_BYTEORDER);
     add_record("data/0", eight, 8);
+    add_text("version", "3");
     build(NULL);
     open_file("");
     cr_expect_null(data_of("words"));

@@ -54,6 +54,15 @@ Test(file_kind, by_their_signatures)
         {BYTES("\x28\xb5\x2f\xfd"), "compressed by zstd: `zstd -dc FILE >NEW.pt` unpacks it"},
         {BYTES("\x04\x22\x4d\x18"), "compressed by lz4: `lz4 -dc FILE >NEW.pt` unpacks it"},
         {BYTES("BZh"), "compressed by bzip2: `bzip2 -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("\x1f\x9d"), "compressed by compress: `gzip -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("\x5d\0\0"), "compressed by lzma: `xz -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("UEsDBA=="), "a zip archive in base64: `base64 -d FILE >NEW.pt` decodes it"},
+        {BYTES("Salted__\1"), "encrypted by openssl: `openssl enc -d` decrypts it"},
+        {BYTES("PK\7\10PK\3\4"),
+         "a part of a zip archive in several files: `zip -s 0 NAME.zip --out "
+         "NEW.pt` joins them"},
+        {BYTES("HTTP/1.1 200 OK\r\n\r\nPK\3\4"),
+         "a download with the server's header in front of it: `curl` without `-i` leaves that out"},
         {BYTES("7z\xbc\xaf\x27\x1c"), "a 7z archive: `7z x FILE` unpacks it"},
         {BYTES("Rar!\x1a\x07"), "a rar archive: `unrar x FILE` unpacks it"},
         {BYTES("GGUF"),
@@ -122,10 +131,10 @@ Test(file_kind, texts)
          "fetches it"},
         {BYTES(LFS "oid x\nsize 1"), "a Git LFS pointer, not the file itself, which has 1 bytes "
                                      "(x): `git lfs pull` fetches it"},
-        {BYTES(LFS "oid \nsize 12\n"), NONE "76 65 72 73"},
-        {BYTES(LFS "oid " HUNDRED "x\nsize 12\n"), NONE "76 65 72 73"},
-        {BYTES(LFS OID), NONE "76 65 72 73"},
-        {BYTES(LFS OID "size 123456789012345678901\n"), NONE "76 65 72 73"},
+        {BYTES(LFS "oid \nsize 12\n\1"), NONE "76 65 72 73"},
+        {BYTES(LFS "oid " HUNDRED "x\nsize 12\n\1"), NONE "76 65 72 73"},
+        {BYTES(LFS OID "\1"), NONE "76 65 72 73"},
+        {BYTES(LFS OID "size 123456789012345678901\n\1"), NONE "76 65 72 73"},
         {BYTES("<!doctype html><title>Not Found</title>"), "a web page (HTML)" SAYS "Not Found"},
         {BYTES("\xef\xbb\xbf\r\n <HTML><head><TITLE lang=\"en\">\n404:\n  Not\33[2J\xff Found "),
          "a web page (HTML)" SAYS "404: Not?[2J? Found "},
@@ -225,6 +234,31 @@ Test(file_kind, is_the_same_from_memory_and_by_reads)
     }
     free(bytes);
     test_folder_remove(place);
+}
+
+/* What a server says without any form: a whole file of a few words. */
+Test(file_kind, words_and_zeros)
+{
+    static const kind_case cases[] = {
+        {BYTES("Entry not found"), "a text" SAYS "Entry not found"},
+        {BYTES(" \n404:\tNot Found\r\n"), "a text" SAYS "404: Not Found "},
+        /* One word; a control character; the last one of ASCII, and beyond. */
+        {BYTES("Forbidden\n"), NONE "46 6f 72 62"},
+        {BYTES("Not\1 Found"), NONE "4e 6f 74 01"},
+        {BYTES("Not Found\x7f"), NONE "4e 6f 74 20"},
+        {BYTES("Not Found\xc3\xbc"), NONE "4e 6f 74 20"},
+    };
+    static uint8_t bytes[70000];
+
+    EXPECT_KINDS(cases);
+    expect_failure_of(bytes, 512, "", BERTH_E_NOT_CHECKPOINT,
+                      "memory: it begins with zeros: a download or a copy that did not end?");
+    expect_failure_of(bytes, 511, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "00 00 00 00");
+    memset(bytes, ' ', sizeof bytes);
+    bytes[0] = 'a';
+    expect_failure_of(bytes, 512, "", BERTH_E_NOT_CHECKPOINT, "memory: a text" SAYS "a ");
+    expect_failure_of(bytes, 513, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "61 20 20 20");
+    expect_failure_of(bytes, 70000, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "61 20 20 20");
 }
 
 /* ---- the command ---- */
@@ -424,8 +458,9 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     static const char *const options[] = {"", "load.check=headers",
                                           "load.calculate_storage_offsets=off"};
     static const char *const names[] = {"version", ".data/version"};
-    static const char *const good[] = {"1", "3\n", "10\n"};
-    static const char *const bad[] = {"", "0", "11\n", "x", "-1", "3 ", "1234567890123456"};
+    static const char *const good[] = {"1", "3\n", "10\n", "3\r\n", "3 \t\n\n"};
+    static const char *const bad[] = {
+        "", "0", "11\n", "x", "-1", " 3", "3 1", "\n", "1234567890123456"};
     static const char end[] = "is no version that PyTorch reads: 1 to 10";
 
     remove_record("version");
@@ -450,4 +485,25 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     build(NULL);
     cr_expect_eq(open_bytes(file, file_nbytes, ""), BERTH_E_ARCHIVE);
     cr_expect_not_null(strstr(error.message, "17 bytes are no version"), "%s", error.message);
+}
+
+/* With and without another record behind the storages; load.check=none looks at no directory. */
+Test(file_kind, archives_without_a_version)
+{
+    static const char *const options[] = {"", "load.check=headers", "load.check=data",
+                                          "load.calculate_storage_offsets=off"};
+    static const char says[] = "memory: no record 'version', which PyTorch needs";
+
+    remove_record("version");
+    for (size_t more = 0; more < 2; more++) {
+        build(NULL);
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+            expect_failure(options[i], BERTH_E_ARCHIVE, says);
+        expect_sample("load.check=none");
+        if (more == 0)
+            remove_record(".data/serialization_id");
+    }
+    add_text("more", "of");
+    build(NULL);
+    expect_failure("", BERTH_E_ARCHIVE, says);
 }

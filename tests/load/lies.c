@@ -419,6 +419,7 @@ Test(lies, a_byteorder_that_is_no_word_is_not_taken_for_a_missing_one)
     berth_tree *tree = berth_tree_new(NULL);
 
     begin_records(tree, berth_make_int(tree, 1), "middle");
+    add_text("version", "3");
     build(NULL);
     for (size_t i = 0; i < 3; i++)
         expect_failure(options[i], BERTH_E_ARCHIVE,

@@ -25,6 +25,7 @@ import attributes
 import berth_ctypes as b
 import cases
 import convert
+import corpus
 import devices
 import forks
 import huge
@@ -364,7 +365,7 @@ def main():
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names, repacked.all_tools, legacy.all_cases, inert.all_cases,
+                      unusual.names, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
                       forks.all_cases):
             began = time.monotonic()
             group(results, folder)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/archive.h"
+#include "tests/support/fuzz/image.h"
 
 #define MAX_ARCHIVE_NBYTES ((size_t)1 << 18)
 
@@ -15,44 +16,11 @@ struct style {
 
 static const struct style style_of_pytorch = {64, true, true, true, 0, false};
 
-struct image {
-    uint8_t *bytes;
-    size_t nbytes, most;
-    bool is_full; /* something did not fit */
-};
-
 /* Data of changed parts: they are longer than where they were. */
 struct room {
     uint8_t bytes[MAX_ARCHIVE_NBYTES];
     size_t nbytes;
 };
-
-static void put_bytes(struct image *out, const void *bytes, size_t n)
-{
-    if (n > out->most - out->nbytes) {
-        out->is_full = true;
-        return;
-    }
-    if (n > 0)
-        memcpy(out->bytes + out->nbytes, bytes, n);
-    out->nbytes += n;
-}
-
-static void put_number(struct image *out, uint64_t value, size_t width)
-{
-    uint8_t bytes[8];
-
-    for (size_t i = 0; i < width; i++)
-        bytes[i] = (uint8_t)(value >> 8 * i);
-    put_bytes(out, bytes, width);
-}
-
-/* Numbers of these widths, one a digit: "4224" is the form of a header. */
-static void put_numbers(struct image *out, const char *widths, const uint64_t *values)
-{
-    for (size_t i = 0; widths[i]; i++)
-        put_number(out, values[i], (size_t)(widths[i] - '0'));
-}
 
 static uint32_t sum_of(const struct part *part, const struct style *style)
 {

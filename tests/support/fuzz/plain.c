@@ -199,6 +199,14 @@ static void check_plain_end(const uint8_t *bytes, const struct parts *parts, siz
          "Z2: the locator");
 }
 
+/* A Unicode path: its version, the CRC of the name, the name. */
+static bool is_name_again(const uint8_t *path, size_t nbytes, const struct part *part)
+{
+    return nbytes == 5 + part->name_nbytes && path[0] == 1 &&
+           memcmp(path + 5, part->name, part->name_nbytes) == 0 &&
+           u32_at(path + 1) == plain_crc32((const uint8_t *)part->name, part->name_nbytes);
+}
+
 /* Z4: fields to the last byte; one of ZIP64 of just what is saturated; no second name. */
 static void check_plain_extra(const uint8_t *central, const struct part *part)
 {
@@ -211,7 +219,8 @@ static void check_plain_extra(const uint8_t *central, const struct part *part)
     while (nbytes > 0) {
         MUST(nbytes >= 4 && u16_at(extra + 2) <= nbytes - 4, "Z4: %s: extra fields", part->name);
         size_t n = u16_at(extra + 2);
-        MUST(u16_at(extra) != 0x7075, "Z4: %s: a second name", part->name);
+        MUST(u16_at(extra) != 0x7075 || is_name_again(extra + 4, n, part), "Z4: %s: a second name",
+             part->name);
         MUST(u16_at(extra) != 1 || n == needed, "Z4: %s: ZIP64 of %zu bytes", part->name, n);
         n_large += u16_at(extra) == 1;
         extra += 4 + n;

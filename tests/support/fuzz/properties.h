@@ -73,6 +73,8 @@ int open_memory_with(const uint8_t *bytes, size_t nbytes, const char *options,
 bool read_first(berth_checkpoint *checkpoint, const berth_tensor *tensor, uint8_t *buffer,
                 size_t *nbytes);
 
+/* The same tensors, wherever they lie: of the same names, shapes and elements. */
+void check_same_tensors(berth_checkpoint *a, berth_checkpoint *b);
 /* One reading: tensors of the same names at the same bytes with the same shapes and elements. */
 void check_same_reading(berth_checkpoint *a, berth_checkpoint *b);
 

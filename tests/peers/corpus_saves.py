@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kinds of files that PyTorch, NumPy and pickle write; see corpus_kind.py."""
+
+import argparse
+import datetime
+import io
+import os
+import pathlib
+import pickle
+
+import numpy
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from corpus_kind import ANY_END, ANY_OF_TWO, Kind
+from torch.utils.serialization import config
+
+
+def saved(**options):
+    def make(value):
+        torch.save(value, "new.pt", **options)
+    return make
+
+
+def saved_with(**settings):
+    def make(value):
+        with config.patch({f"save.{name}": setting for name, setting in settings.items()}):
+            torch.save(value, "new.pt")
+    return make
+
+
+def saved_of(change):
+    """Something else is saved."""
+    def make(value):
+        torch.save(change(value), "new.pt")
+    return make
+
+
+def into_memory(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    with open("new.pt", "wb") as file:
+        file.write(buffer.getvalue())
+
+
+def twice(**options):
+    def make(value):
+        with open("new.pt", "wb") as file:
+            torch.save(value, file, **options)
+            torch.save(value, file, **options)
+    return make
+
+
+def behind(**options):
+    def make(value):
+        with open("new.pt", "wb") as file:
+            file.write(b"epoch 3\n")
+            torch.save(value, file, **options)
+    return make
+
+
+def package(value):
+    with torch.package.PackageExporter("new.pt") as exporter:
+        exporter.save_pickle("weights", "weights.pkl", value)
+
+
+def exported(value):
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), "new.pt2")
+    os.rename("new.pt2", "new.pt")
+
+
+def distributed(name):
+    def make(value):
+        dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no_dist=True)
+        os.rename(f"dcp/{name}", "new.pt")
+    return make
+
+
+def pickled(value):
+    with open("new.pt", "wb") as file:
+        pickle.dump(value, file)
+
+
+def pickled_numpy(value):
+    with open("new.pt", "wb") as file:
+        pickle.dump({"weight": numpy.zeros(3)}, file)
+
+
+def of_numpy(save, *arrays, **named):
+    def make(value):
+        with open("new.pt", "wb") as file:
+            save(file, *arrays, **named)
+    return make
+
+
+def safetensors_file(value):
+    safetensors.torch.save_file({"weight": torch.zeros(3)}, "new.pt")
+
+
+def legacy(protocol):
+    return saved(_use_new_zipfile_serialization=False, pickle_protocol=protocol)
+
+
+SAVED = [
+    Kind("torch.save", saved()),
+    Kind("torch.save, protocol 3", saved(pickle_protocol=3)),
+    Kind("torch.save, protocol 4", saved(pickle_protocol=4),
+         "data.pkl at byte 66: opcode FRAME (0x95) is not allowed in a checkpoint"),
+    Kind("torch.save, protocol 5", saved(pickle_protocol=5),
+         "data.pkl at byte 66: opcode FRAME (0x95) is not allowed in a checkpoint"),
+    Kind("torch.save before 1.6", legacy(2)),
+    Kind("torch.save before 1.6, protocol 3", legacy(3)),
+    Kind("torch.save before 1.6, protocol 4", legacy(4),
+         "a bare pickle, not a PyTorch checkpoint"),
+    Kind("torch.save before 1.6, truncated", lambda value: (legacy(2)(value), os.truncate("new.pt", 50000)),
+         "# at byte #: the file ends within this storage's # bytes"),
+    Kind("torch.save before 1.6, bytes appended",
+         lambda value: (legacy(2)(value), open("new.pt", "ab").write(b"epoch 3\n")),
+         "at byte #: 8 bytes follow the last storage", torch=True, why=ANY_END),
+    Kind("torch.save into memory", into_memory),
+    Kind("torch.save without byteorder", saved(_disable_byteorder_record=True)),
+    Kind("torch.save without CRCs", saved_with(compute_crc32=False)),
+    Kind("torch.save, alignment 4096", saved_with(storage_alignment=4096)),
+    Kind("torch.save, alignment 1", saved_with(storage_alignment=1)),
+    Kind("torch.save twice into one file", twice(),
+         "at byte 73041: several archives in one file: the last one begins here: `tail -c +73042 new.pt >NEW.pt` "
+         "takes it out", torch=True, why=ANY_OF_TWO),
+    Kind("torch.save before 1.6, twice into one file", twice(_use_new_zipfile_serialization=False),
+         "at byte #: # bytes follow the last storage", torch=True, why=ANY_OF_TWO),
+    Kind("torch.save behind other bytes", behind(),
+         "neither a zip archive nor PyTorch's legacy format: it begins with 65 70 6f 63"),
+    Kind("torch.save of a state_dict", saved_of(lambda value: torch.nn.Linear(3, 2).state_dict()), is_changed=True),
+    Kind("torch.save of an optimizer", saved_of(lambda value: torch.optim.Adam([torch.zeros(2)]).state_dict()),
+         is_changed=True),
+    Kind("torch.save of a tensor", saved_of(lambda value: torch.arange(7)), is_changed=True),
+    Kind("torch.save of a module", saved_of(lambda value: torch.nn.Linear(3, 2)),
+         "data.pkl at byte 66: global torch.nn.modules.linear Linear is not allowed in a checkpoint "
+         "(load.unknown_globals = inert lists such files without running anything)"),
+    Kind("torch.save of argparse's options", saved_of(lambda value: {"args": argparse.Namespace(lr=1)}),
+         "data.pkl at byte 80: global argparse Namespace is not allowed in a checkpoint (load.unknown_globals = "
+         "inert lists such files without running anything)"),
+    Kind("torch.save of a path", saved_of(lambda value: {"out": pathlib.PurePosixPath("runs/1")}),
+         "data.pkl at byte 79: global pathlib PurePosixPath is not allowed in a checkpoint (load.unknown_globals "
+         "= inert lists such files without running anything)"),
+    Kind("torch.save of a date", saved_of(lambda value: {"when": datetime.date(2026, 1, 1)}),
+         "data.pkl at byte 80: global datetime date is not allowed in a checkpoint (load.unknown_globals = inert "
+         "lists such files without running anything)"),
+    Kind("torch.save of an array", saved_of(lambda value: {"mean": numpy.zeros(3)}),
+         "data.pkl at byte 80: global numpy._core.multiarray _reconstruct is not allowed in a checkpoint "
+         "(load.unknown_globals = inert lists such files without running anything)"),
+    Kind("torch.save of a number of NumPy", saved_of(lambda value: {"loss": numpy.float64(1)}),
+         "data.pkl at byte 80: global numpy._core.multiarray scalar is not allowed in a checkpoint "
+         "(load.unknown_globals = inert lists such files without running anything)"),
+    Kind("torch.jit.save", lambda value: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "new.pt"),
+         "a TorchScript archive (it has constants.pkl): a program, which is never run, without values to read: "
+         "`berth ls -r new.pt` lists its records"),
+    Kind("torch.jit.trace", lambda value: torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save("new.pt"),
+         "a TorchScript archive (it has constants.pkl): a program, which is never run, without values to read: "
+         "`berth ls -r new.pt` lists its records"),
+    Kind("torch.package", package,
+         "a torch.package archive (.data/extern_modules, no data.pkl): a program, which is never run, without "
+         "values to read: `berth ls -r new.pt` lists its records"),
+    Kind("torch.export", exported,
+         'a .pt2 program of torch.export, not a checkpoint: `python3 -c "import sys, torch; '
+         'torch.save(torch.export.load(sys.argv[1]).state_dict, \'NEW.pt\')" new.pt` saves its weights as one'),
+    Kind("torch.distributed.checkpoint: .metadata", distributed(".metadata"),
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
+         "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint of its "
+         "directory"),
+    Kind("torch.distributed.checkpoint: a shard", distributed("__0_0.distcp"),
+         "at byte #: several archives in one file: the last one begins here: `tail -c +# new.pt >NEW.pt` takes "
+         "it out", torch=True, why=ANY_OF_TWO),
+    Kind("pickle.dump", pickled,
+         "a bare pickle, not a PyTorch checkpoint"),
+    Kind("pickle.dump of an array", pickled_numpy,
+         "a bare pickle, not a PyTorch checkpoint"),
+    Kind("safetensors", safetensors_file,
+         "a safetensors file, not a PyTorch checkpoint: `berth convert new.pt NEW.pt` converts it"),
+    Kind("numpy.save", of_numpy(numpy.save, numpy.zeros(3)),
+         'an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
+         'torch.save(torch.from_numpy(numpy.load(sys.argv[1])), \'NEW.pt\')" new.pt` makes one of it'),
+    Kind("numpy.savez", of_numpy(numpy.savez, weight=numpy.zeros(3)),
+         'arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
+         'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, \'NEW.pt\')" new.pt` '
+         "makes one of them"),
+    Kind("numpy.savez_compressed", of_numpy(numpy.savez_compressed, weight=numpy.zeros(3)),
+         'arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
+         'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, \'NEW.pt\')" new.pt` '
+         "makes one of them"),
+]
