@@ -932,7 +932,8 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
  *
  * Each operation copies the configuration when it starts. Later changes do not affect it. A forced
  * value also overrides a configuration that is passed to an operation. With debug on, loads check
- * at least what load.check=headers checks.
+ * at least what load.check=headers checks, and saves check every byte before it leaves: data that
+ * change while they are saved fail the save (BERTH_E_CHECKSUM, where CRCs are computed).
  *
  * Errors: BERTH_E_OPTION: unknown name or invalid value.
  * Threads: any may call these functions, if nothing else is said.

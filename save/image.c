@@ -383,27 +383,12 @@ static int image_render_records(bth_image *image, bth_tile *tile, berth_error *e
     return 0;
 }
 
-/* The first directory entry that ends after `offset`. */
-static size_t image_find_directory_entry(const berth_plan *plan, uint64_t offset)
-{
-    size_t low = 0, high = plan->n_records;
-
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (plan->records[middle].central_offset <= offset)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 static void image_render_directory(const bth_image *image, bth_tile *tile)
 {
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
 
-    for (size_t i = image_find_directory_entry(plan, tile->offset);
+    for (size_t i = bth_plan_find_directory_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
         const bth_plan_record *record = &plan->records[i];
         bth_zip_write_central(&record->layout, bth_plan_record_full_name(plan, i),

@@ -234,6 +234,20 @@ size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
+size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset)
+{
+    size_t low = 0, high = plan->n_records;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (plan->records[middle].central_offset <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 bth_range bth_plan_header_range(const berth_plan *plan, size_t i)
 {
     const bth_layout_entry *layout = &plan->records[i].layout;

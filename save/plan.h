@@ -81,6 +81,9 @@ const char *bth_plan_record_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_record_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`. n_records: none. */
 size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset);
+/* The record whose directory entry holds the byte at `offset`, which lies in the directory; the
+ * first one, if it lies before. */
+size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset);
 static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
 {
     return i < plan->n_records && plan->records[i].layout.header_offset < offset;

@@ -17,6 +17,10 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
     size_t i = bth_plan_find_record_by_offset(plan, at);
     const char *name = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL;
 
+    if (failed->record[0] || failed->code == BERTH_E_OFFSETS) {
+        *error = *failed; /* debug mode's check names record and byte itself */
+        return error->code;
+    }
     if (failed->code == BERTH_E_NO_SPACE)
         return bth_fail_no_space(
             error, failed->system_errno, name, at,

@@ -7,6 +7,7 @@
 #include "config/memory.h"
 #include "config/options.h"
 #include "io/clock.h"
+#include "save/output_check.h"
 #include "save/run.h"
 #include "save/save_error.h"
 
@@ -252,6 +253,22 @@ static const char *stats_find_slowest_stage(const berth_stats *stats)
     return stats->device_seconds > stats->render_seconds ? "device" : "processor";
 }
 
+/* Debug mode checks every byte on its way to the output. */
+static int operation_run(bth_operation *operation, const bth_run_settings *settings,
+                         berth_error *error)
+{
+    if (!operation->config.debug)
+        return bth_run(operation->plan, &operation->output, settings, &operation->stats, error);
+    bth_output_check *check = bth_output_check_new(operation->plan, &operation->output, error);
+    if (!check)
+        return error->code;
+    bth_output output = bth_output_check_get_output(check);
+    if (bth_run(operation->plan, &output, settings, &operation->stats, error) == 0)
+        bth_output_check_finish(check, error);
+    bth_output_check_free(check);
+    return error->code;
+}
+
 int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     bth_run_settings settings =
@@ -266,7 +283,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
     stats->reason = operation->output.reason;
-    bth_run(operation->plan, &operation->output, &settings, stats, error);
+    operation_run(operation, &settings, error);
     operation_set_stats_method(operation);
     stats->transfer_seconds = bth_seconds() - begin;
     stats->limited_by = stats_find_slowest_stage(stats);

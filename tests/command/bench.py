@@ -396,8 +396,8 @@ class BenchLoadTool(Tool):
         report, out = self.measure("--size", "16MiB", "--shape", "llama", "--cgroup",
                                    self.path("cgroup"))
         self.assertEqual([each["case"] for each in report["sections"]],
-                         ["open", "open", "cold", "warm", "map", "passes", "rows",
-                          "rows", "verify", "parse"])
+                         ["open", "open", "cold", "warm", "map", "startup", "startup", "passes",
+                          "rows", "rows", "verify", "parse"])
         for each in report["sections"]:
             self.assertIn(each["what"], out)
             for ratio in each["ratios"]:
@@ -416,6 +416,7 @@ class BenchLoadTool(Tool):
     def test_wrong_usage_and_a_refused_option(self):
         self.takes_not((["--shape", "round"], "round"), (["--size", "5X"], "5X"),
                        (["--rounds", "0"], "--rounds"), (["--cases", "hot"], "hot"),
+                       (["--read-ahead", "much"], "much"),
                        (["--quick", "--cases", "open", "--set", "load.check=maybe"], "maybe"))
 
 
@@ -425,11 +426,15 @@ class BenchDeviceTool(Tool):
     name = "device"
 
     def test_a_quick_run_on_a_simulated_device_measures_all_of_ours_and_leaves_nothing(self):
-        report, out = self.measure("--size", "8MiB", "--device", "simulated", "--shapes", "llama")
+        report, out = self.measure("--size", "8MiB", "--device", "simulated", "--shapes", "llama,linear",
+                                   "--scale", "0.5")
         self.assertEqual((report["device"]["device"], report["device"]["name"]),
                          ("simulated:0", "simulated"))
         self.assertEqual([each["case"] for each in report["sections"]],
-                         ["save", "b: load, cold", "b: load, warm"])
+                         ["save", "b: load, cold", "b: load, warm", "save", "e: load, cold", "e: load, warm"])
+        for first in (0, 3):
+            self.assertLess(abs(report["sections"][first]["nbytes"] - (4 << 20)), 1 << 20)
+        self.assertEqual(report["sections"][3]["tensors"], 20)
         for each in report["sections"]:
             self.assertIn(each["what"], out)
             self.assertEqual(len(each["ratios"]), 4 if each["case"] == "save" else 2)
@@ -459,6 +464,7 @@ class BenchDeviceTool(Tool):
 
     def test_wrong_usage(self):
         self.takes_not((["--shapes", "round"], "round"), (["--size", "5X"], "5X"),
+                       (["--scale", "2"], "--scale 2.0: must be above 0 and at most 1"),
                        (["--device", "disk:0"], "disk:0"),
                        (["--device", "cuda:one"], "cuda:one"),
                        (["--device", "simulated:9"], "there is no such device"))

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
+#include <fcntl.h>
+
 #include "format/values/value.h"
 #include "tests/support/load/device_scene.h"
 
@@ -119,6 +121,35 @@ Test(device, an_address_is_enough_to_bring_a_storage)
     cr_assert_eq(berth_tensor_device_address(checkpoint, &part, &address, &error), 0);
     cr_assert_eq(berth_tensor_device_address(checkpoint, tensor_at(4), &whole, &error), 0);
     cr_expect_eq(address, whole + 1234);
+}
+
+/* The file is mapped and its pages come while the devices are still being set up. */
+Test(device, what_was_prefetched_while_devices_were_set_up_is_read_from_the_page_cache)
+{
+    berth_prefetch *prefetch;
+    berth_prefetch_stats stats;
+
+    for (unsigned done = 0; done < 2; done++) {
+        int fd = open(path, O_RDONLY);
+        cr_assert_eq(fdatasync(fd), 0);
+        cr_assert_eq(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+        close(fd);
+        open_as("load.reuse=once");
+        assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
+        usleep(20000); /* a driver starts */
+        if (done)
+            assert_ok(berth_prefetch_wait(prefetch, &error));
+        cr_assert_eq(berth_prefetch_get_stats(prefetch, &stats, &error), 0);
+        cr_expect_geq(stats.requested_nbytes, 4 * 600001);
+        place_all(&as_they_were);
+        (void)fetched(NULL);
+        expect_all_as_they_were();
+        if (done)
+            cr_expect_str_eq(stats_at(1).method, "read", "not past the pages: %s",
+                             stats_at(1).reason);
+        berth_prefetch_free(prefetch);
+        close_all();
+    }
 }
 
 Test(device, what_is_there_is_not_prefetched)

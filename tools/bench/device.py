@@ -60,10 +60,14 @@ def arguments():
     parser = tool.parser("device", __doc__)
     parser.add_argument("--device", default="cuda:0", help="cuda:0 (the default), cuda:1 ...; simulated")
     parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
-                        help="of each shape (8GiB; c: 100,000 tensors at most)")
+                        help="of each shape (8GiB; linear: 4GB; small: 100,000 tensors at most)")
+    parser.add_argument("--scale", type=float, default=1, metavar="PART",
+                        help="a part of the sizes: 0.25 where the device has 4 GB")
     parser.add_argument("--shapes", default=",".join(shapes.SHAPES), help="some of %(default)s")
     parsed = tool.parse(parser)
     parsed.shapes = parsed.shapes.split(",")
+    if not 0 < parsed.scale <= 1:
+        parser.error(f"--scale {parsed.scale}: must be above 0 and at most 1")
     for shape in parsed.shapes:
         if shape not in shapes.SHAPES:
             parser.error(f"there is no shape '{shape}'; there are {', '.join(shapes.SHAPES)}")
@@ -91,8 +95,10 @@ class Save(save.Bench):
 
     def wanted(self, natural):
         if self.shape == "small":
-            return super().wanted(natural)
-        return self.options.size or SIZE
+            return int(super().wanted(natural) * self.options.scale)
+        size = min(self.options.size or natural, natural) if self.shape == "linear" else \
+            self.options.size or SIZE
+        return int(size * self.options.scale)
 
     def room(self):
         """Bytes of tensors for which there is room: twice on the device; in memory in the page cache

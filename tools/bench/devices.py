@@ -73,10 +73,14 @@ def memory_of(device_name, tensor):
 
 
 class DeviceCheckpoint(loaders.Checkpoint):
-    """An open checkpoint, all of which goes to a device."""
+    """An open checkpoint, all of which goes to a device: at once, or later by send()."""
 
-    def __init__(self, path, device_name):
+    def __init__(self, path, device_name=None):
         super().__init__(path)
+        if device_name:
+            self.send(device_name)
+
+    def send(self, device_name):
         self.device_name = device_name.encode()
         rule = Rule(device=self.device_name)
         b.check(b.berth_set_storage_rules, self.pointer, c.byref(rule), 1)

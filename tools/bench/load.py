@@ -12,16 +12,19 @@ than one of a hundred stayed, this is reported and the turn does not count. Warm
 first, and its pages are counted too.
 
 Cases: open (until every tensor can be asked for), cold and warm (all bytes into fresh memory), map
-(mapped, every byte looked at by one thread), passes (the same with a prefetch in passes), rows
-(of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a bare loop of reads
+(mapped, every byte looked at by one thread), startup (the same after 200 ms of other work, during which
+a prefetch may run; the seconds are those beyond the other work), passes (map with a prefetch in passes),
+rows (of a table, by the batch), verify (every CRC), parse (data.pkl alone). "raw" is a bare loop of reads
 into fresh memory; "fio" is the same by fio, if installed, into a few buffers. The best settings of a
 first try take part. fastsafetensors and the Run:ai model streamer take part if BERTH_PYTHON has
 them. Debug mode is off. Run it on a machine that does nothing else.
 """
 
 import importlib.util
+import mmap
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -35,8 +38,11 @@ import tool
 from tool import MIB
 from turns import COLD, WARM, Turn, Turns
 
-CASES = ["open", "cold", "warm", "map", "passes", "rows", "verify", "parse"]
+CASES = ["open", "cold", "warm", "map", "startup", "passes", "rows", "verify", "parse"]
 LIMIT = ("raw *", "fio *")
+# What the disk gives in about the time of the other work: a prefetch can hide no more.
+STARTUP_NBYTES = 256 * MIB
+WITHOUT = ("faulting", "one MADV_WILLNEED", "MAP_POPULATE", "plain reads")  # those without Berth
 
 
 def arguments():
@@ -46,6 +52,9 @@ def arguments():
     parser.add_argument("--shape", default="uniform", choices=list(shapes.SHAPES),
                         help="of the large file (%(default)s)")
     parser.add_argument("--cases", default=",".join(CASES), help="some of %(default)s")
+    parser.add_argument("--read-ahead", type=tool.nbytes, metavar="NBYTES",
+                        help="startup: once more with this read-ahead of the block device, 128KiB say. It is "
+                             "set for the whole machine, and set back; only root may")
     parser.add_argument("--cgroup", metavar="FOLDER",
                         help="a memory cgroup with a limit, to take rows in: the table is then twice as "
                              "large (none: a table of --size, and no limit but that of our cache)")
@@ -61,10 +70,11 @@ class Bench(Turns):
     """The files, and the cases."""
 
     def __init__(self, options, folder):
+        import devices  # before loaders, which adds a folder that has another module of this name
         import loaders
 
         super().__init__(options, folder)
-        self.who, self.large = loaders, None
+        self.who, self.devices, self.large = loaders, devices, None
         self.set = " ".join(["debug=off", *options.set])
 
     def path(self, name):
@@ -277,6 +287,78 @@ class Bench(Turns):
              ("against one MADV_WILLNEED", ours, "one MADV_WILLNEED", None),
              ("against one MADV_POPULATE_READ", ours, "one MADV_POPULATE_READ", None),
              ("against faulting", ours, "faulting", None)], None, self.large)
+
+    # ---- startup ----
+
+    def startup_turns(self, path, parts):
+        def ours(name, options, *rest):
+            options = f"{self.set} load.method=map {options}"
+            return Turn(name, self.who.berth_startup(path, options, parts.setdefault(name, []), *rest),
+                        path, COLD)
+
+        ways = [ours(f"berth, load.prefetch={way}", f"load.prefetch={way}", self.who.Checkpoint,
+                     self.who.Checkpoint.touch) for way in ("advise", "populate", "read")]
+        theirs = [parts.setdefault(name, []) for name in WITHOUT]
+        others = [self.who.map_startup(path, theirs[0]),
+                  self.who.map_startup(path, theirs[1], advice=mmap.MADV_WILLNEED),
+                  self.who.map_startup(path, theirs[2], flags=mmap.MAP_POPULATE),
+                  self.who.read_startup(path, theirs[3])]
+        return [ours("berth", ""), *ways,
+                *(Turn(name, run, path, COLD) for name, run in zip(WITHOUT, others))]
+
+    def startup_section(self, path, size):
+        ahead, parts = machine.read_ahead_nbytes(self.folder), {}
+        made = self.section(
+            "startup", f"mapped, cold, after 200 ms of other work; read-ahead {ahead // 1024} KiB",
+            lambda: self.startup_turns(path, parts),
+            [("against faulting", "berth", "faulting", 2.5),
+             ("against the best of the others", "berth", WITHOUT, 0.9),
+             *((f"against {name}", "berth", name, None) for name in WITHOUT[1:]),
+             ("against the best of its methods", "berth", "berth, *", None)], None, size)
+        self.remark("of one processor the other work got, in the median: " + ", ".join(
+            f"{statistics.median(each):.0%} beside {name}" for name, each in parts.items()))
+        return made
+
+    def device_turns(self, path):
+        """Loads to a simulated device that is set up meanwhile."""
+        simulated = self.devices.device_of("simulated")
+
+        def load(started):
+            checkpoint, prefetch = started
+            checkpoint.send(simulated.device_name)
+            checkpoint.fetch()
+            if prefetch:
+                self.who.b.berth_prefetch_free(prefetch)
+
+        def turn(name, start):
+            return Turn(name, self.who.berth_startup(path, f"{self.set}", [], start, load),
+                        path, COLD)
+
+        return [turn("berth, with a prefetch", lambda _: self.who.prefetched(path, self.devices.DeviceCheckpoint)),
+                turn("berth, without", lambda _: (self.devices.DeviceCheckpoint(path), None))]
+
+    def device_section(self, path, size):
+        return self.section(
+            "startup", "cold, to simulated:0, which takes 200 ms to set up; says nothing of a real device",
+            lambda: self.device_turns(path),
+            [("with a prefetch, against without", "berth, with a prefetch", "berth, without", None)], None, size)
+
+    def startup(self):
+        nbytes, n = self.make("uniform", self.options.size or STARTUP_NBYTES, "startup")
+        path, size = self.path("startup.pt"), {"nbytes": nbytes, "tensors": n}
+        yield self.startup_section(path, size)
+        if self.options.read_ahead:
+            try:
+                with machine.with_read_ahead(self.folder, self.options.read_ahead):
+                    yield self.startup_section(path, size)
+            except OSError as error:
+                tool.note(f"--read-ahead: {error}: left out")
+        try:
+            yield self.device_section(path, size)
+        except (OSError, self.who.b.BerthError) as error:  # a build without simulated devices
+            tool.note(f"a simulated device: {error}: left out")
+        for name in ("startup.pt", "startup.safetensors"):
+            os.unlink(self.path(name))
 
     # ---- passes ----
 

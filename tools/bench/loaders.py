@@ -148,6 +148,84 @@ def consume(checkpoint, ahead):
     return stats
 
 
+# ---- beside other work ----
+
+OTHER_SECONDS = 0.2
+
+
+def other_work():
+    """What else a program does when it starts, for 200 ms. Returns the part of one processor that it got:
+    who loads meanwhile may take some."""
+    begin, end = time.thread_time(), time.perf_counter() + OTHER_SECONDS
+    while time.perf_counter() < end:
+        sum(range(1000))
+    return (time.thread_time() - begin) / OTHER_SECONDS
+
+
+def beside_other_work(start, finish, parts):
+    """start(), other work, finish(what start gave): the seconds beyond those of the other work. Appends
+    what that got to `parts`."""
+    def run():
+        begin = time.perf_counter()
+        started = start()
+        parts.append(other_work())
+        finish(started)
+        return max(time.perf_counter() - begin - OTHER_SECONDS, 1e-4)
+    return run
+
+
+def prefetched(path, kind=Checkpoint):
+    """An open checkpoint, and a prefetch of all of it."""
+    checkpoint, prefetch = kind(path), c.c_void_p()
+    b.check(b.berth_prefetch_begin, checkpoint.pointer, None, 0, None, c.byref(prefetch))
+    return checkpoint, prefetch
+
+
+def touch_prefetched(started):
+    checkpoint, prefetch = started
+    checkpoint.touch()
+    b.berth_prefetch_free(prefetch)
+
+
+def berth_startup(path, options, parts, start=prefetched, finish=touch_prefetched):
+    """Opens the file with a prefetch; after other work every byte is looked at."""
+    def run():
+        with b.patched(options):
+            return beside_other_work(lambda: start(path), finish, parts)()
+    return run
+
+
+def touch_map(mapped):
+    words = numpy.frombuffer(mapped, numpy.uint8)
+    touch(words.ctypes.data, words.size)
+    del words  # or it could not be closed
+    mapped.close()
+
+
+def map_startup(path, parts, advice=0, flags=0):
+    """The same by a plain map, with one advice for all of it or with flags."""
+    def start():
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | flags, prot=mmap.PROT_READ)
+        if advice:
+            mapped.madvise(advice)
+        return mapped
+    return beside_other_work(start, touch_map, parts)
+
+
+def read_startup(path, parts):
+    """The same by plain reads into fresh memory, after the other work."""
+    def finish(file):
+        nbytes = os.path.getsize(path)
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with file, memoryview(memory) as view:
+            at = 0
+            while at < nbytes:
+                at += file.readinto(view[at:at + (4 << 20)])
+        touch_map(memory)
+    return beside_other_work(lambda: open(path, "rb", buffering=0), finish, parts)
+
+
 def berth_open(path, options):
     """Until every tensor has its name and can be asked for."""
     def run():

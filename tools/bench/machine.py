@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What figures depend on: the machine, the file system, its load."""
 
+import contextlib
 import os
 import platform
 import re
@@ -25,6 +26,33 @@ def mount_of(folder):
             kind, device, options = right.split()[:3]
             return kind, device, options
     return "unknown", "", ""
+
+
+def read_ahead_path(folder):
+    """Where the system has the read-ahead of the block device under a folder, in KiB."""
+    status = os.stat(folder).st_dev
+    return f"/sys/class/bdi/{os.major(status)}:{os.minor(status)}/read_ahead_kb"
+
+
+def read_ahead_nbytes(folder):
+    """0: the system does not tell it."""
+    return int(text_of(read_ahead_path(folder)) or 0) * 1024
+
+
+@contextlib.contextmanager
+def with_read_ahead(folder, nbytes):
+    """Sets the read-ahead for a while. OSError if it may not be set."""
+    before, path = text_of(read_ahead_path(folder)), read_ahead_path(folder)
+
+    def write(text):
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+
+    write(str(nbytes // 1024))
+    try:
+        yield
+    finally:
+        write(before)
 
 
 def available_nbytes():

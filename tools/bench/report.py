@@ -4,7 +4,7 @@
 import statistics
 
 GIB = 1 << 30
-LARGE = ("uniform", "llama", "one")
+LARGE = ("uniform", "llama", "one", "linear")
 
 # label, shapes, ours, theirs (the ratio is theirs / ours in seconds), the aim.
 # A figure "disk: x" was taken in the folder, "tmpfs: x" in memory. A name that ends in "*" stands for

@@ -30,7 +30,7 @@ def arguments():
     parser = tool.parser("save", __doc__)
     parser.add_argument("--size", type=tool.nbytes, metavar="NBYTES",
                         help="of shapes a and d (4GiB); b and c have their own size, unless this is smaller")
-    parser.add_argument("--shapes", default=",".join(shapes.SHAPES), help="some of %(default)s")
+    parser.add_argument("--shapes", default=",".join(shapes.USUAL), help="some of %(default)s")
     parser.add_argument("--tmpfs", default="/dev/shm", metavar="FOLDER",
                         help="a folder in memory (%(default)s); '': none")
     parser.add_argument("--also", action="append", default=[], metavar="'NAME=VALUE ...'",

@@ -12,6 +12,9 @@ LAYER = [("self_attn.q_proj", 2048, 2048), ("self_attn.k_proj", 256, 2048),
          ("mlp.down_proj", 2048, 5632), ("input_layernorm", 2048, 0),
          ("post_attention_layernorm", 2048, 0)]
 LLAMA_NBYTES = 2200096768
+# The state_dict of ten Linear(10000, 10000) in float32, as those who asked for pinned memory measured.
+LINEAR_N, LINEAR_WIDTH = 10, 10000
+LINEAR_NBYTES = LINEAR_N * (LINEAR_WIDTH + 1) * LINEAR_WIDTH * 4
 LLAMA = [("model.embed_tokens.weight", 32000, 2048),
          *((f"model.layers.{i}.{name}.weight", rows, columns)
            for i in range(22) for name, rows, columns in LAYER),
@@ -21,7 +24,9 @@ LLAMA = [("model.embed_tokens.weight", 32000, 2048),
 SHAPES = {"uniform": ("a", "64 MiB tensors", 4 * GIB),
           "llama": ("b", "Llama-like 1.1B, bfloat16", LLAMA_NBYTES),
           "small": ("c", "100,000 tensors of 1 to 4 KiB", 100000 * 2560),
-          "one": ("d", "one tensor", 4 * GIB)}
+          "one": ("d", "one tensor", 4 * GIB),
+          "linear": ("e", "ten Linear(10000, 10000), float32", LINEAR_NBYTES)}
+USUAL = [shape for shape in SHAPES if shape != "linear"]
 
 
 def sizes(shape, nbytes):
@@ -30,6 +35,10 @@ def sizes(shape, nbytes):
         part = nbytes / LLAMA_NBYTES
         return [(name, "bfloat16", (max(1, int(rows * part)), columns)[:2 if columns else 1])
                 for name, rows, columns in LLAMA]
+    if shape == "linear":
+        rows = max(1, int(LINEAR_WIDTH * nbytes / LINEAR_NBYTES))
+        return [(f"{i}.{name}", "float32", dimensions) for i in range(LINEAR_N)
+                for name, dimensions in (("weight", (rows, LINEAR_WIDTH)), ("bias", (rows,)))]
     if shape == "small":
         random, listed = 1, []
         for i in range(max(1, nbytes // 2560)):

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/output_check.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/bytes.h"
+#include "format/checksum.h"
+#include "save/file_part.h"
+
+/* Where the CRC lies in a descriptor and in a directory entry (FORMAT.md 2, 3). */
+#define DESCRIPTOR_CRC_AT 4
+#define ENTRY_CRC_AT 16
+
+/* What has been written of one record. */
+typedef struct written_record {
+    uint64_t missing_nbytes; /* of its data */
+    uint32_t crc32;          /* of its data so far, each share shifted to its position */
+    uint32_t told_crc32;     /* what its descriptor or its directory entry says */
+    bool is_told;
+    bool has[BTH_PART_END]; /* header, descriptor, entry: written as a whole */
+} written_record;
+
+/* A part of which a share is written, and the rest is not. */
+typedef struct begun_part {
+    struct begun_part *next;
+    bth_file_part part;
+    uint64_t missing_nbytes;
+    uint8_t bytes[];
+} begun_part;
+
+struct bth_output_check {
+    const berth_plan *plan;
+    bth_output inner;
+    pthread_mutex_t lock; /* of all that follows */
+    written_record *records;
+    begun_part *begun;
+    bool has_end;
+    uint64_t next_offset; /* if the output takes writes in order */
+    uint8_t *scratch;     /* for one part */
+};
+
+/* One share of a write, which lies in one part. */
+typedef struct part_share {
+    const bth_file_part *part;
+    uint64_t offset; /* in the file */
+    uint64_t nbytes;
+    const uint8_t *bytes;
+} part_share;
+
+/* ---- data ---- */
+
+static bool check_has_crc32(const bth_output_check *check, size_t i)
+{
+    return check->plan->compute_crc32 && !check->plan->records[i].no_crc32;
+}
+
+static int check_fail_written_twice(const bth_output_check *check, const part_share *share,
+                                    berth_error *error)
+{
+    size_t i = share->part->record;
+    const char *name = i < check->plan->n_records ? bth_plan_record_name(check->plan, i) : NULL;
+
+    return bth_fail(error, BERTH_E_OFFSETS, name, share->offset, "written a second time");
+}
+
+/* When all data and a CRC are written: are they the same? */
+static int check_compare_crc32(const bth_output_check *check, size_t i, berth_error *error)
+{
+    const written_record *record = &check->records[i];
+
+    if (!check_has_crc32(check, i) || !record->is_told || record->missing_nbytes > 0 ||
+        record->crc32 == record->told_crc32)
+        return 0;
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, i),
+                    check->plan->records[i].layout.data_offset,
+                    "the bytes that were written have CRC 0x%08" PRIx32
+                    ", what is written behind them says 0x%08" PRIx32
+                    "; was the tensor changed while it was saved?",
+                    record->crc32, record->told_crc32);
+}
+
+static int check_add_data(bth_output_check *check, const part_share *share, berth_error *error)
+{
+    written_record *record = &check->records[share->part->record];
+    uint64_t behind =
+        share->part->range.offset + share->part->range.nbytes - share->offset - share->nbytes;
+    uint32_t crc32 = 0;
+
+    if (check_has_crc32(check, share->part->record)) {
+        crc32 = bth_crc32(0, share->bytes, (size_t)share->nbytes);
+        if (behind > 0)
+            crc32 = bth_crc32_combine(crc32, 0, behind);
+    }
+    pthread_mutex_lock(&check->lock);
+    if (share->nbytes > record->missing_nbytes)
+        check_fail_written_twice(check, share, error);
+    else {
+        record->missing_nbytes -= share->nbytes;
+        record->crc32 ^= crc32;
+        check_compare_crc32(check, share->part->record, error);
+    }
+    pthread_mutex_unlock(&check->lock);
+    return error->code;
+}
+
+static int check_padding(const part_share *share, berth_error *error)
+{
+    for (uint64_t i = 0; i < share->nbytes; i++)
+        if (share->bytes[i] != 0)
+            return bth_fail(error, BERTH_E_OFFSETS, NULL, share->offset + i,
+                            "0x%02x was written behind the file, where only zeros may be",
+                            share->bytes[i]);
+    return 0;
+}
+
+/* ---- whole parts, under the lock ---- */
+
+/* The CRC that a descriptor or an entry tells. Both must tell the same. */
+static int check_note_told_crc32(bth_output_check *check, const bth_file_part *part,
+                                 const uint8_t *bytes, berth_error *error)
+{
+    written_record *record = &check->records[part->record];
+    uint64_t at = part->kind == BTH_PART_DESCRIPTOR ? DESCRIPTOR_CRC_AT : ENTRY_CRC_AT;
+    bth_cursor cursor = bth_cursor_make(bytes + at, 4);
+    uint32_t told = bth_cursor_u32(&cursor);
+
+    if (record->is_told && told != record->told_crc32)
+        return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, part->record),
+                        part->range.offset + at,
+                        "CRC 0x%08" PRIx32 " was written, and 0x%08" PRIx32 " elsewhere", told,
+                        record->told_crc32);
+    record->is_told = true;
+    record->told_crc32 = told;
+    return 0;
+}
+
+static int check_end(bth_output_check *check, const bth_file_part *part, const uint8_t *bytes,
+                     berth_error *error)
+{
+    check->has_end = true;
+    return bth_file_part_compare_bytes(check->plan, part, 0, bytes, check->scratch, error);
+}
+
+static int check_whole_part(bth_output_check *check, const bth_file_part *part,
+                            const uint8_t *bytes, berth_error *error)
+{
+    if (part->kind == BTH_PART_END)
+        return check_end(check, part, bytes, error);
+    written_record *record = &check->records[part->record];
+    bool tells = part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record);
+    uint32_t crc32 = 0;
+
+    if (tells && check_note_told_crc32(check, part, bytes, error) == 0)
+        crc32 = record->told_crc32;
+    record->has[part->kind] = true;
+    if (error->code < 0 ||
+        bth_file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
+        bth_file_part_read_and_compare(check->plan, part, crc32, bytes, error) < 0)
+        return error->code;
+    return check_compare_crc32(check, part->record, error);
+}
+
+static bool check_has_part(const bth_output_check *check, const bth_file_part *part)
+{
+    return part->kind == BTH_PART_END ? check->has_end
+                                      : check->records[part->record].has[part->kind];
+}
+
+/* ---- shares of parts, under the lock ---- */
+
+/* NULL: no share of the part came before. */
+static begun_part *check_find_begun(const bth_output_check *check, const bth_file_part *part)
+{
+    begun_part *begun = check->begun;
+
+    while (begun && begun->part.range.offset != part->range.offset)
+        begun = begun->next;
+    return begun;
+}
+
+static begun_part *check_begin_part(bth_output_check *check, const bth_file_part *part,
+                                    berth_error *error)
+{
+    begun_part *begun = bth_allocate_zeroed(sizeof *begun + (size_t)part->range.nbytes);
+
+    if (!begun) {
+        bth_fail_memory(error, sizeof *begun + part->range.nbytes);
+        return NULL;
+    }
+    begun->part = *part;
+    begun->missing_nbytes = part->range.nbytes;
+    begun->next = check->begun;
+    check->begun = begun;
+    return begun;
+}
+
+static void check_end_part(bth_output_check *check, begun_part *begun)
+{
+    begun_part **link = &check->begun;
+
+    while (*link != begun)
+        link = &(*link)->next;
+    *link = begun->next;
+    bth_release(begun);
+}
+
+/* Keeps the share. When the part is whole, checks it. */
+static int check_add_share(bth_output_check *check, const part_share *share, berth_error *error)
+{
+    begun_part *begun = check_find_begun(check, share->part);
+
+    if (!begun)
+        begun = check_begin_part(check, share->part, error);
+    if (!begun)
+        return error->code;
+    if (share->nbytes > begun->missing_nbytes)
+        return check_fail_written_twice(check, share, error);
+    memcpy(begun->bytes + (share->offset - share->part->range.offset), share->bytes,
+           (size_t)share->nbytes);
+    begun->missing_nbytes -= share->nbytes;
+    if (begun->missing_nbytes > 0)
+        return 0;
+    check_whole_part(check, &begun->part, begun->bytes, error);
+    check_end_part(check, begun);
+    return error->code;
+}
+
+static int check_share_of_structure(bth_output_check *check, const part_share *share,
+                                    berth_error *error)
+{
+    pthread_mutex_lock(&check->lock);
+    if (check_has_part(check, share->part))
+        check_fail_written_twice(check, share, error);
+    else if (share->nbytes == share->part->range.nbytes)
+        check_whole_part(check, share->part, share->bytes, error);
+    else
+        check_add_share(check, share, error);
+    pthread_mutex_unlock(&check->lock);
+    return error->code;
+}
+
+/* ---- a write ---- */
+
+static int check_share(bth_output_check *check, const part_share *share, berth_error *error)
+{
+    if (share->part->kind == BTH_PART_DATA)
+        return check_add_data(check, share, error);
+    if (share->part->kind == BTH_PART_PADDING)
+        return check_padding(share, error);
+    return check_share_of_structure(check, share, error);
+}
+
+static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t nbytes,
+                       uint64_t offset, berth_error *error)
+{
+    while (nbytes > 0) {
+        const bth_file_part part = bth_file_part_find(check->plan, offset);
+        uint64_t n = bth_min(nbytes, part.range.offset + part.range.nbytes - offset);
+        const part_share share = {&part, offset, n, bytes};
+        if (check_share(check, &share, error) < 0)
+            return error->code;
+        bytes += n;
+        offset += n;
+        nbytes -= n;
+    }
+    return 0;
+}
+
+static int check_order(bth_output_check *check, uint64_t offset, uint64_t nbytes,
+                       berth_error *error)
+{
+    uint64_t next = check->next_offset;
+
+    if (!check->inner.in_order)
+        return 0;
+    check->next_offset = offset + nbytes;
+    if (offset == next)
+        return 0;
+    return bth_fail(error, BERTH_E_OFFSETS, NULL, offset,
+                    "written where byte %" PRIu64 " is the next in order", next);
+}
+
+static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                       berth_error *error)
+{
+    bth_output_check *check = context;
+    uint64_t at = offset;
+
+    for (size_t i = 0; i < n_pieces; at += pieces[i++].iov_len)
+        if (check_order(check, at, pieces[i].iov_len, error) < 0 ||
+            check_piece(check, pieces[i].iov_base, pieces[i].iov_len, at, error) < 0)
+            return error->code;
+    return check->inner.write(check->inner.context, pieces, n_pieces, offset, error);
+}
+
+static int check_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                      berth_error *error)
+{
+    const bth_output *inner = &((const bth_output_check *)context)->inner;
+
+    return inner->read(inner->context, buffer, nbytes, offset, error);
+}
+
+static uint64_t check_get_room(void *context)
+{
+    const bth_output *inner = &((const bth_output_check *)context)->inner;
+
+    return inner->room(inner->context);
+}
+
+/* ---- begin and end ---- */
+
+static int check_allocate(bth_output_check *check, berth_error *error)
+{
+    const berth_plan *plan = check->plan;
+    size_t records_nbytes = bth_array_nbytes(plan->n_records, sizeof *check->records);
+    size_t scratch_nbytes = bth_file_part_scratch_nbytes(plan);
+
+    check->records = bth_allocate_zeroed(records_nbytes);
+    check->scratch = bth_allocate(scratch_nbytes);
+    if (!check->records || !check->scratch)
+        return bth_fail_memory(error, (uint64_t)records_nbytes + scratch_nbytes);
+    for (size_t i = 0; i < plan->n_records; i++) {
+        const bth_layout_entry *layout = &plan->records[i].layout;
+        check->records[i].missing_nbytes = layout->nbytes;
+        check->records[i].has[BTH_PART_DESCRIPTOR] = layout->descriptor_nbytes == 0;
+    }
+    return 0;
+}
+
+bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output *output,
+                                       berth_error *error)
+{
+    bth_output_check *check = bth_allocate_zeroed(sizeof *check);
+
+    if (!check) {
+        bth_fail_memory(error, sizeof *check);
+        return NULL;
+    }
+    *check = (bth_output_check){.plan = plan, .inner = *output};
+    pthread_mutex_init(&check->lock, NULL);
+    if (check_allocate(check, error) == 0)
+        return check;
+    bth_output_check_free(check);
+    return NULL;
+}
+
+void bth_output_check_free(bth_output_check *check)
+{
+    if (!check)
+        return;
+    while (check->begun) {
+        begun_part *next = check->begun->next;
+        bth_release(check->begun);
+        check->begun = next;
+    }
+    pthread_mutex_destroy(&check->lock);
+    bth_release(check->records);
+    bth_release(check->scratch);
+    bth_release(check);
+}
+
+bth_output bth_output_check_get_output(bth_output_check *check)
+{
+    bth_output output = check->inner;
+
+    output.write = check_write;
+    output.read = output.read ? check_read : NULL;
+    output.room = output.room ? check_get_room : NULL;
+    output.context = check;
+    return output;
+}
+
+static int check_fail_never_written(const bth_output_check *check, const bth_file_part *part,
+                                    const char *what, berth_error *error)
+{
+    size_t i = part->record;
+    const char *name = i < check->plan->n_records ? bth_plan_record_name(check->plan, i) : NULL;
+
+    return bth_fail(error, BERTH_E_OFFSETS, name, part->range.offset, "%s was never written", what);
+}
+
+static int check_record_is_whole(const bth_output_check *check, size_t i, berth_error *error)
+{
+    const berth_plan *plan = check->plan;
+    const written_record *record = &check->records[i];
+    const bth_file_part parts[] = {bth_file_part_of_header(plan, i),
+                                   {BTH_PART_DATA, i, bth_plan_data_range(plan, i)},
+                                   bth_file_part_of_descriptor(plan, i),
+                                   bth_file_part_of_entry(plan, i)};
+    static const char *const whats[] = {"its header", "a part of its data", "its descriptor",
+                                        "its directory entry"};
+
+    for (size_t j = 0; j < sizeof parts / sizeof *parts; j++) {
+        bool is_whole = parts[j].kind == BTH_PART_DATA ? record->missing_nbytes == 0
+                                                       : record->has[parts[j].kind];
+        if (!is_whole)
+            return check_fail_never_written(check, &parts[j], whats[j], error);
+    }
+    return 0;
+}
+
+int bth_output_check_finish(const bth_output_check *check, berth_error *error)
+{
+    const bth_file_part last = bth_file_part_of_end(check->plan);
+
+    for (size_t i = 0; i < check->plan->n_records; i++)
+        if (check_record_is_whole(check, i, error) < 0)
+            return error->code;
+    if (!check->has_end)
+        return check_fail_never_written(check, &last, "the end", error);
+    return 0;
+}

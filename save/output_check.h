@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Debug mode: the output check stands in front of an output, also of one that cannot be read back.
+ * Every byte is checked before it leaves: headers, data offsets, descriptors, directory and end
+ * records are compared with the plan, and read as strictly as those of any other file; the data are
+ * summed again, and their CRC is compared with the one that is written behind them. So a tensor
+ * that changes while it is saved is found. Where no CRC is computed, data are only counted.
+ *
+ * Writes come in any order and from any thread; if the output takes them in order, the order is
+ * checked, too. Memory: a few words for each record, and the headers and other parts that one write
+ * has begun and another will end: at most two for each worker and each deferred block (deferred.c).
+ */
+#ifndef BTH_SAVE_OUTPUT_CHECK_H
+#define BTH_SAVE_OUTPUT_CHECK_H
+
+#include "save/output.h"
+#include "save/plan.h"
+
+typedef struct bth_output_check bth_output_check;
+
+/* `plan` and what `output` points to must live as long as this. NULL on failure. */
+bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output *output,
+                                       berth_error *error);
+/* The same output with the check before it. */
+bth_output bth_output_check_get_output(bth_output_check *check);
+/* When all is written: BERTH_E_OFFSETS if a part is missing. */
+int bth_output_check_finish(const bth_output_check *check, berth_error *error);
+void bth_output_check_free(bth_output_check *check); /* NULL: nothing */
+
+#endif
