@@ -39,13 +39,30 @@ size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argumen
     return (size_t)(second + 1 - bytes);
 }
 
-int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, berth_error *error)
+/* "": the protocol is 2 or 3. Before protocol 2 no pickle named its own. */
+static const char *pickle_name_other_protocol(const uint8_t *bytes, size_t at)
 {
-    const char *name = bth_opcodes[byte].name;
+    if (at == 0 || bytes[0] != BTH_OP_PROTO)
+        return "0 or 1";
+    return bytes[1] == 4 ? "4" : bytes[1] == 5 ? "5" : "";
+}
+
+int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rules,
+                    berth_error *error)
+{
+    const char *name = bth_opcodes[bytes[at]].name;
+    const char *protocol = pickle_name_other_protocol(bytes, at);
     uint64_t offset = rules->base_offset + at;
-    if (name)
+
+    if (!name)
         return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
-                        "opcode %s (0x%02x) is not allowed in a checkpoint", name, byte);
+                        "0x%02x is not a pickle opcode", bytes[at]);
+    if (!*protocol)
+        return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
+                        "opcode %s (0x%02x) is not allowed in a checkpoint", name, bytes[at]);
     return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
-                    "0x%02x is not a pickle opcode", byte);
+                    "opcode %s (0x%02x) is not allowed in a checkpoint: it was saved with "
+                    "pickle_protocol=%s, which weights_only=True of PyTorch refuses, "
+                    "too. " BTH_RESAVE_BY_PYTORCH,
+                    name, bytes[at], protocol);
 }

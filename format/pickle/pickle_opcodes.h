@@ -31,8 +31,10 @@ typedef struct bth_opcode {
 
 extern const bth_opcode bth_opcodes[256];
 
-/* BERTH_E_FORBIDDEN, naming the opcode (P1). */
-int bth_fail_opcode(uint8_t byte, const bth_pickle_rules *rules, size_t at, berth_error *error);
+/* BERTH_E_FORBIDDEN, naming the opcode at bytes[at] (P1), and the protocol if that is the reason.
+ */
+int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rules,
+                    berth_error *error);
 
 /* An opcode's argument; text points into the pickle. */
 typedef struct bth_argument {

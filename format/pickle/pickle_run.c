@@ -302,7 +302,8 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
         break;
 #include "format/pickle/pickle_opcodes.def"
         default:
-            return bth_fail_opcode(at[-1], unpickler->rules, unpickler->op_at, unpickler->error);
+            return bth_fail_opcode(unpickler->bytes, unpickler->op_at, unpickler->rules,
+                                   unpickler->error);
         }
     }
     return code;

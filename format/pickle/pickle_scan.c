@@ -45,7 +45,7 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
         break;
 #include "format/pickle/pickle_opcodes.def"
         default:
-            return bth_fail_opcode(bytes[at], rules, at, error);
+            return bth_fail_opcode(bytes, at, rules, error);
         }
         if (used == SIZE_MAX)
             break;

@@ -9,6 +9,7 @@
 #include "config/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
+#include "format/pickle/pickle.h"
 #include "load/open/open.h"
 
 /* More of a name, a title or a text of the file is not shown. */
@@ -351,6 +352,33 @@ static void head_refuse_zeros(const bth_head_cache *cache, berth_error *error)
 
 /* ---- the first bytes: pickles ---- */
 
+/* The legacy format in another protocol than 2 and 3: its first pickle is the magic number. */
+static const char *head_find_other_legacy_protocol(const bth_head_cache *cache)
+{
+    static const char line[] = "L119547037146038801333356L\n."; /* protocols 0 and 1 */
+    static const char number[] = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+    enum { PROTO_AND_FRAME_NBYTES = 11 };
+
+    if (head_begins_with(cache, line, sizeof line - 1))
+        return "0 or 1";
+    if (cache->head_nbytes < PROTO_AND_FRAME_NBYTES + sizeof number - 1 || cache->head[0] != 0x80 ||
+        memcmp(cache->head + PROTO_AND_FRAME_NBYTES, number, sizeof number - 1) != 0)
+        return NULL;
+    return cache->head[1] == 4 ? "4" : cache->head[1] == 5 ? "5" : NULL;
+}
+
+static void head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *error)
+{
+    const char *protocol = head_find_other_legacy_protocol(cache);
+
+    if (protocol)
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "a file in the legacy format that was saved with "
+                              "pickle_protocol=%s, which weights_only=True of PyTorch refuses, "
+                              "too. " BTH_RESAVE_BY_PYTORCH,
+                              protocol);
+}
+
 /* By PyTorch's torch.distributed.checkpoint, or any other. */
 static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
 {
@@ -378,6 +406,7 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
                                                       head_refuse_git_lfs_pointer,
                                                       head_refuse_web_page,
                                                       head_refuse_json,
+                                                      head_refuse_legacy_protocol,
                                                       head_refuse_pickle,
                                                       head_refuse_words,
                                                       head_refuse_zeros};

@@ -186,8 +186,8 @@ Test(legacy_read, the_object_goes_through_the_same_door)
     expect_refused(MAGIC PROTOCOL SYSTEM "GLOBAL os system STOP " KEYS, BERTH_E_FORBIDDEN,
                    "object at byte 70: global os system is not allowed in a checkpoint "
                    "(load.unknown_globals = inert lists such files without running anything)");
-    expect_refused(MAGIC PROTOCOL SYSTEM "NONE POP STOP " KEYS, BERTH_E_FORBIDDEN,
-                   "object at byte 71: opcode POP (0x30) is not allowed in a checkpoint");
+    expect_refused(MAGIC PROTOCOL SYSTEM "PROTO 2 NONE POP STOP " KEYS, BERTH_E_FORBIDDEN,
+                   "object at byte 73: opcode POP (0x30) is not allowed in a checkpoint");
     expect_refused(MAGIC PROTOCOL SYSTEM "MARK 'module' NONE NONE NONE TUPLE BINPERSID STOP " KEYS,
                    BERTH_E_FORBIDDEN,
                    "object at byte 86: a whole pickled module, which is code and never run: only "
