@@ -43,10 +43,12 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
 int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     berth_tree *tree, berth_value **root, berth_error *error);
 
-/* What a file of another pickle protocol than 2 and 3 needs. */
+/* What a file of another pickle protocol than 2 and 3 needs: a command before the file's name, and
+ * what it does. */
 #define BTH_RESAVE_BY_PYTORCH                                                                      \
-    "`python3 -c \"import sys, torch; torch.save(torch.load(sys.argv[1], weights_only=False), "    \
-    "'NEW.pt')\" FILE` saves it again, but runs what is in it: only if you trust the file"
+    "python3 -c \"import sys, torch; torch.save(torch.load(sys.argv[1], weights_only=False), "     \
+    "'NEW.pt')\" "
+#define BTH_RESAVE_DOES "saves it again, but runs what is in it: only if you trust the file"
 
 /* What the writer made. */
 typedef struct bth_pickled {

@@ -43,7 +43,7 @@ size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argumen
 static const char *pickle_name_other_protocol(const uint8_t *bytes, size_t at)
 {
     if (at == 0 || bytes[0] != BTH_OP_PROTO)
-        return "0 or 1";
+        return "0 (whose tensors nobody can read) or 1";
     return bytes[1] == 4 ? "4" : bytes[1] == 5 ? "5" : "";
 }
 
@@ -62,7 +62,7 @@ int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rul
                         "opcode %s (0x%02x) is not allowed in a checkpoint", name, bytes[at]);
     return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
                     "opcode %s (0x%02x) is not allowed in a checkpoint: it was saved with "
-                    "pickle_protocol=%s, which weights_only=True of PyTorch refuses, "
-                    "too. " BTH_RESAVE_BY_PYTORCH,
+                    "pickle_protocol=%s, which PyTorch's weights_only=True refuses, too: "
+                    "`" BTH_RESAVE_BY_PYTORCH "FILE` " BTH_RESAVE_DOES,
                     name, bytes[at], protocol);
 }

@@ -360,7 +360,7 @@ static const char *head_find_other_legacy_protocol(const bth_head_cache *cache)
     enum { PROTO_AND_FRAME_NBYTES = 11 };
 
     if (head_begins_with(cache, line, sizeof line - 1))
-        return "0 or 1";
+        return "0 (whose tensors nobody can read) or 1";
     if (cache->head_nbytes < PROTO_AND_FRAME_NBYTES + sizeof number - 1 || cache->head[0] != 0x80 ||
         memcmp(cache->head + PROTO_AND_FRAME_NBYTES, number, sizeof number - 1) != 0)
         return NULL;
@@ -370,13 +370,16 @@ static const char *head_find_other_legacy_protocol(const bth_head_cache *cache)
 static void head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *error)
 {
     const char *protocol = head_find_other_legacy_protocol(cache);
+    char what[160];
+    const file_kind kind = {what, BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES};
 
-    if (protocol)
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "a file in the legacy format that was saved with "
-                              "pickle_protocol=%s, which weights_only=True of PyTorch refuses, "
-                              "too. " BTH_RESAVE_BY_PYTORCH,
-                              protocol);
+    if (!protocol)
+        return;
+    (void)snprintf(what, sizeof what,
+                   "in the legacy format, saved with pickle_protocol=%s, which PyTorch's "
+                   "weights_only=True refuses, too",
+                   protocol);
+    (void)kind_refuse(&kind, cache->reader, error);
 }
 
 /* By PyTorch's torch.distributed.checkpoint, or any other. */

@@ -166,8 +166,8 @@ Test(file_kind, pickles)
 {
 #define MAGIC "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 #define OLD(protocol)                                                                              \
-    "a file in the legacy format that was saved with pickle_protocol=" protocol                    \
-    ", which weights_only=True of PyTorch refuses, too. `python3 -c \"import sys, torch; "         \
+    "in the legacy format, saved with pickle_protocol=" protocol                                   \
+    ", which PyTorch's weights_only=True refuses, too: `python3 -c \"import sys, torch; "          \
     "torch.save(torch.load(sys.argv[1], weights_only=False), 'NEW.pt')\" FILE` saves it again, "   \
     "but runs what is in it: only if you trust the file"
     static const kind_case cases[] = {
@@ -176,7 +176,8 @@ Test(file_kind, pickles)
          "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
          "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
          "checkpoint of its directory"},
-        {BYTES("L119547037146038801333356L\n.I1001\n."), OLD("0 or 1")},
+        {BYTES("L119547037146038801333356L\n.I1001\n."),
+         OLD("0 (whose tensors nobody can read) or 1")},
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("4")},
         {BYTES("\x80\5\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("5")},
         {BYTES("\x80\2\x95\x0d\0\0\0\0\0\0\0" MAGIC), "a bare pickle, not a PyTorch checkpoint"},

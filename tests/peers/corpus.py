@@ -118,7 +118,7 @@ def refused(kind):
         _, said = berth_tells(level)
         expect(level == BLIND or said is not None, f"{level}: it opens")
         expect(level or is_said(said, kind.says), f"it says: {said}")
-        if not level:
+        if not level and not kind.name.endswith("protocol 0"):
             pasted(said)
 
 
@@ -127,7 +127,8 @@ def pasted(says):
     found = re.search("`(.*NEW[.]pt.*?)`", says)
     if not found or re.search("DIRECTORY|NAME", found[1]):
         return
-    words = found[1].replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)
+    words = re.sub(r"\bFILE\b", "new.pt", found[1])
+    words = words.replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)
     run(words)
     read, why = berth_tells("", "NEW.pt")
     if read is None:

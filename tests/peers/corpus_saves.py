@@ -101,17 +101,31 @@ def legacy(protocol):
     return saved(_use_new_zipfile_serialization=False, pickle_protocol=protocol)
 
 
+def other_protocol(opcode, protocol):
+    return (f"data.pkl at byte #: opcode {opcode} is not allowed in a checkpoint: it was saved with "
+            f"pickle_protocol={protocol}{RESAVES.replace('new.pt', 'FILE')}")
+
+
+def other_legacy(protocol):
+    return f"in the legacy format, saved with pickle_protocol={protocol}{RESAVES}"
+
+
+OLDEST = "0 (whose tensors nobody can read) or 1"
+RESAVES = (", which PyTorch's weights_only=True refuses, too: `python3 -c \"import sys, torch; "
+           "torch.save(torch.load(sys.argv[1], weights_only=False), 'NEW.pt')\" new.pt` saves it again, "
+           "but runs what is in it: only if you trust the file")
+
 SAVED = [
     Kind("torch.save", saved()),
     Kind("torch.save, protocol 3", saved(pickle_protocol=3)),
-    Kind("torch.save, protocol 4", saved(pickle_protocol=4),
-         "data.pkl at byte 66: opcode FRAME (0x95) is not allowed in a checkpoint"),
-    Kind("torch.save, protocol 5", saved(pickle_protocol=5),
-         "data.pkl at byte 66: opcode FRAME (0x95) is not allowed in a checkpoint"),
+    Kind("torch.save, protocol 0", saved(pickle_protocol=0), other_protocol("DICT (0x64)", OLDEST)),
+    Kind("torch.save, protocol 1", saved(pickle_protocol=1), other_protocol("INT (0x49)", OLDEST)),
+    Kind("torch.save, protocol 4", saved(pickle_protocol=4), other_protocol("FRAME (0x95)", "4")),
+    Kind("torch.save, protocol 5", saved(pickle_protocol=5), other_protocol("FRAME (0x95)", "5")),
     Kind("torch.save before 1.6", legacy(2)),
     Kind("torch.save before 1.6, protocol 3", legacy(3)),
-    Kind("torch.save before 1.6, protocol 4", legacy(4),
-         "a bare pickle, not a PyTorch checkpoint"),
+    *[Kind(f"torch.save before 1.6, protocol {protocol}", legacy(protocol), other_legacy(named))
+      for protocol, named in ((0, OLDEST), (1, OLDEST), (4, "4"), (5, "5"))],
     Kind("torch.save before 1.6, truncated", lambda value: (legacy(2)(value), os.truncate("new.pt", 50000)),
          "# at byte #: the file ends within this storage's # bytes"),
     Kind("torch.save before 1.6, bytes appended",
