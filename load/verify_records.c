@@ -127,8 +127,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
         (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
     if (verify_set_offset_or_read_header(v, i, error) < 0)
         return error->code;
-    if (entry->method != 0 ||
-        (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage)))
+    if (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage))
         record->is_left_out = true;
     if (record->is_left_out) {
         record->offset = entry->header_offset;
@@ -232,22 +231,6 @@ static int verify_read_again(const verification *v, bth_scan_record *record, ber
     return bad->code;
 }
 
-/* Z10. *present: the file records a CRC. */
-static int verify_check_crc32(verification *v, size_t i, bool *present, berth_error *bad)
-{
-    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
-    const uint8_t *bytes;
-    uint8_t *owned;
-
-    if (entry->method == 0)
-        return bth_zip_compare_crc(entry, v->records[i].crc32, present, bad);
-    /* Deflated records are few and small: they are not read in parallel. */
-    *present = entry->crc32 != 0 || entry->nbytes == 0;
-    (void)bth_entry_read_data(entry, &v->cache, &bytes, &owned, bad);
-    bth_release(owned);
-    return bad->code;
-}
-
 /* This record and those after it are not at their computed offsets: their CRCs say nothing. */
 static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
@@ -264,7 +247,7 @@ static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i,
     bool present = false;
 
     if (verify_read_again(v, &v->records[i], bad) == 0 &&
-        verify_check_crc32(v, i, &present, bad) == 0)
+        bth_zip_compare_crc(v->records[i].entry, v->records[i].crc32, &present, bad) == 0)
         return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
 }
@@ -281,7 +264,7 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
     if (verify_check_header_and_descriptor(v, i, &bad) == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
             return verify_fail_misplaced(v, record, error);
-        if (record->is_left_out && entry->method == 0)
+        if (record->is_left_out)
             return 0; /* its bytes are summed later */
         crc32 = verify_compute_crc32_verdict(v, i, &bad);
     }
@@ -317,6 +300,7 @@ static int verify_all_records(verification *v, berth_error *error)
 {
     const berth_error none = {.code = BERTH_OK};
 
+    v->request->scan.defers_bad = true;
     if (v->container && verify_prepare_zip(v, error) < 0)
         return error->code;
     if (!v->container)

@@ -129,7 +129,8 @@ static int row_table_check(const berth_checkpoint *checkpoint, const berth_tenso
                         "it is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
         return bth_fail_argument(error, "the rows have no elements");
-    return 0;
+    return bth_storage_check_may_inflate(checkpoint, bth_storage_root(tensor->storage),
+                                         "its rows cannot be read one by one", error);
 }
 
 static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
