@@ -213,12 +213,13 @@ int bth_storages_reserve_inflated(berth_checkpoint *checkpoint, const struct ber
                                   const berth_storage *root, berth_error *error);
 /* Under the lock: it is not inflated after all. */
 void bth_storages_release_inflated(berth_checkpoint *checkpoint, const berth_storage *root);
-/*
- * Reads a range of a storage that is not loaded, in this machine's order. The whole storage goes
- * straight to the buffer; for a part of it, the storage is loaded.
- */
-int bth_storage_read_inflated(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
-                              size_t nbytes, uint64_t offset, berth_error *error);
+/* The whole of a deflated storage straight to the buffer, in this machine's order. */
+int bth_storage_inflate_into(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
+                             berth_error *error);
+/* Before nbytes of a storage are read: loads it if it is deflated, and these are a part of it. The
+ * error names the storage. */
+int bth_storage_load_if_deflated(berth_checkpoint *checkpoint, const berth_storage *root,
+                                 size_t nbytes, berth_error *error);
 
 /* ---- storage_state.c: one storage ---- */
 

@@ -74,8 +74,8 @@ void bth_storages_release_inflated(berth_checkpoint *checkpoint, const berth_sto
         checkpoint->storages.inflated_nbytes -= root->nbytes;
 }
 
-static int storage_inflate_into(berth_checkpoint *checkpoint, const berth_storage *root,
-                                void *buffer, berth_error *error)
+int bth_storage_inflate_into(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
+                             berth_error *error)
 {
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
     size_t nbytes = (size_t)root->nbytes;
@@ -89,15 +89,12 @@ static int storage_inflate_into(berth_checkpoint *checkpoint, const berth_storag
     return 0;
 }
 
-int bth_storage_read_inflated(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
-                              size_t nbytes, uint64_t offset, berth_error *error)
+int bth_storage_load_if_deflated(berth_checkpoint *checkpoint, const berth_storage *root,
+                                 size_t nbytes, berth_error *error)
 {
     const uint8_t *memory;
 
-    if (nbytes == root->nbytes)
-        return storage_inflate_into(checkpoint, root, buffer, error);
-    if (bth_storage_load_and_get_memory(checkpoint, root, &memory, error) < 0)
-        return error->code;
-    memcpy(buffer, memory + offset, nbytes);
-    return 0;
+    if (nbytes == 0 || nbytes == root->nbytes || !checkpoint->storages.stored[root->index].deflated)
+        return 0;
+    return bth_storage_load_and_get_memory(checkpoint, root, &memory, error);
 }

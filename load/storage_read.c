@@ -146,7 +146,7 @@ static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_stor
     if (stored->is_ambiguous)
         return bth_storage_fail_ambiguous_swap(root, error);
     if (stored->deflated)
-        return bth_storage_read_inflated(checkpoint, root, buffer, nbytes, offset, error);
+        return bth_storage_inflate_into(checkpoint, root, buffer, error);
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
         bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
@@ -207,6 +207,8 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
         (void)bth_fail_argument(
             error, "%llu bytes from byte %llu on were requested, but the storage has %llu",
             (ull)nbytes, (ull)offset, (ull)storage->nbytes);
+    else if (bth_storage_load_if_deflated(checkpoint, root, nbytes, error) < 0)
+        return error->code;
     else if (nbytes == 0 || storage_read_loaded_or_file(checkpoint, root, buffer, nbytes,
                                                         begin + offset, error) == 0)
         return 0;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <zlib.h>
 
+#include "tests/simulated/simulated.h"
 #include "tests/support/format/zip_builder.h"
 #include "tests/support/load/archive.h"
 #include "tests/support/support.h"
@@ -229,6 +230,15 @@ Test(deflated, a_part_loads_the_storage)
     cr_expect_arr_eq(read, ((float[]){3, 4}), sizeof read);
     assert_ok(berth_tensor_read(checkpoint, tensor_named("bias"), 1, 2, bias, &error));
     cr_expect_arr_eq(bias, sample_bias + 1, sizeof bias);
+    char expected[300];
+    open_file("io.memory_nbytes=1");
+    cr_expect_eq(berth_tensor_read(checkpoint, tensor_named("bias"), 1, 2, bias, &error),
+                 BERTH_E_MEMORY);
+    (void)snprintf(expected, sizeof expected,
+                   "memory: \"bias\": data/1 at byte %zu: io.memory_nbytes=1 is too small to "
+                   "inflate its 24 bytes, beside 0 bytes of other storages: 23 are missing",
+                   data_of_record("data/1"));
+    expect_error(BERTH_E_MEMORY, expected);
 }
 
 Test(deflated, whole_ones_go_straight_to_the_callers_memory)
@@ -406,6 +416,26 @@ Test(deflated, rows_of_one_are_refused_with_a_way_out)
     berth_rows_free(rows);
 }
 
+Test(deflated, a_device_is_refused_with_a_way_out)
+{
+    static const berth_storage_rule to_device = {.device = "simulated:0"};
+    char expected[400];
+
+    bth_simulated_set(NULL);
+    open_file("");
+    assert_ok(berth_set_storage_rules(checkpoint, &to_device, 1, &error));
+    cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_UNSUPPORTED);
+    (void)snprintf(
+        expected, sizeof expected,
+        "memory: \"weight\": data/0 at byte %zu: it is deflated: it cannot be loaded to a "
+        "device: load it to the host, and copy it from there; `berth convert` writes a "
+        "file where it is not",
+        data_of_record("data/0"));
+    expect_error(BERTH_E_UNSUPPORTED, expected);
+    cr_expect_null(data_of("weight"));
+    cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+}
+
 /* Z13 */
 Test(deflated, debug_mode_and_refuse_refuse_them)
 {
@@ -527,6 +557,59 @@ Test(deflated, memory_that_is_missing_is_an_error)
     cr_expect_arr_eq(bias, sample_bias, sizeof sample_bias);
     close_opened();
     test_memory_unwatch();
+}
+
+/* ---- from a file ---- */
+
+static void begin_deflated_file(void)
+{
+    begin_sample_file();
+    zip_again("data/1");
+    test_write_file(path, file, file_nbytes);
+}
+
+/* The file's bytes of a deflated one are not its elements: a prefetch leaves it out. */
+Test(deflated_file, a_prefetch_leaves_it_out, .init = begin_deflated_file, .fini = end_sample_file)
+{
+    static const char *const options[] = {"debug=off load.method=map", "debug=off load.mmap=off"};
+    static const berth_selection bias = {.pattern = "bias"};
+    berth_prefetch_stats stats;
+    berth_prefetch *prefetch;
+
+    for (size_t i = 0; i < 2; i++) {
+        open_as(options[i]);
+        assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
+        assert_ok(berth_prefetch_advance(prefetch, tensor_named("bias"), 0, -1, &error));
+        assert_ok(berth_prefetch_wait(prefetch, &error));
+        assert_ok(berth_prefetch_get_stats(prefetch, &stats, &error));
+        cr_expect_gt(stats.requested_nbytes, 0);
+        berth_prefetch_free(prefetch);
+        assert_ok(berth_prefetch_begin(checkpoint, &bias, 0, NULL, &prefetch, &error));
+        assert_ok(berth_prefetch_wait(prefetch, &error));
+        assert_ok(berth_prefetch_get_stats(prefetch, &stats, &error));
+        cr_expect_eq(stats.requested_nbytes, 0);
+        berth_prefetch_free(prefetch);
+        cr_expect_not_null(data_of("bias"));
+    }
+    open_as("debug=off load.prefetch=populate");
+    cr_expect_not_null(data_of("bias"));
+    cr_expect_not_null(berth_storage_data(checkpoint, tensor_named("bias")->storage, &error));
+}
+
+Test(deflated_file, methods_of_a_file_fit_it, .init = begin_deflated_file, .fini = end_sample_file)
+{
+    static const char *const options[] = {"debug=off load.method=direct",
+                                          "debug=off load.method=map", "debug=off load.method=read",
+                                          "debug=off load.check=data"};
+
+    for (size_t i = 0; i < 4; i++) {
+        open_as(options[i]);
+        assert_ok(berth_load(checkpoint, NULL, only(options[i], NULL), &error));
+        expect_sample_values();
+        cr_expect_eq(
+            berth_verify(FROM_PATH(path), only(options[i], NULL), NULL, NULL, NULL, &error), 0,
+            "%s", error.message);
+    }
 }
 
 /* ---- files without .format_version ---- */
