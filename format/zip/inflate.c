@@ -126,7 +126,6 @@ static int inflation_run_piece(struct inflation *inflation, int *result, berth_e
 static int inflation_check_result(const struct inflation *inflation, int result, berth_error *error)
 {
     const bth_zip_entry *entry = inflation->entry;
-    bool is_used_up = inflation->in_nbytes == entry->compressed_nbytes;
 
     if (result == Z_MEM_ERROR)
         return bth_fail_memory(error, 0);
@@ -137,7 +136,7 @@ static int inflation_check_result(const struct inflation *inflation, int result,
                         inflation->stream.msg ? inflation->stream.msg : "bad data");
     if (inflation->out_nbytes > entry->nbytes)
         return inflation_fail_size(inflation, "; more follows", error);
-    if (result == Z_BUF_ERROR && is_used_up)
+    if (result == Z_BUF_ERROR) /* there was room, so there is no more input */
         return inflation_fail_size(inflation, "; the deflated data do not end there", error);
     return 0;
 }

@@ -50,6 +50,17 @@ Test(inflate, an_empty_record_is_inflated)
                  error.message);
 }
 
+Test(inflate, an_empty_record_may_have_no_bytes_at_all)
+{
+    bth_zip_entry entry = deflated(0, 0);
+    berth_error error;
+    bth_error_clear(&error);
+    cr_expect_eq(bth_inflate(&entry, DEFLATED, NULL, &error), 0, "%s", error.message);
+    expect_failure(deflated(0, 5), DEFLATED, BERTH_E_ARCHIVE,
+                   "data.pkl at byte 100: 0 bytes inflate to 0, the directory has 0 and 5; the "
+                   "deflated data do not end there");
+}
+
 Test(inflate, more_bytes_than_announced_are_refused)
 {
     expect_failure(deflated(sizeof DEFLATED, INFLATED_NBYTES - 1), DEFLATED, BERTH_E_ARCHIVE,
