@@ -129,6 +129,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
         return error->code;
     if (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage))
         record->is_left_out = true;
+    record->is_deflated = entry->method == BTH_ZIP_DEFLATED && !record->is_left_out;
     if (record->is_left_out) {
         record->offset = entry->header_offset;
         record->nbytes = 0;
@@ -221,8 +222,10 @@ static int verify_check_header_and_descriptor(verification *v, size_t i, berth_e
 static int verify_read_again(const verification *v, bth_scan_record *record, berth_error *bad)
 {
     bth_scan alone = {0};
-    bth_scan_record again = {
-        .entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
+    bth_scan_record again = {.entry = record->entry,
+                             .offset = record->offset,
+                             .nbytes = record->nbytes,
+                             .is_deflated = record->is_deflated};
 
     if (!record->is_unread)
         return 0;

@@ -30,7 +30,7 @@ static bth_range record_range(const bth_scan_record *record)
     bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
     uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
 
-    if (record->entry && record->entry->method == BTH_ZIP_DEFLATED && !record->is_left_out)
+    if (record->is_deflated)
         range.deflated = record->entry;
     if (record->wants_header)
         range.before_nbytes = record->offset - record->entry->header_offset;

@@ -14,7 +14,8 @@
 typedef struct bth_scan_record {
     const bth_zip_entry *entry; /* NULL: a storage of a legacy file, which has no entry */
     uint64_t offset;            /* of the data in the file */
-    uint64_t nbytes;            /* of a deflated one: when it is inflated; its header was checked */
+    uint64_t nbytes;            /* of a deflated one: when it is inflated */
+    bool is_deflated;           /* `entry` is; its header was checked */
     bool wants_header;          /* the header was not compared yet; `offset` is computed */
     bool wants_descriptor;      /* the same */
     bool is_left_out;           /* not scanned; nbytes is 0 */
