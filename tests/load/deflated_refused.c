@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z12: what is refused of files whose storages are deflated, and damage to them. */
 #include <errno.h>
+#include <unistd.h>
 
 #include "tests/simulated/simulated.h"
 #include "tests/support/format/zip_builder.h"
@@ -262,11 +263,13 @@ Test(deflated_refused, verify_sums_all_of_them_and_reports_each_bad_one)
 
 /* The source ends, or cannot be read, in the middle of one. */
 static size_t broken_from;
+/* A read that begins here fails. */
+static size_t fails_at = SIZE_MAX;
 
 static int read_until_broken(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     (void)context;
-    if (offset + nbytes > broken_from)
+    if (offset + nbytes > broken_from || offset == fails_at)
         return EIO;
     memcpy(buffer, file + offset, nbytes);
     return 0;
@@ -290,6 +293,45 @@ Test(deflated_refused, a_read_that_fails_names_the_record)
                  error.message);
     broken_from = SIZE_MAX;
     expect_sample_values();
+}
+
+/* Its bytes come slowly: the caller cancels while it is inflated. */
+static int read_slowly(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)context;
+    if (offset == data_of_record("data/0"))
+        (void)usleep(150000);
+    memcpy(buffer, file + offset, nbytes);
+    return 0;
+}
+
+Test(deflated_refused, a_load_can_be_cancelled_inside_a_storage)
+{
+    uint64_t at = 1;
+    berth_params params = {.progress = cancel, .progress_context = &at};
+    const berth_selection large = {.pattern = "large"};
+
+    begin_large();
+    berth_source source = {.nbytes = file_nbytes, .name = "slow", .read = read_slowly};
+    assert_ok(berth_open_source(&source, only("", NULL), &checkpoint, &error));
+    cr_expect_eq(berth_load(checkpoint, &large, &params, &error), BERTH_E_CANCELLED);
+    expect_error(BERTH_E_CANCELLED, "slow: cancelled");
+    cr_expect_not_null(data_of("large"), "%s", error.message);
+}
+
+/* A deflated record behind the storages is read when the file is opened. */
+Test(deflated_refused, a_version_that_cannot_be_read_names_the_record)
+{
+    zip_again("version");
+    berth_source source = broken_at(SIZE_MAX);
+    for (size_t at = file_nbytes; at > 0; at--) {
+        fails_at = at;
+        int code =
+            berth_open_source(&source, only("load.head_nbytes=1", NULL), &checkpoint, &error);
+        cr_expect(code == 0 || code == BERTH_E_CALLBACK, "%s", error.message);
+        berth_close(checkpoint);
+        checkpoint = NULL;
+    }
 }
 
 /* W6: each allocation fails once. */
