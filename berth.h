@@ -1745,6 +1745,11 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  * berth_prefetch_begin, and ends with berth_close. berth_tensor_data counts as
  * berth_prefetch_advance, but does not wait.
  *
+ * A storage that is deflated (`zip -r`) is inflated as a whole when any of its bytes are asked for,
+ * to memory that counts for io.memory_nbytes and stays until berth_close; its CRC is compared.
+ * Opening inflates no storage. With load.inflate=off that is BERTH_E_UNSUPPORTED. Rows of it, and a
+ * load of it to a device, are BERTH_E_UNSUPPORTED, too.
+ *
  * If a mapped file is truncated, the kernel kills the process (SIGBUS) when it touches the lost
  * part. Where that may happen, set load.mmap=off: then bytes are read into memory. Replacing a file
  * by a rename is safe; berth_save does that.
@@ -1894,7 +1899,8 @@ typedef struct berth_named_tensor {
     const char *path; /* "['a'][0]['b']" */
     const berth_tensor *tensor;
     const berth_value *value; /* the value there: TENSOR, PARAMETER or SUBCLASS */
-    uint64_t offset;          /* of the first element in the file; BERTH_NO_OFFSET: meta */
+    uint64_t offset;          /* of the first element in the file; BERTH_NO_OFFSET: meta, or its
+                                 storage is deflated */
     bool parameter;
     bool requires_grad;
     uint64_t reserved[4];
@@ -2139,9 +2145,11 @@ typedef struct berth_info {
     size_t n_tensors;
     size_t n_crc32; /* records with a CRC */
     bool calculated_offsets;
-    bool repacked; /* the file says that its offsets can be calculated, but it was zipped again:
-                      readers that calculate them misread it. Saving its values again mends it */
-    uint64_t reserved[8];
+    bool repacked;     /* the file says that its offsets can be calculated, but it was zipped again:
+                          readers that calculate them misread it. Saving its values again mends it */
+    size_t n_deflated; /* storages that are compressed: each is inflated when it is asked for, as a
+                          whole (load.inflate). Saving the values again mends it */
+    uint64_t reserved[7];
 } berth_info;
 
 /*

@@ -245,20 +245,15 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
     return 0;
 }
 
-/* Inflates the whole record. The head cache is local, so threads share nothing. */
+/* Z12: load.inflate is about storages; PyTorch's own small records are always read. */
 static int entry_read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
                                size_t nbytes, uint64_t offset, berth_error *error)
 {
-    bth_head_cache cache;
-    const uint8_t *bytes;
-    uint8_t *owned;
-
-    bth_head_cache_initialize(&cache, &archive->reader);
-    if (bth_entry_read_data(entry, &cache, &bytes, &owned, error) == 0 && nbytes > 0)
-        memcpy(buffer, bytes + offset, nbytes);
-    bth_release(owned);
-    bth_head_cache_free(&cache);
-    return error->code;
+    if (!archive->config.load_inflate && strncmp(entry->record, "data/", 5) == 0)
+        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+                        "it is deflated: load.inflate=on inflates it");
+    return bth_read_inflated_range(&archive->reader, &archive->config, entry, buffer, nbytes,
+                                   offset, error);
 }
 
 int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,

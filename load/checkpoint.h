@@ -21,6 +21,7 @@ typedef struct bth_storage_state {
     _Atomic(const uint8_t *) memory; /* its bytes in this machine's order; NULL: not loaded yet */
     uint8_t unit;                    /* bytes that are reversed together; 1: none */
     bool is_ambiguous;               /* foreign order, and no single unit */
+    const bth_zip_entry *deflated;   /* its record, if that is deflated (Z12); else NULL */
     /* Under the lock: */
     bool is_loading; /* by some thread */
     int n_waiting;   /* threads that will load it next: storages_load.c */
@@ -58,7 +59,8 @@ typedef struct bth_storages {
     bth_storage_state *stored; /* n of them, in the memory of the tree */
 
     /* Under the lock: */
-    pthread_cond_t finished; /* some thread has loaded storages or failed */
+    pthread_cond_t finished;  /* some thread has loaded storages or failed */
+    uint64_t inflated_nbytes; /* of deflated storages that are loaded or being loaded (Z12) */
     bth_kept_region *regions;
     bth_storage_target *targets; /* n of them; NULL: all go to the host */
     bth_device_memory_list *device_memory;
@@ -192,6 +194,32 @@ typedef struct bth_load_request {
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error);
 void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
+
+/* ---- storage_inflate.c: deflated storages (Z12) ---- */
+
+/* The record of a storage, or of its root, if it is deflated; else NULL. */
+const bth_zip_entry *bth_storage_deflated_record(const berth_storage *storage);
+/* Sets the records of all storages that are deflated. */
+void bth_storages_set_deflated(berth_checkpoint *checkpoint);
+/* BERTH_E_UNSUPPORTED: it is deflated, and `what` needs the bytes in the file as they are, or
+ * load.inflate=off. `what` NULL: inflating it is enough. */
+int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const berth_storage *root,
+                                  const char *what, berth_error *error);
+/*
+ * Under the lock, before a storage is inflated to memory of the checkpoint: counts it.
+ * BERTH_E_MEMORY: with it, there are more than io.memory_nbytes.
+ */
+int bth_storages_reserve_inflated(berth_checkpoint *checkpoint, const struct berth_config *config,
+                                  const berth_storage *root, berth_error *error);
+/* Under the lock: it is not inflated after all. */
+void bth_storages_release_inflated(berth_checkpoint *checkpoint, const berth_storage *root);
+/* The whole of a deflated storage straight to the buffer, in this machine's order. */
+int bth_storage_inflate_into(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
+                             berth_error *error);
+/* Before nbytes of a storage are read: loads it if it is deflated, and these are a part of it. The
+ * error names the storage. */
+int bth_storage_load_if_deflated(berth_checkpoint *checkpoint, const berth_storage *root,
+                                 size_t nbytes, berth_error *error);
 
 /* ---- storage_state.c: one storage ---- */
 

@@ -304,7 +304,7 @@ static uint64_t tensor_file_offset(const berth_tensor *tensor)
     const berth_storage *storage = tensor->storage;
     uint64_t offset;
 
-    if (!storage)
+    if (!storage || bth_storage_deflated_record(storage))
         return BERTH_NO_OFFSET;
     (void)bth_tensor_begins_at_whole_byte(tensor, &offset);
     return offset + bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
@@ -419,7 +419,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .n_crc32 = checkpoint->contents.counts.n_crc32,
                          .n_tensors = bth_names_tensor_count(names),
                          .calculated_offsets = checkpoint->contents.calculated_offsets,
-                         .repacked = checkpoint->contents.repacked};
+                         .repacked = checkpoint->contents.repacked,
+                         .n_deflated = checkpoint->contents.n_deflated};
     info_count_storages(checkpoint, info);
     return 0;
 }

@@ -88,7 +88,11 @@ static bool destination_make_range(const struct load_into *into,
     if (!destination_is_range(destination, &offset))
         return false;
     offset += storage->root ? storage->root_offset : 0;
+    if (stored->deflated && (destination_needed_nbytes(destination) != root->nbytes ||
+                             !into->checkpoint->config.load_inflate))
+        return false; /* Z12: only a whole one can be inflated in place */
     *range = (bth_range){.owner = root,
+                         .deflated = stored->deflated,
                          .offset = root->offset + offset,
                          .nbytes = destination_needed_nbytes(destination),
                          .unit = stored->unit,
@@ -159,7 +163,7 @@ static void load_into_collect_ranges(struct load_into *into)
         bth_range *range = &into->ranges[into->n_ranges];
         if (destination_make_range(into, into->rest[i].destination, range) &&
             range->offset >= end) {
-            end = range->offset + range->nbytes;
+            end = bth_range_surroundings_end(range);
             into->n_ranges++;
         } else
             into->rest[into->n_rest++] = into->rest[i];

@@ -65,8 +65,9 @@ int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, 
     uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
     (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     bth_checkpoint_unlock(checkpoint);
+    bool is_deflated = checkpoint->storages.stored[root->index].deflated; /* compared later */
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
-        verdict == BERTH_CRC_ABSENT)
+        verdict == BERTH_CRC_ABSENT || is_deflated)
         return error->code;
     if (!checkpoint->contents.is_legacy) {
         if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
@@ -144,6 +145,8 @@ static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_stor
 
     if (stored->is_ambiguous)
         return bth_storage_fail_ambiguous_swap(root, error);
+    if (stored->deflated)
+        return bth_storage_inflate_into(checkpoint, root, buffer, error);
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
         bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
@@ -204,6 +207,8 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
         (void)bth_fail_argument(
             error, "%llu bytes from byte %llu on were requested, but the storage has %llu",
             (ull)nbytes, (ull)offset, (ull)storage->nbytes);
+    else if (bth_storage_load_if_deflated(checkpoint, root, nbytes, error) < 0)
+        return error->code;
     else if (nbytes == 0 || storage_read_loaded_or_file(checkpoint, root, buffer, nbytes,
                                                         begin + offset, error) == 0)
         return 0;
@@ -303,6 +308,7 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
         storage->context = &checkpoint->storages.stored[i];
         storage->read = storage_read_for_save;
     }
+    bth_storages_set_deflated(checkpoint);
     bool is_foreign = checkpoint->contents.is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
     return is_foreign ? storages_set_swap_units(checkpoint, error) : 0;
 }

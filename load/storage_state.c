@@ -44,6 +44,8 @@ static bth_choice storage_choose_read_if_not_mappable(const berth_checkpoint *ch
     uintptr_t address =
         (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
 
+    if (checkpoint->storages.stored[root->index].deflated)
+        return bth_choice_for_deflated();
     if (choice.method != BERTH_LOAD_MAP)
         return choice;
     if (checkpoint->storages.stored[root->index].unit > 1)
@@ -110,8 +112,10 @@ int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *s
 int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
                             berth_error *error)
 {
-    for (size_t i = 0; transfer->with_crc32 && i < transfer->requests.n_ranges; i++) {
+    for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
         const bth_range *range = &transfer->requests.ranges[i];
+        if (!transfer->with_crc32 && !range->deflated)
+            continue;
         if (bth_storage_check_crc32(checkpoint, range->owner, range->nbytes, range->crc32, error) <
             0)
             return bth_error_in_storage(checkpoint, range->owner, error);

@@ -187,6 +187,25 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
     phase->device.ranges[phase->device.n++] = range;
 }
 
+/* Z12: the transfer compares its CRC always. */
+static int phase_claim_to_inflate(struct phase *phase, const berth_storage *root,
+                                  berth_error *error)
+{
+    berth_checkpoint *checkpoint = phase->checkpoint;
+    const bth_storage_state *stored = storage_get_state(checkpoint, root);
+
+    if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0 ||
+        bth_storages_reserve_inflated(checkpoint, phase->request->config, root, error) < 0)
+        return error->code;
+    phase->host.ranges[phase->host.n++] = (bth_range){.owner = root,
+                                                      .offset = root->offset,
+                                                      .nbytes = root->nbytes,
+                                                      .deflated = stored->deflated,
+                                                      .unit = stored->unit,
+                                                      .choice = bth_choice_for_deflated()};
+    return 0;
+}
+
 static int phase_claim_storage_for_host(struct phase *phase, const berth_storage *root,
                                         berth_error *error)
 {
@@ -197,6 +216,8 @@ static int phase_claim_storage_for_host(struct phase *phase, const berth_storage
         storage_publish(stored, "memory", "it is empty", no_bytes);
         return 0;
     }
+    if (stored->deflated)
+        return phase_claim_to_inflate(phase, root, error);
     if (phase_choose_method_and_map(phase, root, &choice, error) < 0)
         return error->code;
     bool is_mapped = choice.method == BERTH_LOAD_MAP;
@@ -237,8 +258,20 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
         return bth_storage_fail_ambiguous_swap(root, error);
     if (!target)
         return phase_claim_storage_for_host(phase, root, error);
+    if (bth_storage_check_may_inflate(phase->checkpoint, root,
+                                      "it cannot be loaded to a device: load it to the host, and "
+                                      "copy it from there",
+                                      error) < 0)
+        return error->code;
     phase_claim_for_device(phase, root, target);
     return 0;
+}
+
+/* The storages that were claimed for the host are not loaded after all. */
+static void phase_release_inflated(const struct phase *phase)
+{
+    for (size_t i = 0; i < phase->host.n; i++)
+        bth_storages_release_inflated(phase->checkpoint, range_get_storage(&phase->host.ranges[i]));
 }
 
 static void phase_mark_storages_loading(const struct phase *phase, bool is_loading)
@@ -281,8 +314,10 @@ static const berth_storage *phase_claim_storages(struct phase *phase,
     for (size_t i = 0; i < n && error->code == 0; i++)
         if (phase_claim_storage(phase, roots[i], error) < 0)
             failed = roots[i];
-    if (error->code < 0)
-        phase->host.n = phase->device.n = phase->n_rest = 0;
+    if (error->code == 0)
+        return NULL;
+    phase_release_inflated(phase);
+    phase->host.n = phase->device.n = phase->n_rest = 0;
     return failed;
 }
 
@@ -476,6 +511,8 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
     phase_mark_storages_loading(phase, false);
     phase_change_waiting_counts(phase, -1);
     phase_keep_or_free_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
+    if (!is_good)
+        phase_release_inflated(phase);
     for (size_t i = 0; i < phase->host.n && is_good; i++)
         phase_publish_range(phase, &phase->host.ranges[i]);
     for (size_t i = 0; i < phase->device.n && is_good; i++)

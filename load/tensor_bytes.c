@@ -331,7 +331,7 @@ static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs
     return runs->n > 1 && (uint64_t)runs->numel * runs->item_nbytes >= RUN_MIN_NBYTES &&
            slice_runs_are_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
            runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
-           checkpoint->config.load_check < BTH_CHECK_DATA &&
+           checkpoint->config.load_check < BTH_CHECK_DATA && !stored->deflated &&
            !bth_storage_is_loaded_or_will_be_mapped(checkpoint, runs->slice->storage) &&
            !bth_storage_get_target(checkpoint, root).range.device;
 }

@@ -127,9 +127,9 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
         (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
     if (verify_set_offset_or_read_header(v, i, error) < 0)
         return error->code;
-    if (entry->method != 0 ||
-        (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage)))
+    if (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage))
         record->is_left_out = true;
+    record->is_deflated = entry->method == BTH_ZIP_DEFLATED && !record->is_left_out;
     if (record->is_left_out) {
         record->offset = entry->header_offset;
         record->nbytes = 0;
@@ -222,29 +222,15 @@ static int verify_check_header_and_descriptor(verification *v, size_t i, berth_e
 static int verify_read_again(const verification *v, bth_scan_record *record, berth_error *bad)
 {
     bth_scan alone = {0};
-    bth_scan_record again = {
-        .entry = record->entry, .offset = record->offset, .nbytes = record->nbytes};
+    bth_scan_record again = {.entry = record->entry,
+                             .offset = record->offset,
+                             .nbytes = record->nbytes,
+                             .is_deflated = record->is_deflated};
 
     if (!record->is_unread)
         return 0;
     (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
     record->crc32 = again.crc32;
-    return bad->code;
-}
-
-/* Z10. *present: the file records a CRC. */
-static int verify_check_crc32(verification *v, size_t i, bool *present, berth_error *bad)
-{
-    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
-    const uint8_t *bytes;
-    uint8_t *owned;
-
-    if (entry->method == 0)
-        return bth_zip_compare_crc(entry, v->records[i].crc32, present, bad);
-    /* Deflated records are few and small: they are not read in parallel. */
-    *present = entry->crc32 != 0 || entry->nbytes == 0;
-    (void)bth_entry_read_data(entry, &v->cache, &bytes, &owned, bad);
-    bth_release(owned);
     return bad->code;
 }
 
@@ -264,7 +250,7 @@ static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i,
     bool present = false;
 
     if (verify_read_again(v, &v->records[i], bad) == 0 &&
-        verify_check_crc32(v, i, &present, bad) == 0)
+        bth_zip_compare_crc(v->records[i].entry, v->records[i].crc32, &present, bad) == 0)
         return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
 }
@@ -281,7 +267,7 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
     if (verify_check_header_and_descriptor(v, i, &bad) == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
             return verify_fail_misplaced(v, record, error);
-        if (record->is_left_out && entry->method == 0)
+        if (record->is_left_out)
             return 0; /* its bytes are summed later */
         crc32 = verify_compute_crc32_verdict(v, i, &bad);
     }
@@ -317,6 +303,7 @@ static int verify_all_records(verification *v, berth_error *error)
 {
     const berth_error none = {.code = BERTH_OK};
 
+    v->request->scan.defers_bad = true;
     if (v->container && verify_prepare_zip(v, error) < 0)
         return error->code;
     if (!v->container)

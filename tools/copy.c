@@ -135,6 +135,17 @@ static bool copy_changes_byteorder(copy *c)
     return strcmp(wanted, recorded) != 0;
 }
 
+/* A copy of deflated storages is made of what is inflated: it gets a layout of its own. */
+static bool copy_has_deflated_storages(copy *c)
+{
+    berth_record record;
+
+    for (size_t i = 0; berth_archive_at(c->archive, i, &record) == 0; i++)
+        if (record.method != 0 && strncmp(record.name, "data/", 5) == 0)
+            return true;
+    return false;
+}
+
 /* Values are laid out with the file's own alignment, as records are. */
 static berth_config *copy_new_layout_config(copy *c, const char *in, berth_error *error)
 {
@@ -167,7 +178,7 @@ static const char *copy_choose_archive_name(const copy *c)
     return strlen(info.name) > MAX_NBYTES ? NULL : info.name;
 }
 
-/* Copies through the values: swapping bytes needs the dtypes. */
+/* Copies through the values: swapping bytes needs the dtypes, inflated storages a new layout. */
 static int copy_values(copy *c, const char *in, const char *out, berth_params *params, bool quiet,
                        berth_error *error)
 {
@@ -258,7 +269,8 @@ int run_copy(int argc, char **argv)
         "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
         "name inside is kept. A record that does not match its checksum is refused, because the "
         "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
-        "without a checksum.",
+        "without a checksum. If storages are compressed, the copy is written anew, without "
+        "compression.",
         common_children,
         NULL,
         NULL};
@@ -278,7 +290,7 @@ int run_copy(int argc, char **argv)
     register_remark_printer(&options.common);
     progress_begin(&bar, "copy", &options.common, &params, &stats);
     const char *in = options.words.words[0], *out = options.words.words[1];
-    int code = copy_changes_byteorder(&c)
+    int code = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c)
                    ? copy_values(&c, in, out, &params, options.common.quiet, &error)
                    : copy_records(&c, in, out, &params, &error);
     progress_finish(&bar);

@@ -71,7 +71,7 @@ static json_t *devices_json(const device_summary *devices, size_t n)
 
 static json_t *info_json(const berth_info *info)
 {
-    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "archive",
+    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "archive",
                      info->archive, "container", info->container, "format_version",
                      info->format_version ? json_integer(info->format_version) : json_null(),
                      "storage_alignment",
@@ -82,7 +82,7 @@ static json_t *info_json(const berth_info *info)
                      (json_int_t)info->n_storages, "tensors", (json_int_t)info->n_tensors,
                      "storages_nbytes", (json_int_t)info->storages_nbytes, "crc32",
                      (json_int_t)info->n_crc32, "calculated_offsets", info->calculated_offsets,
-                     "repacked", info->repacked);
+                     "repacked", info->repacked, "deflated_storages", (json_int_t)info->n_deflated);
 }
 
 static void print_number_or_not_recorded(const char *what, int64_t number)
@@ -128,6 +128,9 @@ static void print_info(const berth_info *info)
            info->calculated_offsets ? "calculated" : "from the file's own tables");
     if (info->repacked)
         printf("%-18s %s\n", "repacked", REPACKED_ADVICE);
+    if (info->n_deflated > 0)
+        printf("%-18s %zu storages, inflated when they are asked for; `berth convert` mends it\n",
+               "compressed", info->n_deflated);
 }
 
 static int print_info_report(const berth_info *info, const device_summary *devices, size_t n,

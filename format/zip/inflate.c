@@ -7,6 +7,12 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/checksum.h"
+
+/* Input that is fetched at a time. */
+#define INPUT_NBYTES (UINT64_C(64) << 10)
+/* Output that is summed while it is in the processor's cache. */
+#define PIECE_NBYTES ((size_t)256 << 10)
 
 /* Z9: a few bytes must not cause a large allocation; the sizes are only claims of the file. */
 int bth_inflate_check_limits(const bth_zip_entry *entry, berth_error *error)
@@ -20,10 +26,11 @@ int bth_inflate_check_limits(const bth_zip_entry *entry, berth_error *error)
         (void)snprintf(limit, sizeof limit, ", more than %d to 1", BTH_INFLATE_MAX_RATIO);
     else
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
-                    "deflated from %" PRIu64 " bytes to %" PRIu64
-                    "%s: unpack the archive and zip it again with `zip -0 -r`",
-                    entry->nbytes, entry->compressed_nbytes, limit);
+    return bth_fail(
+        error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+        "deflated from %" PRIu64 " bytes to %" PRIu64
+        "%s: unpack the archive and zip it again with `zip -0 -r`, which compresses nothing",
+        entry->nbytes, entry->compressed_nbytes, limit);
 }
 
 static void *zlib_allocate(void *context, uInt n_items, uInt item_nbytes)
@@ -38,39 +45,147 @@ static void zlib_release(void *context, void *pointer)
     bth_release(pointer);
 }
 
-static int inflate_fail(const bth_zip_entry *entry, const z_stream *stream, int result,
-                        berth_error *error)
+/* One record that is inflated. Counters of zlib have 32 bits on some systems. */
+struct inflation {
+    const bth_zip_entry *entry;
+    const bth_zip_input *input;
+    bth_inflate_output *output;
+    z_stream stream;
+    uint64_t in_nbytes;  /* given to zlib */
+    uint64_t out_nbytes; /* inflated */
+};
+
+static uint64_t inflation_consumed_nbytes(const struct inflation *inflation)
 {
+    return inflation->in_nbytes - inflation->stream.avail_in;
+}
+
+/* `why`: what is wrong beside the numbers. */
+static int inflation_fail_size(const struct inflation *inflation, const char *why,
+                               berth_error *error)
+{
+    const bth_zip_entry *entry = inflation->entry;
+
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
+                    "%" PRIu64 " bytes inflate to %" PRIu64 ", the directory has %" PRIu64
+                    " and %" PRIu64 "%s",
+                    inflation_consumed_nbytes(inflation), inflation->out_nbytes,
+                    entry->compressed_nbytes, entry->nbytes, why);
+}
+
+static int inflation_fetch_input(struct inflation *inflation, berth_error *error)
+{
+    const bth_zip_entry *entry = inflation->entry;
+    uint64_t left = entry->compressed_nbytes - inflation->in_nbytes;
+    uint64_t nbytes = left < INPUT_NBYTES ? left : INPUT_NBYTES;
+    const uint8_t *bytes;
+
+    if (inflation->stream.avail_in > 0 || nbytes == 0)
+        return 0;
+    if (inflation->input->get(inflation->input->context, entry->data_offset + inflation->in_nbytes,
+                              nbytes, nbytes, &bytes, error) < 0)
+        return error->code;
+    inflation->stream.next_in = (Bytef *)(uintptr_t)bytes; /* zlib does not write to it */
+    inflation->stream.avail_in = (uInt)nbytes;
+    inflation->in_nbytes += nbytes;
+    return 0;
+}
+
+/* The room for the next piece. After the record's last byte there is room for one more. */
+static uint8_t *inflation_find_room(const struct inflation *inflation, size_t *nbytes)
+{
+    const bth_inflate_output *output = inflation->output;
+    uint64_t at = inflation->out_nbytes, left = inflation->entry->nbytes - at + 1;
+    bool is_kept = at >= output->from && at - output->from < output->nbytes;
+    uint64_t room = is_kept ? output->nbytes - (at - output->from) : output->scratch_nbytes;
+
+    if (at < output->from)
+        room = room < output->from - at ? room : output->from - at;
+    room = room < left ? room : left;
+    *nbytes = room < PIECE_NBYTES ? (size_t)room : PIECE_NBYTES;
+    return is_kept ? output->memory + (at - output->from) : output->scratch;
+}
+
+/* Inflates one piece. *result: what zlib says. */
+static int inflation_run_piece(struct inflation *inflation, int *result, berth_error *error)
+{
+    bth_inflate_output *output = inflation->output;
+    z_stream *stream = &inflation->stream;
+    size_t room;
+    uint8_t *out = inflation_find_room(inflation, &room);
+
+    stream->next_out = out;
+    stream->avail_out = (uInt)room;
+    *result = inflate(stream, Z_NO_FLUSH);
+    size_t nbytes = room - stream->avail_out;
+    output->crc32 = bth_crc32(output->crc32, out, nbytes);
+    inflation->out_nbytes += nbytes;
+    return output->advance ? output->advance(output->context, nbytes, error) : 0;
+}
+
+static int inflation_check_result(const struct inflation *inflation, int result, berth_error *error)
+{
+    const bth_zip_entry *entry = inflation->entry;
+
     if (result == Z_MEM_ERROR)
         return bth_fail_memory(error, 0);
-    if (result == Z_STREAM_END || result == Z_BUF_ERROR) /* Z_FINISH never gives Z_OK */
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
-                        "%lu bytes inflate to %lu, the directory has %" PRIu64 " and %" PRIu64 "%s",
-                        stream->total_in, stream->total_out, entry->compressed_nbytes,
-                        entry->nbytes,
-                        result == Z_STREAM_END ? "" : "; the deflated data do not end there");
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset + stream->total_in,
-                    "cannot be inflated: %s", stream->msg ? stream->msg : "bad data");
+    if (result < 0 && result != Z_BUF_ERROR)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record,
+                        entry->data_offset + inflation_consumed_nbytes(inflation),
+                        "cannot be inflated: %s",
+                        inflation->stream.msg ? inflation->stream.msg : "bad data");
+    if (inflation->out_nbytes > entry->nbytes)
+        return inflation_fail_size(inflation, "; more follows", error);
+    if (result == Z_BUF_ERROR) /* there was room, so there is no more input */
+        return inflation_fail_size(inflation, "; the deflated data do not end there", error);
+    return 0;
+}
+
+static int inflation_run(struct inflation *inflation, berth_error *error)
+{
+    int result = Z_OK;
+
+    while (result != Z_STREAM_END)
+        if (inflation_fetch_input(inflation, error) < 0 ||
+            inflation_run_piece(inflation, &result, error) < 0 ||
+            inflation_check_result(inflation, result, error) < 0)
+            return error->code;
+    if (inflation_consumed_nbytes(inflation) == inflation->entry->compressed_nbytes &&
+        inflation->out_nbytes == inflation->entry->nbytes)
+        return 0;
+    return inflation_fail_size(inflation, "", error);
+}
+
+int bth_inflate_in_pieces(const bth_zip_entry *entry, const bth_zip_input *input,
+                          bth_inflate_output *output, berth_error *error)
+{
+    struct inflation one = {.entry = entry,
+                            .input = input,
+                            .output = output,
+                            .stream = {.zalloc = zlib_allocate, .zfree = zlib_release}};
+
+    output->crc32 = 0;
+    if (entry->compressed_nbytes == 0 && entry->nbytes == 0) /* as other readers have it */
+        return 0;
+    if (inflateInit2(&one.stream, -MAX_WBITS) != Z_OK)
+        return bth_fail_memory(error, 0);
+    (void)inflation_run(&one, error);
+    inflateEnd(&one.stream);
+    return error->code;
 }
 
 int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, berth_error *error)
 {
-    uint8_t nowhere = 0; /* zlib wants a pointer even for no bytes */
-    z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_release};
+    uint8_t scratch[BTH_INFLATE_MIN_SCRATCH_NBYTES];
+    bth_zip_part part = {
+        .bytes = in, .offset = entry->data_offset, .nbytes = entry->compressed_nbytes};
+    bth_zip_input input = bth_zip_input_over(&part);
+    bth_inflate_output output = {.memory = out,
+                                 .nbytes = entry->nbytes,
+                                 .scratch = scratch,
+                                 .scratch_nbytes = sizeof scratch};
 
     if (bth_inflate_check_limits(entry, error) < 0)
         return error->code;
-    int result = inflateInit2(&stream, -MAX_WBITS);
-    if (result == Z_OK) {
-        /* The caps keep both below 2^32. zlib does not write to its input. */
-        stream.next_in = (Bytef *)(uintptr_t)in;
-        stream.avail_in = (uInt)entry->compressed_nbytes;
-        stream.next_out = entry->nbytes > 0 ? out : &nowhere;
-        stream.avail_out = (uInt)entry->nbytes;
-        result = inflate(&stream, Z_FINISH);
-        inflateEnd(&stream);
-    }
-    if (result != Z_STREAM_END || stream.avail_in > 0 || stream.avail_out > 0)
-        return inflate_fail(entry, &stream, result, error);
-    return BERTH_OK;
+    return bth_inflate_in_pieces(entry, &input, &output, error);
 }

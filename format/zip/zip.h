@@ -197,13 +197,39 @@ int bth_zip_check_no_gaps(const bth_zip_directory *directory, const bth_zip_end 
 
 /* ---- deflated records ---- */
 
-/* Caps: data.pkl of 10,000 tensors has 1 MB and deflates 4 to 1. */
+/* Z12: no deflated record unfolds to more than this many times its bytes: 258 bytes from 2 bits. */
+#define BTH_DEFLATE_MAX_RATIO 1032
+
+/* Caps of the small records: data.pkl of 10,000 tensors has 1 MB and deflates 4 to 1. */
 #define BTH_INFLATE_MAX_NBYTES (256u << 20)
 #define BTH_INFLATE_MAX_RATIO 64
 #define BTH_INFLATE_FREE_NBYTES 65536 /* up to this size the ratio is not checked */
 
 /* Refuses an entry that exceeds the caps; call it before memory for it is allocated. */
 int bth_inflate_check_limits(const bth_zip_entry *entry, berth_error *error);
+
+/* Where the bytes of a deflated record go. */
+typedef struct bth_inflate_output {
+    uint8_t *memory; /* nbytes of them, from byte `from` on; */
+    uint64_t nbytes;
+    uint64_t from;
+    uint8_t *scratch; /* all others, piece by piece: they are only summed */
+    size_t scratch_nbytes;
+    /* Called after each piece; an error ends it. May be NULL. */
+    int (*advance)(void *context, uint64_t nbytes, berth_error *error);
+    void *context;
+    uint32_t crc32; /* result: of all bytes */
+} bth_inflate_output;
+
+/* Room for one byte more than the entry has: then a longer record is noticed. */
+#define BTH_INFLATE_MIN_SCRATCH_NBYTES 16
+
+/*
+ * Inflates a record, whose local header was checked, piece by piece: input is fetched in pieces of
+ * 64 KiB. Exactly its bytes must become exactly entry->nbytes. Checks neither caps nor the CRC.
+ */
+int bth_inflate_in_pieces(const bth_zip_entry *entry, const bth_zip_input *input,
+                          bth_inflate_output *output, berth_error *error);
 
 /* Inflates entry->compressed_nbytes bytes to exactly entry->nbytes. Checks the caps, not the CRC.
  */

@@ -178,12 +178,13 @@ static int entry_check_version_flags_method(const zip_central *entry, berth_erro
         return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
                           "compression method %d; only stored (0) and deflated (8) can be read",
                           entry->kept.method);
-    if (entry->kept.method == BTH_ZIP_DEFLATED && strncmp(entry->kept.record, "data/", 5) == 0 &&
-        entry->kept.record[5])
-        return ENTRY_FAIL(
-            entry, error, BERTH_E_UNSUPPORTED,
-            "a deflated storage cannot be mapped or read in parts; unpack the archive and "
-            "zip it again with `zip -0 -r`");
+    if (entry->kept.method == BTH_ZIP_DEFLATED && /* Z12 */
+        entry->kept.compressed_nbytes < entry->kept.nbytes / BTH_DEFLATE_MAX_RATIO +
+                                            (entry->kept.nbytes % BTH_DEFLATE_MAX_RATIO != 0))
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "deflated from %" PRIu64 " bytes to %" PRIu64
+                          ": nothing is deflated more than %d to 1",
+                          entry->kept.nbytes, entry->kept.compressed_nbytes, BTH_DEFLATE_MAX_RATIO);
     if (entry->kept.method == BTH_ZIP_STORED && entry->kept.compressed_nbytes != entry->kept.nbytes)
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
                           "stored, but its compressed size is %" PRIu64 " and its size %" PRIu64,

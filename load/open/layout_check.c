@@ -145,6 +145,14 @@ static int layout_fail_data_offset(const layout_walk *walk, const char *record, 
                     (unsigned long)walk->alignment, (ull)at);
 }
 
+/* Z12 */
+static int layout_fail_deflated(const char *record, uint64_t at, berth_error *error)
+{
+    return bth_fail(error, BERTH_E_OFFSETS, record, at,
+                    "the layout has it stored, but it is deflated; "
+                    "load.calculate_storage_offsets=off reads it");
+}
+
 /* ---- computing ---- */
 
 uint32_t bth_layout_alignment(const bth_contents *contents)
@@ -219,11 +227,8 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
                         "the layout puts its header here, but here is %.*s; "
                         "load.calculate_storage_offsets=off uses the directory",
                         local.name_nbytes > 100 ? 100 : (int)local.name_nbytes, local.name);
-    if (local.method != 0)
-        return bth_fail(
-            error, BERTH_E_UNSUPPORTED, record, at,
-            "a deflated storage cannot be mapped or read in parts; unpack the archive and zip "
-            "it again with `zip -0 -r`");
+    if (local.method != BTH_ZIP_STORED)
+        return layout_fail_deflated(record, at, error);
     if (local.data_offset != walk->layout.data_offset)
         return layout_fail_data_offset(walk, record, local.data_offset, error);
     if (local.nbytes != 0 && local.nbytes != walk->storage->nbytes)
@@ -297,11 +302,10 @@ static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, c
     const bth_zip_entry *entry = walk->entry;
     if (entry->method != small->method)
         return bth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
-                        "it is stored, the directory says method %u", (unsigned)entry->method);
-    if (entry->method != 0)
-        return bth_fail(error, BERTH_E_OFFSETS, record, entry->header_offset,
-                        "the layout has it stored, but it is deflated; "
-                        "load.calculate_storage_offsets=off reads it");
+                        "its local header says method %u, the directory %u",
+                        (unsigned)small->method, (unsigned)entry->method);
+    if (entry->method != BTH_ZIP_STORED)
+        return layout_fail_deflated(record, entry->header_offset, error);
     if (entry->nbytes != small->nbytes || entry->crc32 != small->crc32)
         return bth_fail(error, BERTH_E_ARCHIVE, record, small->data_offset,
                         "it has %llu bytes and CRC 0x%08lx, the directory says %llu and 0x%08lx",
@@ -350,10 +354,23 @@ static int layout_compare_all_small(layout_walk *walk, berth_error *error)
     return error->code;
 }
 
+/*
+ * Z12: a deflated storage may have the header, and even the end, that the layout gives it. Readers
+ * that calculate offsets would take its deflated bytes for elements.
+ */
+static int layout_check_storages_are_stored(const bth_contents *contents, berth_error *error)
+{
+    const bth_zip_entry *entry = contents->first_deflated;
+
+    return entry ? layout_fail_deflated(entry->record, entry->header_offset, error) : 0;
+}
+
 int bth_layout_check_small_records_listed(const bth_contents *contents, berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
+    if (layout_check_storages_are_stored(contents, error) < 0)
+        return error->code;
     return layout_compare_all_small(&walk, error);
 }
 
@@ -365,9 +382,10 @@ static int layout_compare_all(layout_walk *walk, berth_error *error)
         // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed when the walk ends
         (void)layout_compare_entry(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
                                    error);
-    return error->code < 0
-               ? error->code
-               : layout_compare_previous_entry_end(walk, walk->layout.next_offset, error);
+    if (error->code < 0 ||
+        layout_compare_previous_entry_end(walk, walk->layout.next_offset, error) < 0)
+        return error->code;
+    return layout_check_storages_are_stored(walk->contents, error);
 }
 
 int bth_layout_check(const bth_contents *contents, berth_error *error)
@@ -383,7 +401,7 @@ int bth_layout_check_directory(const bth_contents *contents, berth_error *error)
 
     walk.ignores_local = true;
     /* T1: the layout has no place for storages behind a record that is longer than its elements. */
-    return contents->has_longer_record ? layout_compare_all_small(&walk, error)
+    return contents->has_longer_record ? bth_layout_check_small_records_listed(contents, error)
                                        : layout_compare_all(&walk, error);
 }
 
@@ -396,9 +414,11 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
     while (layout_walk_next_storage(&walk, error)) {
         const berth_storage *storage = walk.storage;
         const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
+        if (entry && entry->method == BTH_ZIP_DEFLATED && contents->n_deflated++ == 0)
+            contents->first_deflated = entry;
         if (!entry || entry->nbytes == storage->nbytes)
             continue;
-        /* T1. The directory's reader has checked that it is stored, with two equal sizes (Z9). */
+        /* T1. The directory's reader has checked that a stored one has two equal sizes (Z9). */
         if (entry->nbytes > storage->nbytes &&
             entry->nbytes - storage->nbytes < berth_dtype_nbytes(storage->dtype))
             contents->has_longer_record = true;

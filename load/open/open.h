@@ -142,8 +142,10 @@ typedef struct bth_contents {
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
     bool keeps_directory;    /* opening always parses it: verification needs it */
     uint64_t layout_end;     /* of the last storage, by the layout */
-    bool has_longer_record;  /* T1: a record is longer than its elements: offsets cannot be
-                                calculated */
+    size_t n_deflated;       /* storages that are deflated (Z12) */
+    const bth_zip_entry *first_deflated;
+    bool has_longer_record; /* T1: a record is longer than its elements: offsets cannot be
+                               calculated */
 
     /* Filled at the first use, under the checkpoint's lock: */
     bth_container container;

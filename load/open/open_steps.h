@@ -45,8 +45,8 @@ int bth_layout_check_directory(const bth_contents *contents, berth_error *error)
 /* Compares the local header of the first storage, if it is in the head. */
 int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, berth_error *error);
 /*
- * Checks that every storage has its record, stored and with exactly its size (T1, Z9). If a record
- * is longer by less than an item, sets has_longer_record.
+ * Checks that every storage has its record, with exactly its size (T1). If a record is longer by
+ * less than an item, sets has_longer_record. Counts those that are deflated (Z12).
  */
 int bth_storages_check_entries(bth_contents *contents, berth_error *error);
 /* Copies the storages' offsets from their entries, whose local headers were read. */

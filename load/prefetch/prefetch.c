@@ -229,6 +229,6 @@ void bth_prefetch_consume_storage(berth_checkpoint *checkpoint, const berth_stor
 {
     berth_prefetch *own = checkpoint->prefetches.own;
 
-    if (own)
+    if (own && !bth_storage_deflated_record(storage))
         prefetch_consume_to_offset(own, bth_prefetch_storage_offset(storage) + storage->nbytes);
 }

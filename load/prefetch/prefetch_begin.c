@@ -32,7 +32,8 @@ bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64
     uint64_t nbytes, elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
 
-    if (n == 0 || !bth_tensor_compute_end_in_storage(tensor, &nbytes) || nbytes == 0)
+    if (n == 0 || !bth_tensor_compute_end_in_storage(tensor, &nbytes) || nbytes == 0 ||
+        bth_storage_deflated_record(tensor->storage))
         return false;
     *offset = bth_prefetch_storage_offset(tensor->storage);
     *end = *offset + nbytes;
@@ -87,6 +88,7 @@ static bool prefetch_storage_uses_page_cache(prefetch_ranges *ranges, const bert
     bth_choice choice = bth_storage_choose(checkpoint, &checkpoint->config, &conditions, root);
     const uint8_t *memory = atomic_load(&checkpoint->storages.stored[root->index].memory);
     const bth_storage_target *targets = checkpoint->storages.targets;
+    bool is_deflated = checkpoint->storages.stored[root->index].deflated;
     bool is_on_device = targets && targets[root->index].is_there;
     bool is_mapped = memory ? bth_map_holds(&checkpoint->source.access.map, memory)
                             : choice.method == BERTH_LOAD_MAP;
@@ -98,7 +100,8 @@ static bool prefetch_storage_uses_page_cache(prefetch_ranges *ranges, const bert
     ranges->reason = is_on_device                   ? "it is on a device"
                      : memory && conditions.is_file ? "it is memory of its own already"
                                                     : choice.reason;
-    return conditions.is_file && !memory && !is_on_device && choice.method != BERTH_LOAD_DIRECT;
+    return conditions.is_file && !memory && !is_on_device && !is_deflated &&
+           choice.method != BERTH_LOAD_DIRECT;
 }
 
 /* Adds only the rows that the tensor views. */

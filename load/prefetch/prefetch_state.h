@@ -61,7 +61,7 @@ uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
 /*
  * The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
- * tensor: of all elements. False: it has no bytes.
+ * tensor: of all elements. False: it has no bytes there: it is empty, or deflated.
  */
 bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
                                 uint64_t *offset, uint64_t *end);

@@ -130,7 +130,8 @@ static int row_table_check(const berth_checkpoint *checkpoint, const berth_tenso
                         "it is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
         return bth_fail_argument(error, "the rows have no elements");
-    return 0;
+    return bth_storage_check_may_inflate(checkpoint, bth_storage_root(tensor->storage),
+                                         "its rows cannot be read one by one", error);
 }
 
 static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
@@ -199,9 +200,9 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
         return bth_fail_argument(error, "the checkpoint, or the pointer for the table, is NULL");
     if (row_table_make(checkpoint, tensor, &made, error) == 0) {
         int fd = checkpoint->source.reader.fd;
-        bool is_rotating = fd >= 0 && bth_disk_is_rotating(fd, "");
+        bool is_rotating = !rows->is_count_given && fd >= 0 && bth_disk_is_rotating(fd, "");
         (void)bth_lock_acquire(&rows->lock);
-        if (rows_add_table(rows, &made, table, error) == 0 && is_rotating && !rows->is_count_given)
+        if (rows_add_table(rows, &made, table, error) == 0 && is_rotating)
             rows->max_waiting_tasks = 1;
         bth_lock_release(&rows->lock);
     }

@@ -30,6 +30,8 @@ static bth_range record_range(const bth_scan_record *record)
     bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
     uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
 
+    if (record->is_deflated)
+        range.deflated = record->entry;
     if (record->wants_header)
         range.before_nbytes = record->offset - record->entry->header_offset;
     if (next > scan_record_data_end(record))
@@ -90,6 +92,10 @@ static int scan_skip_or_fail_request(void *context, const bth_range *range, bert
 {
     struct scan *scan = context;
 
+    if (scan->options->defers_bad && range->deflated && error->code == BERTH_E_ARCHIVE) {
+        bth_error_clear(error);
+        return 0;
+    }
     if (!bth_scan_goes_on(scan->options, error))
         return error->code;
     (void)scan_add_record_to_error(context, range, error);

@@ -14,10 +14,11 @@
 typedef struct bth_scan_record {
     const bth_zip_entry *entry; /* NULL: a storage of a legacy file, which has no entry */
     uint64_t offset;            /* of the data in the file */
-    uint64_t nbytes;
-    bool wants_header;     /* the header was not compared yet; `offset` is computed */
-    bool wants_descriptor; /* the same */
-    bool is_left_out;      /* not scanned; nbytes is 0 */
+    uint64_t nbytes;            /* of a deflated one: when it is inflated */
+    bool is_deflated;           /* `entry` is; its header was checked */
+    bool wants_header;          /* the header was not compared yet; `offset` is computed */
+    bool wants_descriptor;      /* the same */
+    bool is_left_out;           /* not scanned; nbytes is 0 */
     /* Results: */
     bool header_is_good;     /* it agrees with entry and offset (Z5). False proves nothing: two
                                 requests may share it */
@@ -30,6 +31,8 @@ typedef struct bth_scan_record {
 typedef struct bth_scan {
     const berth_params *params; /* for its progress; or NULL */
     bool through_cache;         /* leaves the bytes in the page cache: they are read again soon */
+    bool defers_bad;            /* a record that cannot be inflated is only marked as unread: the
+                                   caller scans it again, alone, for its error */
     bool goes_on;               /* goes on after a request that the disk cannot read */
     berth_error unread;         /* result: the first such error */
     const char *method;         /* results, static; unchanged if nothing is read */

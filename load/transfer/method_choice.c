@@ -133,6 +133,11 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
     return choice_make(requested, requested_by ? requested_by : by_option[requested]);
 }
 
+bth_choice bth_choice_for_deflated(void)
+{
+    return choice_make(BERTH_LOAD_READ, "it is deflated");
+}
+
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back)
 {
     assert(bth_load_method_is_valid(choice.method));

@@ -45,6 +45,9 @@ typedef struct bth_choice {
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method requested, const char *requested_by);
 
+/* Z12: what is deflated is never mapped, and never read directly. */
+bth_choice bth_choice_for_deflated(void);
+
 /* Whether a number of the caller's is a method, AUTO included. */
 bool bth_load_method_is_valid(berth_load_method method);
 

@@ -22,6 +22,22 @@ int bth_read_range(bth_reader *reader, const struct berth_config *config, bool t
     return bth_transfer_once(&transfer, reader, through_cache, error);
 }
 
+int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
+                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
+                            uint64_t from, berth_error *error)
+{
+    bth_range range = {.offset = entry->data_offset,
+                       .nbytes = nbytes,
+                       .deflated = entry,
+                       .inflated_from = from,
+                       .memory = buffer};
+    bth_transfer transfer = {
+        .config = config,
+        .requests = {.ranges = &range, .n_ranges = nbytes > 0, .use = BTH_USE_CALLER}};
+
+    return bth_transfer_once(&transfer, reader, false, error);
+}
+
 int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
                    bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
                    berth_error *error)

@@ -13,10 +13,10 @@ struct coalesced {
     uint64_t at;             /* in the region; without one: in the source */
 };
 
-/* T5: its requests begin at whole elements. */
+/* T5: its requests begin at whole elements. Z12: a deflated one is one request. */
 static bool range_is_never_coalesced(const bth_range *range)
 {
-    return range->target.device && range->shift > 0;
+    return range->deflated || (range->target.device && range->shift > 0);
 }
 
 /* Whether a range is read together with the one before it. Moving it down needs room. */
@@ -42,6 +42,10 @@ static struct coalesced coalesce_ranges_from(const bth_requests *requests, size_
     while (!requests->is_separate && all.end < requests->n_ranges &&
            range_can_coalesce(&ranges[all.end - 1], &ranges[all.end]))
         all.end++;
+    if (ranges[first].deflated) {
+        all.nbytes = ranges[first].nbytes;
+        return all;
+    }
     uint64_t end = bth_range_surroundings_end(&ranges[all.end - 1]);
     if (all.method == BERTH_LOAD_DIRECT) {
         uint64_t block_nbytes = requests->block_nbytes;
@@ -85,6 +89,8 @@ static uint64_t coalesced_n_requests(const bth_requests *requests, const struct 
 {
     uint64_t nbytes = all->at % requests->chunk_nbytes + all->nbytes;
 
+    if (requests->ranges[all->first].deflated)
+        return 1;
     return nbytes / requests->chunk_nbytes + (nbytes % requests->chunk_nbytes != 0);
 }
 
@@ -112,6 +118,16 @@ static bth_request *coalesced_cut_into_requests(const bth_requests *requests,
 {
     size_t first = all->first, end = first;
 
+    if (requests->ranges[first].deflated) {
+        *request = (bth_request){.offset = all->offset,
+                                 .nbytes = all->nbytes,
+                                 .method = all->method,
+                                 .is_deflated = true,
+                                 .memory = memory,
+                                 .first_range = first,
+                                 .end_range = all->end};
+        return request + 1;
+    }
     for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
         uint64_t nbytes = coalesced_request_nbytes(requests, all, done);
         uint64_t begin = all->offset + done;
@@ -121,7 +137,7 @@ static bth_request *coalesced_cut_into_requests(const bth_requests *requests,
                bth_range_surroundings_begin(&requests->ranges[end]) < begin + nbytes)
             end++;
         *request = (bth_request){.offset = begin,
-                                 .nbytes = (uint32_t)nbytes,
+                                 .nbytes = nbytes,
                                  .method = all->method,
                                  .memory = memory ? memory + done : NULL,
                                  .phase = (uint32_t)((all->at + done) % requests->chunk_nbytes),

@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 
+#include "format/zip/zip.h"
 #include "io/device.h"
 #include "load/transfer/method_choice.h"
 
@@ -31,11 +32,14 @@ typedef struct bth_range_target {
 
 /* Bytes that are moved or summed. Only a checksum scan has empty ranges, with surroundings. */
 typedef struct bth_range {
-    const void *owner; /* for the functions of the transfer's caller */
-    uint64_t offset;   /* in the source */
-    uint64_t nbytes;
-    uint64_t before_nbytes; /* surroundings that a scan checks, too: before */
-    uint32_t after_nbytes;  /* and after */
+    const void *owner;             /* for the functions of the transfer's caller */
+    uint64_t offset;               /* in the source */
+    uint64_t nbytes;               /* of a deflated one: when it is inflated */
+    const bth_zip_entry *deflated; /* NULL: it is stored. Else its method is READ, shift is 0, and
+                                      it is one request */
+    uint64_t inflated_from;        /* of a deflated one: its first byte when it is inflated */
+    uint64_t before_nbytes;        /* surroundings that a scan checks, too: before */
+    uint32_t after_nbytes;         /* and after */
     bth_choice choice;
     uint8_t unit;       /* bytes that are reversed together; 0, 1: none */
     uint8_t shift;      /* T5: after the read it is moved down by this many bytes. To a device: the
@@ -49,22 +53,25 @@ typedef struct bth_range {
     uint32_t crc32;        /* with_crc32 */
 } bth_range;
 
-/* With its surroundings: */
+/* Where its bytes are in the source, with its surroundings: */
 static inline uint64_t bth_range_surroundings_begin(const bth_range *range)
 {
     return range->offset - range->before_nbytes;
 }
 static inline uint64_t bth_range_surroundings_end(const bth_range *range)
 {
-    return range->offset + range->nbytes + range->after_nbytes;
+    uint64_t nbytes = range->deflated ? range->deflated->compressed_nbytes : range->nbytes;
+
+    return range->offset + nbytes + range->after_nbytes;
 }
 
 /* The bytes that one worker moves at a time. */
 typedef struct bth_request {
     uint64_t offset; /* in the source */
-    uint32_t nbytes;
+    uint64_t nbytes; /* below 2^32, unless it is deflated */
     berth_load_method method;
     bool fell_back;
+    bool is_deflated;   /* its range is */
     uint8_t *memory;    /* NULL: the run chooses a buffer */
     uint32_t phase;     /* its offset in a buffer of chunk_nbytes */
     size_t first_range; /* ranges with bytes here: [first_range, end_range) */

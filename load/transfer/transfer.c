@@ -13,6 +13,7 @@
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
 #include "io/worker_counts.h"
+#include "load/transfer/inflate_range.h"
 
 /* Bytes that are summed or swapped while they are in the processor's cache. */
 #define PIECE_NBYTES (UINT64_C(512) << 10)
@@ -172,7 +173,7 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 /* ---- one request ---- */
 
-static void transfer_count_read(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
+void bth_transfer_count_read(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
 {
     transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
     atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
@@ -196,7 +197,7 @@ static int request_try_direct(bth_transfer *transfer, bth_request *request, uint
         atomic_store(&transfer->access->direct_is_refused, true);
     if (*done_nbytes > 0)
         bth_reader_count_request(transfer->access->reader, *done_nbytes);
-    transfer_count_read(transfer, begin_seconds, *done_nbytes);
+    bth_transfer_count_read(transfer, begin_seconds, *done_nbytes);
     return 0;
 }
 
@@ -216,7 +217,7 @@ static int request_read_piece(bth_transfer *transfer, bth_request *request, uint
     if (bth_reader_read(transfer->access->reader, memory + done_nbytes, nbytes, begin + done_nbytes,
                         error) < 0)
         return error->code;
-    transfer_count_read(transfer, begin_seconds, nbytes);
+    bth_transfer_count_read(transfer, begin_seconds, nbytes);
     return 0;
 }
 
@@ -313,16 +314,20 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 {
     bth_transfer *transfer = context;
     bth_request *request = &transfer->list[task];
-    int result = request->method == BERTH_LOAD_MAP
+    int result = request->is_deflated ? bth_request_inflate_range(transfer, request, error)
+                 : request->method == BERTH_LOAD_MAP
                      ? request_populate_and_walk_map(transfer, request, worker, error)
                      : request_read(transfer, request, worker, error);
 
+    if (result == BERTH_E_CANCELLED)
+        return result;
     if (result < 0)
         return bth_transfer_add_range_to_error(
             transfer,
             request_find_range_at_offset(transfer, request, request->first_range, error->offset),
             error);
-    atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
+    if (!request->is_deflated) /* else each piece was counted */
+        atomic_fetch_add_explicit(&transfer->done_nbytes, request->nbytes, memory_order_relaxed);
     return result;
 }
 
@@ -367,15 +372,18 @@ static int range_shift_and_swap(void *context, uint64_t task, unsigned worker, b
 
 int bth_transfer_report_progress(void *context)
 {
-    const bth_transfer *transfer = context;
+    bth_transfer *transfer = context;
     const berth_params *params = transfer->params;
     uint64_t done_nbytes = transfer->earlier_nbytes + atomic_load(&transfer->done_nbytes);
 
     if (!params || !params->progress)
         return 0;
-    return params->progress(params->progress_context, done_nbytes,
-                            transfer->earlier_nbytes + transfer->requests.nbytes +
-                                transfer->later_nbytes);
+    int result = params->progress(params->progress_context, done_nbytes,
+                                  transfer->earlier_nbytes + transfer->requests.nbytes +
+                                      transfer->later_nbytes);
+    if (result != 0)
+        atomic_store(&transfer->is_cancelled, true);
+    return result;
 }
 
 static bool transfer_has_method(const bth_transfer *transfer, berth_load_method method)
@@ -549,8 +557,10 @@ static int transfer_choose_and_run(bth_transfer *transfer, bool through_cache, b
 
     if (!map && transfer_choose_and_map(transfer, through_cache, &choice, &map, error) < 0)
         return error->code;
-    for (size_t i = 0; i < transfer->requests.n_ranges; i++)
-        transfer->requests.ranges[i].choice = choice;
+    for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
+        bth_range *range = &transfer->requests.ranges[i];
+        range->choice = range->deflated ? bth_choice_for_deflated() : choice;
+    }
     if (bth_transfer_measure_requests(transfer, error) == 0 &&
         bth_transfer_cut(transfer, NULL, map, error) == 0)
         (void)bth_transfer_run(transfer, error);

@@ -51,7 +51,8 @@ typedef struct bth_transfer {
     bool any_late;   /* some range is swapped or moved after all of it is read */
     uint64_t buffer_nbytes;
     unsigned n_workers;
-    bth_region *buffers; /* one for each worker, made when it needs one */
+    bth_region *buffers;      /* one for each worker, made when it needs one */
+    atomic_bool is_cancelled; /* the caller's progress function has said so */
     /* Results, of all workers: */
     atomic_uint_fast64_t done_nbytes;
     atomic_uint_fast64_t moved_nbytes; /* read */
@@ -83,6 +84,11 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
 bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes);
 int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
                    uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
+/* The same for bytes of a deflated record, from byte `from` on (Z12). All of it is inflated, for
+ * its CRC. */
+int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
+                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
+                            uint64_t from, berth_error *error);
 /*
  * The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
  * it was mapped, that is an error, if it is detected in time.
@@ -94,6 +100,8 @@ int bth_copy_range(bth_reader *reader, const struct berth_config *config, const 
 /* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 
 int bth_transfer_report_progress(void *context);
+/* Counts one read that began at that time. */
+void bth_transfer_count_read(bth_transfer *transfer, double begin_seconds, uint64_t nbytes);
 /* Moves request number `task` to its memory. */
 int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error);
 /* After all requests: ranges get the CRCs of their parts, and fell_back. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Commands that check something: verify and diff; and what every command refuses."""
 
+import filecmp
 import json
 import os
 import re
@@ -173,8 +174,32 @@ class BadInput(Case):
         self.berth("ls", "stored.pt", "--set", "load.calculate_storage_offsets=off")
         self.assertEqual(self.berth("diff", self.demo, "stored.pt", "--set",
                                     "load.calculate_storage_offsets=off").out, "equal\n")
-        self.refused("ls", "deflated.pt", "--set", "load.calculate_storage_offsets=off", code=1,
-                     says="zip -0")
+
+    def test_a_compressed_file(self):
+        """Z12: opened, listed and verified; inflated when it is read; convert and copy mend it."""
+        self.leave_debug_mode()
+        with zipfile.ZipFile(self.demo) as old, zipfile.ZipFile(self.path("deflated.pt"), "w",
+                                                                zipfile.ZIP_DEFLATED) as new:
+            for info in old.infolist():
+                new.writestr(info.filename, old.read(info))
+        count = sum(info.filename.startswith("demo/data/") for info in old.infolist())
+        told = f"compressed         {count} storages, inflated when they are asked for; `berth convert` mends it"
+        self.assertIn(told, self.berth("info", "deflated.pt").out)
+        self.assertEqual(json.loads(self.berth("info", "deflated.pt", "--json").out)["deflated_storages"], count)
+        self.assertIn("deflated", self.berth("ls", "-r", "deflated.pt").out)
+        self.assertIn("\nok: ", self.berth("verify", "deflated.pt").out)
+        self.assertEqual(self.berth("diff", self.demo, "deflated.pt").out, "equal\n")
+        for mends in ("convert", "copy"):
+            out = self.path(f"{mends}/demo.pt")
+            os.mkdir(self.path(mends))
+            self.berth(mends, "deflated.pt", out)
+            self.assertTrue(self.berth("verify", out, "--set", "debug=on").out.startswith("ok: "))
+            self.assertNotIn("compressed", self.berth("info", out).out)
+            self.assertTrue(filecmp.cmp(out, self.demo, shallow=False), mends)
+        self.berth("ls", "deflated.pt", "--set", "load.inflate=off")
+        self.refused("diff", self.demo, "deflated.pt", "--set", "load.inflate=off", code=1,
+                     says="load.inflate=on inflates it")
+        self.refused("ls", "deflated.pt", "--set", "debug=on", code=1, says="load.calculate_storage_offsets=off")
 
     def test_targets_that_cannot_be_written(self):
         os.mkdir(self.path("folder"))

@@ -248,7 +248,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(28) && !berth_config_name(29) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(29) && !berth_config_name(30) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -263,6 +263,7 @@ Test(values, have_the_documented_defaults)
                                           {"load.calculate_storage_offsets", "on"},
                                           {"load.check", "directory"},
                                           {"load.repacked", "accept"},
+                                          {"load.inflate", "on"},
                                           {"load.endianness", "little"},
                                           {"load.head_nbytes", "1MiB"},
                                           {"load.mmap", "on"},

@@ -50,11 +50,22 @@ Test(inflate, an_empty_record_is_inflated)
                  error.message);
 }
 
+Test(inflate, an_empty_record_may_have_no_bytes_at_all)
+{
+    bth_zip_entry entry = deflated(0, 0);
+    berth_error error;
+    bth_error_clear(&error);
+    cr_expect_eq(bth_inflate(&entry, DEFLATED, NULL, &error), 0, "%s", error.message);
+    expect_failure(deflated(0, 5), DEFLATED, BERTH_E_ARCHIVE,
+                   "data.pkl at byte 100: 0 bytes inflate to 0, the directory has 0 and 5; the "
+                   "deflated data do not end there");
+}
+
 Test(inflate, more_bytes_than_announced_are_refused)
 {
     expect_failure(deflated(sizeof DEFLATED, INFLATED_NBYTES - 1), DEFLATED, BERTH_E_ARCHIVE,
-                   "data.pkl at byte 100: 11 bytes inflate to 26, the directory has 12 and 26; "
-                   "the deflated data do not end there");
+                   "data.pkl at byte 100: 12 bytes inflate to 27, the directory has 12 and 26; "
+                   "more follows");
 }
 
 Test(inflate, data_cut_off_is_refused)
@@ -87,13 +98,15 @@ Test(inflate, more_than_the_cap_is_refused_before_memory_is_taken)
     cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "%s", error.message);
     entry = deflated(BTH_INFLATE_MAX_NBYTES, 10);
     cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "%s", error.message);
-    expect_failure(deflated(5 << 20, BTH_INFLATE_MAX_NBYTES + (uint64_t)1), DEFLATED,
-                   BERTH_E_UNSUPPORTED,
-                   "data.pkl at byte 100: deflated from 268435457 bytes to 5242880; at most "
-                   "268435456 are inflated: unpack the archive and zip it again with `zip -0 -r`");
+    expect_failure(
+        deflated(5 << 20, BTH_INFLATE_MAX_NBYTES + (uint64_t)1), DEFLATED, BERTH_E_UNSUPPORTED,
+        "data.pkl at byte 100: deflated from 268435457 bytes to 5242880; at most "
+        "268435456 are inflated: unpack the archive and zip it again with `zip -0 -r`, which "
+        "compresses nothing");
     expect_failure(deflated(0x100000001, 10), DEFLATED, BERTH_E_UNSUPPORTED,
                    "data.pkl at byte 100: deflated from 10 bytes to 4294967297; at most 268435456 "
-                   "are inflated: unpack the archive and zip it again with `zip -0 -r`");
+                   "are inflated: unpack the archive and zip it again with `zip -0 -r`, which "
+                   "compresses nothing");
 }
 
 Test(inflate, more_than_64_to_1_is_refused_before_memory_is_taken)
@@ -104,9 +117,10 @@ Test(inflate, more_than_64_to_1_is_refused_before_memory_is_taken)
     cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "small ones are not asked");
     entry = deflated(10000, 640000 - 1);
     cr_expect_eq(bth_inflate_check_limits(&entry, &error), 0, "%s", error.message);
-    expect_failure(deflated(10000, 640000), DEFLATED, BERTH_E_UNSUPPORTED,
-                   "data.pkl at byte 100: deflated from 640000 bytes to 10000, more than 64 to 1: "
-                   "unpack the archive and zip it again with `zip -0 -r`");
+    expect_failure(
+        deflated(10000, 640000), DEFLATED, BERTH_E_UNSUPPORTED,
+        "data.pkl at byte 100: deflated from 640000 bytes to 10000, more than 64 to 1: "
+        "unpack the archive and zip it again with `zip -0 -r`, which compresses nothing");
 }
 
 Test(inflate, zlibs_memory_comes_from_the_hook_and_may_fail)

@@ -95,7 +95,7 @@ static void expect_refused_on_request(const struct variant *variant)
 /* From wherever the bytes come; and in debug mode as with load.check=headers at least. */
 static void expect_the_same_by_other_ways(const struct variant *variant)
 {
-    said text;
+    said text, says;
 
     for (int check = 0; check < 4; check++) {
         bool debug = check < OPEN_HEADERS;
@@ -107,8 +107,11 @@ static void expect_the_same_by_other_ways(const struct variant *variant)
         cr_expect_str_eq(text, strict, "%s: %s by pieces: %s", variant->name, way_names[check],
                          text);
         verdict_on_file(text, path, check_options[check], false);
-        cr_expect_str_eq(text, variant->says[check], "%s: %s of a file: %s", variant->name,
-                         way_names[check], text);
+        /* A storage that is read, not mapped, is summed when it is asked for. */
+        (void)snprintf(says, sizeof says, "%s", variant->says[check]);
+        remove_opened_mark(says);
+        remove_opened_mark(text);
+        cr_expect_str_eq(text, says, "%s: %s of a file: %s", variant->name, way_names[check], text);
         verdict_on_archive(text, variant->bytes, variant->nbytes, check_options[check], true);
         cr_expect_str_eq(text, variant->says[ARCHIVE_NONE + (debug ? 2 : check)],
                          "%s: the archive, %s, in debug mode: %s", variant->name,
@@ -118,11 +121,14 @@ static void expect_the_same_by_other_ways(const struct variant *variant)
 }
 
 static void expect_command(const struct variant *variant, const char *words, const char *more,
-                           bool debug, const char *expected)
+                           bool debug, const char *says)
 {
-    said text;
+    bool lists = strcmp(words, "ls") == 0 || strcmp(words, "info") == 0; /* Z12: inflates nothing */
+    said text, expected;
     int code = run_command(text, words, path, more, debug);
 
+    (void)snprintf(expected, sizeof expected, "%s", lists && is_opened_only(says) ? "read" : says);
+    remove_opened_mark(expected);
     cr_expect(is_read(expected) ? is_read(text) : strcmp(text, expected) == 0, "%s: berth %s%s: %s",
               variant->name, words, debug ? " in debug mode" : "", text);
     cr_expect_eq(code == 0, is_read(expected), "%s: berth %s: %d", variant->name, words, code);

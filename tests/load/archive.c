@@ -104,7 +104,7 @@ static berth_archive *open_fixture(const char *name)
     return archive;
 }
 
-/* Z9: some other tool's records are inflated; storages it deflated are not listed as if usable. */
+/* Z9: the records of some other tool are inflated. */
 Test(archive, inflates_deflated_records)
 {
     berth_archive *deflated = open_fixture("torch/deflated-pickle.pt");

@@ -210,19 +210,6 @@ Test(open, a_file_zipped_again_is_read_through_the_directory)
     }
 }
 
-/* Z9 */
-Test(open, deflated_storages_are_refused_with_a_way_out)
-{
-    expect_refused(
-        "torch/deflated.pt", "load.check=directory", BERTH_E_UNSUPPORTED,
-        "memory: data/0 at byte 1479: a deflated storage cannot be mapped or read in parts; "
-        "unpack the archive and zip it again with `zip -0 -r`");
-    expect_refused(
-        "torch/deflated.pt", "load.calculate_storage_offsets=off", BERTH_E_UNSUPPORTED,
-        "memory: data/0 at byte 1479: a deflated storage cannot be mapped or read in parts; "
-        "unpack the archive and zip it again with `zip -0 -r`");
-}
-
 /* T1: FORMAT.md 6 */
 Test(open, a_record_longer_than_its_elements_is_read_through_the_directory)
 {

@@ -3,16 +3,6 @@
 
 from corpus_kind import ANY_END, Kind
 
-# Storages that are compressed: today's sentence. INFLATES: once load.inflate opens them.
-INFLATES = False
-DEFLATED = ("data/# at byte #: a deflated storage cannot be mapped or read in parts; unpack the archive and zip it "
-            "again with `zip -0 -r`")
-
-
-def compressed(name, make):
-    return Kind(name, make) if INFLATES else Kind(name, make, DEFLATED, torch=True, why="not yet")
-
-
 REPACKED = [
     Kind("zip -0", "zip -q0r new.pt model"),
     Kind("zip -0 -X: no extra fields", "zip -q0rX new.pt model"),
@@ -159,23 +149,23 @@ REPACKED = [
 ]
 
 COMPRESSED = [
-    compressed("zip -r", "zip -qr new.pt model"),
-    compressed("zip -9", "zip -q9r new.pt model"),
-    compressed("zip -r into a pipe", "zip -qr - model | cat >new.pt"),
-    compressed("zip -r -fz", "zip -qr -fz new.pt model"),
-    compressed("zip -n .pkl", "zip -qr -n .pkl new.pt model"),
-    compressed("zip -r with comment", "zip -qr new.pt model; echo a | zip -qz new.pt"),
-    compressed("7z", "7zz a -bd -tzip new.pt model >log"),
-    compressed("7z -mx9", "7zz a -bd -tzip -mx9 new.pt model >log"),
-    compressed("7z updates, compressed",
+    Kind("zip -r", "zip -qr new.pt model"),
+    Kind("zip -9", "zip -q9r new.pt model"),
+    Kind("zip -r into a pipe", "zip -qr - model | cat >new.pt"),
+    Kind("zip -r -fz", "zip -qr -fz new.pt model"),
+    Kind("zip -n .pkl", "zip -qr -n .pkl new.pt model"),
+    Kind("zip -r with comment", "zip -qr new.pt model; echo a | zip -qz new.pt"),
+    Kind("7z", "7zz a -bd -tzip new.pt model >log"),
+    Kind("7z -mx9", "7zz a -bd -tzip -mx9 new.pt model >log"),
+    Kind("7z updates, compressed",
                "cp model.pt new.pt; find model -exec touch -d tomorrow {} +; 7zz u -bd -tzip new.pt model >log"),
-    compressed("bsdtar", "bsdtar --format zip -cf new.pt model"),
-    compressed("jar", "jar -c -M -f new.pt model"),
-    compressed("advzip -4", "zip -qr new.pt model; advzip -q -z -4 new.pt"),
-    compressed("shutil.make_archive",
+    Kind("bsdtar", "bsdtar --format zip -cf new.pt model"),
+    Kind("jar", "jar -c -M -f new.pt model"),
+    Kind("advzip -4", "zip -qr new.pt model; advzip -q -z -4 new.pt"),
+    Kind("shutil.make_archive",
                'find model -exec touch {} +; python3 -c "import shutil; shutil.make_archive(\'new\', \'zip\', '
                '\'.\', \'model\')"; mv new.zip new.pt'),
-    compressed("python3 -m zipfile -c", "find model -exec touch {} +; python3 -m zipfile -c new.pt model"),
+    Kind("python3 -m zipfile -c", "find model -exec touch {} +; python3 -m zipfile -c new.pt model"),
     Kind("zip -Z bzip2", "zip -qr -Z bzip2 new.pt model",
          "data.pkl at byte #: compression method 12; only stored (0) and deflated (8) can be read"),
     Kind("7z -mm=Deflate64", "7zz a -bd -tzip -mm=Deflate64 new.pt model >log",

@@ -60,12 +60,13 @@ def plain(described):
 
 
 def berth_reads(path, options):
-    """None: refused; and whether the file was repacked (Z13)."""
+    """None: refused; and whether the file was repacked (Z13), or has deflated storages (Z12)."""
     try:
         with b.patched(options), FromBerth(path) as checkpoint:
-            return plain(checkpoint.root()), checkpoint.info().repacked
+            info = checkpoint.info()
+            return plain(checkpoint.root()), info.repacked, info.n_deflated > 0
     except b.BerthError:
-        return None, False
+        return None, False, False
 
 
 def torch_reads(path, mmap, calculate):
@@ -78,9 +79,9 @@ def torch_reads(path, mmap, calculate):
 
 def read_alike(path, check):
     """Whether Berth reads it; then PyTorch in no way reads anything else. Of what Berth calls
-    repacked, calculated offsets are known to be wrong."""
-    ours, repacked = berth_reads(path, f"debug=off load.check={check}")
-    for mmap in (False, True) if ours else ():
+    repacked, calculated offsets are known to be wrong; and PyTorch maps deflated bytes as they are."""
+    ours, repacked, deflated = berth_reads(path, f"debug=off load.check={check}")
+    for mmap in () if ours is None else (False,) if deflated else (False, True):
         for calculate in (False,) if repacked else (False, True):
             theirs = torch_reads(path, mmap, calculate)
             found = theirs and difference(ours, theirs)

@@ -70,7 +70,7 @@ class Pipe:
 
 
 def zipfile_writes(order=lambda infos: infos, same_infos=False, folders=False, method=0, zip64=False,
-                   into_pipe=False, comment=b""):
+                   into_pipe=False, comment=b"", storages=0):
     def make(old, new):
         with zipfile.ZipFile(old) as source, open(new, "wb") as file, \
                 zipfile.ZipFile(Pipe(file) if into_pipe else file, "w") as archive:
@@ -82,7 +82,7 @@ def zipfile_writes(order=lambda infos: infos, same_infos=False, folders=False, m
             for info in order(list(infos)):
                 small = "/data/" not in info.filename
                 write = copy.copy(info) if same_infos else zipfile.ZipInfo(info.filename, (2024, 2, 29, 1, 2, 4))
-                write.compress_type = method if small else 0
+                write.compress_type = method if small else storages
                 with archive.open(write, "w", force_zip64=zip64) as out:
                     out.write(source.read(info.filename))
     return make
@@ -113,8 +113,18 @@ TOOLS = {
     "zipfile, into a pipe, zip64": zipfile_writes(into_pipe=True, zip64=True),
     "zipfile, comment": zipfile_writes(comment=b"zipped again"),
 }
+# Z12: their storages are deflated.
+COMPRESSED = {
+    "zip -r": zip_tool("-r"),
+    "zip -9 -r into a pipe": zip_tool("-9", "-r", into_pipe=True),
+    "zipfile, deflated": zipfile_writes(method=zipfile.ZIP_DEFLATED, storages=zipfile.ZIP_DEFLATED),
+    "zipfile, deflated storages": zipfile_writes(storages=zipfile.ZIP_DEFLATED),
+    "zipfile, deflated, into a pipe": zipfile_writes(storages=zipfile.ZIP_DEFLATED, into_pipe=True, zip64=True),
+}
+TOOLS.update(COMPRESSED)
 if SEVEN:
     TOOLS["7z -mx0"] = zip_tool("-tzip", "-mx0", tool=(SEVEN, "a", "-bd"))
+    COMPRESSED["7z"] = TOOLS["7z"] = zip_tool("-tzip", tool=(SEVEN, "a", "-bd"))
 
 
 # ---- what must hold ----
@@ -156,12 +166,15 @@ def refused(path):
             expect("load.calculate_storage_offsets=off" in str(error), str(error))
         else:
             expect(False, f"{option}: it opens")
-    command("copy", path, f"{path}.copy", code=1)
+    with b.patched("debug=off"), FromBerth(path) as checkpoint:
+        is_compressed = checkpoint.info().n_deflated > 0
+    if not is_compressed:
+        command("copy", path, f"{path}.copy", code=1)
 
 
-def mended(path, value):
+def mended(path, value, mends="convert"):
     out = f"{path}.mended.pt"
-    command("convert", path, out, "--set", "debug=off")
+    command(mends, path, out, "--set", "debug=off")
     command("verify", out, "--set", "debug=on")
     for mmap in (False, True):
         for calculate in (False, True):
@@ -176,6 +189,10 @@ def repack(results, label, tool, old, new, value):
     results.run(f"{label}: opens", opens, new, value)
     results.run(f"{label}: refused on request", refused, new)
     results.run(f"{label}: mended", mended, new, value)
+    with zipfile.ZipFile(new) as archive:
+        is_compressed = any("/data/" in info.filename and info.compress_type for info in archive.infolist())
+    if is_compressed:
+        results.run(f"{label}: mended by a copy", mended, new, value, "copy")
 
 
 def all_tools(results, folder):

@@ -64,7 +64,12 @@ static const struct part *check_plain_place(const struct plain *plain,
         sizeof record)
         return NULL;
     const struct part *part = find_part(&plain->parts, record);
-    MUST(part && part->method == 0, "Z9: %s: no stored %s", named->path, record);
+    MUST(part && (part->method == 0) == (named->offset != BERTH_NO_OFFSET), "Z12: %s: no stored %s",
+         named->path, record);
+    if (part->method != 0) {
+        MUST(!is_calculated && part->n >= nbytes, "Z12: %s: %u bytes", record, (unsigned)part->n);
+        return part;
+    }
     MUST(part->nbytes == nbytes ||
              (!is_calculated && part->nbytes > nbytes &&
               part->nbytes - nbytes < berth_dtype_nbytes(berth_storage_get_info(storage)->dtype)),
@@ -158,7 +163,7 @@ static void check_plain_tensor(berth_checkpoint *checkpoint, const struct plain 
         part = check_plain_place(plain, named);
     else
         check_plain_count(checkpoint, plain, named);
-    if (!berth_tensor_is_contiguous(tensor) ||
+    if (named->offset == BERTH_NO_OFFSET || !berth_tensor_is_contiguous(tensor) ||
         (!is_little && berth_storage_get_info(tensor->storage)->dtype != tensor->dtype))
         return;
     if (check_plain_elements(checkpoint, plain, named, 0, n) && part && plain->looked == AT_DATA)

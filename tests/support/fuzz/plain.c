@@ -243,8 +243,8 @@ static void check_plain_entry(const uint8_t *bytes, const struct parts *parts, s
     MUST(!(part->flags & 0x2061), "Z9: %s: flags %x", part->name, (unsigned)part->flags);
     MUST(part->method == 0 || part->method == 8, "Z9: %s", part->name);
     MUST(part->method != 0 || part->nbytes == part->n, "Z9: %s: two sizes", part->name);
-    MUST(part->method == 0 || !slash || strncmp(slash, "/data/", 6) != 0 || !slash[6],
-         "Z9: %s: deflated", part->name);
+    MUST(part->method == 0 || part->n <= UINT64_C(1032) * part->nbytes, "Z12: %s: unfolds too much",
+         part->name);
     MUST(!is_folder_part(part) || part->nbytes == 0, "Z8: %s: a folder of bytes", part->name);
     MUST(top > 1 && memcmp(part->name, parts->list[0].name, top) == 0, "Z8: %s: another top",
          part->name);

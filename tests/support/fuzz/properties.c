@@ -148,7 +148,7 @@ static void check_last_element(const berth_named_tensor *named, int64_t numel, s
          "%s: its last element ends at byte %llu of a storage of %llu", named->path,
          (unsigned long long)end,
          (unsigned long long)berth_storage_get_info(tensor->storage)->nbytes);
-    MUST((last + 1) * item <= nbytes - named->offset,
+    MUST(named->offset == BERTH_NO_OFFSET || (last + 1) * item <= nbytes - named->offset,
          "%s: its last element ends behind the file's %zu bytes", named->path, nbytes);
 }
 
@@ -168,9 +168,14 @@ static void check_tensor(berth_checkpoint *checkpoint, const berth_named_tensor 
         MUST(!data && named->offset == BERTH_NO_OFFSET, "%s: a meta tensor's bytes", named->path);
         return;
     }
-    MUST(named->offset <= nbytes && berth_storage_get_info(tensor->storage)->nbytes <= nbytes,
-         "%s: at byte %llu of %zu", named->path, (unsigned long long)named->offset, nbytes);
-    if (!is_subbyte(tensor) && numel > 0)
+    if (named->offset == BERTH_NO_OFFSET) { /* Z12 */
+        MUST(berth_storage_get_info(tensor->storage)->nbytes <= 1032 * (uint64_t)nbytes,
+             "Z12: %s: unfolds to %llu bytes", named->path,
+             (unsigned long long)berth_storage_get_info(tensor->storage)->nbytes);
+    } else
+        MUST(named->offset <= nbytes && berth_storage_get_info(tensor->storage)->nbytes <= nbytes,
+             "%s: at byte %llu of %zu", named->path, (unsigned long long)named->offset, nbytes);
+    if (!is_subbyte(tensor) && numel > 0 && named->offset != BERTH_NO_OFFSET)
         MUST(storage_at(named) <= nbytes &&
                  berth_storage_get_info(tensor->storage)->nbytes <= nbytes - storage_at(named),
              "T2: %s: its storage ends behind the file", named->path);

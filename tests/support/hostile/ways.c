@@ -2,6 +2,8 @@
 #include "tests/support/hostile/ways.h"
 
 static const char repacked_mark[] = ", repacked";
+/* What was opened so, and then could not be read: deflated storages (Z12). */
+static const char opened_mark[] = " (opened, repacked)";
 
 bool is_read(const char *text)
 {
@@ -10,13 +12,28 @@ bool is_read(const char *text)
 
 bool is_repacked(const char *text)
 {
-    return is_read(text) && strstr(text, repacked_mark);
+    return is_read(text) ? strstr(text, repacked_mark) != NULL : is_opened_only(text);
 }
 
-static void mark_repacked(said text, const berth_stats *stats)
+bool is_opened_only(const char *text)
 {
-    if (is_read(text) && stats->repacked)
-        (void)snprintf(text + strlen(text), sizeof(said) - strlen(text), "%s", repacked_mark);
+    return strstr(text, opened_mark) != NULL;
+}
+
+void remove_opened_mark(said text)
+{
+    char *mark = strstr(text, opened_mark);
+
+    if (mark)
+        *mark = '\0';
+}
+
+static void mark_repacked(said text, const berth_stats *stats, bool is_opened)
+{
+    const char *mark = is_read(text) ? repacked_mark : opened_mark;
+
+    if (stats->repacked && is_opened)
+        (void)snprintf(text + strlen(text), sizeof(said) - strlen(text), "%s", mark);
 }
 
 /* Writes FILE for the file's name in the command that a sentence holds. */
@@ -98,11 +115,12 @@ void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char
     berth_checkpoint *checkpoint;
     berth_error error;
 
-    if (berth_open_source(FROM_MEMORY(bytes, nbytes), &call, &checkpoint, &error) < 0)
-        say(text, "memory", &error);
-    else
+    bool is_opened = berth_open_source(FROM_MEMORY(bytes, nbytes), &call, &checkpoint, &error) == 0;
+    if (is_opened)
         tell_values(text, checkpoint, "memory");
-    mark_repacked(text, &stats);
+    else
+        say(text, "memory", &error);
+    mark_repacked(text, &stats, is_opened);
     berth_config_free(config);
 }
 
@@ -114,11 +132,12 @@ void verdict_on_file(said text, const char *path, const char *options, bool debu
     berth_checkpoint *checkpoint;
     berth_error error;
 
-    if (berth_open(path, &call, &checkpoint, &error) < 0)
-        say(text, path, &error);
-    else
+    bool is_opened = berth_open(path, &call, &checkpoint, &error) == 0;
+    if (is_opened)
         tell_values(text, checkpoint, path);
-    mark_repacked(text, &stats);
+    else
+        say(text, path, &error);
+    mark_repacked(text, &stats, is_opened);
     berth_config_free(config);
 }
 
@@ -149,11 +168,12 @@ void verdict_on_pieces(said text, const uint8_t *bytes, size_t nbytes, const cha
     berth_error error;
 
     source.context = &shelf;
-    if (berth_open_source(&source, &call, &checkpoint, &error) < 0)
-        say(text, "shelf", &error);
-    else
+    bool is_opened = berth_open_source(&source, &call, &checkpoint, &error) == 0;
+    if (is_opened)
         tell_values(text, checkpoint, "shelf");
-    mark_repacked(text, &stats);
+    else
+        say(text, "shelf", &error);
+    mark_repacked(text, &stats, is_opened);
     berth_config_free(config);
 }
 
@@ -206,7 +226,7 @@ static void verify_file(said text, const char *path, bool debug)
     (void)snprintf(text, sizeof(said), "read");
     if (berth_verify(FROM_PATH(path), &call, NULL, NULL, NULL, &error) < 0)
         say(text, path, &error);
-    mark_repacked(text, &stats);
+    mark_repacked(text, &stats, is_read(text));
     berth_config_free(config);
 }
 
@@ -252,6 +272,8 @@ int run_command(said text, const char *words, const char *path, const char *more
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 2, "%s: %s", line, output);
     (void)snprintf(name, sizeof name, "%s: ", path);
     /* Of a bad record verify does not name the file, but the tensors in it. */
+    if (strncmp(output, "repacked: ", 10) == 0 && strchr(output, '\n'))
+        memmove(output, strchr(output, '\n') + 1, strlen(strchr(output, '\n')));
     const char *sentence = strstr(output, name);
     sentence = sentence ? sentence + strlen(name) : output;
     const char *tensors = strstr(sentence, "; in it: ");

@@ -46,6 +46,9 @@ typedef char said[800];
 bool is_read(const char *text);
 /* Whether it was read as a repacked file is: by the directory, although it has .format_version. */
 bool is_repacked(const char *text);
+/* Whether it was opened as one, and then could not be read. */
+bool is_opened_only(const char *text);
+void remove_opened_mark(said text);
 
 /* One file, read in one way with these options; `more`: of memory, some more. */
 void verdict_on_bytes(said text, const uint8_t *bytes, size_t nbytes, const char *options,
