@@ -1,36 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * What a file is that is no checkpoint: by its first bytes, by the name of a zip's first record, by
- * the names in its directory. One table for each.
- */
+/* What a file is that is no checkpoint and no zip archive: by its first bytes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
-#include "format/bytes.h"
-#include "format/layout.h"
 #include "format/pickle/pickle.h"
-#include "load/open/open.h"
+#include "load/open/refusal.h"
 
-/* More of a name, a title or a text of the file is not shown. */
-#define SHOWN_NBYTES 100
 /* The kind is in these first bytes of the file, however many an open has read. */
 #define KIND_NBYTES (64 << 10)
 /* A file of words is no longer. */
 #define WORDS_MAX_NBYTES 512
 
-#define DCP_TO_TORCH                                                                               \
-    "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes "  \
-    "a checkpoint of its directory"
-
-typedef unsigned long long ull;
-
 /* ---- sentences ---- */
-
-/* The file as a word of a command line; "FILE" if it has no such name. */
-typedef struct file_word {
-    char text[SHOWN_NBYTES + 3];
-} file_word;
 
 static bool name_is_word(const char *name)
 {
@@ -40,13 +22,12 @@ static bool name_is_word(const char *name)
     return true;
 }
 
-/* In quotes if it needs them. Names that would need more than that are not shown. */
-static file_word file_word_make(const bth_reader *reader)
+bth_file_word bth_file_word_make(const bth_reader *reader)
 {
     const char *name = reader->name;
-    file_word word = {"FILE"};
+    bth_file_word word = {"FILE"};
     bool is_good = !reader->memory && reader->fd >= 0 && *name != '-' && *name != '\0' &&
-                   strlen(name) <= SHOWN_NBYTES;
+                   strlen(name) <= BTH_SHOWN_NBYTES;
 
     for (const char *at = name; is_good && *at; at++)
         is_good = *at >= ' ' && *at < 0x7f && *at != '\'';
@@ -55,17 +36,9 @@ static file_word file_word_make(const bth_reader *reader)
     return word;
 }
 
-/* What a file is, and the command that helps: `before FILE after` does. */
-typedef struct file_kind {
-    const char *what;
-    const char *before; /* NULL: no command helps */
-    const char *after;
-    const char *does;
-} file_kind;
-
-static int kind_refuse(const file_kind *kind, const bth_reader *reader, berth_error *error)
+int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error)
 {
-    file_word word = file_word_make(reader);
+    bth_file_word word = bth_file_word_make(reader);
 
     if (!kind->before)
         return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", kind->what);
@@ -76,12 +49,11 @@ static int kind_refuse(const file_kind *kind, const bth_reader *reader, berth_er
 /* ---- the first bytes: signatures ---- */
 
 #define UNPACKS(command) command " -dc ", " >NEW.pt", "unpacks it"
-#define RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
 
 static const struct signature {
     const char *bytes;
     size_t nbytes;
-    file_kind kind;
+    bth_file_kind kind;
 } signatures[] = {
     {"PK\5\6", 4, {"a zip archive without any record", NULL, NULL, NULL}},
     {"\x1f\x8b", 2, {"compressed by gzip", UNPACKS("gzip")}},
@@ -116,7 +88,7 @@ static const struct signature {
     {"\x93NUMPY",
      6,
      {"an array of NumPy (.npy), not a PyTorch checkpoint",
-      RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "", "makes one of it"}},
+      BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "", "makes one of it"}},
 };
 
 static bool head_begins_with(const bth_head_cache *cache, const char *bytes, size_t nbytes)
@@ -128,7 +100,7 @@ static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *e
 {
     for (size_t i = 0; i < sizeof signatures / sizeof *signatures && error->code == 0; i++)
         if (head_begins_with(cache, signatures[i].bytes, signatures[i].nbytes))
-            (void)kind_refuse(&signatures[i].kind, cache->reader, error);
+            (void)bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
 }
 
 /* ---- the first bytes: formats without a signature ---- */
@@ -136,8 +108,8 @@ static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *e
 static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
 {
     static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
-    static const file_kind other = {"a tar archive, not a PyTorch checkpoint", "tar -xf ", "",
-                                    "unpacks it"};
+    static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint", "tar -xf ", "",
+                                        "unpacks it"};
     const char *first = (const char *)cache->head;
 
     if (cache->head_nbytes < 262 || memcmp(cache->head + 257, "ustar", 5) != 0)
@@ -148,21 +120,21 @@ static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
                                   "a tar file, as PyTorch wrote them before 2017: load it with "
                                   "PyTorch (weights_only=False) and save it again");
     if (error->code == 0)
-        (void)kind_refuse(&other, cache->reader, error);
+        (void)bth_file_kind_refuse(&other, cache->reader, error);
 }
 
 /* A safetensors file: the length of a JSON object, and the object. */
 static void head_refuse_safetensors(const bth_head_cache *cache, berth_error *error)
 {
-    static const file_kind safetensors = {"a safetensors file, not a PyTorch checkpoint",
-                                          "berth convert ", " NEW.pt", "converts it"};
+    static const bth_file_kind safetensors = {"a safetensors file, not a PyTorch checkpoint",
+                                              "berth convert ", " NEW.pt", "converts it"};
     const uint8_t *head = cache->head;
     uint64_t length = 0;
 
     for (size_t i = 8; cache->head_nbytes > 8 && i > 0; i--)
         length = length << 8 | head[i - 1];
     if (length >= 2 && length <= cache->reader->nbytes - 8 && head[8] == '{')
-        (void)kind_refuse(&safetensors, cache->reader, error);
+        (void)bth_file_kind_refuse(&safetensors, cache->reader, error);
 }
 
 /*
@@ -175,7 +147,7 @@ static void head_refuse_onnx(const bth_head_cache *cache, berth_error *error)
     const uint8_t *head = cache->head;
     size_t n = cache->head_nbytes > 4 ? head[3] : 0;
 
-    if (!head_begins_with(cache, "\x08", 1) || n == 0 || n > SHOWN_NBYTES ||
+    if (!head_begins_with(cache, "\x08", 1) || n == 0 || n > BTH_SHOWN_NBYTES ||
         n + 5 > cache->head_nbytes || head[1] == 0 || head[1] > 30 || head[2] != 0x12 ||
         !memchr(other_fields, head[4 + n], sizeof other_fields))
         return;
@@ -243,14 +215,14 @@ static text_view text_before(text_view text, char c)
     return (text_view){text.at, found ? (size_t)(found - text.at) : text.nbytes};
 }
 
-/* "what, not a checkpoint", and what the text says, if anything: the first SHOWN_NBYTES, in one
+/* "what, not a checkpoint", and what the text says, if anything: the first BTH_SHOWN_NBYTES, in one
  * line. */
 static void text_refuse(const char *what, text_view says, berth_error *error)
 {
-    char shown[SHOWN_NBYTES + 1];
+    char shown[BTH_SHOWN_NBYTES + 1];
     size_t n = 0;
 
-    for (size_t i = 0; i < says.nbytes && n < SHOWN_NBYTES; i++)
+    for (size_t i = 0; i < says.nbytes && n < BTH_SHOWN_NBYTES; i++)
         if (!char_is_space(says.at[i]))
             shown[n++] = says.at[i];
         else if (n > 0 && shown[n - 1] != ' ')
@@ -272,7 +244,7 @@ static void head_refuse_git_lfs_pointer(const bth_head_cache *cache, berth_error
     text_view size = text_before(text_after(text, "\nsize "), '\n');
 
     if (text_begins_with(text, "version https://git-lfs.github.com/") && oid.nbytes > 0 &&
-        oid.nbytes <= SHOWN_NBYTES && size.nbytes > 0 && size.nbytes <= 20)
+        oid.nbytes <= BTH_SHOWN_NBYTES && size.nbytes > 0 && size.nbytes <= 20)
         (void)bth_fail_status(
             error, BERTH_E_NOT_CHECKPOINT,
             "a Git LFS pointer, not the file itself, which has %.*s bytes (%.*s): "
@@ -371,7 +343,7 @@ static void head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error
 {
     const char *protocol = head_find_other_legacy_protocol(cache);
     char what[160];
-    const file_kind kind = {what, BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES};
+    const bth_file_kind kind = {what, BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES};
 
     if (!protocol)
         return;
@@ -379,7 +351,7 @@ static void head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error
                    "in the legacy format, saved with pickle_protocol=%s, which PyTorch's "
                    "weights_only=True refuses, too",
                    protocol);
-    (void)kind_refuse(&kind, cache->reader, error);
+    (void)bth_file_kind_refuse(&kind, cache->reader, error);
 }
 
 /* By PyTorch's torch.distributed.checkpoint, or any other. */
@@ -393,7 +365,7 @@ static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
     if (memmem(head.at, head.nbytes, dcp, sizeof dcp - 1))
         (void)bth_fail_status(
             error, BERTH_E_NOT_CHECKPOINT,
-            "the .metadata of a checkpoint of torch.distributed.checkpoint: " DCP_TO_TORCH);
+            "the .metadata of a checkpoint of torch.distributed.checkpoint: " BTH_DCP_TO_TORCH);
     else
         (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
                               "a bare pickle, not a PyTorch checkpoint");
@@ -432,178 +404,4 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
                                          "neither a zip archive nor PyTorch's legacy format: it "
                                          "begins with%s",
                                          begin);
-}
-
-/* ---- zip archives ---- */
-
-#define UNZIPS "unzip ", "", "unpacks it"
-
-/* By the end of a record's name. */
-static const struct suffix {
-    const char *text;
-    file_kind kind;
-} suffixes[] = {
-    {".npy",
-     {"arrays of NumPy (.npz), not a PyTorch checkpoint",
-      RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
-      "makes one of them"}},
-    {"/data.pkl", {"a zip archive that holds a checkpoint's folder in another folder", UNZIPS}},
-    {".pt", {"a zip archive that holds a .pt file", UNZIPS}},
-    {".pth", {"a zip archive that holds a .pth file", UNZIPS}},
-    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}},
-    {".bin", {"a zip archive that holds a .bin file", UNZIPS}},
-    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}},
-};
-
-static const file_kind exported_program = {
-    "a .pt2 program of torch.export, not a checkpoint",
-    "python3 -c \"import sys, torch; torch.save(torch.export.load(sys.argv[1]).state_dict, "
-    "'NEW.pt')\" ",
-    "", "saves its weights as one"};
-
-/* NULL: no row has the name's end. */
-static const file_kind *suffix_find_kind(const char *name, size_t nbytes)
-{
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t n = strlen(suffixes[i].text);
-        if (nbytes > n && memcmp(name + nbytes - n, suffixes[i].text, n) == 0)
-            return &suffixes[i].kind;
-    }
-    return NULL;
-}
-
-/* PyTorch, too, refuses an archive whose first record lies in no folder. */
-int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error)
-{
-    static const char program[] = "serialized_exported_program.json"; /* before PyTorch 2.8 */
-    const char *name = (const char *)cache->head + BTH_ZIP_LOCAL_NBYTES;
-    size_t n = cache->head_nbytes > BTH_ZIP_LOCAL_NBYTES
-                   ? (size_t)cache->head[26] | (size_t)cache->head[27] << 8
-                   : 0;
-    const file_kind *kind = NULL;
-
-    if (n == 0 || n > BTH_HEAD_MIN_NBYTES - BTH_ZIP_LOCAL_NBYTES ||
-        n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES || memchr(name, '/', n))
-        return 0;
-    kind = suffix_find_kind(name, n);
-    if (n == sizeof program - 1 && memcmp(name, program, n) == 0)
-        kind = &exported_program;
-    return kind ? kind_refuse(kind, cache->reader, error) : 0;
-}
-
-/* By any record whose name's end tells. */
-static const file_kind *container_find_kind(const bth_container *container)
-{
-    const file_kind *found = NULL;
-
-    if (bth_container_find(container, "archive_format"))
-        return &exported_program;
-    for (size_t i = 0; i < container->directory.n_entries && !found; i++) {
-        const char *record = container->directory.entries[i].record;
-        found = suffix_find_kind(record, strlen(record));
-    }
-    return found;
-}
-
-/* PyTorch takes an archive with constants.pkl for TorchScript, even if data.pkl is in it. */
-int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
-                                    berth_error *error)
-{
-    static const file_kind script = {
-        "a TorchScript archive (it has constants.pkl): a program, which is "
-        "never run, without values to read",
-        "berth ls -r ", "", "lists its records"};
-    static const file_kind package = {
-        "a torch.package archive (.data/extern_modules, no data.pkl): a "
-        "program, which is never run, without values to read",
-        "berth ls -r ", "", "lists its records"};
-    static const file_kind any = {"a zip archive without data.pkl: not a PyTorch checkpoint", NULL,
-                                  NULL, NULL};
-    const file_kind *kind;
-
-    if (bth_container_find(container, "constants.pkl"))
-        kind = &script;
-    else if (bth_container_find(container, "data.pkl"))
-        return 0;
-    else if (bth_container_find(container, ".data/extern_modules"))
-        kind = &package;
-    else
-        kind = container_find_kind(container);
-    return kind_refuse(kind ? kind : &any, reader, error);
-}
-
-/* ---- what surrounds an archive ---- */
-
-/* Where the last archive of the file says that it begins, if its end record is at `at` of the tail;
- * 0: nowhere else. */
-static uint64_t tail_find_begin_of_last(const uint8_t *tail, size_t at, uint64_t tail_at)
-{
-    const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
-    const size_t end64_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
-    uint64_t expected, found = tail_at + at;
-    bth_cursor cursor = bth_cursor_make(tail + at + 12, 8);
-    uint64_t directory_nbytes = bth_cursor_u32(&cursor);
-
-    expected = directory_nbytes + bth_cursor_u32(&cursor);
-    if (at >= end64_nbytes && memcmp(tail + at - locator_nbytes, "PK\6\7", 4) == 0) {
-        cursor = bth_cursor_make(tail + at - locator_nbytes + 8, 8);
-        expected = bth_cursor_u64(&cursor);
-        found -= end64_nbytes;
-    }
-    return expected < found ? found - expected : 0;
-}
-
-/* The last end record in the tail; SIZE_MAX: none. */
-static size_t tail_find_end_record(const uint8_t *tail, size_t nbytes)
-{
-    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
-        return SIZE_MAX;
-    for (size_t at = nbytes - BTH_ZIP_END_RECORD_NBYTES + 1; at-- > 0;)
-        if (memcmp(tail + at, "PK\5\6", 4) == 0)
-            return at;
-    return SIZE_MAX;
-}
-
-static int archive_refuse_several(const bth_reader *reader, uint64_t begin, berth_error *error)
-{
-    static const char suffix[] = ".distcp";
-    size_t n = strlen(reader->name), n_suffix = sizeof suffix - 1;
-    file_word word = file_word_make(reader);
-
-    bth_error_clear(error);
-    if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0)
-        return bth_fail_status(error, BERTH_E_ARCHIVE,
-                               "a shard of torch.distributed.checkpoint, one archive for each "
-                               "tensor: " DCP_TO_TORCH);
-    return bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
-                    "several archives in one file: the last one begins here: `tail -c +%llu %s "
-                    ">NEW.pt` takes it out",
-                    (ull)begin + 1, word.text);
-}
-
-int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
-                           berth_error *error)
-{
-    uint64_t tail_at = cache->reader->nbytes - nbytes, begin, end;
-    size_t at = tail_find_end_record(tail, nbytes);
-    const uint8_t *bytes;
-    berth_error ignored;
-
-    bth_error_clear(&ignored);
-    if (error->code != BERTH_E_ARCHIVE || at == SIZE_MAX)
-        return error->code;
-    end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + ((uint64_t)tail[at + 21] << 8);
-    begin = tail_find_begin_of_last(tail, at, tail_at);
-    if (end < cache->reader->nbytes) {
-        bth_error_clear(error);
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
-                        "%llu bytes follow the archive, which ends here: `head -c %llu %s >NEW.pt` "
-                        "leaves them out",
-                        (ull)(cache->reader->nbytes - end), (ull)end,
-                        file_word_make(cache->reader).text);
-    }
-    if (begin == 0 || bth_head_cache_get_or_read(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
-        memcmp(bytes, "PK\3\4", 4) != 0)
-        return error->code;
-    return archive_refuse_several(cache->reader, begin, error);
 }

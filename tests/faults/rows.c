@@ -38,7 +38,9 @@ TestSuite(rows_faults, .init = set_up, .fini = tear_down, .timeout = 600);
 static const struct {
     const char *options;
     uint64_t cache_nbytes; /* from the allocator, and mapped */
-} ways[] = {{"io.threads=1", 300000}, {"io.threads=3", 300000}, {"io.numa=interleave io.threads=4", 4u << 20}};
+} ways[] = {{"io.threads=1", 300000},
+            {"io.threads=3", 300000},
+            {"io.numa=interleave io.threads=4", 4u << 20}};
 #define N_WAYS (sizeof ways / sizeof *ways)
 
 /* Every row of the table that a row cache calls, and what it can give. */

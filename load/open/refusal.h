@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How a refusal says what a file is. Private to refused_kinds.c and refused_archives.c. */
+#ifndef BTH_LOAD_OPEN_REFUSAL_H
+#define BTH_LOAD_OPEN_REFUSAL_H
+
+#include "load/open/open.h"
+
+/* More of a name, a title or a text of the file is not shown. */
+#define BTH_SHOWN_NBYTES 100
+
+#define BTH_DCP_TO_TORCH                                                                           \
+    "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes "  \
+    "a checkpoint of its directory"
+#define BTH_RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
+
+/* What a file is, and the command that helps: `before FILE after` does. */
+typedef struct bth_file_kind {
+    const char *what;
+    const char *before; /* NULL: no command helps */
+    const char *after;
+    const char *does;
+} bth_file_kind;
+
+/* Fails with BERTH_E_NOT_CHECKPOINT, and the kind's sentence. */
+int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error);
+
+/* The file as a word of a command line; "FILE" if it has no such name. */
+typedef struct bth_file_word {
+    char text[BTH_SHOWN_NBYTES + 3];
+} bth_file_word;
+
+/* In quotes if it needs them. Names that would need more than that are not shown. */
+bth_file_word bth_file_word_make(const bth_reader *reader);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a zip archive is that is no checkpoint: by the name of its first record, by the names in its
+ * directory, by what surrounds it.
+ */
+#include <string.h>
+
+#include "config/error.h"
+#include "format/bytes.h"
+#include "format/layout.h"
+#include "load/open/refusal.h"
+
+typedef unsigned long long ull;
+
+/* ---- zip archives ---- */
+
+#define UNZIPS "unzip ", "", "unpacks it"
+
+/* By the end of a record's name. */
+static const struct suffix {
+    const char *text;
+    bth_file_kind kind;
+} suffixes[] = {
+    {".npy",
+     {"arrays of NumPy (.npz), not a PyTorch checkpoint",
+      BTH_RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
+      "makes one of them"}},
+    {"/data.pkl", {"a zip archive that holds a checkpoint's folder in another folder", UNZIPS}},
+    {".pt", {"a zip archive that holds a .pt file", UNZIPS}},
+    {".pth", {"a zip archive that holds a .pth file", UNZIPS}},
+    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}},
+    {".bin", {"a zip archive that holds a .bin file", UNZIPS}},
+    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}},
+};
+
+static const bth_file_kind exported_program = {
+    "a .pt2 program of torch.export, not a checkpoint",
+    "python3 -c \"import sys, torch; torch.save(torch.export.load(sys.argv[1]).state_dict, "
+    "'NEW.pt')\" ",
+    "", "saves its weights as one"};
+
+/* NULL: no row has the name's end. */
+static const bth_file_kind *suffix_find_kind(const char *name, size_t nbytes)
+{
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t n = strlen(suffixes[i].text);
+        if (nbytes > n && memcmp(name + nbytes - n, suffixes[i].text, n) == 0)
+            return &suffixes[i].kind;
+    }
+    return NULL;
+}
+
+/* PyTorch, too, refuses an archive whose first record lies in no folder. */
+int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error)
+{
+    static const char program[] = "serialized_exported_program.json"; /* before PyTorch 2.8 */
+    const char *name = (const char *)cache->head + BTH_ZIP_LOCAL_NBYTES;
+    size_t n = cache->head_nbytes > BTH_ZIP_LOCAL_NBYTES
+                   ? (size_t)cache->head[26] | (size_t)cache->head[27] << 8
+                   : 0;
+    const bth_file_kind *kind = NULL;
+
+    if (n == 0 || n > BTH_HEAD_MIN_NBYTES - BTH_ZIP_LOCAL_NBYTES ||
+        n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES || memchr(name, '/', n))
+        return 0;
+    kind = suffix_find_kind(name, n);
+    if (n == sizeof program - 1 && memcmp(name, program, n) == 0)
+        kind = &exported_program;
+    return kind ? bth_file_kind_refuse(kind, cache->reader, error) : 0;
+}
+
+/* By any record whose name's end tells. */
+static const bth_file_kind *container_find_kind(const bth_container *container)
+{
+    const bth_file_kind *found = NULL;
+
+    if (bth_container_find(container, "archive_format"))
+        return &exported_program;
+    for (size_t i = 0; i < container->directory.n_entries && !found; i++) {
+        const char *record = container->directory.entries[i].record;
+        found = suffix_find_kind(record, strlen(record));
+    }
+    return found;
+}
+
+/* PyTorch takes an archive with constants.pkl for TorchScript, even if data.pkl is in it. */
+int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
+                                    berth_error *error)
+{
+    static const bth_file_kind script = {
+        "a TorchScript archive (it has constants.pkl): a program, which is "
+        "never run, without values to read",
+        "berth ls -r ", "", "lists its records"};
+    static const bth_file_kind package = {
+        "a torch.package archive (.data/extern_modules, no data.pkl): a "
+        "program, which is never run, without values to read",
+        "berth ls -r ", "", "lists its records"};
+    static const bth_file_kind any = {"a zip archive without data.pkl: not a PyTorch checkpoint",
+                                      NULL, NULL, NULL};
+    const bth_file_kind *kind;
+
+    if (bth_container_find(container, "constants.pkl"))
+        kind = &script;
+    else if (bth_container_find(container, "data.pkl"))
+        return 0;
+    else if (bth_container_find(container, ".data/extern_modules"))
+        kind = &package;
+    else
+        kind = container_find_kind(container);
+    return bth_file_kind_refuse(kind ? kind : &any, reader, error);
+}
+
+/* ---- what surrounds an archive ---- */
+
+/* Where the last archive of the file says that it begins, if its end record is at `at` of the tail;
+ * 0: nowhere else. */
+static uint64_t tail_find_begin_of_last(const uint8_t *tail, size_t at, uint64_t tail_at)
+{
+    const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
+    const size_t end64_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
+    uint64_t expected, found = tail_at + at;
+    bth_cursor cursor = bth_cursor_make(tail + at + 12, 8);
+    uint64_t directory_nbytes = bth_cursor_u32(&cursor);
+
+    expected = directory_nbytes + bth_cursor_u32(&cursor);
+    if (at >= end64_nbytes && memcmp(tail + at - locator_nbytes, "PK\6\7", 4) == 0) {
+        cursor = bth_cursor_make(tail + at - locator_nbytes + 8, 8);
+        expected = bth_cursor_u64(&cursor);
+        found -= end64_nbytes;
+    }
+    return expected < found ? found - expected : 0;
+}
+
+/* The last end record in the tail; SIZE_MAX: none. */
+static size_t tail_find_end_record(const uint8_t *tail, size_t nbytes)
+{
+    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
+        return SIZE_MAX;
+    for (size_t at = nbytes - BTH_ZIP_END_RECORD_NBYTES + 1; at-- > 0;)
+        if (memcmp(tail + at, "PK\5\6", 4) == 0)
+            return at;
+    return SIZE_MAX;
+}
+
+static int archive_refuse_several(const bth_reader *reader, uint64_t begin, berth_error *error)
+{
+    static const char suffix[] = ".distcp";
+    size_t n = strlen(reader->name), n_suffix = sizeof suffix - 1;
+    bth_file_word word = bth_file_word_make(reader);
+
+    bth_error_clear(error);
+    if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0)
+        return bth_fail_status(error, BERTH_E_ARCHIVE,
+                               "a shard of torch.distributed.checkpoint, one archive for each "
+                               "tensor: " BTH_DCP_TO_TORCH);
+    return bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
+                    "several archives in one file: the last one begins here: `tail -c +%llu %s "
+                    ">NEW.pt` takes it out",
+                    (ull)begin + 1, word.text);
+}
+
+int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
+                           berth_error *error)
+{
+    uint64_t tail_at = cache->reader->nbytes - nbytes, begin, end;
+    size_t at = tail_find_end_record(tail, nbytes);
+    const uint8_t *bytes;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (error->code != BERTH_E_ARCHIVE || at == SIZE_MAX)
+        return error->code;
+    end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + ((uint64_t)tail[at + 21] << 8);
+    begin = tail_find_begin_of_last(tail, at, tail_at);
+    if (end < cache->reader->nbytes) {
+        bth_error_clear(error);
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
+                        "%llu bytes follow the archive, which ends here: `head -c %llu %s >NEW.pt` "
+                        "leaves them out",
+                        (ull)(cache->reader->nbytes - end), (ull)end,
+                        bth_file_word_make(cache->reader).text);
+    }
+    if (begin == 0 || bth_head_cache_get_or_read(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
+        memcmp(bytes, "PK\3\4", 4) != 0)
+        return error->code;
+    return archive_refuse_several(cache->reader, begin, error);
+}
