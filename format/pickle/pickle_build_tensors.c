@@ -122,7 +122,7 @@ BTH_BUILDER(meta)
 static bool value_can_be_tensor_part(const bth_unpickler *unpickler, const berth_value *value)
 {
     return bth_node_is(value, BERTH_KIND_TENSOR) ||
-           (unpickler->rules->inert && bth_node_is(value, BERTH_KIND_SUBCLASS) &&
+           (unpickler->rules->inert && value->kind == BERTH_KIND_SUBCLASS &&
             berth_as_tensor(value));
 }
 

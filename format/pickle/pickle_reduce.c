@@ -126,7 +126,7 @@ static bool value_can_be_inert_class(const berth_value *value)
 BTH_BUILDER(from_type_v2)
 {
     bool is_plain = type_is_torch_tensor(items[1]);
-    bool is_allowed = is_plain || (unpickler->rules->inert && value_can_be_inert_class(items[1]));
+    bool is_allowed = is_plain || unpickler->rules->inert; /* reduce_is_kept_inert has looked */
     if (!function_rebuilds_tensor(items[0]) || !is_allowed)
         return BTH_UNPICKLE_REFUSE(
             unpickler, BERTH_E_PICKLE,

@@ -168,7 +168,7 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
     berth_error ignored;
 
     bth_error_clear(&ignored);
-    if (error->code != BERTH_E_ARCHIVE || at == SIZE_MAX)
+    if (at == SIZE_MAX)
         return error->code;
     end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + ((uint64_t)tail[at + 21] << 8);
     begin = tail_find_begin_of_last(tail, at, tail_at);

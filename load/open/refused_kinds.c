@@ -17,7 +17,7 @@
 static bool name_is_word(const char *name)
 {
     for (const char *at = name; *at; at++)
-        if (*at <= ' ' || *at == 0x7f || strchr("'\"`\\$&|;<>()*?[]{}#!~", *at))
+        if (*at <= ' ' || strchr("'\"`\\$&|;<>()*?[]{}#!~", *at))
             return false;
     return true;
 }
@@ -26,8 +26,8 @@ bth_file_word bth_file_word_make(const bth_reader *reader)
 {
     const char *name = reader->name;
     bth_file_word word = {"FILE"};
-    bool is_good = !reader->memory && reader->fd >= 0 && *name != '-' && *name != '\0' &&
-                   strlen(name) <= BTH_SHOWN_NBYTES;
+    bool is_good =
+        !reader->memory && reader->fd >= 0 && *name != '-' && strlen(name) <= BTH_SHOWN_NBYTES;
 
     for (const char *at = name; is_good && *at; at++)
         is_good = *at >= ' ' && *at < 0x7f && *at != '\'';

@@ -77,10 +77,9 @@ int bth_opening_check_directory_follows_layout(bth_opening *opening, berth_error
         return contents_note_difference(opening, error);
     if (bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS)
         return contents_accept_repacked(opening, error);
-    if (error->code == 0 && opening->difference.code < 0)
+    if (opening->difference.code < 0)
         *error = opening->difference;
-    if (error->code < 0 || contents->has_longer_record ||
-        opening->config->load_check < BTH_CHECK_DIRECTORY)
+    if (error->code < 0 || opening->config->load_check < BTH_CHECK_DIRECTORY)
         return error->code;
     return bth_layout_check(contents, error);
 }

@@ -465,6 +465,9 @@ Test(names_asked, inert_keys_show_their_class)
     expect_inert_name(attribute_of(outer, "getattr", text_of("")), "builtins getattr");
     expect_inert_name(attribute_of(outer, "getattr", none), "builtins getattr");
     expect_inert_name(attribute_of(outer, "setattr", text_of("a")), "builtins setattr");
+    berth_value *two[] = {outer, text_of("a")};
+    expect_inert_name(bth_call_new(tree, inner, berth_make_tuple(tree, two, 2), false),
+                      "m Outer.Inner");
     for (int i = 0; i < 4; i++)
         deep = attribute_of(deep, "getattr", text_of("X"));
     expect_inert_name(deep, "object.X.X.X.X");

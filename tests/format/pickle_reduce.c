@@ -293,7 +293,7 @@ Test(pickle_reduce, parts_of_tensors_can_be_of_unknown_classes)
     cr_expect_eq(berth_value_kind(berth_as_tensor(read.root)->scales), BERTH_KIND_SUBCLASS);
     free_reading(&read);
     static const char *const others[] = {
-        OWN_QUANTIZED("NONE ") "STOP",
+        OWN_QUANTIZED(" NONE ") "STOP",
         OWN_QUANTIZED(
             OWN("_rebuild_sparse_tensor",
                 "GLOBAL torch.serialization _get_layout 'torch.sparse_coo' TUPLE1 REDUCE MARK" V2

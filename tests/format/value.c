@@ -404,7 +404,7 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_null(bth_value_arguments(values[i]));
         cr_assert_null(berth_as_tensor(values[i]));
         cr_assert_null(berth_as_size(values[i], &rank));
-        for (int part = BERTH_PART_INNER; part <= BERTH_PART_DICT_ITEMS + 1; part++)
+        for (int part = BERTH_PART_INNER; part <= BERTH_PART_TYPE + 1; part++)
             cr_assert_null(berth_value_part(values[i], (berth_part)part));
         cr_assert_null(berth_as_bytes(values[i], NULL));
         cr_assert_eq(berth_value_flags(values[i]), 0);

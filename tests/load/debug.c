@@ -331,6 +331,12 @@ Test(debug, names_of_attributes_are_told)
     expect_told("debug=on", TOLD("a, b, c, d, e, f, g, h and 2 more"));
     save_tensor_with_attributes((const char *[]){NULL}, NULL);
     expect_told("debug=on", "");
+    read_file("torch/inert.pt"); /* those of tensors of other classes are not told */
+    told[0] = 0;
+    berth_set_log(keep_line, NULL);
+    open_file("debug=on load.unknown_globals=inert");
+    berth_set_log(NULL, NULL);
+    cr_expect_not_null(strstr(told, "_dynamo_dynamic_range"), "%s", told);
     close_opened();
 }
 

@@ -10,6 +10,7 @@
 #include "io/syscalls.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/archive.h"
+#include "tests/support/load/deflated_scene.h"
 
 TestSuite(failing_reads, .init = begin_sample, .fini = end_sample, .timeout = 100);
 
@@ -138,6 +139,34 @@ Test(failing_reads, of_files_of_pytorch)
     fail_in_fixture("torch/longer-record.pt");
     fail_in_fixture("torch/deflated-pickle.pt");
     fail_in_fixture("torch/zipped-again.pt");
+}
+
+/* More is read to say what it is; and of a text in data.pkl that is deflated and long. */
+Test(failing_reads, of_what_is_no_checkpoint_and_of_a_long_deflated_pickle)
+{
+    static const char *const small[] = {"load.head_nbytes=1"};
+    static char noise[40001];
+    uint32_t state = 1;
+    berth_tree *tree = berth_tree_new(NULL);
+    bth_pickled pickled;
+
+    free(file);
+    file = memset(malloc(5000), 'x', 5000);
+    file_nbytes = 5000;
+    (void)fail_each(small[0], false, false);
+    error = (berth_error){0};
+    for (size_t i = 0; i < sizeof noise - 1; i++) {
+        state = state * 1664525 + 1013904223;
+        noise[i] = (char)('!' + (state >> 24) % 90);
+    }
+    cr_assert_eq(
+        bth_pickle_write(berth_make_str(tree, noise, sizeof noise - 1), false, &pickled, &error),
+        0);
+    set_record("data.pkl", pickled.bytes, pickled.nbytes);
+    zip_again("data.pkl");
+    fail_at_every("long deflated pickle", levels, N_LEVELS);
+    bth_pickled_free(&pickled);
+    berth_tree_free(tree);
 }
 
 Test(failing_reads, of_old_files)

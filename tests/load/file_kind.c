@@ -372,6 +372,11 @@ Test(file_kind, archives_without_data_pkl)
     };
 
     remove_record("data.pkl");
+    add_text("first.pt", "any"); /* and others follow */
+    add_text("notes", "any");
+    build(NULL);
+    expect_failure("", BERTH_E_NOT_CHECKPOINT, HOLDS(".pt"));
+    remove_record("first.pt");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (cases[i].record)
             add_text(cases[i].record, "any");
@@ -454,6 +459,11 @@ Test(file_kind, archives_with_bytes_around_them)
                    "+%zu .distcp >NEW.pt` takes it out",
                    file_nbytes, file_nbytes + 1);
     expect_at(".distcp", twice, 2 * file_nbytes, says);
+    (void)snprintf(says, sizeof says,
+                   "at byte %zu: several archives in one file: the last one begins here: `tail -c "
+                   "+%zu checkpoint.pt >NEW.pt` takes it out",
+                   file_nbytes, file_nbytes + 1);
+    expect_at("checkpoint.pt", twice, 2 * file_nbytes, says);
     twice[file_nbytes] = 'p'; /* no archive begins there */
     test_write_file("a.pt", twice, 2 * file_nbytes);
     cr_expect_eq(berth_open("a.pt", NULL, &checkpoint, &error), BERTH_E_ARCHIVE);
@@ -463,6 +473,19 @@ Test(file_kind, archives_with_bytes_around_them)
 }
 
 /* ---- the version record ---- */
+
+/* Of a rare file whose directory has the offsets, too. */
+Test(file_kind, a_bad_version_of_a_file_with_a_longer_record)
+{
+    read_file("torch/longer-record.pt");
+    uint8_t *name = memmem(file, file_nbytes, "/version", 8);
+    cr_assert_not_null(name);
+    uint8_t *version = memmem(name, file_nbytes - (size_t)(name - file), "3\n", 2);
+    cr_assert_not_null(version);
+    *version = '0';
+    cr_expect_lt(open_bytes(file, file_nbytes, ""), 0);
+    cr_expect_not_null(strstr(error.message, "version at byte "), "%s", error.message);
+}
 
 /* PyTorch refuses them when it opens a file, whichever of the two names the record has. */
 Test(file_kind, versions_that_pytorch_does_not_read)
