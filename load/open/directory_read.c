@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/open/open.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -258,6 +257,7 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
 /* Z11. A long one is no number: it is not read. */
 static int version_check(bth_zip_entry *entry, bth_head_cache *cache, berth_error *error)
 {
+    const bth_zip_input input = bth_head_cache_input(cache);
     const uint8_t *bytes;
     uint8_t *owned = NULL;
 
@@ -265,8 +265,9 @@ static int version_check(bth_zip_entry *entry, bth_head_cache *cache, berth_erro
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "%llu bytes are no version that PyTorch reads: 1 to 10",
                         (ull)entry->nbytes);
-    assert(entry->data_offset > 0); /* its local header was checked */
-    if (bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
+    if ((entry->data_offset == 0 &&
+         bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) < 0) ||
+        bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
         return error->code;
     (void)bth_record_check_version(entry->record, bytes, entry->nbytes, entry->data_offset, error);
     bth_release(owned);

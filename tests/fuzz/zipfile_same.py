@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import zipfile
+import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../peers"))
 import berth_ctypes as berth  # noqa: E402
@@ -65,11 +66,11 @@ def ours(content):
     return listed
 
 
-def theirs(content, names):
+def theirs(file, names):
     """The same as zipfile reads it. Folders are no records. Of sums nothing is asked: with
     load.check=headers Berth asks nothing either, and 0 is none (Z10)."""
     listed = {}
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(file)) as archive:
         for info in archive.infolist():
             if info.filename.endswith("/"):
                 continue
@@ -77,7 +78,9 @@ def theirs(content, names):
                 raise zipfile.BadZipFile(f"{info.filename} twice")
             info.CRC = None
             wanted = names.get(info.filename, (0, None))[1] is not None
-            listed[info.filename] = (info.file_size, archive.read(info) if wanted else None)
+            # Of an empty record Berth reads nothing, not even what a deflated one begins with.
+            content = archive.read(info) if wanted and info.file_size else b""
+            listed[info.filename] = (info.file_size, content if wanted else None)
     return listed
 
 
@@ -93,7 +96,7 @@ def compare(paths):
         accepted += 1
         try:
             other = theirs(content, mine)
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as why:
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, ValueError, EOFError) as why:
             other = f"refused: {why}"
         if mine != other:
             differences.append(f"{path}:\n  berth:   {str(mine)[:1500]}\n"
