@@ -215,6 +215,19 @@ int bth_error_prefix(berth_error *error, const char *name)
     return error->code;
 }
 
+int bth_error_append(berth_error *error, const char *format, ...)
+{
+    va_list arguments;
+
+    if (error->code != BERTH_OK) {
+        va_start(arguments, format);
+        error_message_append_va_list(error, format, arguments);
+        va_end(arguments);
+        text_replace_unprintable(error->message, sizeof error->message);
+    }
+    return error->code;
+}
+
 int bth_error_prefix_index(berth_error *error, const char *what, size_t index)
 {
     char name[64];

@@ -84,6 +84,10 @@ int bth_error_prefix(berth_error *error, const char *name);
 /* The same with "what index", of a list of the caller: "rule 3: ". */
 int bth_error_prefix_index(berth_error *error, const char *what, size_t index);
 
+/* Adds to the end of the message if an error is set: as much as fits. Returns its code. */
+int bth_error_append(berth_error *error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Adds the record if an error is set and has none. Returns its code. */
 int bth_error_add_record(berth_error *error, const char *record);
 

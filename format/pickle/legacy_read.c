@@ -13,7 +13,7 @@
 #include "config/memory.h"
 #include "format/pickle/pickle_opcodes.h"
 
-enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
+enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES = BTH_LEGACY_N_PICKLES };
 
 enum { PROTOCOL_VERSION = 1001, COUNT_NBYTES = 8 };
 

@@ -43,6 +43,34 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
 int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     berth_tree *tree, berth_value **root, berth_error *error);
 
+/* ---- pickles that are refused ---- */
+
+enum {
+    BTH_LEGACY_N_PICKLES = 5,     /* of a file in the legacy format */
+    BTH_GLOBAL_SHOWN_NBYTES = 100 /* of a module and of a name: more is not shown */
+};
+
+/* The first global of a pickle that is not one of those that a checkpoint may name (P1). */
+typedef struct bth_found_global {
+    char words[2 * BTH_GLOBAL_SHOWN_NBYTES + 16]; /* "the global os system"; "": there is none */
+    bool is_pickle; /* the bytes are a pickle, though they do not begin with PROTO */
+    /* ---- the finder's own ---- */
+    bool is_dotted;
+    bool is_called;
+    bool ignores_distributed;
+} bth_found_global;
+
+/*
+ * Looks for it in a pickle of any protocol, or in the BTH_LEGACY_N_PICKLES that follow each other
+ * there. Ends with the bytes, or where they are no opcode. `ignores_distributed`: the classes of
+ * torch.distributed.checkpoint do not count. Linear; allocates nothing.
+ */
+void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
+                            bth_found_global *found);
+
+/* How a message ends that refuses an opcode because of the pickle's protocol. */
+#define BTH_REFUSED_FOR_PROTOCOL ", which PyTorch's weights_only=True refuses, too"
+
 /* What a file of another pickle protocol than 2 and 3 needs: a command before the file's name, and
  * what it does. */
 #define BTH_RESAVE_BY_PYTORCH                                                                      \

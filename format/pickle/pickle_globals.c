@@ -63,6 +63,15 @@ static size_t global_find(const bth_argument *global)
     return i;
 }
 
+bool bth_global_is_known(const char *module, size_t module_nbytes, const char *name,
+                         size_t name_nbytes)
+{
+    return global_find(&(bth_argument){.text = module,
+                                       .text_nbytes = module_nbytes,
+                                       .name = name,
+                                       .name_nbytes = name_nbytes}) < N_GLOBALS;
+}
+
 /* Names are printed and saved again, so only visible ASCII is accepted. */
 static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
 {
@@ -98,8 +107,9 @@ static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
     if (unpickler->rules->inert)
         return bth_global_new(unpickler->tree, argument->text, argument->text_nbytes,
                               argument->name, argument->name_nbytes, true);
-    int module_shown = argument->text_nbytes < 100 ? (int)argument->text_nbytes : 100;
-    int name_shown = argument->name_nbytes < 100 ? (int)argument->name_nbytes : 100;
+    size_t most = BTH_GLOBAL_SHOWN_NBYTES;
+    int module_shown = (int)(argument->text_nbytes < most ? argument->text_nbytes : most);
+    int name_shown = (int)(argument->name_nbytes < most ? argument->name_nbytes : most);
     return BTH_UNPICKLE_REFUSE(
         unpickler, BERTH_E_FORBIDDEN,
         "global %.*s %.*s is not allowed in a checkpoint (load.unknown_globals = "

@@ -4,6 +4,7 @@
  *
  *     pickle_run.c         runs the opcodes
  *     pickle_scan.c        looks ahead
+ *     pickle_find_global.c what a refused pickle names
  *     pickle_reduce.c      REDUCE: checks arguments, and chooses the builder
  *     pickle_build_values.c, pickle_build_tensors.c, pickle_persistent.c    build
  *     pickle_usual_tensor.c       a usual tensor at once
@@ -113,6 +114,9 @@ struct bth_known {
 enum { BTH_MAX_GLOBALS = 255 };
 
 extern const bth_known bth_globals[]; /* the rows of pickle_globals.def and of dtypes.def */
+
+bool bth_global_is_known(const char *module, size_t module_nbytes, const char *name,
+                         size_t name_nbytes);
 
 /* ---- the machine ---- */
 

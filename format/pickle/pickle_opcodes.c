@@ -7,8 +7,11 @@
 #include "config/error.h"
 
 const bth_opcode bth_opcodes[256] = {
-#define BTH_OPCODE(opcode, byte, argument) [byte] = {#opcode, true, BTH_FORM_##argument},
-#define BTH_OPCODE_REFUSED(opcode, byte) [byte] = {#opcode, false, BTH_FORM_NOTHING},
+#define TO_MARK BTH_TO_MARK
+#define BTH_OPCODE(opcode, byte, argument, takes, gives)                                           \
+    [byte] = {#opcode, true, BTH_FORM_##argument, takes, gives},
+#define BTH_OPCODE_REFUSED(opcode, byte, argument, takes, gives)                                   \
+    [byte] = {#opcode, false, BTH_FORM_##argument, takes, gives},
 #include "format/pickle/pickle_opcodes.def"
 };
 
@@ -21,6 +24,16 @@ size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
         bits = bits << 8 | bytes[i];
     memcpy(&argument->real, &bits, sizeof bits);
     return 8;
+}
+
+size_t bth_scan_LINE(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    const uint8_t *end = nbytes > 0 ? memchr(bytes, '\n', nbytes) : NULL;
+    if (!end)
+        return SIZE_MAX;
+    argument->text = (const char *)bytes;
+    argument->text_nbytes = (size_t)(end - bytes);
+    return argument->text_nbytes + 1;
 }
 
 size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
@@ -37,6 +50,29 @@ size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argumen
     argument->name = (const char *)name;
     argument->name_nbytes = (size_t)(second - name);
     return (size_t)(second + 1 - bytes);
+}
+
+size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+{
+    switch (form) {
+#define FORM(name)                                                                                 \
+    case BTH_FORM_##name:                                                                          \
+        return bth_scan_##name(bytes, nbytes, argument);
+        FORM(NOTHING)
+        FORM(U1)
+        FORM(U2)
+        FORM(U4)
+        FORM(I4)
+        FORM(U8)
+        FORM(F8)
+        FORM(TEXT1)
+        FORM(TEXT4)
+        FORM(TEXT8)
+        FORM(LINE)
+        FORM(LINES)
+#undef FORM
+    }
+    return SIZE_MAX;
 }
 
 /* "": the protocol is 2 or 3. Before protocol 2 no pickle named its own. */
@@ -62,7 +98,6 @@ int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rul
                         "opcode %s (0x%02x) is not allowed in a checkpoint", name, bytes[at]);
     return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
                     "opcode %s (0x%02x) is not allowed in a checkpoint: it was saved with "
-                    "pickle_protocol=%s, which PyTorch's weights_only=True refuses, too: "
-                    "`" BTH_RESAVE_BY_PYTORCH "FILE` " BTH_RESAVE_DOES,
+                    "pickle_protocol=%s" BTH_REFUSED_FOR_PROTOCOL,
                     name, bytes[at], protocol);
 }

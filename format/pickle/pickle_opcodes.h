@@ -5,9 +5,11 @@
 
 #include "format/pickle/pickle.h"
 
-/* Those that the reader allows; the writer uses those that CPython writes in protocol 2. */
+/* The reader allows those of BTH_OPCODE; the writer uses those that CPython writes in protocol 2.
+ */
 enum {
-#define BTH_OPCODE(name, byte, form) BTH_OP_##name = (byte),
+#define BTH_OPCODE(name, byte, form, takes, gives) BTH_OP_##name = (byte),
+#define BTH_OPCODE_REFUSED BTH_OPCODE
 #include "format/pickle/pickle_opcodes.def"
 };
 
@@ -17,16 +19,23 @@ typedef enum bth_form {
     BTH_FORM_U2,
     BTH_FORM_U4,
     BTH_FORM_I4,
+    BTH_FORM_U8,
     BTH_FORM_F8,
     BTH_FORM_TEXT1,
     BTH_FORM_TEXT4,
+    BTH_FORM_TEXT8,
+    BTH_FORM_LINE,
     BTH_FORM_LINES
 } bth_form;
+
+enum { BTH_TO_MARK = -1 };
 
 typedef struct bth_opcode {
     const char *name; /* NULL: no opcode of any pickle */
     bool allowed;
     uint8_t form;
+    int8_t takes; /* values from the stack; BTH_TO_MARK: those above the last MARK, and it */
+    uint8_t gives;
 } bth_opcode;
 
 extern const bth_opcode bth_opcodes[256];
@@ -38,11 +47,11 @@ int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rul
 
 /* An opcode's argument; text points into the pickle. */
 typedef struct bth_argument {
-    const char *text; /* TEXT1, TEXT4; LINES: the first line */
+    const char *text; /* TEXT1 to TEXT8, LINE; LINES: the first line */
     size_t text_nbytes;
     const char *name; /* LINES: the second line */
     size_t name_nbytes;
-    int64_t number; /* U1 to I4 */
+    int64_t number; /* U1 to U8 */
     double real;    /* F8 */
 } bth_argument;
 
@@ -89,6 +98,8 @@ BTH_NUMBER_SCANNER(U1, 1, bytes[0])
 BTH_NUMBER_SCANNER(U2, 2, bytes[0] | bytes[1] << 8)
 BTH_NUMBER_SCANNER(U4, 4, bth_little_u32(bytes))
 BTH_NUMBER_SCANNER(I4, 4, (int32_t)bth_little_u32(bytes))
+BTH_NUMBER_SCANNER(U8, 8,
+                   (int64_t)(bth_little_u32(bytes) | (uint64_t)bth_little_u32(bytes + 4) << 32))
 
 BTH_SCANNER(TEXT1)
 {
@@ -100,7 +111,20 @@ BTH_SCANNER(TEXT4)
     return nbytes < 4 ? SIZE_MAX : bth_scan_text(bytes, nbytes, 4, bth_little_u32(bytes), argument);
 }
 
+BTH_SCANNER(TEXT8)
+{
+    uint64_t length;
+    if (nbytes < 8)
+        return SIZE_MAX;
+    length = bth_little_u32(bytes) | (uint64_t)bth_little_u32(bytes + 4) << 32;
+    return length > nbytes ? SIZE_MAX : bth_scan_text(bytes, nbytes, 8, (size_t)length, argument);
+}
+
 size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
+size_t bth_scan_LINE(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
 size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
+/* The same by the form. */
+size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes,
+                         bth_argument *argument);
 
 #endif

@@ -292,7 +292,7 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
         bth_argument argument;
         size_t left = (size_t)(end - ++at), used;
         switch (at[-1]) {
-#define BTH_OPCODE(name, opcode, form)                                                             \
+#define BTH_OPCODE(name, opcode, form, takes, gives)                                               \
     case opcode:                                                                                   \
         used = bth_scan_##form(at, left, &argument);                                               \
         if (used == SIZE_MAX)                                                                      \

@@ -36,7 +36,7 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
         }
         bth_argument argument;
         switch (bytes[at]) {
-#define BTH_OPCODE(name, opcode, form)                                                             \
+#define BTH_OPCODE(name, opcode, form, takes, gives)                                               \
     case opcode:                                                                                   \
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
         if (((opcode) == BTH_OP_BINGET || (opcode) == BTH_OP_LONG_BINGET) && used != SIZE_MAX)     \

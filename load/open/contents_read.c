@@ -66,8 +66,10 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
                               .base_offset = offset};
 
     values_reserve(opening->contents, nbytes);
-    return bth_pickle_read(bytes, nbytes, &rules, opening->contents->tree, &opening->contents->root,
-                           error);
+    if (bth_pickle_read(bytes, nbytes, &rules, opening->contents->tree, &opening->contents->root,
+                        error) < 0)
+        (void)bth_pickle_explain_refusal(bytes, nbytes, opening->cache.reader, error);
+    return error->code;
 }
 
 /* Compares local headers and descriptors with the directory, if load.check says so (Z5 to Z7). */
@@ -297,7 +299,7 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
         if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             break;
     }
-    return error->code;
+    return error->code < 0 ? bth_legacy_explain_refusal(cache, error) : 0;
 }
 
 static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, berth_error *error)

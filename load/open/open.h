@@ -171,7 +171,8 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
- * ---- refused_kinds.c, refused_archives.c: what a file is that is no checkpoint ----
+ * ---- refused_kinds.c, refused_pickles.c, refused_archives.c: what a file is that is no checkpoint
+ * ----
  *
  * Each but the last sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to
  * paste if one helps. A sentence holds no unprintable bytes of the file.
@@ -189,6 +190,15 @@ int bth_archive_check_is_checkpoint(const bth_container *container, const bth_re
  * precedes it. `tail`: the file's last nbytes. */
 int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
                            berth_error *error);
+
+/*
+ * After a pickle of nbytes was refused: adds the global that it names and should not, or else the
+ * command that saves a file of another protocol again.
+ */
+int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_reader *reader,
+                               berth_error *error);
+/* The same for the pickles of the legacy format. */
+int bth_legacy_explain_refusal(bth_head_cache *cache, berth_error *error);
 
 /* ---- layout_check.c: storages and their entries, after the directory was read ---- */
 

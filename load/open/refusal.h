@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a refusal says what a file is. Private to refused_kinds.c and refused_archives.c. */
+/* How a refusal says what a file is. Private to refused_kinds.c, refused_pickles.c and
+ * refused_archives.c. */
 #ifndef BTH_LOAD_OPEN_REFUSAL_H
 #define BTH_LOAD_OPEN_REFUSAL_H
 
@@ -31,5 +32,14 @@ typedef struct bth_file_word {
 
 /* In quotes if it needs them. Names that would need more than that are not shown. */
 bth_file_word bth_file_word_make(const bth_reader *reader);
+
+/* ---- refused_pickles.c: by the first bytes; nothing happens to any other file ---- */
+
+/* A tar archive, among them the checkpoints of before 2017. */
+void bth_head_refuse_tar(const bth_head_cache *cache, berth_error *error);
+/* The legacy format in another protocol than 2 and 3. */
+void bth_head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *error);
+/* Any other pickle: by torch.distributed.checkpoint, or bare. */
+void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error);
 
 #endif

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "format/pickle/pickle.h"
 #include "load/open/refusal.h"
 
 /* The kind is in these first bytes of the file, however many an open has read. */
@@ -104,24 +103,6 @@ static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *e
 }
 
 /* ---- the first bytes: formats without a signature ---- */
-
-static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
-{
-    static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
-    static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint", "tar -xf ", "",
-                                        "unpacks it"};
-    const char *first = (const char *)cache->head;
-
-    if (cache->head_nbytes < 262 || memcmp(cache->head + 257, "ustar", 5) != 0)
-        return;
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
-        if (strncmp(first, members[i], 100) == 0)
-            (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                                  "a tar file, as PyTorch wrote them before 2017: load it with "
-                                  "PyTorch (weights_only=False) and save it again");
-    if (error->code == 0)
-        (void)bth_file_kind_refuse(&other, cache->reader, error);
-}
 
 /* A safetensors file: the length of a JSON object, and the object. */
 static void head_refuse_safetensors(const bth_head_cache *cache, berth_error *error)
@@ -322,67 +303,20 @@ static void head_refuse_zeros(const bth_head_cache *cache, berth_error *error)
                               "it begins with zeros: a download or a copy that did not end?");
 }
 
-/* ---- the first bytes: pickles ---- */
-
-/* The legacy format in another protocol than 2 and 3: its first pickle is the magic number. */
-static const char *head_find_other_legacy_protocol(const bth_head_cache *cache)
-{
-    static const char line[] = "L119547037146038801333356L\n."; /* protocols 0 and 1 */
-    static const char number[] = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
-    enum { PROTO_AND_FRAME_NBYTES = 11 };
-
-    if (head_begins_with(cache, line, sizeof line - 1))
-        return "0 (whose tensors nobody can read) or 1";
-    if (cache->head_nbytes < PROTO_AND_FRAME_NBYTES + sizeof number - 1 || cache->head[0] != 0x80 ||
-        memcmp(cache->head + PROTO_AND_FRAME_NBYTES, number, sizeof number - 1) != 0)
-        return NULL;
-    return cache->head[1] == 4 ? "4" : cache->head[1] == 5 ? "5" : NULL;
-}
-
-static void head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *error)
-{
-    const char *protocol = head_find_other_legacy_protocol(cache);
-    char what[160];
-    const bth_file_kind kind = {what, BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES};
-
-    if (!protocol)
-        return;
-    (void)snprintf(what, sizeof what,
-                   "in the legacy format, saved with pickle_protocol=%s, which PyTorch's "
-                   "weights_only=True refuses, too",
-                   protocol);
-    (void)bth_file_kind_refuse(&kind, cache->reader, error);
-}
-
-/* By PyTorch's torch.distributed.checkpoint, or any other. */
-static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
-{
-    static const char dcp[] = "torch.distributed.checkpoint.metadata";
-    text_view head = {(const char *)cache->head, (size_t)cache->head_nbytes};
-
-    if (head.nbytes < 2 || cache->head[0] != 0x80 || cache->head[1] > 5)
-        return;
-    if (memmem(head.at, head.nbytes, dcp, sizeof dcp - 1))
-        (void)bth_fail_status(
-            error, BERTH_E_NOT_CHECKPOINT,
-            "the .metadata of a checkpoint of torch.distributed.checkpoint: " BTH_DCP_TO_TORCH);
-    else
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "a bare pickle, not a PyTorch checkpoint");
-}
+/* ---- all kinds ---- */
 
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
 {
     static void (*const refusals[])(const bth_head_cache *,
                                     berth_error *) = {head_refuse_by_signature,
-                                                      head_refuse_tar,
+                                                      bth_head_refuse_tar,
                                                       head_refuse_safetensors,
                                                       head_refuse_onnx,
                                                       head_refuse_git_lfs_pointer,
                                                       head_refuse_web_page,
                                                       head_refuse_json,
-                                                      head_refuse_legacy_protocol,
-                                                      head_refuse_pickle,
+                                                      bth_head_refuse_legacy_protocol,
+                                                      bth_head_refuse_pickle,
                                                       head_refuse_words,
                                                       head_refuse_zeros};
     bth_head_cache first;

@@ -138,7 +138,7 @@ Test(pickle_read, every_other_opcode_is_refused_by_name)
         int byte;
         const char *name;
     } others[] = {
-#define BTH_OPCODE_REFUSED(name, byte) {byte, #name},
+#define BTH_OPCODE_REFUSED(name, byte, form, takes, gives) {byte, #name},
 #include "format/pickle/pickle_opcodes.def"
     };
     size_t n = sizeof others / sizeof *others;

@@ -50,12 +50,12 @@ static void put_hex(struct pickle *pickle, const char *word, size_t nbytes)
 
 static void put_argument(struct pickle *pickle, const char **source, bth_form form)
 {
-    static const size_t number_nbytes[] = {0, 1, 2, 4, 4};
+    static const size_t number_nbytes[] = {0, 1, 2, 4, 4, 8};
     const char *word;
     size_t nbytes;
     if (form == BTH_FORM_NOTHING || !next_word(source, &word, &nbytes))
         return;
-    if (form <= BTH_FORM_I4) {
+    if (form <= BTH_FORM_U8) {
         put_little(pickle, (uint64_t)strtoll(word, NULL, 10), number_nbytes[form]);
     } else if (form == BTH_FORM_F8) {
         double real = strtod(word, NULL);
@@ -69,9 +69,15 @@ static void put_argument(struct pickle *pickle, const char **source, bth_form fo
         if (next_word(source, &word, &nbytes))
             put(pickle, word, nbytes);
         put(pickle, "\n", 1);
-    } else { /* TEXT1, TEXT4: 'text', or raw bytes after 0x */
+    } else if (form == BTH_FORM_LINE) {
+        put(pickle, word, nbytes);
+        put(pickle, "\n", 1);
+    } else { /* TEXT1, TEXT4, TEXT8: 'text', or raw bytes after 0x */
         bool raw = *word == '0';
-        put_little(pickle, raw ? (nbytes - 2) / 2 : nbytes - 2, form == BTH_FORM_TEXT1 ? 1 : 4);
+        put_little(pickle, raw ? (nbytes - 2) / 2 : nbytes - 2,
+                   form == BTH_FORM_TEXT1   ? 1
+                   : form == BTH_FORM_TEXT4 ? 4
+                                            : 8);
         if (raw)
             put_hex(pickle, word, nbytes);
         else

@@ -46,24 +46,11 @@ void say_int(struct fragment *out, size_t number)
 /* Bytes of the opcode at bytes, its argument too; nbytes where it is cut, or none. */
 static size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
 {
-    static const size_t fixed[] = {[BTH_FORM_U1] = 1, [BTH_FORM_U2] = 2, [BTH_FORM_U4] = 4,
-                                   [BTH_FORM_I4] = 4, [BTH_FORM_F8] = 8, [BTH_FORM_LINES] = 0};
     bth_argument argument;
-    size_t used, left = nbytes - 1;
+    size_t left = nbytes - 1;
+    size_t used =
+        bth_scan_argument((bth_form)bth_opcodes[bytes[0]].form, bytes + 1, left, &argument);
 
-    switch (bth_opcodes[bytes[0]].form) {
-    case BTH_FORM_TEXT1:
-        used = bth_scan_TEXT1(bytes + 1, left, &argument);
-        break;
-    case BTH_FORM_TEXT4:
-        used = bth_scan_TEXT4(bytes + 1, left, &argument);
-        break;
-    case BTH_FORM_LINES:
-        used = bth_scan_LINES(bytes + 1, left, &argument);
-        break;
-    default:
-        used = fixed[bth_opcodes[bytes[0]].form];
-    }
     return used > left ? nbytes : 1 + used;
 }
 
