@@ -109,7 +109,8 @@ int run_convert(int argc, char **argv)
         convert_parse,
         "IN OUT",
         "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-        "decides. From checkpoint to checkpoint, write an older file in today's format. "
+        "decides. From checkpoint to checkpoint, write an older, repacked or compressed file in "
+        "today's format. "
         "Safetensors has no views and no tied tensors: each is written in full. It has no "
         "attributes of state_dicts: they are left out. Any other value is an error that names it, "
         "unless --tensors-only is set. Checksums are compared first; --set load.check=directory "

@@ -270,7 +270,8 @@ int run_copy(int argc, char **argv)
         "name inside is kept. A record that does not match its checksum is refused, because the "
         "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
         "without a checksum. If storages are compressed, the copy is written anew, without "
-        "compression.",
+        "compression. Any other repacked file, and the legacy format, are refused: `berth "
+        "convert` reads them.",
         common_children,
         NULL,
         NULL};

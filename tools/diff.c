@@ -378,7 +378,8 @@ int run_diff(int argc, char **argv)
         "A B",
         "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
         "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
-        "order of keys, list or tuple, tensor or Parameter. The exit code is 1 if they differ.",
+        "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta). The "
+        "exit code is 1 if they differ.",
         common_children,
         NULL,
         NULL};

@@ -164,7 +164,9 @@ int run_ls(int argc, char **argv)
         ls_parse,
         "FILE",
         "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in "
-        "the file, device, and name (dict keys and list indices joined by dots).",
+        "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
+        "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
+        "name. A container that is there again is listed as an alias.",
         common_children,
         NULL,
         NULL};

@@ -192,12 +192,15 @@ static bool name_is_dotted(const shown_name *name)
     return name->nbytes > 0;
 }
 
-/* PyTorch's own classes there: the .metadata of a checkpoint in a directory consists of them. */
+static const char distributed_package[] = "torch.distributed.checkpoint.";
+
+/* What the .metadata of a checkpoint in a directory consists of: PyTorch's own classes there, and
+ * the directory's path. */
 static bool name_is_of_distributed_checkpoint(const shown_name *module, const shown_name *name)
 {
-    static const char package[] = "torch.distributed.checkpoint.";
-
-    return strncmp(module->text, package, sizeof package - 1) == 0 &&
+    if (strcmp(module->text, "pathlib") == 0 || strcmp(module->text, "pathlib._local") == 0)
+        return strcmp(name->text, "PosixPath") == 0 || strcmp(name->text, "WindowsPath") == 0;
+    return strncmp(module->text, distributed_package, sizeof distributed_package - 1) == 0 &&
            (*name->text == '_' || (*name->text >= 'A' && *name->text <= 'Z')) &&
            !strchr(name->text, '.');
 }

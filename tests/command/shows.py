@@ -20,6 +20,63 @@ class Help(Case):
         self.assertIn("verify", self.berth("--help").out)
         self.assertRegex(self.berth("--version").out, r"^berth \d+\.\d+\.\d+\n$")
 
+    def zipped_again(self, name, method, change=lambda pickle: pickle):
+        with zipfile.ZipFile(self.demo) as archive, zipfile.ZipFile(self.path(name), "w", method) as made:
+            for record in archive.namelist():
+                content = archive.read(record)
+                made.writestr(record, change(content) if record.endswith("/data.pkl") else content)
+        return name
+
+    def test_what_it_says_of_files_is_so(self):
+        """Of those that PyTorch no longer writes, that others zipped again, that are none."""
+        self.leave_debug_mode()
+
+        def says(command, *sentences):
+            text = " ".join(self.berth(command, "--help").out.split())
+            for sentence in sentences:
+                self.assertIn(sentence, text)
+
+        legacy = old("training-1.13-stream.pth")
+        stored = self.zipped_again("stored.pt", zipfile.ZIP_STORED)
+        deflated = self.zipped_again("deflated.pt", zipfile.ZIP_DEFLATED)
+        words = self.write("words.pt", b"Entry not found")
+
+        says("ls", "(-: it is compressed, or has no elements)")
+        rows = self.berth("ls", deflated).out.splitlines()[1:]
+        self.assertTrue(rows)
+        for row in rows:
+            self.assertRegex(row, " - +cpu ")
+
+        says("verify", "The last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without "
+             "such a line if the file cannot be read.")
+        for path in (self.demo, legacy, stored, deflated):
+            self.assertTrue(self.berth("verify", path).out.splitlines()[-1].startswith("ok: "))
+        self.assertTrue(self.berth("verify", words, code=1).out.startswith("bad: "))
+        self.assertEqual(self.berth("verify", "missing.pt", code=2).out, "")
+
+        says("copy", "stays the same, byte for byte", "If storages are compressed, the copy is written anew",
+             "Any other repacked file, and the legacy format, are refused: `berth convert` reads them.")
+        self.berth("copy", self.demo, "copy.pt")
+        self.assertEqual(self.read("copy.pt"), self.read(self.demo))
+        self.berth("copy", deflated, "anew.pt")
+        self.assertEqual({record.compress_type for record in zipfile.ZipFile(self.path("anew.pt")).infolist()},
+                         {zipfile.ZIP_STORED})
+        for path in (stored, legacy):
+            self.refused("copy", path, "refused.pt", code=1)
+
+        says("convert", "write an older, repacked or compressed file in today's format")
+        for path in (stored, legacy, deflated):
+            self.berth("convert", path, "today.pt")
+            self.assertEqual(self.berth("diff", path, "today.pt").out, "equal\n")
+            self.assertIn("calculated", self.berth("info", "today.pt").out)
+
+        says("diff", "Not compared: layout, strides, sharing, the order of keys, list or tuple, tensor or "
+             "Parameter, requires_grad, devices (but meta).")
+        for before, after in ((b"\x03\0\0\0cpu", b"\x03\0\0\0xpu"), (b"\x89h", b"\x88h")):
+            other = self.zipped_again("other.pt", zipfile.ZIP_STORED, lambda p: p.replace(before, after))
+            self.assertNotEqual(self.berth("ls", "--json", stored).out, self.berth("ls", "--json", other).out)
+            self.assertEqual(self.berth("diff", stored, other).out, "equal\n")
+
     def test_wrong_usage_exits_2(self):
         self.assertIn("Commands:", self.berth(code=2).err)
         self.refused("frobnicate", says="frobnicate")

@@ -100,6 +100,22 @@ static struct reading read_pickle(const uint8_t *bytes, size_t nbytes, bool iner
     return (struct reading){.tree = NULL};
 }
 
+/* What a refusal names is one line, the same each time; what is read names nothing else. */
+static void check_found_global(const uint8_t *bytes, size_t nbytes, bool is_read)
+{
+    bth_found_global found, again;
+
+    count_memory_from_now();
+    size_t before_nbytes = live_nbytes;
+    bth_pickle_find_global(bytes, nbytes, false, &found);
+    bth_pickle_find_global(bytes, nbytes, false, &again);
+    MUST(most_nbytes == before_nbytes, "P3: it allocates");
+    MUST(strcmp(found.words, again.words) == 0, "%s; again: %s", found.words, again.words);
+    MUST(!is_read || !*found.words, "it is read, and names %s", found.words);
+    for (const char *c = found.words; *c; c++)
+        MUST((unsigned char)*c >= ' ' && *c != 0x7f, "a control character in %s", found.words);
+}
+
 /* In an archive around it, it is read as by itself. */
 static void check_wrapped(const struct memory_file *file, bool is_plain, unsigned kind)
 {
@@ -126,6 +142,7 @@ void check_input(const uint8_t *bytes, size_t nbytes)
          "what is read without unknown globals is read with them, and the same");
     if (inert.tree && wrap(bytes, nbytes, inert.tree, &file))
         check_wrapped(&file, plain.tree != NULL, kind / 4);
+    check_found_global(bytes, nbytes, plain.tree != NULL);
     berth_tree_free(inert.tree);
     berth_tree_free(plain.tree);
 }

@@ -162,6 +162,10 @@ Test(file_kind, texts)
     EXPECT_KINDS(cases);
 }
 
+#define NAMES "; it names "
+#define NEVER ", which Berth never calls"
+#define DCP "ctorch.distributed.checkpoint.metadata\nMetadata\n"
+
 Test(file_kind, pickles)
 {
 #define MAGIC "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -176,17 +180,76 @@ Test(file_kind, pickles)
          "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
          "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
          "checkpoint of its directory"},
+        {BYTES("\x80\2" DCP "."),
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
+         "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
+         "checkpoint of its directory"},
         {BYTES("L119547037146038801333356L\n.I1001\n."),
          OLD("0 (whose tensors nobody can read) or 1")},
+        {BYTES("L119547037146038801333356L\n.I1001\n.(d.cposix\nsystem\n."),
+         "in the legacy format, saved with pickle_protocol=0 (whose tensors nobody can read) or 1, "
+         "which PyTorch's weights_only=True refuses, too" NAMES "the global posix system" NEVER},
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("4")},
         {BYTES("\x80\5\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("5")},
         {BYTES("\x80\2\x95\x0d\0\0\0\0\0\0\0" MAGIC), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0\x8a\x0a"), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x06"), NONE "80 06"},
         {BYTES("\x80"), NONE "80"},
+        {BYTES("\x80\4\x8c\5posix\x94\x8c\6system\x94\x93."),
+         "a bare pickle, not a PyTorch checkpoint" NAMES "the global posix system" NEVER},
+        {BYTES("\x80\4\x83\x34\x12."),
+         "a bare pickle, not a PyTorch checkpoint" NAMES "the global of extension code 4660" NEVER},
+        {BYTES("(dp0\nVa\np1\nI1\ns."), "a bare pickle, not a PyTorch checkpoint"},
+        {BYTES("cposix\nsystem\n(S'id'\ntR"),
+         "a bare pickle, not a PyTorch checkpoint" NAMES "the global posix system" NEVER},
+        {BYTES("\x80\2" DCP "cposix\nsystem\n."),
+         "a bare pickle, not a PyTorch checkpoint" NAMES "the global posix system" NEVER},
+        {BYTES("\x80\2" DCP "ctorch.distributed.checkpoint.metadata\nos.system\n."),
+         "a bare pickle, not a PyTorch checkpoint" NAMES
+         "the global torch.distributed.checkpoint.metadata os.system" NEVER},
+        {BYTES("cposix\nsystem\n"), NONE "63 70 6f 73"},
+        {BYTES("checkpoint\nof the last epoch\n(S'a'\ntR"),
+         "a text, not a checkpoint: a download that failed? It says: checkpoint of the last epoch "
+         "(S'a' tR"},
     };
 
     EXPECT_KINDS(cases);
+}
+
+/* However many bytes an open has read: 64 KiB are looked at, of the legacy format those behind the
+ * byte at which it is refused. */
+Test(file_kind, the_part_of_a_pickle_that_is_looked_at)
+{
+    static const char global[] = "cposix\nsystem\n.", named[] = "names the global posix system";
+    static const char legacy[] = "\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}.\x80\2";
+    static const struct {
+        const char *begin;
+        size_t begin_nbytes, refused_at;
+    } cases[] = {{BYTES("\x80\2"), 0}, {BYTES(legacy), sizeof legacy - 1}};
+    enum { LOOKED_AT = 65536, NBYTES = 100000 };
+    char *bytes = malloc(NBYTES), *place = test_folder_new();
+
+    cr_assert(bytes && chdir(place) == 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t end = LOOKED_AT - 1; end <= LOOKED_AT + 1; end++) {
+            char first[sizeof error.message];
+            size_t n = cases[i].begin_nbytes, at = cases[i].refused_at + end - (sizeof global - 2);
+            size_t text_nbytes = at - n - 6;
+            memset(bytes, 'N', NBYTES);
+            memcpy(bytes, cases[i].begin, n);
+            memcpy(bytes + n, "0X", 2); /* POP, and a long text */
+            for (size_t k = 0; k < 4; k++)
+                bytes[n + 2 + k] = (char)(text_nbytes >> (8 * k));
+            memcpy(bytes + at, global, sizeof global - 1);
+            cr_expect_lt(open_bytes(bytes, NBYTES, ""), 0);
+            (void)snprintf(first, sizeof first, "%s", strstr(error.message, ": "));
+            cr_expect_eq(strstr(first, named) != NULL, end <= LOOKED_AT, "%zu: %s", end, first);
+            test_write_file("a", bytes, NBYTES);
+            cr_expect_lt(berth_open("a", only("load.head_nbytes=1", NULL), &checkpoint, &error), 0);
+            cr_expect_str_eq(strstr(error.message, ": "), first);
+        }
+    free(bytes);
+    test_folder_remove(place);
 }
 
 /* The file is not read beyond its end, whatever lies there. */

@@ -103,7 +103,7 @@ def legacy(protocol):
 
 def other_protocol(opcode, protocol):
     return (f"data.pkl at byte #: opcode {opcode} is not allowed in a checkpoint: it was saved with "
-            f"pickle_protocol={protocol}{RESAVES.replace('new.pt', 'FILE')}")
+            f"pickle_protocol={protocol}{RESAVES}")
 
 
 def other_legacy(protocol):
@@ -185,9 +185,11 @@ SAVED = [
          "at byte #: several archives in one file: the last one begins here: `tail -c +# new.pt >NEW.pt` takes "
          "it out", torch=True, why=ANY_OF_TWO),
     Kind("pickle.dump", pickled,
-         "a bare pickle, not a PyTorch checkpoint"),
+         "a bare pickle, not a PyTorch checkpoint; it names the global torch.storage _load_from_bytes, which "
+         "Berth never calls"),
     Kind("pickle.dump of an array", pickled_numpy,
-         "a bare pickle, not a PyTorch checkpoint"),
+         "a bare pickle, not a PyTorch checkpoint; it names the global numpy._core.multiarray _reconstruct, "
+         "which Berth never calls"),
     Kind("safetensors", safetensors_file,
          "a safetensors file, not a PyTorch checkpoint: `berth convert new.pt NEW.pt` converts it"),
     Kind("numpy.save", of_numpy(numpy.save, numpy.zeros(3)),
