@@ -147,16 +147,18 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
     } rows[] = {{'u', BTH_OP_UNICODE, 4}, {'U', BTH_OP_UNICODE, 8}, {'x', BTH_OP_STRING, 2}};
     const char *text = value->text + at;
     size_t left = value->nbytes - at, n;
+    uint32_t number;
 
     for (size_t i = 0; left > 0 && i < sizeof rows / sizeof *rows; i++)
         if (*text == rows[i].letter && value->opcode == rows[i].opcode && left > rows[i].n_digits &&
-            digits_read(text + 1, rows[i].n_digits, 16, code) == rows[i].n_digits)
+            digits_read(text + 1, rows[i].n_digits, 16, &number) == rows[i].n_digits) {
+            *code = number;
             return 1 + (size_t)rows[i].n_digits;
+        }
     if (left == 0 || value->opcode != BTH_OP_STRING)
         return 0;
-    n = digits_read(text, left < 3 ? left : 3, 8, code);
-    if (n == 0)
-        *code = (uint8_t)*text;
+    n = digits_read(text, left < 3 ? left : 3, 8, &number);
+    *code = n > 0 ? number : (uint8_t)*text;
     return n > 0 ? n : 1;
 }
 
