@@ -69,10 +69,10 @@ size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth
         FORM(TEXT4)
         FORM(TEXT8)
         FORM(LINE)
-        FORM(LINES)
 #undef FORM
+    default:
+        return bth_scan_LINES(bytes, nbytes, argument);
     }
-    return SIZE_MAX;
 }
 
 /* "": the protocol is 2 or 3. Before protocol 2 no pickle named its own. */

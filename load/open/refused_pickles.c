@@ -149,9 +149,13 @@ void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
 /* The codes of the reader of pickles; none has failed of a file or of memory. */
 static bool error_is_refusal(const berth_error *error)
 {
-    return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_PICKLE ||
-           error->code == BERTH_E_UNSUPPORTED || error->code == BERTH_E_TENSOR ||
-           error->code == BERTH_E_TRUNCATED;
+    static const berth_status codes[] = {BERTH_E_FORBIDDEN, BERTH_E_PICKLE, BERTH_E_UNSUPPORTED,
+                                         BERTH_E_TENSOR, BERTH_E_TRUNCATED};
+
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (error->code == codes[i])
+            return true;
+    return false;
 }
 
 static bool error_blames_protocol(const berth_error *error)

@@ -51,6 +51,8 @@ Test(pickle_global, opcodes_that_name)
         {"0xff GLOBAL os system", ""},
         {"0x63 0x6f730a", ""},
         {"0x8d00000000000000f0 GLOBAL os system", ""},
+        {"0x8d00000000000000", ""},
+        {"0x9500000000000000", ""},
     };
 
     EXPECT_WORDS(cases);
@@ -68,6 +70,9 @@ Test(pickle_global, texts_that_are_names)
         {"UNICODE \\x6f STRING \"\\u006f\" STACK_GLOBAL", "the global \\x6f u006f"},
         {"UNICODE \\u006 STRING \"\\x7\" STACK_GLOBAL", "the global \\u006 x7"},
         {"UNICODE \\u00g6s STRING \"\\xg0\" STACK_GLOBAL", "the global \\u00g6s xg0"},
+        /* "\x", a NUL and "0"; "\8" */
+        {"UNICODE a 0x53225c780030220a STACK_GLOBAL", "the global a x?0"},
+        {"UNICODE a STRING \"\\8\" STACK_GLOBAL", "the global a 8"},
         {"UNICODE \\ STRING \"\\\" STACK_GLOBAL", "the global \\ \\"},
         {"UNICODE \\u00e4 STRING \"\\x07\\377\" STACK_GLOBAL", "the global ? ??"},
         {"UNICODE a STRING b STACK_GLOBAL", "the global a b"},

@@ -131,6 +131,11 @@ Test(pickle_kind, of_checkpoints)
          BERTH_E_PICKLE, "protocol version: not 1001" NAMES "the global posix system" NEVER},
         {BYTES("\x80\2" MAGIC "\x80\2M\xea\3.\x80\2}.\x80\2}.\x80\2]."), BERTH_E_PICKLE,
          "protocol version: not 1001"},
+        {BYTES("\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}U\x0dlittle_endian\x88s."
+               "\x80\2}]K\1scposix\nsystem\n.\x80\2]."),
+         BERTH_E_UNSUPPORTED,
+         "object at byte 48: SETITEM: a list cannot be a dict key" NAMES
+         "the global posix system" NEVER},
         {BYTES("\x80\2" MAGIC "cposix\nsystem\n"), BERTH_E_TRUNCATED,
          "protocol version at byte 29: the pickle does not end here: no STOP yet" NAMES
          "the global posix system" NEVER},
@@ -143,6 +148,31 @@ Test(pickle_kind, of_checkpoints)
     }
 }
 
+static int read_first_alone(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    if (offset > 0)
+        return -1;
+    memcpy(buffer, context, nbytes);
+    return 0;
+}
+
+/* A read that fails while its global is looked for does not hide what it was refused for. */
+Test(pickle_kind, where_no_more_can_be_read)
+{
+    char bytes[2000] = "\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}.\x80\2"
+                       "0";
+    const berth_source source = {
+        .nbytes = sizeof bytes, .read = read_first_alone, .context = bytes};
+
+    memset(bytes + 40, 'N', sizeof bytes - 40);
+    memcpy(bytes + 1000, "cposix\nsystem\n.", 15);
+    cr_expect_eq(berth_open_source(&source, only("load.head_nbytes=1", NULL), &checkpoint, &error),
+                 BERTH_E_FORBIDDEN);
+    const char *says = strstr(error.message, "object at byte");
+    cr_assert_not_null(says, "%s", error.message);
+    cr_expect_str_eq(says, "object at byte 27: opcode POP (0x30) is not allowed in a checkpoint");
+}
+
 /* The members of a tar archive, each in blocks of 512 bytes. */
 Test(pickle_kind, tar_files)
 {
@@ -152,10 +182,10 @@ Test(pickle_kind, tar_files)
         const char *nbytes; /* of the first member */
         size_t at;          /* of the global: in the first member, or in the second */
         bool is_named;
-    } cases[] = {{"00000000022", 512, true},   {"00000000000", 1024, true},
-                 {"00000000001", 1536, true},  {"00000001000", 1536, true},
-                 {"00000001001", 1536, false}, {"77777777777", 1536, false},
-                 {"00000000005", 512, false},  {"000000 1000", 1536, true}};
+    } cases[] = {
+        {"00000000022", 512, true},  {"00000000000", 1024, true},  {"00000000001", 1536, true},
+        {"00000001000", 1536, true}, {"00000001001", 1536, false}, {"77777777777", 1536, false},
+        {"00000000005", 512, false}, {"0000000002x", 1536, true},  {"000000 1000", 1536, true}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char bytes[2048] = "sys_info", message[300];
