@@ -1249,7 +1249,8 @@ typedef struct berth_stats {
                                 refused), "map", "read", "direct, then read", "memory",
                                 "mixed" (storages differ), ... */
     const char *reason;      /* why this method */
-    uint64_t reserved[8];
+    uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
+    uint64_t reserved[7];
 } berth_stats;
 
 /* What is known of a record's CRC. */
@@ -1451,23 +1452,25 @@ typedef struct berth_new_record {
 
 typedef enum berth_content_kind {
     BERTH_CONTENT_VALUE = 1,
-    BERTH_CONTENT_RECORDS = 2
+    BERTH_CONTENT_RECORDS = 2,
+    BERTH_CONTENT_SAFETENSORS = 3
 } berth_content_kind;
 
-/* What a save writes. Made by berth_of_value or berth_of_records. */
+/* What a save writes. Made by berth_of_value, berth_of_records or berth_of_safetensors. */
 typedef struct berth_content {
     berth_content_kind kind;
-    uint32_t flags; /* of the records */
+    uint32_t flags; /* of the records, or of safetensors */
     const berth_value *value;
     const berth_new_record *records;
     size_t n_records;
-    uint64_t reserved[4]; /* 0 */
+    const berth_value *metadata; /* of safetensors */
+    uint64_t reserved[3];        /* 0 */
 } berth_content;
 
 /* A value: pickled, one record for each storage. */
 static inline berth_content berth_of_value(const berth_value *value)
 {
-    const berth_content content = {BERTH_CONTENT_VALUE, 0, value, NULL, 0, {0}};
+    const berth_content content = {BERTH_CONTENT_VALUE, 0, value, NULL, 0, NULL, {0}};
     return content;
 }
 
@@ -1481,7 +1484,33 @@ static inline berth_content berth_of_value(const berth_value *value)
 static inline berth_content berth_of_records(const berth_new_record *records, size_t n_records,
                                              uint32_t flags)
 {
-    const berth_content content = {BERTH_CONTENT_RECORDS, flags, NULL, records, n_records, {0}};
+    const berth_content content = {
+        BERTH_CONTENT_RECORDS, flags, NULL, records, n_records, NULL, {0}};
+    return content;
+}
+
+/* A flag of berth_of_safetensors: leave out what the format cannot hold, instead of refusing it. */
+#define BERTH_TENSORS_ONLY 1u
+/* A flag of berth_of_safetensors: write a tensor that has several names once for each name. */
+#define BERTH_COPY_TIES 2u
+
+/*
+ * A safetensors file. Each tensor is written contiguous, under the name that berth_tensor_at gives
+ * it. Of tensors that are one (the same elements of one storage) the first by name is written, and
+ * __metadata__ has a text from each other name to that one, as the safetensors package writes tied
+ * tensors; Berth reads them as tied.
+ * Parameters: value: a dict of tensors, or any value that holds some. metadata: a dict of texts for
+ * __metadata__; NULL: {"format": "pt"}, which some readers require. flags: BERTH_TENSORS_ONLY,
+ * BERTH_COPY_TIES.
+ * Errors: of the save: BERTH_E_UNSUPPORTED: the format cannot hold a value, or a dtype, or the
+ * header would have more than 100,000,000 bytes; the message names the value. BERTH_E_UNAVAILABLE:
+ * Berth was built without jansson.
+ * Source: https://huggingface.co/docs/safetensors. The bytes are those of its save_file.
+ */
+static inline berth_content berth_of_safetensors(const berth_value *value,
+                                                 const berth_value *metadata, uint32_t flags)
+{
+    const berth_content content = {BERTH_CONTENT_SAFETENSORS, flags, value, NULL, 0, metadata, {0}};
     return content;
 }
 
@@ -1956,6 +1985,16 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read(berth_checkpoint *checkpoint,
                                                  int64_t n, void *buffer, berth_error *error);
 
 /*
+ * Applies a tensor's conjugate and negative bits (BERTH_CONJ, BERTH_NEG) to elements that
+ * berth_tensor_read or berth_tensor_read_slice has copied, which are the stored ones.
+ * Parameters: n: number of elements; each has the tensor's dtype.
+ * Errors: BERTH_E_UNSUPPORTED: a bit has no meaning for the dtype.
+ * Threads: any.
+ */
+BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
+                                        berth_error *error);
+
+/*
  * Copies a slice of a tensor, in row-major order: elements starts[d] to starts[d] + lengths[d] - 1
  * of each dimension d. Rows of the slice are separate requests if they have 512 bytes or more and
  * more than 32 KiB lie between them; else what lies between is read too.
@@ -2131,8 +2170,8 @@ BERTH_API int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_
  * Lifetime: texts live as long as the checkpoint.
  */
 typedef struct berth_info {
-    const char *archive;       /* the folder in the archive; "" in the legacy format */
-    const char *container;     /* "zip", or "legacy": from before PyTorch 1.6 */
+    const char *archive;       /* the folder in the archive; "" if it is no zip */
+    const char *container;     /* "zip"; "legacy": from before PyTorch 1.6; "safetensors" */
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     const char *byteorder;     /* "little" or "big" */
@@ -2168,6 +2207,14 @@ BERTH_API const berth_storage *berth_storage_next(const berth_checkpoint *checkp
  * Threads: any.
  */
 BERTH_API int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error);
+
+/*
+ * The texts of __metadata__ in a safetensors file.
+ * Lifetime: that of the checkpoint.
+ * Returns: a dict of texts; NULL: the file has none, or is of another format.
+ * Threads: any.
+ */
+BERTH_API const berth_value *berth_metadata(const berth_checkpoint *checkpoint);
 
 /* ---- verification ---- */
 

@@ -6,6 +6,7 @@
 #include "config/memory.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
+#include "format/safetensors/safetensors.h"
 #include "format/zip/zip.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
@@ -36,6 +37,9 @@ static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, ber
         return bth_fail_status(
             error, BERTH_E_NOT_CHECKPOINT,
             "a file in the legacy format, from before PyTorch 1.6, has values but no records");
+    if (bth_safetensors_header_nbytes(cache->head, (size_t)cache->head_nbytes) > 0)
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                               "a safetensors file has tensors but no records");
     if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
         return bth_refuse_kind(cache, error);
     return bth_archive_check_first_name(cache, error);

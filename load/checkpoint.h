@@ -313,6 +313,8 @@ int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
 
 /* ---- tensor_bytes.c ---- */
 
+/* Sets the hook for views of all storages, so that they can be saved. */
+void bth_storages_set_read_elements(berth_checkpoint *checkpoint);
 /* berth_tensor_read with checked arguments. */
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error);

@@ -82,8 +82,8 @@ static int error_add_record_and_tensor_name(const berth_checkpoint *checkpoint,
 {
     char record[sizeof error->record], name[100], quoted[sizeof name + 2];
 
-    if (storage) {
-        const char *format = checkpoint->contents.is_legacy ? "storage %s" : "data/%s";
+    if (storage && checkpoint->contents.kind != BTH_CONTAINER_SAFETENSORS) {
+        const char *format = bth_contents_are_zip(&checkpoint->contents) ? "data/%s" : "storage %s";
         (void)snprintf(record, sizeof record, format, bth_storage_root(storage)->key);
         (void)bth_error_add_record(error, record);
     }

@@ -88,9 +88,11 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     bth_prefetches_initialize(&checkpoint->prefetches);
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
-        bth_storages_initialize_states(checkpoint, error) == 0 &&
-        checkpoint_verify_mapped_data(checkpoint, params, error) == 0)
-        (void)bth_prefetch_begin_own(checkpoint, error);
+        bth_storages_initialize_states(checkpoint, error) == 0) {
+        bth_storages_set_read_elements(checkpoint);
+        if (checkpoint_verify_mapped_data(checkpoint, params, error) == 0)
+            (void)bth_prefetch_begin_own(checkpoint, error);
+    }
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_params_set_checkpoint_stats(checkpoint, params);
     return bth_error_in_checkpoint(checkpoint, error);
@@ -364,6 +366,11 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
 
 /* ---- information about the file ---- */
 
+const berth_value *berth_metadata(const berth_checkpoint *checkpoint)
+{
+    return checkpoint ? checkpoint->contents.metadata : NULL;
+}
+
 const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                         const berth_storage *previous)
 {
@@ -386,12 +393,16 @@ static void info_count_storages(const berth_checkpoint *checkpoint, berth_info *
         info->n_storages++;
         info->storages_nbytes += storage->nbytes;
     }
-    if (checkpoint->contents.is_legacy)
+    if (!bth_contents_are_zip(&checkpoint->contents))
         info->n_records = info->n_storages;
 }
 
 int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
 {
+    static const char *const containers[] = {[BTH_CONTAINER_ZIP] = "zip",
+                                             [BTH_CONTAINER_LEGACY] = "legacy",
+                                             [BTH_CONTAINER_SAFETENSORS] = "safetensors"};
+
     BTH_ERROR_BEGIN(error);
     if (info)
         *info = (berth_info){0};
@@ -408,7 +419,7 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     *info = (berth_info){.archive = checkpoint->contents.archive,
-                         .container = checkpoint->contents.is_legacy ? "legacy" : "zip",
+                         .container = containers[checkpoint->contents.kind],
                          .format_version = checkpoint->contents.format_version,
                          .storage_alignment = checkpoint->contents.storage_alignment,
                          .byteorder = checkpoint->contents.is_big ? "big" : "little",

@@ -69,7 +69,7 @@ int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, 
     if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
         verdict == BERTH_CRC_ABSENT || is_deflated)
         return error->code;
-    if (!checkpoint->contents.is_legacy) {
+    if (bth_contents_are_zip(&checkpoint->contents)) {
         if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)
             return error->code;
         record.nbytes = record.entry->nbytes;

@@ -80,7 +80,7 @@ bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storag
 
 /* ---- checksum ---- */
 
-/* Compares with the directory. BERTH_CRC_ABSENT: a legacy file has no CRCs. */
+/* Compares with the directory. BERTH_CRC_ABSENT: only a zip has CRCs. */
 static berth_crc_verdict storage_compare_crc32(const berth_checkpoint *checkpoint,
                                                const berth_storage *storage, uint64_t nbytes,
                                                uint32_t crc32, berth_error *error)
@@ -88,7 +88,7 @@ static berth_crc_verdict storage_compare_crc32(const berth_checkpoint *checkpoin
     const bth_zip_entry *entry;
     bool present = false;
 
-    if (checkpoint->contents.is_legacy)
+    if (!bth_contents_are_zip(&checkpoint->contents))
         return BERTH_CRC_ABSENT;
     if (bth_storage_entry(&checkpoint->contents, storage, &entry, error) < 0 ||
         entry->nbytes != nbytes) /* T1: the recorded CRC is of more bytes */

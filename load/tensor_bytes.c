@@ -279,6 +279,25 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
+/* Through this hook save/ reads views of storages without including load/. */
+static int storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
+                                          int64_t first, int64_t n, void *buffer,
+                                          berth_error *error)
+{
+    bth_storage_state *stored = storage->context;
+
+    if (bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error) < 0)
+        return bth_error_in_checkpoint(stored->checkpoint, error);
+    return 0;
+}
+
+void bth_storages_set_read_elements(berth_checkpoint *checkpoint)
+{
+    for (size_t i = 0; i < checkpoint->storages.n; i++)
+        bth_tree_storage(checkpoint->contents.tree, i)->read_elements =
+            storage_read_elements_for_save;
+}
+
 /* ---- slices ---- */
 
 /* Shorter runs are read together with the gaps between them. */

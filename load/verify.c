@@ -52,7 +52,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
         verify_add_first_stats(params, &first);
         return error->code;
     }
-    request.scan.goes_on = !checkpoint->contents.is_legacy;
+    request.scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
     (void)bth_verify_checkpoint(checkpoint, &request, error);
     (void)bth_error_in_checkpoint(checkpoint, error);
     if (verdict)

@@ -157,8 +157,8 @@ static int scan_record_compare(const void *a, const void *b)
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-/* The legacy format has no CRCs: the scan proves only that all bytes can be read. */
-static void verify_prepare_legacy(verification *v)
+/* Other formats than zip have no CRCs: the scan proves only that all bytes can be read. */
+static void verify_prepare_storages(verification *v)
 {
     v->n_records = 0;
     for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
@@ -307,7 +307,7 @@ static int verify_all_records(verification *v, berth_error *error)
     if (v->container && verify_prepare_zip(v, error) < 0)
         return error->code;
     if (!v->container)
-        verify_prepare_legacy(v);
+        verify_prepare_storages(v);
     if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
         0)
         return error->code;
@@ -358,7 +358,7 @@ int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *requ
     bth_contents *contents = &checkpoint->contents;
     verification v = {.reader = &checkpoint->source.reader,
                       .config = &checkpoint->config,
-                      .container = contents->is_legacy ? NULL : &contents->container,
+                      .container = bth_contents_are_zip(contents) ? &contents->container : NULL,
                       .checkpoint = checkpoint,
                       .request = request};
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/safetensors/safetensors.h"
+#include "format/values/value.h"
 #include "save/file_part.h"
 #include "save/run_state.h"
 
@@ -119,6 +121,42 @@ static int readback_check_directory(struct readback *readback, const bth_zip_end
     return error->code;
 }
 
+/* ---- safetensors ---- */
+
+/* Compares the offsets that a reader finds with the plan's. Both are in the file's order. */
+static int readback_compare_tensors(const berth_plan *plan, const berth_tree *tree,
+                                    berth_error *error)
+{
+    bth_file_part_compare_number(NULL, "the number of tensors", bth_tree_n_storages(tree),
+                                 plan->n_records - 1, error);
+    for (size_t i = 1; i < plan->n_records && error->code == 0; i++) {
+        const berth_storage *storage = bth_tree_storage(tree, i - 1);
+        const char *name = bth_plan_record_name(plan, i);
+        bth_file_part_compare_number(name, "its offset", storage->offset,
+                                     plan->records[i].layout.data_offset, error);
+        bth_file_part_compare_number(name, "its size", storage->nbytes,
+                                     plan->records[i].layout.nbytes, error);
+    }
+    return error->code;
+}
+
+/* Reads the header back, and parses it as that of any other file. */
+static int readback_check_safetensors(const berth_plan *plan, const bth_output *output,
+                                      berth_error *error)
+{
+    bth_range header = bth_plan_data_range(plan, 0);
+    uint8_t *bytes = readback_read(output, header.offset, header.nbytes, error);
+    berth_tree *tree = bytes ? berth_tree_new(error) : NULL;
+    bth_safetensors contents;
+
+    if (tree && bth_safetensors_read(bytes, header.nbytes - BTH_SAFETENSORS_LENGTH_NBYTES,
+                                     plan->nbytes, tree, &contents, error) == 0)
+        (void)readback_compare_tensors(plan, tree, error);
+    berth_tree_free(tree);
+    bth_release(bytes);
+    return error->code;
+}
+
 int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
                                              berth_error *error)
 {
@@ -128,6 +166,8 @@ int bth_readback_check_headers_and_directory(bth_image *image, const bth_output 
 
     if (!output->read)
         return 0;
+    if (image->plan->is_safetensors)
+        return readback_check_safetensors(image->plan, output, error);
     readback.bytes = bth_allocate(2 * nbytes);
     if (!readback.bytes)
         return bth_fail_memory(error, 2 * nbytes);

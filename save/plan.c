@@ -60,6 +60,8 @@ void berth_plan_free(berth_plan *plan)
     bth_release(plan->names);
     bth_release(plan->archive);
     bth_release(plan->devices);
+    bth_release(plan->header);
+    bth_release(plan->views);
     bth_release(plan);
 }
 
@@ -83,10 +85,6 @@ static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, si
     size_t own_nbytes = strlen(name);
 
     *name_nbytes = plan->archive_nbytes + 1 + own_nbytes;
-    if (*name_nbytes > UINT16_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                        "the name has %zu bytes, a zip's have at most %u", *name_nbytes,
-                        UINT16_MAX);
     if (plan_reserve_names(plan, *name_nbytes + 1, error) < 0)
         return error->code;
     *name_at = plan->names_nbytes;
@@ -95,20 +93,56 @@ static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, si
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
     plan->names_nbytes += *name_nbytes + 1;
-    return bth_check_full_name_not_cut_in_character(out, name, error);
+    return 0;
+}
+
+/* Where the next record begins. */
+static uint64_t plan_end(const berth_plan *plan)
+{
+    return plan->n_records > 0 ? plan->records[plan->n_records - 1].layout.next_offset : 0;
 }
 
 static int plan_lay_out_record(const berth_plan *plan, const char *name, size_t name_nbytes,
                                uint64_t nbytes, bth_layout_entry *layout, berth_error *error)
 {
-    uint64_t cursor = 0;
+    uint64_t cursor = plan_end(plan);
 
-    if (plan->n_records > 0)
-        cursor = plan->records[plan->n_records - 1].layout.next_offset;
     if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
         return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
                         "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
     return 0;
+}
+
+/* Copies `content` and the name to the place after the last record. NULL: an error. */
+static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
+                                          const bth_plan_record *content, size_t *name_nbytes,
+                                          berth_error *error)
+{
+    if (plan->n_records == plan->n_records_room &&
+        plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
+        return NULL;
+    bth_plan_record *record = &plan->records[plan->n_records];
+    *record = *content;
+    return plan_add_name(plan, name, &record->name_at, name_nbytes, error) < 0 ? NULL : record;
+}
+
+static void plan_end_record(berth_plan *plan, const bth_plan_record *record)
+{
+    if (!plan->is_safetensors || plan->n_records > 0) /* not its header */
+        plan->requested_nbytes += record->layout.nbytes;
+    if (record->device)
+        plan->device_nbytes += record->layout.nbytes;
+    plan->n_storages += bth_plan_record_is_storage(plan, plan->n_records);
+    plan->n_records++;
+}
+
+static int plan_check_full_name(const berth_plan *plan, const bth_plan_record *record,
+                                const char *name, size_t name_nbytes, berth_error *error)
+{
+    if (name_nbytes > UINT16_MAX)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                        "the name has %zu bytes, a zip's have at most %u", name_nbytes, UINT16_MAX);
+    return bth_check_full_name_not_cut_in_character(plan->names + record->name_at, name, error);
 }
 
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
@@ -118,12 +152,8 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
 
     if (bth_check_record_or_archive_name("record name", name, error) < 0)
         return error->code;
-    if (plan->n_records == plan->n_records_room &&
-        plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
-        return error->code;
-    bth_plan_record *record = &plan->records[plan->n_records];
-    *record = *content;
-    if (plan_add_name(plan, name, &record->name_at, &name_nbytes, error) < 0 ||
+    bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
+    if (!record || plan_check_full_name(plan, record, name, name_nbytes, error) < 0 ||
         plan_lay_out_record(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
         return error->code;
     size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
@@ -131,11 +161,25 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
     if (longer > plan->max_header_nbytes)
         plan->max_header_nbytes = longer;
-    plan->requested_nbytes += nbytes;
-    if (content->device)
-        plan->device_nbytes += nbytes;
-    plan->n_storages += strncmp(name, "data/", 5) == 0;
-    plan->n_records++;
+    plan_end_record(plan, record);
+    return 0;
+}
+
+int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
+                       const bth_plan_record *content, berth_error *error)
+{
+    uint64_t begin = plan_end(plan), end;
+    size_t name_nbytes = 0;
+    bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
+
+    if (!record)
+        return error->code;
+    if (!bth_try_add(begin, nbytes, &end) || end > INT64_MAX)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, begin,
+                        "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
+    record->layout = (bth_layout_entry){
+        .header_offset = begin, .data_offset = begin, .nbytes = nbytes, .next_offset = end};
+    plan_end_record(plan, record);
     return 0;
 }
 
@@ -147,6 +191,13 @@ const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
 const char *bth_plan_record_name(const berth_plan *plan, size_t i)
 {
     return bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1;
+}
+
+bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
+{
+    if (plan->is_safetensors)
+        return i > 0;
+    return strncmp(bth_plan_record_name(plan, i), "data/", 5) == 0;
 }
 
 /* Z8: PyTorch finds records by their names in any case. */
@@ -212,6 +263,11 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "the plan has no records");
+    if (plan->is_safetensors) {
+        plan->nbytes = plan->tail_offset = plan->directory_offset = plan_end(plan);
+        plan->max_header_nbytes = 1; /* no header is rendered */
+        return 0;
+    }
     if (plan_check_unique_names(plan, error) < 0)
         return error->code;
     plan_lay_out_directory(plan);

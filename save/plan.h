@@ -53,12 +53,17 @@ struct berth_plan {
     uint64_t nbytes;           /* of the file */
     uint64_t requested_nbytes; /* of all records */
     uint64_t device_nbytes;    /* of those that lie on devices */
-    size_t n_storages;         /* records named data/… */
+    size_t n_storages;         /* records named data/…; of safetensors: tensors */
     size_t max_header_nbytes;  /* of the longest header or directory entry */
     char alignment_text[8];
     struct bth_device_handle **devices; /* on which storages lie */
     uint8_t n_devices;
     bth_pickled pickled; /* of a value */
+    /* A safetensors file: records[0] is its header, the others are tensors without any gap. */
+    bool is_safetensors;
+    uint8_t *header;      /* the bytes of records[0] */
+    berth_storage *views; /* one for each tensor */
+    size_t n_left_out;    /* values that are no plain tensors */
 };
 
 /* Plans a content. `archive`: the top folder. NULL on failure. */
@@ -73,8 +78,22 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
 /* Appends a record. Only name, nbytes and the sources of `content` are used. */
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
                  const bth_plan_record *content, berth_error *error);
-/* Refuses duplicate names (Z8) and lays out the directory. */
+/* Appends bytes without a header or an alignment: a part of a safetensors file. */
+int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
+                       const bth_plan_record *content, berth_error *error);
+/* Refuses duplicate names (Z8) and lays out the directory, unless it is a safetensors file. */
 int bth_plan_close(berth_plan *plan, berth_error *error);
+
+/* Whether record i holds a storage; of safetensors: a tensor. */
+bool bth_plan_record_is_storage(const berth_plan *plan, size_t i);
+/* The number of a device in the plan, which is added if it is not there. 0: the storage is not on
+ * a device. Refuses one whose memory is gone. */
+int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
+                                   berth_error *error);
+/* ---- plan_safetensors.c ---- */
+
+/* The records of a safetensors file of these tensors (S1 to S4). */
+int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error);
 
 /* The full name, with the top folder; and without. */
 const char *bth_plan_record_full_name(const berth_plan *plan, size_t i);

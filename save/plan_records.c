@@ -180,9 +180,8 @@ static int plan_find_or_add_device(berth_plan *plan, bth_device_handle *device, 
     return 0;
 }
 
-/* Refuses a storage on a device whose memory is gone. *number: of the device; 0: none. */
-static int plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage,
-                                      uint8_t *number, berth_error *error)
+int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
+                                   berth_error *error)
 {
     uint64_t at = 0;
     const berth_storage *bottom = bth_storage_resolve_view(storage, &at);
@@ -212,7 +211,7 @@ static int plan_add_storages(berth_plan *plan, bool foreign, berth_error *error)
                 error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
                 "%llu bytes are no whole number of elements: their byte order cannot be changed",
                 (unsigned long long)storage->nbytes);
-        if (plan_add_device_of_storage(plan, storage, &content.device, error) < 0)
+        if (bth_plan_add_device_of_storage(plan, storage, &content.device, error) < 0)
             return bth_error_add_record(error, name);
         if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
             return error->code;
@@ -245,9 +244,11 @@ static int content_check(const berth_content *content, const struct berth_config
         return error->code;
     if (content->kind == BERTH_CONTENT_RECORDS)
         return content_check_records(content, config, error);
-    if (content->kind != BERTH_CONTENT_VALUE)
+    if (content->kind != BERTH_CONTENT_VALUE && content->kind != BERTH_CONTENT_SAFETENSORS)
         return bth_fail_argument(error, "invalid kind of content");
-    if (content->flags != 0)
+    uint32_t known =
+        content->kind == BERTH_CONTENT_VALUE ? 0 : BERTH_TENSORS_ONLY | BERTH_COPY_TIES;
+    if (content->flags & ~known)
         return bth_fail_argument(error, "unknown flags 0x%x", content->flags);
     if (!content->value)
         return bth_fail_argument(
@@ -265,6 +266,8 @@ berth_plan *bth_plan_make(const char *archive, const berth_content *content,
         return NULL;
     if (content->kind == BERTH_CONTENT_RECORDS)
         plan_add_caller_and_own_records(plan, content, config, error);
+    else if (content->kind == BERTH_CONTENT_SAFETENSORS)
+        bth_plan_add_safetensors(plan, content, error);
     else
         plan_add_records_of_value(plan, content->value, config, error);
     if (error->code == BERTH_OK && bth_plan_close(plan, error) == 0)

@@ -297,7 +297,9 @@ static int run_write_all(bth_run_state *run, berth_error *error)
         return error->code;
     bth_image_compute_id(&run->image);
     run->is_tail = true;
-    if (run_write_part_of_file(run, tail, plan->nbytes, error) < 0 || run_read_back(run, error) < 0)
+    /* A safetensors file has no tail, but the last block of its data may wait for one. */
+    if ((tail < plan->nbytes && run_write_part_of_file(run, tail, plan->nbytes, error) < 0) ||
+        run_read_back(run, error) < 0)
         return error->code;
     if (run_report_progress(run) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");

@@ -125,6 +125,8 @@ static int tile_render(bth_run_state *run, bth_tile *tile, berth_error *error)
                      .bytes = tile->bytes + nbytes,
                      .scratch = tile->scratch};
     tile->incomplete = tile->completed = BTH_NO_RECORD; /* all CRCs are complete */
+    if (rest.nbytes == 0)
+        return 0;
     return bth_image_render(&run->image, &rest, error);
 }
 

@@ -90,6 +90,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     stats->device_nbytes = operation->plan->device_nbytes;
     stats->n_records = operation->plan->n_records;
     stats->n_storages = operation->plan->n_storages;
+    stats->n_left_out = operation->plan->n_left_out;
     return 0;
 }
 

@@ -61,6 +61,6 @@ void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_
     size_t at = 0;
 
     for (size_t i = 0; i < plan->n_records && at < n; i++)
-        if (strncmp(bth_plan_record_name(plan, i), "data/", 5) == 0)
+        if (bth_plan_record_is_storage(plan, i))
             stats_fill_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
 }

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "tools/shared.h"
 
@@ -12,6 +11,7 @@ typedef struct convert_options {
     positional words;
     bool tensors_only;
     bool compact;
+    bool copy_ties;
 } convert_options;
 
 static const struct argp_option own_options[] = {
@@ -19,6 +19,8 @@ static const struct argp_option own_options[] = {
      "leave out what safetensors cannot express instead of refusing the file", 1},
     {"compact", 'c', NULL, 0,
      "between checkpoints: leave out bytes of storages that no tensor uses", 1},
+    {"copy-ties", 'T', NULL, 0,
+     "to safetensors: write a tensor that has several names once for each name", 1},
     {0}};
 
 static error_t convert_parse(int key, char *word, struct argp_state *state)
@@ -35,6 +37,9 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
     case 'c':
         options->compact = true;
         return 0;
+    case 'T':
+        options->copy_ties = true;
+        return 0;
     default:
         return parse_positional(key, word, state, &options->words);
     }
@@ -44,23 +49,6 @@ static bool is_checkpoint_name(const char *name)
 {
     return has_extension(name, ".pt") || has_extension(name, ".pth") ||
            has_extension(name, ".bin") || has_extension(name, ".ckpt");
-}
-
-/* By its bytes, the length of a JSON object, and the object: its name may be .pt or .bin, too. */
-static bool file_is_safetensors(const char *name)
-{
-    struct stat facts;
-    unsigned char head[9];
-    uint64_t length = 0;
-    FILE *file = stat(name, &facts) == 0 && S_ISREG(facts.st_mode) ? fopen(name, "re") : NULL;
-
-    if (!file)
-        return false;
-    size_t n = fread(head, 1, sizeof head, file);
-    (void)fclose(file);
-    for (size_t i = 8; n == sizeof head && i > 0; i--)
-        length = length << 8 | head[i - 1];
-    return length >= 2 && length <= (uint64_t)facts.st_size - 8 && head[8] == '{';
 }
 
 /* `tree` NULL: the value is written unchanged. */
@@ -74,32 +62,126 @@ static int save_value_or_compact_copy(const char *out, const berth_value *value,
     return berth_save(out, value, params, error);
 }
 
-/* Writes a checkpoint of any format that Berth reads, in today's format. */
-static int convert_checkpoint_to_checkpoint(const char *in, const char *out, bool compact,
-                                            const common *options)
-{
+/* What is read, and how it is written. */
+typedef struct conversion {
+    const char *in, *out;
+    const convert_options *options;
     berth_checkpoint *checkpoint;
-    berth_tree *tree = NULL;
+    berth_tree *tree; /* of a compact copy; or NULL */
+    bool to_safetensors;
+} conversion;
+
+static int conversion_save(const conversion *c, const berth_params *params, berth_error *error)
+{
+    const berth_value *value = berth_root(c->checkpoint);
+    const berth_target target = berth_to_path(c->out);
+    uint32_t flags = (c->options->tensors_only ? BERTH_TENSORS_ONLY : 0) |
+                     (c->options->copy_ties ? BERTH_COPY_TIES : 0);
+    const berth_content content = berth_of_safetensors(value, berth_metadata(c->checkpoint), flags);
+
+    if (c->to_safetensors)
+        return berth_save_to(&target, &content, params, error);
+    return save_value_or_compact_copy(c->out, value, c->tree, params, error);
+}
+
+/* Texts of __metadata__ that say neither the usual "format" nor which tensors are tied. */
+static size_t checkpoint_count_other_metadata(const berth_checkpoint *checkpoint)
+{
+    const berth_value *metadata = berth_metadata(checkpoint);
+    size_t n = 0;
+
+    for (size_t i = 0; i < berth_value_count(metadata); i++) {
+        berth_value *key, *text;
+        (void)berth_dict_at(metadata, i, &key, &text);
+        const char *name = berth_as_text(key, NULL);
+        n += strcmp(name, "format") != 0 && !berth_dict_get(berth_root(checkpoint), name);
+    }
+    return n;
+}
+
+/* What the new file does not hold. */
+static void conversion_tell_what_is_left_out(const conversion *c, const berth_stats *stats)
+{
+    size_t n_texts = c->to_safetensors ? 0 : checkpoint_count_other_metadata(c->checkpoint);
+
+    if (c->options->common.quiet)
+        return;
+    if (stats->n_left_out)
+        (void)print_trouble("%s: left out %" PRIu64 " values that are not plain tensors", c->in,
+                            stats->n_left_out);
+    if (n_texts)
+        (void)print_trouble("%s: left out %zu entries of __metadata__", c->in, n_texts);
+}
+
+/* Whether --tensors-only would help. */
+static bool conversion_works_with_tensors_only(const conversion *c)
+{
+    const berth_target target = berth_to_path(c->out);
+    const berth_content content = berth_of_safetensors(
+        berth_root(c->checkpoint), berth_metadata(c->checkpoint), BERTH_TENSORS_ONLY);
+    berth_plan *plan = berth_plan_new(&target, &content, NULL, NULL);
+
+    berth_plan_free(plan);
+    return plan != NULL;
+}
+
+static int conversion_fail(const conversion *c, berth_error *error)
+{
+    if (error->code != BERTH_E_UNSUPPORTED || !c->to_safetensors)
+        return fail(error);
+    bool helps = !c->options->tensors_only && conversion_works_with_tensors_only(c);
+
+    return print_trouble("%s%s", error->message, helps ? "; --tensors-only leaves it out" : "");
+}
+
+static int conversion_run(const conversion *c)
+{
     berth_stats stats = {0};
     berth_error error;
     berth_params params;
     progress bar;
 
-    set_load_check_data_by_default();
-    if (berth_open(in, NULL, &checkpoint, &error) < 0)
-        return fail(&error);
-    if (compact && !(tree = berth_tree_new(&error))) {
-        berth_close(checkpoint);
-        return fail(&error);
-    }
-    register_remark_printer(options);
-    progress_begin(&bar, "convert", options, &params, &stats);
-    int code = save_value_or_compact_copy(out, berth_root(checkpoint), tree, &params, &error);
+    register_remark_printer(&c->options->common);
+    progress_begin(&bar, "convert", &c->options->common, &params, &stats);
+    int code = conversion_save(c, &params, &error);
     progress_finish(&bar);
-    int exit_status = print_stats_if_requested(options, &stats, code < 0 ? fail(&error) : EXIT_YES);
-    berth_tree_free(tree);
-    berth_close(checkpoint);
-    return exit_status;
+    if (code == 0)
+        conversion_tell_what_is_left_out(c, &stats);
+    return print_stats_if_requested(&c->options->common, &stats,
+                                    code < 0 ? conversion_fail(c, &error) : EXIT_YES);
+}
+
+/* Safetensors holds only the bytes of its tensors. */
+static int conversion_check_compact(const conversion *c)
+{
+    berth_info info;
+    berth_error error;
+
+    if (!c->options->compact)
+        return 0;
+    if (berth_get_info(c->checkpoint, &info, &error) < 0)
+        return fail(&error);
+    if (!c->to_safetensors && strcmp(info.container, "safetensors") != 0)
+        return 0;
+    return print_trouble("--compact does not apply: safetensors holds only the bytes of its "
+                         "tensors");
+}
+
+static int conversion_open_and_run(conversion *c)
+{
+    berth_error error;
+
+    set_load_check_data_by_default();
+    if (berth_open(c->in, NULL, &c->checkpoint, &error) < 0)
+        return fail(&error);
+    int code = conversion_check_compact(c);
+    if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
+        code = fail(&error);
+    if (!code)
+        code = conversion_run(c);
+    berth_tree_free(c->tree);
+    berth_close(c->checkpoint);
+    return code;
 }
 
 int run_convert(int argc, char **argv)
@@ -109,13 +191,12 @@ int run_convert(int argc, char **argv)
         convert_parse,
         "IN OUT",
         "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-        "decides. From checkpoint to checkpoint, write an older, repacked or compressed file in "
-        "today's format. "
-        "Safetensors has no views and no tied tensors: each is written in full. It has no "
-        "attributes of state_dicts: they are left out. Any other value is an error that names it, "
-        "unless --tensors-only is set. Checksums are compared first; --set load.check=directory "
-        "skips "
-        "that.",
+        "decides, IN may have any name. From checkpoint to checkpoint, write an older, repacked "
+        "or compressed file in today's format. "
+        "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
+        "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
+        "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
+        "compared first; --set load.check=directory skips that.",
         common_children,
         NULL,
         NULL};
@@ -123,22 +204,15 @@ int run_convert(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     const char *in = options.words.words[0], *out = options.words.words[1];
-    bool from = has_extension(in, ".safetensors") || file_is_safetensors(in);
-    bool to = has_extension(out, ".safetensors");
-    if (!to && !is_checkpoint_name(out))
+    conversion c = {.in = in,
+                    .out = out,
+                    .options = &options,
+                    .to_safetensors = has_extension(out, ".safetensors")};
+    if (!c.to_safetensors && !is_checkpoint_name(out))
         return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
                              "sets the format",
                              out);
     if (check_in_place_output_has_name(in, out))
         return EXIT_TROUBLE;
-    if (from && to)
-        return print_trouble("%s is safetensors already", in);
-    if (options.compact && (from || to))
-        return print_trouble(
-            "--compact does not apply: safetensors holds only the bytes of its tensors");
-    if (from)
-        return convert_from_safetensors(in, out, &options.common);
-    if (to)
-        return convert_to_safetensors(in, out, options.tensors_only, &options.common);
-    return convert_checkpoint_to_checkpoint(in, out, options.compact, &options.common);
+    return conversion_open_and_run(&c);
 }

@@ -20,50 +20,6 @@ static int walk_exit_code(int code)
     return code < 0 ? print_trouble("out of memory") : code;
 }
 
-/* ---- leaves ---- */
-
-typedef struct leaves {
-    leaf_function leaf;
-    void *context;
-    size_t long_nbytes; /* of long paths that were shown */
-} leaves;
-
-static int leaves_enter_container_or_report_leaf(void *context, const berth_walk *walk,
-                                                 const berth_value *value)
-{
-    leaves *l = context;
-
-    if (berth_as_tensor(value))
-        return BERTH_WALK_SKIP;
-    if (value_is_nonempty_container(value))
-        return 0;
-    const char *path = berth_walk_path(walk);
-    int code = check_total_of_long_names(&l->long_nbytes, strlen(path));
-    if (!code)
-        code = l->leaf(l->context, path, value);
-    return code ? code : BERTH_WALK_SKIP;
-}
-
-/* A text with two paths is a leaf on both. */
-static int leaves_report_repeated_leaf(void *context, const berth_walk *walk,
-                                       const berth_value *value)
-{
-    return value_is_nonempty_container(value)
-               ? 0
-               : leaves_enter_container_or_report_leaf(context, walk, value);
-}
-
-int walk_leaves(const berth_value *root, leaf_function function, void *context)
-{
-    leaves l = {.leaf = function, .context = context};
-    const berth_walker walker = {.flags = BERTH_WALK_ITEMS,
-                                 .enter = leaves_enter_container_or_report_leaf,
-                                 .alias = leaves_report_repeated_leaf,
-                                 .context = &l};
-
-    return walk_exit_code(berth_value_walk(root, &walker, NULL));
-}
-
 /* ---- aliases: the first walk finds repeated containers, the second one their paths ---- */
 
 typedef struct repeated {

@@ -172,8 +172,6 @@ void fill_closed_standard_descriptors(void);
 
 /* ---- elements_read.c ---- */
 
-/* Swaps bytes of whole elements if this machine is not little-endian, as safetensors is. */
-void to_or_from_little(berth_dtype dtype, void *bytes, size_t nbytes);
 /*
  * Reads elements [first, first + n) of a tensor in row-major order, with conjugate and negative
  * bits applied. Returns 0 or a status.
@@ -188,40 +186,14 @@ int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes);
 
 /* ---- non_tensor_values.c ---- */
 
-/*
- * Called with each value that is neither a tensor nor a container with items; `path` is like
- * ['a'][0]. A result other than 0 stops the walk.
- */
-typedef int (*leaf_function)(void *context, const char *path, const berth_value *value);
-/*
- * Walks all leaves under root, each container once, without recursion. Returns the function's last
- * result, or EXIT_TROUBLE after printing that memory is out.
- */
-int walk_leaves(const berth_value *root, leaf_function function, void *context);
-
 /* Called with a later path to a container with items; `first` is its first path. */
 typedef int (*alias_function)(void *context, const char *path, const char *first);
-/* Like walk_leaves, for such paths. */
+/*
+ * Calls the function for all such paths under root, without recursion. Returns its last result, or
+ * EXIT_TROUBLE after printing that memory is out.
+ */
 int walk_aliases(const berth_value *root, alias_function function, void *context);
 /* A short text of a leaf, as Python would show it; allocated. */
 char *leaf_text(const berth_value *value);
-
-/* ---- safetensors_read.c, safetensors_write.c ---- */
-
-/* The format's own limit: readers refuse longer headers. */
-enum { SAFETENSORS_MAX_HEADER_NBYTES = 100000000 };
-
-/*
- * Adds the tensors of a safetensors file to a dict of the tree. They view its bytes, which must
- * live as long as the tree. `name` is for messages. Returns an exit code.
- */
-int safetensors_read_bytes_into_dict(const char *name, const void *bytes, size_t nbytes,
-                                     berth_tree *tree, berth_value *dict);
-int convert_from_safetensors(const char *in, const char *out, const common *options);
-int convert_to_safetensors(const char *in, const char *out, bool tensors_only,
-                           const common *options);
-/* The name of a dtype in safetensors; NULL: it has none. */
-const char *safetensors_dtype_name(berth_dtype dtype);
-berth_dtype dtype_from_safetensors_name(const char *name);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Moves elements from any strides to row-major order, and from one byte order to the other. */
+#include "config/error.h"
 #include "format/values/value.h"
 
 #include <string.h>
@@ -120,6 +121,59 @@ void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t fir
         walk.index[inner] = 0;
         position += gather_next_row(&walk);
     }
+}
+
+/* ---- conjugate and negative bits ---- */
+
+/* Bytes of one real number in a dtype that can be negated by its sign bit; 0 if it cannot. */
+static size_t dtype_signed_real_nbytes(berth_dtype dtype, bool *is_complex)
+{
+    *is_complex = dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32 ||
+                  dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
+    if (*is_complex)
+        return berth_dtype_nbytes(dtype) / 2;
+    if (dtype == BERTH_FLOAT16 || dtype == BERTH_BFLOAT16 || dtype == BERTH_FLOAT32 ||
+        dtype == BERTH_FLOAT64)
+        return berth_dtype_nbytes(dtype);
+    return 0;
+}
+
+/* Flips the sign bit of every `stride`th of the real numbers. */
+static void reals_flip_signs(uint8_t *bytes, size_t n, size_t nbytes, size_t stride)
+{
+    size_t sign_byte = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? nbytes - 1 : 0;
+
+    for (size_t i = 0; i < n; i++)
+        bytes[i * stride * nbytes + sign_byte] ^= 0x80;
+}
+
+int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
+                            berth_error *error)
+{
+    bool is_complex;
+    size_t nbytes = dtype_signed_real_nbytes(tensor->dtype, &is_complex);
+    uint8_t *bytes = elements;
+
+    if (!(tensor->flags & (BERTH_CONJ | BERTH_NEG)) || n <= 0)
+        return 0;
+    if (!nbytes || ((tensor->flags & BERTH_CONJ) && !is_complex))
+        return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                               "the conjugate or negative bit is not supported for %s",
+                               berth_dtype_name(tensor->dtype));
+    if (tensor->flags & BERTH_NEG)
+        reals_flip_signs(bytes, (size_t)n * (is_complex ? 2 : 1), nbytes, 1);
+    if (tensor->flags & BERTH_CONJ)
+        reals_flip_signs(bytes + nbytes, (size_t)n, nbytes, 2);
+    return 0;
+}
+
+int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
+                              berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    if (!tensor || n < 0 || (!elements && n > 0))
+        return bth_fail_argument(error, "berth_tensor_resolve_bits needs a tensor and elements");
+    return bth_tensor_resolve_bits(tensor, n, elements, error);
 }
 
 /* ---- byte order ---- */

@@ -26,7 +26,11 @@ struct berth_storage {
     /* Fills buffer from the storage's bytes, in this machine's byte order for `dtype`. */
     int (*read)(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                 berth_error *error);
-    void *context;   /* of read */
+    /* For storages with `read`: elements [first, first + n) of a tensor on this storage, in
+       row-major order and this machine's byte order. */
+    int (*read_elements)(const berth_storage *storage, const berth_tensor *tensor, int64_t first,
+                         int64_t n, void *buffer, berth_error *error);
+    void *context;   /* of both */
     uint64_t offset; /* of the data in the file it was loaded from, or BERTH_NO_OFFSET */
     /* A view of another storage (legacy format): root and byte offset in it. */
     const berth_storage *root;
@@ -209,6 +213,13 @@ void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
  */
 void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
                        void *out);
+
+/*
+ * Applies the tensor's conjugate and negative bits to n elements. BERTH_E_UNSUPPORTED: its dtype
+ * has no sign bit, or is not complex.
+ */
+int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
+                            berth_error *error);
 
 /* Bytes of the unit that a change of byte order reverses: complex64 4, bool 1. */
 size_t bth_dtype_swap_nbytes(berth_dtype dtype);

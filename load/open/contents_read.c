@@ -10,6 +10,7 @@
 #include "config/memory.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
+#include "format/safetensors/safetensors.h"
 #include "io/memory_region.h"
 #include "load/open/open_steps.h"
 
@@ -325,7 +326,7 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     bth_contents *contents = opening->contents;
     bth_legacy legacy = {0};
 
-    contents->is_legacy = true;
+    contents->kind = BTH_CONTAINER_LEGACY;
     contents->archive = bth_duplicate_text("", 0);
     if (!contents->archive)
         return bth_fail_memory(error, 1);
@@ -337,6 +338,30 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     contents->is_big = false;
     contents->byteorder_recorded = true;
     return legacy_set_offsets(opening, &legacy, error);
+}
+
+/* ---- safetensors ---- */
+
+static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_error *error)
+{
+    bth_head_cache *cache = &opening->cache;
+    bth_contents *contents = opening->contents;
+    bth_safetensors read;
+
+    contents->kind = BTH_CONTAINER_SAFETENSORS;
+    contents->archive = bth_duplicate_text("", 0);
+    if (!contents->archive)
+        return bth_fail_memory(error, 1);
+    if (bth_safetensors_check_length(header_nbytes, cache->reader->nbytes, error) < 0 ||
+        bth_head_cache_extend_head(cache, BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes, error) <
+            0 ||
+        bth_safetensors_read(cache->head, header_nbytes, cache->reader->nbytes, contents->tree,
+                             &read, error) < 0)
+        return error->code;
+    contents->root = read.root;
+    contents->metadata = read.metadata;
+    contents->byteorder_recorded = true; /* the format has only little-endian elements */
+    return 0;
 }
 
 /* ---- all of it ---- */
@@ -354,6 +379,9 @@ static int contents_read_any(bth_opening *opening, berth_error *error)
         return contents_read_zip(opening, error);
     if (bth_is_legacy(cache->head, cache->head_nbytes))
         return legacy_read(opening, error);
+    uint64_t header_nbytes = bth_safetensors_header_nbytes(cache->head, (size_t)cache->head_nbytes);
+    if (header_nbytes > 0)
+        return safetensors_read(opening, header_nbytes, error);
     return bth_refuse_kind(cache, error);
 }
 
@@ -377,7 +405,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 {
     bth_head_cache cache;
 
-    if (contents->is_legacy || contents->container.known)
+    if (!bth_contents_are_zip(contents) || contents->container.known)
         return 0;
     bth_head_cache_initialize(&cache, reader);
     (void)bth_container_read(&contents->container, &cache,

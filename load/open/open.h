@@ -124,10 +124,18 @@ typedef struct bth_record_counts {
     size_t n_crc32;
 } bth_record_counts;
 
+/* The format of the file. Only a zip has a directory and CRCs. */
+typedef enum bth_container_kind {
+    BTH_CONTAINER_ZIP,
+    BTH_CONTAINER_LEGACY,
+    BTH_CONTAINER_SAFETENSORS,
+} bth_container_kind;
+
 /* What is in the file, and where. Constant after opening, except for the last part. */
 typedef struct bth_contents {
-    bool is_legacy;
-    char *archive;            /* top folder; "" for the legacy format */
+    bth_container_kind kind;
+    char *archive;            /* top folder; "" if it is no zip */
+    berth_value *metadata;    /* of safetensors; NULL: none */
     bth_pickle_survey survey; /* of data.pkl in the head */
     bth_region values;        /* memory of the tree */
     berth_tree *tree;
@@ -152,6 +160,11 @@ typedef struct bth_contents {
     bth_record_counts counts;
     bth_names *names;
 } bth_contents;
+
+static inline bool bth_contents_are_zip(const bth_contents *contents)
+{
+    return contents->kind == BTH_CONTAINER_ZIP;
+}
 
 /* NULL: no such record. */
 static inline const bth_zip_entry *bth_contents_small_record(const bth_contents *contents,

@@ -104,20 +104,6 @@ static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *e
 
 /* ---- the first bytes: formats without a signature ---- */
 
-/* A safetensors file: the length of a JSON object, and the object. */
-static void head_refuse_safetensors(const bth_head_cache *cache, berth_error *error)
-{
-    static const bth_file_kind safetensors = {"a safetensors file, not a PyTorch checkpoint",
-                                              "berth convert ", " NEW.pt", "converts it"};
-    const uint8_t *head = cache->head;
-    uint64_t length = 0;
-
-    for (size_t i = 8; cache->head_nbytes > 8 && i > 0; i--)
-        length = length << 8 | head[i - 1];
-    if (length >= 2 && length <= cache->reader->nbytes - 8 && head[8] == '{')
-        (void)bth_file_kind_refuse(&safetensors, cache->reader, error);
-}
-
 /*
  * ONNX is a protobuf message without a signature. Field 1 is the version of its format, then field
  * 2 the name of the program that made it, and its other fields.
@@ -310,7 +296,6 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
     static void (*const refusals[])(const bth_head_cache *,
                                     berth_error *) = {head_refuse_by_signature,
                                                       bth_head_refuse_tar,
-                                                      head_refuse_safetensors,
                                                       head_refuse_onnx,
                                                       head_refuse_git_lfs_pointer,
                                                       head_refuse_web_page,

@@ -15,7 +15,7 @@ class Examples(Case):
     def program(self, name):
         build = os.path.dirname(BERTH)
         subprocess.run(["gcc", "-std=c11", f"-I{build}/staged", f"{EXAMPLES}/{name}.c", f"{build}/libberth.a",
-                        "-ldeflate", "-lz", "-ldl", "-pthread", "-o", self.path(name)], check=True)
+                        "-ldeflate", "-lz", "-ljansson", "-ldl", "-pthread", "-o", self.path(name)], check=True)
         return self.path(name)
 
     def test_pytorch_resumes_what_train_saved(self):

@@ -182,13 +182,13 @@ class Convert(Case):
                 ({"a": dict(entry, data_offsets=[-8, 0])}, b"\0" * 8, "outside"),
                 ({"a": entry, "b": entry}, b"\0" * 8, "overlaps"),
                 ({"a": dict(entry, data_offsets=[8, 16])}, b"\0" * 16, "gap"),
-                ({"a": entry}, b"\0" * 9, "after the last"),
+                ({"a": entry}, b"\0" * 9, "follow the last"),
                 (b'{"a": 1, "a": 2}', b"", "duplicate"), (b"[1, 2]  ", b"", "x.safetensors"),
-                (b"{", b"\0" * 9, "header at byte")):
+                (b'{"', b"\0" * 9, "safetensors header")):
             self.refused("convert", made(header, data), "out.pt", code=1, says=says)
             self.assertNotIn("out.pt", self.entries())
         self.refused("convert", self.write("y.safetensors", b"\xff" * 16), "out.pt", code=1,
-                     says="longer than the file")
+                     says="y.safetensors")
 
     def test_an_extension_nobody_knows(self):
         self.refused("convert", self.demo, "out.onnx", says="out.onnx")

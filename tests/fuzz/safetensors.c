@@ -1,48 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Safetensors: any bytes as a file of them, converted to a checkpoint, and back: the same tensors.
- * A checkpoint (what begins as a zip archive does) is converted to safetensors, and what that
- * writes is read, with the same elements.
+ * Safetensors: any bytes as a file of them, or as a checkpoint (what begins as a zip archive does).
+ * What opens is saved as safetensors and as a checkpoint, and read back: the same tensors.
  */
 #include "format/values/value.h"
 #include "tests/support/fuzz/archive.h"
 #include "tests/support/support.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "tools/shared.h"
-
-/* ---- what is told on stderr ---- */
-
-static FILE *told, *real_stderr;
-static char *told_text;
-static size_t told_nbytes;
-
-static void listen(void)
-{
-    if (!told)
-        MUST(told = open_memstream(&told_text, &told_nbytes), "no memory");
-    rewind(told);
-    real_stderr = stderr;
-    stderr = told;
-}
-
-/* A failure is told in one line, a success in none. */
-static void check_told(int code)
-{
-    fputc('\0', told);
-    fflush(told);
-    stderr = real_stderr;
-    size_t n = strlen(told_text);
-    MUST(code == EXIT_YES || code == EXIT_NO || code == EXIT_TROUBLE, "%d", code);
-    if (code == EXIT_YES && n == 0)
-        return;
-    MUST(n > 1 && told_text[n - 1] == '\n', "told: %s", told_text);
-    told_text[n - 1] = '\0';
-    MUST(strncmp(told_text, "berth: ", 7) == 0 && !strchr(told_text, '\n'), "told: %s", told_text);
-}
+#include <jansson.h>
 
 /* ---- memory of the JSON parser, counted with ours ---- */
 
@@ -57,193 +22,153 @@ static void count_free(void *pointer)
         count_memory(NULL, pointer, 0);
 }
 
-/* ---- from safetensors ---- */
+/* ---- what is read ---- */
 
-/* T1: every tensor's bytes are bytes of the file, one after the other without gap or overlap. */
-static void check_views(const berth_value *dict, const uint8_t *bytes, size_t nbytes)
+/* T1: the storages are the bytes behind the header, one after the other without gap or overlap. */
+static void check_storages(berth_checkpoint *checkpoint, const uint8_t *bytes, size_t nbytes)
 {
-    uint64_t sum = 0, header = 0;
+    uint64_t at = 8 + bth_little_u32(bytes);
 
-    for (int i = 0; i < 8; i++)
-        header |= (uint64_t)bytes[i] << 8 * i;
-    for (size_t i = 0; i < berth_value_count(dict); i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_value_item(dict, i));
-        MUST(tensor, "no tensor");
-        uint64_t n = berth_tensor_nbytes(tensor);
-        const uint8_t *data = tensor->storage->data;
-        MUST(n <= nbytes && n == berth_storage_get_info(tensor->storage)->nbytes &&
-                 data >= bytes + 8 + header && n <= (uint64_t)(bytes + nbytes - data),
-             "%llu bytes at %td", (unsigned long long)n, data - bytes);
-        sum += n;
+    for (const berth_storage *s = berth_storage_next(checkpoint, NULL); s;
+         s = berth_storage_next(checkpoint, s)) {
+        MUST(s->offset == at, "a storage at %llu, not %llu", (unsigned long long)s->offset,
+             (unsigned long long)at);
+        at += s->nbytes;
     }
-    MUST(sum == nbytes - 8 - header, "%llu bytes of tensors in %zu", (unsigned long long)sum,
-         nbytes);
+    MUST(at == nbytes, "the storages end at %llu of %zu", (unsigned long long)at, nbytes);
 }
 
-static bool read_values(const uint8_t *bytes, size_t nbytes, berth_tree *tree, berth_value *dict)
+/* Dtype, shape, elements. */
+static void check_same(berth_checkpoint *a, const berth_tensor *our, berth_checkpoint *b,
+                       const berth_tensor *their)
 {
-    listen();
-    json_set_alloc_funcs(count_malloc, count_free);
-    int code = safetensors_read_bytes_into_dict("a.safetensors", bytes, nbytes, tree, dict);
-    json_set_alloc_funcs(malloc, free);
-    check_told(code);
-    return code == EXIT_YES;
-}
-
-/* Tensor i of both: name, dtype, shape, bytes. */
-static void check_same(const berth_value *dict, berth_checkpoint *checkpoint, size_t i)
-{
-    const berth_value *root = berth_root(checkpoint);
-    const berth_tensor *our = berth_as_tensor(bth_value_item(dict, i));
-    const berth_tensor *their = berth_as_tensor(bth_value_item(root, i));
-    size_t n, their_n;
-    const char *name = berth_as_text(bth_value_key(dict, i), &n);
-    const char *their_name = berth_as_text(bth_value_key(root, i), &their_n);
     berth_error error;
 
-    MUST(n == their_n && memcmp(name, their_name, n) == 0, "%s became %s", name, their_name);
-    MUST(our && their && our->dtype == their->dtype && our->rank == their->rank &&
+    MUST(our && their, "a tensor is missing");
+    if (our->flags & BERTH_META)
+        return;
+    int64_t numel = berth_tensor_numel(our);
+    size_t n = berth_tensor_nbytes(our);
+    uint8_t *left = malloc(n + 1), *right = malloc(n + 1);
+    MUST(left && right && our->dtype == their->dtype && our->rank == their->rank &&
              (our->rank == 0 ||
               memcmp(our->shape, their->shape, (size_t)our->rank * sizeof *our->shape) == 0),
-         "%s: other facts", name);
-    const void *bytes = berth_tensor_data(checkpoint, their, &error);
-    MUST(bytes || berth_tensor_nbytes(our) == 0, "%s: %s", name, error.message);
-    MUST(berth_tensor_nbytes(our) == 0 ||
-             memcmp(our->storage->data, bytes, berth_tensor_nbytes(our)) == 0,
-         "%s: other bytes", name);
+         "other facts");
+    MUST(berth_tensor_read(a, our, 0, numel, left, &error) == 0 &&
+             berth_tensor_resolve_bits(our, numel, left, &error) == 0 &&
+             berth_tensor_read(b, their, 0, numel, right, &error) == 0 &&
+             berth_tensor_resolve_bits(their, numel, right, &error) == 0,
+         "%s", error.message);
+    MUST(memcmp(left, right, n) == 0, "other bytes");
+    free(left);
+    free(right);
 }
 
-/* What is saved of them, and read back, is the same. */
-static void check_saved(const berth_value *dict)
+/* The keys of a safetensors file are the names of the tensors in what was saved. */
+static void check_safetensors_same(berth_checkpoint *from, berth_checkpoint *saved)
 {
-    berth_checkpoint *checkpoint;
+    const berth_value *root = berth_root(saved);
+    berth_error error;
+
+    for (size_t i = 0; i < berth_value_count(root); i++) {
+        berth_value *key, *value;
+        MUST(berth_dict_at(root, i, &key, &value), "no item");
+        check_same(from, berth_find_tensor(from, berth_as_text(key, NULL), &error), saved,
+                   berth_as_tensor(value));
+    }
+}
+
+/* A checkpoint has the same tensors in the same order. */
+static void check_values_same(berth_checkpoint *from, berth_checkpoint *saved)
+{
+    berth_named_tensor one, other;
+    berth_error error;
+
+    MUST(berth_tensor_count(from) == berth_tensor_count(saved), "another number of tensors");
+    for (size_t i = 0; i < berth_tensor_count(saved); i++) {
+        MUST(berth_tensor_at(from, i, &one, &error) == 0 &&
+                 berth_tensor_at(saved, i, &other, &error) == 0 && one.tensor && other.tensor,
+             "%s", error.message);
+        if (one.tensor->qscheme == BERTH_NOT_QUANTIZED)
+            check_same(from, one.tensor, saved, other.tensor);
+    }
+}
+
+/* ---- what is written of it ---- */
+
+/* `content` is saved, and read back: the same tensors. Small enough to be written in full. */
+static void check_saved(berth_checkpoint *checkpoint, const berth_content *content)
+{
+    berth_checkpoint *saved_checkpoint;
     void *saved;
     size_t nbytes;
     berth_error error;
 
-    if (berth_save_to(TO_MEMORY(&saved, &nbytes), OF_VALUE(dict), NAMED("a"), &error) < 0) {
+    if (berth_save_to(TO_MEMORY(&saved, &nbytes), content, NAMED("a"), &error) < 0) {
         MUST(is_clean_text(error.message) && error.message[0], "no sentence");
         return;
     }
-    MUST(open_memory_with(saved, nbytes, "load.check=data", &checkpoint, &error) == 0, "%s",
-         error.message);
-    size_t n = berth_value_count(berth_root(checkpoint));
-    MUST(n == berth_value_count(dict), "%zu", n);
-    for (size_t i = 0; i < n; i++)
-        check_same(dict, checkpoint, i);
-    berth_close(checkpoint);
+    MUST(open_memory_with(saved, nbytes, "", &saved_checkpoint, &error) == 0, "%s", error.message);
+    if (content->kind == BERTH_CONTENT_SAFETENSORS) {
+        check_storages(saved_checkpoint, saved, nbytes);
+        check_safetensors_same(checkpoint, saved_checkpoint);
+    } else {
+        check_values_same(checkpoint, saved_checkpoint);
+    }
+    berth_close(saved_checkpoint);
     berth_free(saved);
 }
 
-static void from_safetensors(const uint8_t *bytes, size_t nbytes)
+/* Expanded tensors are written in full: no more than so many bytes of them. */
+static bool is_small(berth_checkpoint *checkpoint)
 {
-    berth_error error;
-
-    double since = processor_seconds();
-    size_t before_nbytes = live_nbytes;
-    most_nbytes = live_nbytes;
-    berth_tree *tree = berth_tree_new(&error);
-    berth_value *dict = berth_make_dict(tree);
-    bool is_read = read_values(bytes, nbytes, tree, dict);
-    check_time(since, nbytes);
-    MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
-         "P3: %zu bytes of memory for %zu", most_nbytes - before_nbytes, nbytes);
-    if (is_read) {
-        check_views(dict, bytes, nbytes);
-        check_saved(dict);
-    }
-    berth_tree_free(tree);
-}
-
-/* ---- to safetensors ---- */
-
-static char folder[64], out_path[80];
-
-static void remove_folder(void)
-{
-    (void)rmdir(folder);
-}
-
-static void need_folder(void)
-{
-    if (folder[0])
-        return;
-    snprintf(folder, sizeof folder, "%s/berth-fuzz-XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    MUST(mkdtemp(folder), "%s", folder);
-    snprintf(out_path, sizeof out_path, "%s/a.safetensors", folder);
-    atexit(remove_folder);
-}
-
-/* What was written: read again, and gone. */
-static void check_written(void)
-{
-    static uint8_t bytes[4 << 20];
-    berth_error error;
-    FILE *file = fopen(out_path, "rb");
-
-    MUST(file, "%s was not written", out_path);
-    size_t n = fread(bytes, 1, sizeof bytes, file);
-    fclose(file);
-    unlink(out_path);
-    if (n == sizeof bytes)
-        return;
-    berth_tree *tree = berth_tree_new(&error);
-    berth_value *dict = berth_make_dict(tree);
-    MUST(read_values(bytes, n, tree, dict), "what was written is refused: %s", told_text);
-    check_views(dict, bytes, n);
-    berth_tree_free(tree);
-}
-
-/*
- * Expanded tensors are written in full: no more than so many bytes of them. What does not open is
- * converted, to be refused, now and then.
- */
-static bool is_converted(const uint8_t *bytes, size_t nbytes)
-{
-    berth_checkpoint *checkpoint;
     berth_named_tensor named;
     berth_error error;
     uint64_t sum = 0;
 
-    if (open_memory_with(bytes, nbytes, "", &checkpoint, &error) < 0)
-        return IS_CHECKED(kind_of(bytes, nbytes, 8), 0);
     for (size_t i = 0; i < berth_tensor_count(checkpoint) && sum < 1 << 20; i++)
         if (berth_tensor_at(checkpoint, i, &named, &error) == 0 &&
             __builtin_add_overflow(sum, berth_tensor_nbytes(named.tensor), &sum))
             sum = 1 << 20;
-    berth_close(checkpoint);
     return sum < 1 << 20;
 }
 
-static void to_safetensors(const uint8_t *bytes, size_t nbytes)
+static void check_written(berth_checkpoint *checkpoint, uint32_t flags)
 {
-    const common options = {.quiet = true};
-    int fd = memfd_create("a.pt", MFD_CLOEXEC);
-    char in[64];
+    const berth_content values = berth_of_value(berth_root(checkpoint));
+    const berth_content tensors =
+        berth_of_safetensors(berth_root(checkpoint), berth_metadata(checkpoint), flags);
 
-    need_folder();
-    MUST(fd >= 0 && write(fd, bytes, nbytes) == (ssize_t)nbytes, "no file");
-    snprintf(in, sizeof in, "/proc/self/fd/%d", fd);
-    listen();
-    int code = convert_to_safetensors(in, out_path, bytes[nbytes / 2] % 2, &options);
-    check_told(code);
-    if (code == EXIT_YES)
-        check_written();
-    MUST(access(out_path, F_OK) < 0, "%s is left", out_path);
-    close(fd);
+    if (!is_small(checkpoint))
+        return;
+    check_saved(checkpoint, &tensors);
+    if (berth_metadata(checkpoint) || flags & BERTH_COPY_TIES)
+        check_saved(checkpoint, &values);
 }
 
 void check_input(const uint8_t *bytes, size_t nbytes)
 {
+    bool is_zip = nbytes > 4 && memcmp(bytes, "PK", 2) == 0;
+    berth_checkpoint *checkpoint;
+    berth_error error;
+
     count_memory_from_now();
+    json_set_alloc_funcs(count_malloc, count_free);
     size_t before_nbytes = live_nbytes;
-    if (nbytes > 4 && memcmp(bytes, "PK", 2) == 0) {
-        if (is_converted(bytes, nbytes))
-            to_safetensors(bytes, nbytes);
+    double since = processor_seconds();
+    most_nbytes = live_nbytes;
+    if (open_memory_with(bytes, nbytes, "", &checkpoint, &error) == 0) {
+        check_time(since, nbytes);
+        MUST(most_nbytes - before_nbytes <= MEMORY_PER_BYTE * nbytes + MEMORY_FIXED,
+             "P3: %zu bytes of memory for %zu", most_nbytes - before_nbytes, nbytes);
+        if (!is_zip)
+            check_storages(checkpoint, bytes, nbytes);
+        check_written(checkpoint, nbytes > 0 ? bytes[nbytes / 2] % 4 : 0);
+        berth_close(checkpoint);
     } else {
-        from_safetensors(bytes, nbytes);
+        MUST(is_clean_text(error.message) && error.message[0], "no sentence");
     }
+    json_set_alloc_funcs(malloc, free);
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
 }
 

@@ -42,10 +42,40 @@ def same_tensors(mine, theirs):
         expect(raw(found) == raw(tensor), f"{name} has other bytes")
 
 
+def without_ties(flat):
+    """Of the names of one tensor the first, as the safetensors package keeps it."""
+    kept, met = {}, set()
+    for name in sorted(flat):
+        tensor = flat[name]
+        identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or identity not in met:
+            kept[name] = tensor
+        met.add(identity)
+    return kept
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def there(folder, value, flat):
+    out = f"{folder}/out.safetensors"
     torch.save(value, f"{folder}/in.pt")
-    run("convert", f"{folder}/in.pt", f"{folder}/out.safetensors")
-    same_tensors(safetensors.torch.load_file(f"{folder}/out.safetensors"), flat)
+    run("convert", "--copy-ties", f"{folder}/in.pt", out)
+    same_tensors(safetensors.torch.load_file(out), flat)
+    plain = {k: v.detach().resolve_conj().contiguous().clone() for k, v in flat.items()}
+    safetensors.torch.save_file(plain, f"{folder}/their.safetensors", metadata={"format": "pt"})
+    expect(read(out) == read(f"{folder}/their.safetensors"), "the package writes another file")
+    run("convert", f"{folder}/in.pt", out)
+    kept = without_ties(flat)
+    same_tensors(safetensors.torch.load_file(out), kept)
+    with safetensors.safe_open(out, "pt") as file:
+        texts = file.metadata()
+    expect(texts.pop("format") == "pt" and sorted(texts) == sorted(set(flat) - set(kept)),
+           f"metadata {texts}")
+    run("verify", out)
+    run("diff", f"{folder}/their.safetensors", out)
 
 
 def back(folder, flat):
@@ -132,6 +162,72 @@ def metadata(folder):
     expect(raw(loaded["w"]) == raw(cases.numbers(3)), "w has other bytes")
 
 
+def metadata_stays(folder):
+    texts = {"format": "pt", "by": "me", "ä": ""}
+    safetensors.torch.save_file({"w": cases.numbers(3)}, f"{folder}/in.safetensors", metadata=texts)
+    run("convert", f"{folder}/in.safetensors", f"{folder}/out.safetensors")
+    with safetensors.safe_open(f"{folder}/out.safetensors", "pt") as file:
+        expect(file.metadata() == texts, f"metadata {file.metadata()}")
+    said = run("convert", f"{folder}/in.safetensors", f"{folder}/out.pt")
+    expect("left out 2 entries of __metadata__" in said, said)
+
+
+def entry(dtype="U8", shape=(2,), begin=0, end=2, more=""):
+    return f'{{"dtype":"{dtype}","shape":{list(shape)},"data_offsets":[{begin},{end}]{more}}}'
+
+
+# S1, S2, S3 and S4: name, header, bytes of data, whether the package opens it, whether Berth does, and
+# why not
+BEHAVIOURS = [
+    ("no tensors", "{}", 0, True, True, ""),
+    ("spaces behind the header", '{"a":' + entry() + "}    ", 2, True, True, ""),
+    ("spaces in the header", '{ "a" : ' + entry() + " }", 2, True, True, ""),
+    ("a space before the header", ' {"a":' + entry() + "}", 2, True, False, "neither"),
+    ("an escaped name", '{"\\u0061\\"":' + entry() + "}", 2, True, True, ""),
+    ("a NUL in a name", '{"a\\u0000b":' + entry() + "}", 2, True, False, "header"),
+    ("half a surrogate pair", '{"\\ud800":' + entry() + "}", 2, False, False, "header"),
+    ("an empty name", '{"":' + entry() + "}", 2, True, True, ""),
+    ("a name twice", '{"a":' + entry() + ',"a":' + entry() + "}", 2, True, False, "duplicate"),
+    ("a key more", '{"a":' + entry(more=',"x":1') + "}", 2, True, True, ""),
+    ("no dtype", '{"a":{"shape":[2],"data_offsets":[0,2]}}', 2, False, False, "dtype"),
+    ("an unknown dtype", '{"a":' + entry("U9") + "}", 2, False, False, "dtype"),
+    ("a dtype that PyTorch lacks", '{"a":' + entry("F6_E2M3", [4], 0, 3) + "}", 3, True, False, "dtype"),
+    ("no shape", '{"a":{"dtype":"U8","data_offsets":[0,2]}}', 2, False, False, "shape"),
+    ("a negative size", '{"a":' + entry(shape=[-2]) + "}", 2, False, False, "shape"),
+    ("a size that is no integer", '{"a":' + entry(shape=[2.0]) + "}", 2, False, False, "shape"),
+    ("a size of 2^63", '{"a":' + entry(shape=[0, 2**63], end=0) + "}", 0, True, False, "header"),
+    ("a product above 2^64", '{"a":' + entry(shape=[2**62, 8]) + "}", 2, False, False, "number of bytes"),
+    ("too few bytes", '{"a":' + entry(shape=[3]) + "}", 2, False, False, "number of bytes"),
+    ("a gap", '{"a":' + entry() + ',"b":' + entry(begin=3, end=5) + "}", 5, False, False, "gap"),
+    ("an overlap", '{"a":' + entry() + ',"b":' + entry(begin=1, end=3) + "}", 3, False, False, "overlaps"),
+    ("the same bytes twice", '{"a":' + entry() + ',"b":' + entry() + "}", 2, False, False, "overlaps"),
+    ("bytes behind the last", '{"a":' + entry() + "}", 3, False, False, "follow the last"),
+    ("too short", '{"a":' + entry() + "}", 1, False, False, "outside"),
+    ("an empty tensor", '{"a":' + entry(shape=[0], end=0) + "}", 0, True, True, ""),
+    ("metadata null", '{"__metadata__":null,"a":' + entry() + "}", 2, True, True, ""),
+    ("metadata of a number", '{"__metadata__":{"a":1},"b":' + entry() + "}", 2, False, False, "texts"),
+    ("metadata no map", '{"__metadata__":[],"b":' + entry() + "}", 2, False, False, "texts"),
+]
+
+
+def behaviour(folder, header, nbytes, is_opened_there, is_opened_here, says):
+    path, text = f"{folder}/odd.safetensors", header.encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + bytes(nbytes))
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            names = sorted(file.keys())
+        expect(is_opened_there, f"the package opens it: {names}")
+    except safetensors.SafetensorError as error:
+        expect(not is_opened_there, f"the package refuses it: {error}")
+    said = run("convert", path, f"{folder}/odd.pt", code=0 if is_opened_here else 1)
+    expect(says in said, said.strip())
+    if is_opened_here:
+        done = subprocess.run([COMMAND, "ls", "--json", path], capture_output=True, text=True, check=True)
+        mine = sorted(tensor["name"] for tensor in json.loads(done.stdout))
+        expect([name or "" for name in mine] == names or "" in names, f"{mine} are not {names}")
+
+
 def compact(folder, mmap):
     """Views without the rest of what they are views of: equal, sharing, and small."""
     base = torch.arange(100000, dtype=torch.float32)
@@ -198,5 +294,8 @@ def all_cases(results, folder):
         results.run(f"safetensors: {more} bytes more than the longest header", long_header, folder, more)
     results.run("safetensors: --tensors-only", tensors_only, folder)
     results.run("safetensors: metadata", metadata, folder)
+    results.run("safetensors: metadata stays", metadata_stays, folder)
+    for name, *case in BEHAVIOURS:
+        results.run(f"safetensors: {name}", behaviour, folder, *case)
     for mmap in ("on", "off"):
         results.run(f"convert --compact, load.mmap={mmap}", compact, folder, mmap)

@@ -9,7 +9,6 @@ import pathlib
 import pickle
 
 import numpy
-import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from corpus_kind import ANY_END, ANY_OF_TWO, Kind
@@ -91,10 +90,6 @@ def of_numpy(save, *arrays, **named):
         with open("new.pt", "wb") as file:
             save(file, *arrays, **named)
     return make
-
-
-def safetensors_file(value):
-    safetensors.torch.save_file({"weight": torch.zeros(3)}, "new.pt")
 
 
 def legacy(protocol):
@@ -190,8 +185,6 @@ SAVED = [
     Kind("pickle.dump of an array", pickled_numpy,
          "a bare pickle, not a PyTorch checkpoint; it names the global numpy._core.multiarray _reconstruct, "
          "which Berth never calls"),
-    Kind("safetensors", safetensors_file,
-         "a safetensors file, not a PyTorch checkpoint: `berth convert new.pt NEW.pt` converts it"),
     Kind("numpy.save", of_numpy(numpy.save, numpy.zeros(3)),
          'an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
          'torch.save(torch.from_numpy(numpy.load(sys.argv[1])), \'NEW.pt\')" new.pt` makes one of it'),

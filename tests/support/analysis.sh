@@ -48,7 +48,6 @@ load/storage_rules.c rules_allocate_targets 1 malloc-leak: kept in the checkpoin
 load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
 tools/non_tensor_values.c keep_first_path 1 malloc-leak: kept in met->path until the aliases are freed
 tools/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names
-tools/safetensors_read.c safetensors_parse_header 1 null-dereference: a file of 10 bytes has bytes
 END
 }
 

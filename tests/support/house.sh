@@ -147,13 +147,13 @@ house_examples() {
             for each in examples/*.c "$there/readme.c"; do
                 # shellcheck disable=SC2086
                 gcc -std=$standard $strict $sanitize "-I$there/opt/berth/include" "$each" \
-                    "$BUILD/$library" -ldeflate -lz -ldl -pthread \
+                    "$BUILD/$library" -ldeflate -lz -ljansson -ldl -pthread \
                     -o "$there/$(basename "$each" .c)" || return 1
             done
         done
         # shellcheck disable=SC2086
         g++ -std=c++17 $strict $sanitize "-I$there/opt/berth/include" examples/cpp.cpp \
-            "$BUILD/$library" -ldeflate -lz -ldl -pthread -o "$there/cpp" || return 1
+            "$BUILD/$library" -ldeflate -lz -ljansson -ldl -pthread -o "$there/cpp" || return 1
         (cd "$there" && rm -f t.pt && ./readme && "$BUILD/release/berth" verify model.pt &&
             ./infer "$root/examples/mlp.pt" && ./train t.pt 95 &&
             ./train t.pt 300 && ./edit t.pt e.pt && "$BUILD/release/berth" verify e.pt &&

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Reads a safetensors header. It is checked before it is used: known dtypes, shapes that agree with
+ * the offsets, no gaps, no overlaps, no name twice.
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/safetensors/safetensors.h"
+#include "format/values/value.h"
+
+/* One tensor of the header, until all are sorted by their bytes. */
+typedef struct header_tensor {
+    const char *name;
+    size_t index; /* in the header */
+    berth_dtype dtype;
+    uint64_t begin, end; /* of its bytes, from the end of the header on */
+    const json_t *shape;
+} header_tensor;
+
+typedef struct header_reading {
+    json_t *json;
+    uint64_t data_offset; /* of the first tensor, in the file */
+    uint64_t data_nbytes;
+    header_tensor *tensors;
+    size_t n_tensors;
+    berth_tree *tree;
+    bth_safetensors *contents;
+} header_reading;
+
+static int fail_in_tensor(const char *name, int code, const char *why, berth_error *error)
+{
+    char quoted[104];
+
+    (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
+    (void)bth_fail_status(error, code, "%s", why);
+    return bth_error_prefix(error, quoted);
+}
+
+/* ---- the JSON text ---- */
+
+/*
+ * P3: the parser needs some 200 bytes for an object, but `{}` has only 2. An object that describes
+ * a tensor has at least 49.
+ */
+static bool header_has_too_many_objects(const uint8_t *text, size_t nbytes)
+{
+    size_t n_objects = 0;
+    bool in_string = false;
+
+    for (size_t i = 0; i < nbytes; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && text[i] == '{')
+            n_objects++;
+    }
+    return n_objects > nbytes / 32 + 2;
+}
+
+/* S1: one JSON object, no name twice. */
+static int header_parse(header_reading *reading, const uint8_t *text, size_t nbytes,
+                        berth_error *error)
+{
+    json_error_t json_error;
+
+    if (header_has_too_many_objects(text, nbytes))
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, BTH_SAFETENSORS_LENGTH_NBYTES,
+                        "the safetensors header has too many objects for its length");
+    reading->json = json_loadb((const char *)text, nbytes, JSON_REJECT_DUPLICATES, &json_error);
+    if (reading->json)
+        return 0;
+    if (json_error_code(&json_error) == json_error_out_of_memory)
+        return bth_fail_memory(error, nbytes);
+    return bth_fail(error, BERTH_E_ARCHIVE, NULL,
+                    BTH_SAFETENSORS_LENGTH_NBYTES + (uint64_t)json_error.position,
+                    "the safetensors header: %s", json_error.text);
+}
+
+/* ---- __metadata__ ---- */
+
+/* S4: a map of texts. */
+static int header_read_metadata(header_reading *reading, const json_t *metadata, berth_error *error)
+{
+    const char *key;
+    json_t *text;
+
+    if (json_is_null(metadata))
+        return 0;
+    if (!json_is_object(metadata))
+        return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
+    berth_value *dict = berth_make_dict(reading->tree);
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, text)
+    {
+        if (!json_is_string(text))
+            return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
+        if (berth_dict_set(dict, key,
+                           berth_make_str(reading->tree, json_string_value(text),
+                                          json_string_length(text))) < 0)
+            return berth_tree_error(reading->tree, error);
+    }
+    reading->contents->metadata = dict;
+    return 0;
+}
+
+/* ---- one tensor ---- */
+
+/* Reads the sizes into an array of BERTH_MAX_RANK; false: not a shape. */
+static bool json_read_shape(const json_t *array, int64_t *shape, int32_t *rank)
+{
+    size_t n = json_array_size(array);
+
+    if (!json_is_array(array) || n > BERTH_MAX_RANK)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(array, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0)
+            return false;
+        shape[i] = json_integer_value(item);
+    }
+    *rank = (int32_t)n;
+    return true;
+}
+
+/* F4 shapes count elements, PyTorch's count bytes of two. False: PyTorch has no such tensor. */
+static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
+{
+    if (dtype != BERTH_FLOAT4_E2M1FN_X2)
+        return true;
+    if (rank == 0 || shape[rank - 1] % 2 != 0)
+        return false;
+    shape[rank - 1] /= 2;
+    return true;
+}
+
+static bool shape_has_nbytes(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
+{
+    uint64_t product = item;
+
+    for (int32_t i = 0; i < rank; i++)
+        if (!bth_try_multiply(product, (uint64_t)shape[i], &product))
+            return false;
+    return product == nbytes;
+}
+
+static int fail_unknown_dtype(const char *name, const char *dtype_name, berth_error *error)
+{
+    char why[80];
+
+    if (!dtype_name)
+        return fail_in_tensor(name, BERTH_E_ARCHIVE, "it has no dtype", error);
+    (void)snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
+    return fail_in_tensor(name, BERTH_E_TENSOR, why, error);
+}
+
+/* S2: two offsets, inside the file. */
+static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uint64_t data_nbytes,
+                               berth_error *error)
+{
+    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
+        return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",
+                              error);
+    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin) ||
+        (uint64_t)json_integer_value(end) > data_nbytes)
+        return fail_in_tensor(tensor->name, BERTH_E_TENSOR, "its data_offsets are outside the file",
+                              error);
+    tensor->begin = (uint64_t)json_integer_value(begin);
+    tensor->end = (uint64_t)json_integer_value(end);
+    return 0;
+}
+
+static int header_add_tensor(header_reading *reading, const char *name, const json_t *entry,
+                             berth_error *error)
+{
+    header_tensor *tensor = &reading->tensors[reading->n_tensors];
+    const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
+
+    *tensor = (header_tensor){.name = name,
+                              .index = reading->n_tensors,
+                              .dtype = bth_safetensors_dtype_from_name(dtype_name),
+                              .shape = json_object_get(entry, "shape")};
+    if (tensor->dtype == BERTH_DTYPE_NONE)
+        return fail_unknown_dtype(name, dtype_name, error);
+    reading->n_tensors++;
+    return tensor_read_offsets(tensor, json_object_get(entry, "data_offsets"), reading->data_nbytes,
+                               error);
+}
+
+/* S3: as many bytes as the shape and the dtype need. Makes the tensor; NULL: an error. */
+static berth_value *header_make_tensor(header_reading *reading, const header_tensor *from,
+                                       berth_error *error)
+{
+    int64_t shape[BERTH_MAX_RANK];
+    berth_tensor tensor = {.dtype = from->dtype, .shape = shape};
+    uint64_t nbytes = from->end - from->begin;
+    const char *why = NULL;
+
+    if (!json_read_shape(from->shape, shape, &tensor.rank))
+        why = "its shape is no list of sizes";
+    else if (!shape_halve_f4(from->dtype, shape, tensor.rank))
+        why = "PyTorch has F4 in pairs only: its last dimension must be even";
+    else if (!shape_has_nbytes(shape, tensor.rank, berth_dtype_nbytes(from->dtype), nbytes))
+        why = "its shape and dtype do not fit its number of bytes";
+    if (why) {
+        (void)fail_in_tensor(from->name, BERTH_E_TENSOR, why, error);
+        return NULL;
+    }
+    berth_storage *storage = bth_storage_new_without_data(
+        reading->tree, bth_dtype_to_storage_dtype(from->dtype), nbytes, NULL);
+    if (storage)
+        storage->offset = reading->data_offset + from->begin;
+    tensor.storage = storage;
+    berth_value *made = storage ? berth_make_tensor(reading->tree, &tensor) : NULL;
+    if (!made)
+        (void)berth_tree_error(reading->tree, error);
+    return made;
+}
+
+/* ---- all tensors ---- */
+
+static int compare_tensors(const void *left, const void *right)
+{
+    const header_tensor *a = left, *b = right;
+
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    if (a->end != b->end)
+        return a->end < b->end ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+/* S2: every byte of the data belongs to exactly one tensor. Sorts them. */
+static int header_check_ranges(header_reading *reading, berth_error *error)
+{
+    uint64_t at = 0;
+
+    qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
+    for (size_t i = 0; i < reading->n_tensors; i++) {
+        if (reading->tensors[i].begin != at)
+            return fail_in_tensor(reading->tensors[i].name, BERTH_E_TENSOR,
+                                  "it overlaps another tensor, or follows a gap", error);
+        at = reading->tensors[i].end;
+    }
+    if (at != reading->data_nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, reading->data_offset + at,
+                        "%llu bytes follow the last tensor",
+                        (unsigned long long)(reading->data_nbytes - at));
+    return 0;
+}
+
+static int header_make_values(header_reading *reading, berth_error *error)
+{
+    reading->contents->root = berth_make_dict(reading->tree);
+    for (size_t i = 0; i < reading->n_tensors; i++) {
+        berth_value *tensor = header_make_tensor(reading, &reading->tensors[i], error);
+        if (!tensor)
+            return error->code;
+        if (berth_dict_set(reading->contents->root, reading->tensors[i].name, tensor) < 0)
+            return berth_tree_error(reading->tree, error);
+    }
+    return 0;
+}
+
+/*
+ * Tied tensors: the safetensors package writes one of them, and a text of __metadata__ from each
+ * other name to its name. These names get tensors with the same storage.
+ */
+static int header_add_tied_tensors(header_reading *reading, berth_error *error)
+{
+    berth_value *root = reading->contents->root, *metadata = reading->contents->metadata;
+    size_t n = berth_value_count(metadata);
+
+    for (size_t i = 0; i < n; i++) {
+        berth_value *key, *value;
+        (void)berth_dict_at(metadata, i, &key, &value);
+        const char *name = berth_as_text(key, NULL), *other = berth_as_text(value, NULL);
+        const berth_tensor *tensor = berth_as_tensor(berth_dict_get(root, other));
+        if (!tensor || strcmp(name, "format") == 0 || berth_dict_get(root, name))
+            continue;
+        if (berth_dict_set(root, name, bth_tensor_adopt(reading->tree, tensor)) < 0)
+            return berth_tree_error(reading->tree, error);
+    }
+    return 0;
+}
+
+static int header_read_entries(header_reading *reading, berth_error *error)
+{
+    size_t nbytes = bth_array_nbytes(json_object_size(reading->json) + 1, sizeof *reading->tensors);
+    const char *name;
+    json_t *entry;
+
+    reading->tensors = bth_allocate(nbytes);
+    if (!reading->tensors)
+        return bth_fail_memory(error, nbytes);
+    json_object_foreach(reading->json, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0)
+            (void)header_read_metadata(reading, entry, error);
+        else
+            (void)header_add_tensor(reading, name, entry, error);
+        if (error->code < 0)
+            return error->code;
+    }
+    if (header_check_ranges(reading, error) < 0 || header_make_values(reading, error) < 0)
+        return error->code;
+    return header_add_tied_tensors(reading, error);
+}
+
+int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
+                         berth_tree *tree, bth_safetensors *contents, berth_error *error)
+{
+    uint64_t data_offset = BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes;
+    header_reading reading = {.data_offset = data_offset,
+                              .data_nbytes = file_nbytes - data_offset,
+                              .tree = tree,
+                              .contents = contents};
+
+    *contents = (bth_safetensors){0};
+    if (header_parse(&reading, head + BTH_SAFETENSORS_LENGTH_NBYTES, (size_t)header_nbytes,
+                     error) == 0)
+        (void)header_read_entries(&reading, error);
+    bth_release(reading.tensors);
+    json_decref(reading.json);
+    return error->code;
+}
