@@ -153,7 +153,7 @@ static int selection_add_tensors(selection *s, const berth_value *value)
         return s->error->code;
     size_t n = bth_names_tensor_count(names);
     size_t nbytes = bth_array_nbytes(n + 1, sizeof *s->tensors);
-    s->tensors = bth_allocate(nbytes);
+    s->tensors = bth_allocate_zeroed(nbytes);
     if (!s->tensors)
         (void)bth_fail_memory(s->error, nbytes);
     for (size_t i = 0; i < n && s->error->code == 0; i++)
@@ -187,6 +187,8 @@ static int compare_elements(const berth_tensor *a, const berth_tensor *b)
     const berth_storage *a_storage = bth_tensor_saved_storage(a, &a_offset);
     const berth_storage *b_storage = bth_tensor_saved_storage(b, &b_offset);
     int order = compare_numbers((uintptr_t)a_storage, (uintptr_t)b_storage);
+
+    assert(a && b);
 
     if (order == 0)
         order = compare_numbers((uint64_t)a_offset, (uint64_t)b_offset);
@@ -225,7 +227,7 @@ static int selection_divide_into_entries_and_texts(selection *s)
 {
     size_t n = s->n_tensors;
 
-    s->entries = bth_allocate((n + 1) * sizeof *s->entries);
+    s->entries = bth_allocate_zeroed((n + 1) * sizeof *s->entries);
     if (!s->entries)
         return bth_fail_memory(s->error, (n + 1) * sizeof *s->entries);
     if (!(s->flags & BERTH_COPY_TIES))
@@ -328,7 +330,7 @@ static int view_read(const berth_storage *view, void *buffer, size_t nbytes, uin
 {
     const berth_tensor *tensor = view->context;
     size_t item = berth_dtype_nbytes(tensor->dtype), cut = (size_t)(offset % item);
-    uint8_t *out = buffer, element[16];
+    uint8_t *out = buffer, element[16] = {0};
 
     while (nbytes > 0) {
         int64_t first = (int64_t)(offset / item), n = (int64_t)(nbytes / item);

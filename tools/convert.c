@@ -113,12 +113,11 @@ static void conversion_tell_what_is_left_out(const conversion *c, const berth_st
         (void)print_trouble("%s: left out %zu entries of __metadata__", c->in, n_texts);
 }
 
-/* Whether --tensors-only would help. */
-static bool conversion_works_with_tensors_only(const conversion *c)
+static bool conversion_can_be_planned(const conversion *c, uint32_t flags)
 {
     const berth_target target = berth_to_path(c->out);
-    const berth_content content = berth_of_safetensors(
-        berth_root(c->checkpoint), berth_metadata(c->checkpoint), BERTH_TENSORS_ONLY);
+    const berth_content content =
+        berth_of_safetensors(berth_root(c->checkpoint), berth_metadata(c->checkpoint), flags);
     berth_plan *plan = berth_plan_new(&target, &content, NULL, NULL);
 
     berth_plan_free(plan);
@@ -129,7 +128,8 @@ static int conversion_fail(const conversion *c, berth_error *error)
 {
     if (error->code != BERTH_E_UNSUPPORTED || !c->to_safetensors)
         return fail(error);
-    bool helps = !c->options->tensors_only && conversion_works_with_tensors_only(c);
+    bool helps = !conversion_can_be_planned(c, 0) && !c->options->tensors_only &&
+                 conversion_can_be_planned(c, BERTH_TENSORS_ONLY);
 
     return print_trouble("%s%s", error->message, helps ? "; --tensors-only leaves it out" : "");
 }

@@ -176,7 +176,7 @@ static void name_read(seen_value value, shown_name *name)
         uint32_t code = (uint8_t)value.text[i];
         size_t used = is_escaped && code == '\\' ? escape_read(&value, i + 1, &code) : 0;
         bool is_shown = code >= ' ' && code != 0x7f && (used == 0 || code < 0x7f);
-        name->text[name->nbytes++] = is_shown ? (char)code : '?';
+        name->text[name->nbytes++] = (char)(is_shown ? code : '?');
         i += used;
     }
     name->text[name->nbytes] = '\0';

@@ -34,7 +34,7 @@ typedef struct bth_opcode {
     const char *name; /* NULL: no opcode of any pickle */
     bool allowed;
     uint8_t form;
-    int8_t takes; /* values from the stack; BTH_TO_MARK: those above the last MARK, and it */
+    int16_t takes; /* values from the stack; BTH_TO_MARK: those above the last MARK, and it */
     uint8_t gives;
 } bth_opcode;
 
