@@ -11,7 +11,7 @@ foreign_needs() {
     need_packages "$@" && need_foreign "$machine" "${foreign_packages[@]}"
 }
 
-# One of two says what safetensors needs: of the C library's own, Debian has no JSON library for musl.
+# A build has jansson or not (format/safetensors/). Debian has none for musl.
 foreign_left_out=without_json.c
 
 # The sources of these folders, and these sources, one a line, without their ".c".
