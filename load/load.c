@@ -418,7 +418,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     }
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);
-    *info = (berth_info){.archive = checkpoint->contents.archive,
+    const char *archive = checkpoint->contents.archive;
+    *info = (berth_info){.archive = archive ? archive : "",
                          .container = containers[checkpoint->contents.kind],
                          .format_version = checkpoint->contents.format_version,
                          .storage_alignment = checkpoint->contents.storage_alignment,

@@ -140,6 +140,16 @@ static int readback_compare_tensors(const berth_plan *plan, const berth_tree *tr
     return error->code;
 }
 
+static int readback_compare_safetensors_header(const berth_plan *plan, const uint8_t *bytes,
+                                               uint64_t nbytes, berth_error *error)
+{
+    for (uint64_t i = 0; i < nbytes; i++)
+        if (bytes[i] != plan->header[i])
+            return bth_fail(error, BERTH_E_OFFSETS, "header", i,
+                            "0x%02x was written, 0x%02x is planned", bytes[i], plan->header[i]);
+    return 0;
+}
+
 /* Reads the header back, and parses it as that of any other file. */
 static int readback_check_safetensors(const berth_plan *plan, const bth_output *output,
                                       berth_error *error)
@@ -149,8 +159,9 @@ static int readback_check_safetensors(const berth_plan *plan, const bth_output *
     berth_tree *tree = bytes ? berth_tree_new(error) : NULL;
     bth_safetensors contents;
 
-    if (tree && bth_safetensors_read(bytes, header.nbytes - BTH_SAFETENSORS_LENGTH_NBYTES,
-                                     plan->nbytes, tree, &contents, error) == 0)
+    if (tree && readback_compare_safetensors_header(plan, bytes, header.nbytes, error) == 0 &&
+        bth_safetensors_read(bytes, header.nbytes - BTH_SAFETENSORS_LENGTH_NBYTES, plan->nbytes,
+                             tree, &contents, error) == 0)
         (void)readback_compare_tensors(plan, tree, error);
     berth_tree_free(tree);
     bth_release(bytes);

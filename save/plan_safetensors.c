@@ -188,8 +188,7 @@ static int compare_elements(const berth_tensor *a, const berth_tensor *b)
     const berth_storage *b_storage = bth_tensor_saved_storage(b, &b_offset);
     int order = compare_numbers((uintptr_t)a_storage, (uintptr_t)b_storage);
 
-    assert(a && b);
-
+    assert(a && b); /* for analyzers */
     if (order == 0)
         order = compare_numbers((uint64_t)a_offset, (uint64_t)b_offset);
     if (order == 0)

@@ -327,9 +327,6 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     bth_legacy legacy = {0};
 
     contents->kind = BTH_CONTAINER_LEGACY;
-    contents->archive = bth_duplicate_text("", 0);
-    if (!contents->archive)
-        return bth_fail_memory(error, 1);
     if (legacy_read_pickles(opening, &legacy, error) < 0)
         return error->code;
     contents->root = legacy.root;
@@ -349,9 +346,6 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
     bth_safetensors read;
 
     contents->kind = BTH_CONTAINER_SAFETENSORS;
-    contents->archive = bth_duplicate_text("", 0);
-    if (!contents->archive)
-        return bth_fail_memory(error, 1);
     if (bth_safetensors_check_length(header_nbytes, cache->reader->nbytes, error) < 0 ||
         bth_head_cache_extend_head(cache, BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes, error) <
             0 ||

@@ -134,7 +134,7 @@ typedef enum bth_container_kind {
 /* What is in the file, and where. Constant after opening, except for the last part. */
 typedef struct bth_contents {
     bth_container_kind kind;
-    char *archive;            /* top folder; "" if it is no zip */
+    char *archive;            /* top folder; NULL if it is no zip */
     berth_value *metadata;    /* of safetensors; NULL: none */
     bth_pickle_survey survey; /* of data.pkl in the head */
     bth_region values;        /* memory of the tree */

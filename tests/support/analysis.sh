@@ -43,8 +43,6 @@ format/names/names.c naming_add_entry 2 malloc-leak: what naming_grow_array() gi
 format/names/names.c naming_append_tensor 1 malloc-leak: what naming_grow_array() gives is what names->tensors held, moved
 load/open/head_records.c contents_set_archive_name 1 malloc-leak: kept in contents->archive, which bth_contents_free frees
 load/open/head_records.c head_find_pickle_record 1 malloc-leak: the same, behind a call
-load/open/contents_read.c legacy_read 1 malloc-leak: the same
-load/open/contents_read.c safetensors_read 1 malloc-leak: the same
 load/storage_rules.c rules_allocate_targets 1 malloc-leak: kept in the checkpoint, which berth_close frees
 load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
 tools/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Safetensors from C: metadata, ties, views, other sizes of tiles; debug mode finds a wrong byte.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "format/values/value.h"
+#include "save/run.h"
+#include "tests/support/support.h"
+
+static const int64_t shape_2_3[] = {2, 3}, shape_3_2[] = {3, 2}, shape_4[] = {4};
+static const int64_t across[] = {1, 3};
+static const float numbers[6] = {0, 1, 2, 3, 4, 5};
+static const float complexes[8] = {1, -2, 3, 4, -5, 6, 7, 8};
+static berth_error error;
+static berth_tree *tree;
+static berth_value *root;
+
+/* "a" and "tied" are one; "t" is its transpose; "c" has a conjugate and a negative bit. */
+static void begin(void)
+{
+    tree = berth_tree_new(NULL);
+    root = berth_make_dict(tree);
+    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
+    const berth_tensor a = {
+        .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape_2_3, .storage = storage};
+    const berth_tensor t = {.dtype = BERTH_FLOAT32,
+                            .rank = 2,
+                            .shape = shape_3_2,
+                            .stride = across,
+                            .storage = storage};
+    const berth_tensor c = {.dtype = BERTH_COMPLEX64,
+                            .rank = 1,
+                            .shape = shape_4,
+                            .flags = BERTH_CONJ | BERTH_NEG,
+                            .data = complexes};
+
+    berth_dict_set(root, "tied", berth_make_tensor(tree, &a));
+    berth_dict_set(root, "a", berth_make_tensor(tree, &a));
+    berth_dict_set(root, "t", berth_make_tensor(tree, &t));
+    berth_dict_set(root, "c", berth_make_tensor(tree, &c));
+    assert_ok(berth_tree_error(tree, &error));
+}
+
+static void end(void)
+{
+    berth_tree_free(tree);
+}
+
+static berth_checkpoint *saved_and_opened(const berth_value *metadata, uint32_t flags,
+                                          const char *options, void **bytes)
+{
+    const berth_content content = berth_of_safetensors(root, metadata, flags);
+    berth_config *config = berth_config_new(NULL);
+    const berth_params params = {.config = config};
+    berth_checkpoint *checkpoint;
+    size_t nbytes;
+
+    assert_ok(berth_config_apply(config, options, &error));
+    assert_ok(berth_save_to(TO_MEMORY(bytes, &nbytes), &content, &params, &error));
+    const berth_source source = berth_from_memory(*bytes, nbytes);
+    assert_ok(berth_open_source(&source, NULL, &checkpoint, &error));
+    berth_config_free(config);
+    return checkpoint;
+}
+
+static void expect_elements(berth_checkpoint *checkpoint, const char *name, const float *wanted,
+                            size_t nbytes)
+{
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, name, &error);
+    float found[8] = {0};
+
+    cr_assert(tensor, "%s", error.message);
+    cr_assert_eq(berth_tensor_nbytes(tensor), nbytes);
+    assert_ok(berth_tensor_read(checkpoint, tensor, 0, berth_tensor_numel(tensor), found, &error));
+    cr_expect_eq(memcmp(found, wanted, nbytes), 0, "%s", name);
+}
+
+static const char *text_of(const berth_value *metadata, const char *key)
+{
+    return berth_as_text(berth_dict_get(metadata, key), NULL);
+}
+
+/* A tile of an odd size cuts elements of views. */
+Test(safetensors, same_elements_whatever_the_tiles, .init = begin, .fini = end)
+{
+    static const char *const options[] = {"", "io.chunk_nbytes=25\nio.threads=1",
+                                          "io.chunk_nbytes=31\nio.threads=3"};
+    static const float t[] = {0, 3, 1, 4, 2, 5};
+    static const float c[] = {-1, -2, -3, 4, 5, 6, -7, 8};
+    void *bytes;
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        berth_checkpoint *checkpoint = saved_and_opened(NULL, 0, options[i], &bytes);
+        expect_elements(checkpoint, "a", numbers, sizeof numbers);
+        expect_elements(checkpoint, "tied", numbers, sizeof numbers);
+        expect_elements(checkpoint, "t", t, sizeof t);
+        expect_elements(checkpoint, "c", c, sizeof c);
+        berth_close(checkpoint);
+        berth_free(bytes);
+    }
+}
+
+Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
+{
+    berth_value *texts = berth_make_dict(tree);
+    berth_info info;
+    void *bytes;
+
+    berth_dict_set(texts, "by", berth_make_str(tree, "me", 2));
+    berth_dict_set(texts, "a", berth_make_str(tree, "c", 1)); /* would be misread as a tie */
+    berth_checkpoint *checkpoint = saved_and_opened(texts, 0, "", &bytes);
+    const berth_value *metadata = berth_metadata(checkpoint);
+    cr_expect_eq(berth_value_count(metadata), 2);
+    cr_expect_str_eq(text_of(metadata, "by"), "me");
+    cr_expect_str_eq(text_of(metadata, "tied"), "a");
+    cr_expect_eq(berth_find_tensor(checkpoint, "a", NULL)->storage,
+                 berth_find_tensor(checkpoint, "tied", NULL)->storage);
+    assert_ok(berth_get_info(checkpoint, &info, &error));
+    cr_expect_str_eq(info.container, "safetensors");
+    cr_expect_str_eq(info.archive, "");
+    cr_expect_eq(info.n_storages, 3);
+    berth_close(checkpoint);
+    berth_free(bytes);
+
+    checkpoint = saved_and_opened(NULL, BERTH_COPY_TIES, "", &bytes);
+    cr_expect_eq(berth_value_count(berth_metadata(checkpoint)), 1);
+    cr_expect_str_eq(text_of(berth_metadata(checkpoint), "format"), "pt");
+    cr_expect_neq(berth_find_tensor(checkpoint, "a", NULL)->storage,
+                  berth_find_tensor(checkpoint, "tied", NULL)->storage);
+    berth_close(checkpoint);
+    berth_free(bytes);
+    cr_expect_null(berth_metadata(NULL));
+}
+
+/* What the format cannot hold: its name, or its path; left out if that is wanted. */
+Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
+{
+    const berth_content strict = berth_of_safetensors(root, NULL, 0);
+    const berth_content rest = berth_of_safetensors(root, NULL, BERTH_TENSORS_ONLY);
+    berth_content unknown = strict;
+    berth_stats stats;
+    const berth_params params = {.stats = &stats};
+    void *bytes;
+    size_t nbytes;
+
+    berth_dict_set(root, "epoch", berth_make_int(tree, 7));
+    cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &strict, NULL, &error),
+                 BERTH_E_UNSUPPORTED);
+    cr_expect_str_eq(error.message, "['epoch']: safetensors cannot hold an int");
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), &rest, &params, &error));
+    cr_expect_eq(stats.n_left_out, 1);
+    cr_expect_eq(stats.requested_nbytes, 2 * sizeof numbers + sizeof complexes);
+    berth_free(bytes);
+    unknown.flags = 4;
+    cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &unknown, NULL, &error),
+                 BERTH_E_ARGUMENT);
+}
+
+Test(safetensors, bits_that_have_no_meaning, .init = begin, .fini = end)
+{
+    const berth_tensor real = {.dtype = BERTH_FLOAT32, .flags = BERTH_CONJ};
+    const berth_tensor integer = {.dtype = BERTH_INT32, .flags = BERTH_NEG};
+    float one = 1;
+
+    cr_expect_eq(berth_tensor_resolve_bits(&real, 1, &one, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(berth_tensor_resolve_bits(&integer, 1, &one, &error), BERTH_E_UNSUPPORTED);
+    cr_expect_eq(berth_tensor_resolve_bits(&real, 1, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(one, 1);
+}
+
+/* ---- debug mode ---- */
+
+/* Memory where one byte is stored wrongly. */
+typedef struct spoiled {
+    uint8_t *memory;
+    uint64_t at;
+} spoiled;
+
+static int write_spoiled(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                         berth_error *unused)
+{
+    spoiled *s = context;
+
+    (void)unused;
+    for (size_t i = 0; i < n_pieces; offset += pieces[i++].iov_len) {
+        memcpy(s->memory + offset, pieces[i].iov_base, pieces[i].iov_len);
+        if (s->at >= offset && s->at - offset < pieces[i].iov_len)
+            s->memory[s->at] ^= 1;
+    }
+    return 0;
+}
+
+static int read_spoiled(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                        berth_error *unused)
+{
+    (void)unused;
+    memcpy(buffer, ((spoiled *)context)->memory + offset, nbytes);
+    return 0;
+}
+
+/* A letter of a name, too, which leaves a header that reads well. */
+Test(safetensors, every_wrong_byte_of_the_header_is_found, .init = begin, .fini = end)
+{
+    const berth_content content = berth_of_safetensors(root, NULL, 0);
+    const bth_run_settings settings = {.tile_nbytes = 4096, .read_back = true};
+    struct berth_config config;
+    berth_stats stats;
+
+    bth_error_clear(&error);
+    assert_ok(bth_config_copy_for_operation(NULL, &config, &error));
+    berth_plan *plan = bth_plan_make("archive", &content, &config, &error);
+    cr_assert(plan, "%s", error.message);
+    uint64_t header_nbytes = plan->records[1].layout.data_offset;
+    spoiled s = {.memory = malloc(plan->nbytes)};
+    const bth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &s};
+    for (s.at = 0; s.at <= header_nbytes; s.at++) {
+        bool is_header = s.at < header_nbytes;
+        stats = (berth_stats){0};
+        bth_error_clear(&error);
+        cr_expect_eq(bth_run(plan, &output, &settings, &stats, &error),
+                     is_header ? BERTH_E_OFFSETS : 0, "byte %llu", (unsigned long long)s.at);
+        cr_expect_eq(error.offset, is_header ? s.at : BERTH_NO_OFFSET);
+    }
+    free(s.memory);
+    berth_plan_free(plan);
+}
