@@ -4,9 +4,9 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/json/safetensors.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
-#include "format/safetensors/safetensors.h"
 #include "format/zip/zip.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"

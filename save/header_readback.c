@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/safetensors/safetensors.h"
+#include "format/json/safetensors.h"
 #include "format/values/value.h"
 #include "save/file_part.h"
 #include "save/run_state.h"

@@ -7,8 +7,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/json/safetensors.h"
 #include "format/names/names.h"
-#include "format/safetensors/safetensors.h"
 #include "format/values/value.h"
 #include "save/plan.h"
 

@@ -68,6 +68,16 @@ int bth_opening_check_all_headers(bth_opening *opening, berth_error *error);
  */
 int bth_opening_check_directory_follows_layout(bth_opening *opening, berth_error *error);
 
+/* ---- exported_program.c: .pt2 files of torch.export (E1 to E3) ---- */
+
+/* Whether the archive is one whose weights can be read. */
+bool bth_archive_is_exported_program(const bth_container *container);
+/*
+ * Makes the root from the weights: the state_dict of the model, or a dict of them by the models'
+ * names if there are several.
+ */
+int bth_exported_read(bth_opening *opening, berth_error *error);
+
 /* ---- attributes_log.c: what debug mode tells of tensors' attributes ---- */
 
 /* Logs the different names, if there are any. Only memory can fail. */

@@ -7,7 +7,9 @@
 
 #include "config/error.h"
 #include "format/bytes.h"
+#include "format/json/exported.h"
 #include "format/layout.h"
+#include "load/open/open_steps.h"
 #include "load/open/refusal.h"
 
 typedef unsigned long long ull;
@@ -74,7 +76,7 @@ static const bth_file_kind *container_find_kind(const bth_container *container)
 {
     const bth_file_kind *found = NULL;
 
-    if (bth_container_find(container, "archive_format"))
+    if (bth_container_find(container, BTH_EXPORTED_FORMAT_RECORD))
         return &exported_program;
     for (size_t i = 0; i < container->directory.n_entries && !found; i++) {
         const char *record = container->directory.entries[i].record;
@@ -101,7 +103,8 @@ int bth_archive_check_is_checkpoint(const bth_container *container, const bth_re
 
     if (bth_container_find(container, "constants.pkl"))
         kind = &script;
-    else if (bth_container_find(container, "data.pkl"))
+    else if (bth_container_find(container, "data.pkl") ||
+             bth_archive_is_exported_program(container))
         return 0;
     else if (bth_container_find(container, ".data/extern_modules"))
         kind = &package;

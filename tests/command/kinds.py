@@ -25,7 +25,6 @@ class Model(torch.nn.Module):
         self.layer = torch.nn.Linear(2, 2)
     def forward(self, x):
         return self.layer(x)
-torch.export.save(torch.export.export(Model(), (torch.zeros(1, 2),)), "m.pt2")
 torch.jit.save(torch.jit.script(Model()), "script.pt")
 dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no_dist=True)
 """
@@ -36,14 +35,11 @@ NPY = ('an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c "import 
 NPZ = ('arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
        'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, '
        '\'NEW.pt\')" a.npz` makes one of them')
-PT2 = ('a .pt2 program of torch.export, not a checkpoint: `python3 -c "import sys, torch; '
-       'torch.save(torch.export.load(sys.argv[1]).state_dict, \'NEW.pt\')" m.pt2` saves its weights '
-       'as one')
 DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
        "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint "
        "of its directory")
 BY_PYTHON = [
-    ("a.npy", NPY, "NEW.pt"), ("a.npz", NPZ, "NEW.pt"), ("m.pt2", PT2, "NEW.pt"),
+    ("a.npy", NPY, "NEW.pt"), ("a.npz", NPZ, "NEW.pt"),
     ("script.pt", "a TorchScript archive (it has constants.pkl): a program, which is never run, "
      "without values to read: `berth ls -r script.pt` lists its records", None),
     ("dcp/.metadata", DCP, "NEW.pt"),

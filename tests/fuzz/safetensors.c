@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Safetensors: any bytes as a file of them, or as a checkpoint (what begins as a zip archive does).
- * What opens is saved as safetensors and as a checkpoint, and read back: the same tensors.
+ * Formats with JSON: any bytes as a safetensors file; behind a '2', as what a program of
+ * torch.export says of its weights; or as a checkpoint (what begins as a zip archive does). What
+ * opens is saved as safetensors and as a checkpoint, and read back: the same tensors.
  */
 #include "format/values/value.h"
 #include "tests/support/fuzz/archive.h"
@@ -146,7 +147,43 @@ static void check_written(berth_checkpoint *checkpoint, uint32_t flags)
         check_saved(checkpoint, &values);
 }
 
-void check_input(const uint8_t *bytes, size_t nbytes)
+/* ---- programs of torch.export ---- */
+
+/* The archive of a program with this text, and two records. The caller frees it. */
+static uint8_t *make_program(const uint8_t *text, size_t nbytes, size_t *made_nbytes)
+{
+    static const uint8_t weights[48] = {1, 2, 3};
+    const berth_new_record records[] = {
+        {.name = "data/weights/weight_0", .data = weights, .nbytes = sizeof weights},
+        {.name = "data/weights/weight_1", .data = weights, .nbytes = 0},
+        {.name = "data/weights/model_weights_config.json", .data = text, .nbytes = nbytes},
+        {.name = "archive_format", .data = "pt2", .nbytes = 3},
+    };
+    const berth_content content = berth_of_records(records, 4, BERTH_RECORDS_COMPLETE);
+    void *made;
+    berth_error error;
+
+    MUST(berth_save_to(TO_MEMORY(&made, made_nbytes), &content, NAMED("m"), &error) == 0, "%s",
+         error.message);
+    uint8_t *copy = malloc(*made_nbytes);
+    memcpy(copy, made, *made_nbytes);
+    berth_free(made);
+    return copy;
+}
+
+/* T2, E3: the storages are the two records. */
+static void check_program(berth_checkpoint *checkpoint)
+{
+    for (const berth_storage *s = berth_storage_next(checkpoint, NULL); s;
+         s = berth_storage_next(checkpoint, s)) {
+        bool is_first = strcmp(s->key, "weights/weight_0") == 0;
+        MUST(s->offset == 64 || !is_first, "it is at %llu", (unsigned long long)s->offset);
+        MUST(s->nbytes == (is_first ? 48 : 0) || strstr(s->key, ".json"), "%s has %llu bytes",
+             s->key, (unsigned long long)s->nbytes);
+    }
+}
+
+static void check_file(const uint8_t *bytes, size_t nbytes, bool is_program, unsigned random)
 {
     bool is_zip = nbytes > 4 && memcmp(bytes, "PK", 2) == 0;
     berth_checkpoint *checkpoint;
@@ -163,7 +200,9 @@ void check_input(const uint8_t *bytes, size_t nbytes)
              "P3: %zu bytes of memory for %zu", most_nbytes - before_nbytes, nbytes);
         if (!is_zip)
             check_storages(checkpoint, bytes, nbytes);
-        check_written(checkpoint, nbytes > 0 ? bytes[nbytes / 2] % 4 : 0);
+        if (is_program)
+            check_program(checkpoint);
+        check_written(checkpoint, random % 4);
         berth_close(checkpoint);
     } else {
         MUST(is_clean_text(error.message) && error.message[0], "no sentence");
@@ -172,9 +211,24 @@ void check_input(const uint8_t *bytes, size_t nbytes)
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
 }
 
+void check_input(const uint8_t *bytes, size_t nbytes)
+{
+    unsigned random = nbytes > 0 ? bytes[nbytes / 2] : 0;
+
+    if (nbytes == 0 || bytes[0] != '2') {
+        check_file(bytes, nbytes, false, random);
+        return;
+    }
+    size_t made_nbytes;
+    uint8_t *made = make_program(bytes + 1, nbytes - 1, &made_nbytes);
+    check_file(made, made_nbytes, true, random);
+    free(made);
+}
+
 /* ---- changed: the header's length is made right again ---- */
 
-static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
+/* Puts or cuts a word that matters in a text, or changes it in any way. Returns its new length. */
+static size_t mutate_text(uint8_t *text, size_t nbytes, size_t most)
 {
     static const char *const telling[] = {"{",
                                           "}",
@@ -194,7 +248,24 @@ static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
                                           ",",
                                           "\"a\":",
                                           "\"__metadata__\":{}",
-                                          "\"data_offsets\":[0,0]"};
+                                          "\"data_offsets\":[0,0]",
+                                          "{\"as_int\":1}",
+                                          "{\"as_int\":0}",
+                                          "\"dtype\":11",
+                                          "\"path_name\":\"weight_1\"",
+                                          "true",
+                                          "null"};
+
+    if (random_below(3) == 0)
+        return LLVMFuzzerMutate(text, nbytes, most);
+    const char *word = telling[random_below(sizeof telling / sizeof *telling)];
+    size_t at = random_below(nbytes + 1), cut = random_below(2) ? random_below(4) : 0;
+    cut = cut < nbytes - at ? cut : nbytes - at;
+    return put_between(text, nbytes, most, at, cut, word, strlen(word));
+}
+
+static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
+{
     uint64_t n = bth_little_u32(bytes);
 
     if (n > nbytes - 8)
@@ -202,14 +273,7 @@ static size_t mutate_header(uint8_t *bytes, size_t nbytes, size_t most)
     size_t left = most - (nbytes - (size_t)n) - 8, changed;
     uint8_t *header = malloc(left + 1);
     memcpy(header, bytes + 8, n < left ? n : left);
-    if (random_below(3)) {
-        const char *word = telling[random_below(sizeof telling / sizeof *telling)];
-        size_t at = random_below((size_t)n + 1), cut = random_below(2) ? random_below(4) : 0;
-        cut = cut < n - at ? cut : (size_t)n - at;
-        changed = put_between(header, (size_t)n, left, at, cut, word, strlen(word));
-    } else {
-        changed = LLVMFuzzerMutate(header, (size_t)n, left);
-    }
+    changed = mutate_text(header, (size_t)n, left);
     nbytes = put_between(bytes, nbytes, most, 8, (size_t)n, header, changed);
     bth_put_u64(bytes, changed);
     free(header);
@@ -220,6 +284,8 @@ size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 {
     if (nbytes > 2 && memcmp(bytes, "PK", 2) == 0)
         return mutate_archive(bytes, nbytes, most, number);
+    if (nbytes > 1 && bytes[0] == '2')
+        return 1 + mutate_text(bytes + 1, nbytes - 1, most - 1);
     if (nbytes < 16 || most < nbytes + 64 || random_below(6) == 0)
         return LLVMFuzzerMutate(bytes, nbytes, most);
     return mutate_header(bytes, nbytes, most);
@@ -237,8 +303,34 @@ static void seed_text(const char *name, const char *header, size_t data_nbytes)
     seed(name, bytes, 8 + n + data_nbytes);
 }
 
+/* Of a program with one weight. */
+#define WEIGHT(name, path, dtype, sizes, strides)                                                  \
+    "\"" name "\":{\"path_name\":\"" path "\",\"is_param\":true,\"use_pickle\":false,"             \
+    "\"tensor_meta\":{\"dtype\":" dtype ",\"sizes\":[" sizes "],\"requires_grad\":true,"           \
+    "\"device\":{\"type\":\"cuda\",\"index\":0},\"strides\":[" strides                             \
+    "],\"storage_offset\":{\"as_int\":0},\"layout\":7}}"
+#define INT(n) "{\"as_int\":" n "}"
+
+static void seed_program(const char *name, const char *text)
+{
+    uint8_t bytes[4096] = "2";
+    size_t n = strlen(text);
+
+    memcpy(bytes + 1, text, n);
+    seed(name, bytes, 1 + n);
+}
+
 void make_seeds(void)
 {
+    seed_program("program",
+                 "{\"config\":{" WEIGHT("a", "weight_0", "7", INT("4") "," INT("3"),
+                                        INT("3") "," INT("1")) "," WEIGHT("b.c", "weight_1", "5",
+                                                                          INT("0"), INT("1")) "}}");
+    seed_program("tied",
+                 "{\"config\":{" WEIGHT("a", "weight_0", "7", INT("12"), INT("1")) "," WEIGHT(
+                     "b", "weight_0", "7", INT("6"), INT("2")) "}}");
+    seed_program("scalar", "{\"config\":{" WEIGHT("a", "weight_0", "11", "", "") "}}");
+    seed_program("none", "{\"config\":{}}");
     seed_text("empty", "{}", 0);
     seed_text("metadata", "{\"__metadata__\":{\"format\":\"pt\",\"by\":\"me\"}}", 0);
     seed_text("two",
@@ -271,6 +363,6 @@ void make_seeds(void)
 
 Test(safetensors, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(100), 21);
+    cr_assert_geq(replay_seeds(100), 25);
 }
 #endif

@@ -63,11 +63,6 @@ def package(value):
         exporter.save_pickle("weights", "weights.pkl", value)
 
 
-def exported(value):
-    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), "new.pt2")
-    os.rename("new.pt2", "new.pt")
-
-
 def distributed(name):
     def make(value):
         dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no_dist=True)
@@ -169,9 +164,6 @@ SAVED = [
     Kind("torch.package", package,
          "a torch.package archive (.data/extern_modules, no data.pkl): a program, which is never run, without "
          "values to read: `berth ls -r new.pt` lists its records"),
-    Kind("torch.export", exported,
-         'a .pt2 program of torch.export, not a checkpoint: `python3 -c "import sys, torch; '
-         'torch.save(torch.export.load(sys.argv[1]).state_dict, \'NEW.pt\')" new.pt` saves its weights as one'),
     Kind("torch.distributed.checkpoint: .metadata", distributed(".metadata"),
          "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
          "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint of its "

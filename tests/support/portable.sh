@@ -11,15 +11,15 @@ foreign_needs() {
     need_packages "$@" && need_foreign "$machine" "${foreign_packages[@]}"
 }
 
-# A build has jansson or not (format/safetensors/). Debian has none for musl.
-foreign_left_out=without_json.c
+# A build has jansson or not (format/json/). Debian has none for musl.
+foreign_left_out='format/json/without_json[.]c'
 
 # The sources of these folders, and these sources, one a line, without their ".c".
 foreign_sources() {
     local given
     for given in "$@"; do
         [ -d "$given" ] || printf '%s\n' "${given%.c}"
-        [ ! -d "$given" ] || find "$given" -name '*.c' ! -path io/cuda.c ! -name "$foreign_left_out" | sort | sed 's/[.]c$//'
+        [ ! -d "$given" ] || find "$given" -name '*.c' ! -path io/cuda.c | grep -v "$foreign_left_out" | sort | sed 's/[.]c$//'
     done
 }
 
@@ -117,7 +117,7 @@ portable_arm64() {
 
 # The library. The command needs argp, which glibc has; musl has other types for two system calls.
 portable_musl() {
-    local tests foreign_left_out='safetensors_*.c'
+    local tests foreign_left_out='format/json/\(json_text\|.*_read\|.*_write\)[.]c'
     tests=$(foreign_test_list)
     may "musl, libraries" foreign_needs musl "${musl_packages[@]}" || return
     one "build musl" foreign_build musl "$foreign_rooms" tests/support "$tests" musl-gcc \

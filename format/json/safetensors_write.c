@@ -6,7 +6,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/safetensors/safetensors.h"
+#include "format/json/safetensors.h"
 #include "format/values/value.h"
 
 /* NULL: out of memory. */

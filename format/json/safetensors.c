@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The dtypes of safetensors, and the length of a header. */
-#include "format/safetensors/safetensors.h"
+#include "format/json/safetensors.h"
 
 #include <string.h>
 

@@ -3,15 +3,18 @@
  * Reads a safetensors header. It is checked before it is used: known dtypes, shapes that agree with
  * the offsets, no gaps, no overlaps, no name twice.
  */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
-#include "format/safetensors/safetensors.h"
+#include "format/json/json_text.h"
+#include "format/json/safetensors.h"
 #include "format/values/value.h"
+
+/* An object that describes a tensor has at least 49. */
+#define MIN_OBJECT_NBYTES 32
 
 /* One tensor of the header, until all are sorted by their bytes. */
 typedef struct header_tensor {
@@ -39,47 +42,6 @@ static int fail_in_tensor(const char *name, int code, const char *why, berth_err
     (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
     (void)bth_fail_status(error, code, "%s", why);
     return bth_error_prefix(error, quoted);
-}
-
-/* ---- the JSON text ---- */
-
-/*
- * P3: the parser needs some 200 bytes for an object, but `{}` has only 2. An object that describes
- * a tensor has at least 49.
- */
-static bool header_has_too_many_objects(const uint8_t *text, size_t nbytes)
-{
-    size_t n_objects = 0;
-    bool in_string = false;
-
-    for (size_t i = 0; i < nbytes; i++) {
-        if (in_string && text[i] == '\\')
-            i++;
-        else if (text[i] == '"')
-            in_string = !in_string;
-        else if (!in_string && text[i] == '{')
-            n_objects++;
-    }
-    return n_objects > nbytes / 32 + 2;
-}
-
-/* S1: one JSON object, no name twice. */
-static int header_parse(header_reading *reading, const uint8_t *text, size_t nbytes,
-                        berth_error *error)
-{
-    json_error_t json_error;
-
-    if (header_has_too_many_objects(text, nbytes))
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, BTH_SAFETENSORS_LENGTH_NBYTES,
-                        "the safetensors header has too many objects for its length");
-    reading->json = json_loadb((const char *)text, nbytes, JSON_REJECT_DUPLICATES, &json_error);
-    if (reading->json)
-        return 0;
-    if (json_error_code(&json_error) == json_error_out_of_memory)
-        return bth_fail_memory(error, nbytes);
-    return bth_fail(error, BERTH_E_ARCHIVE, NULL,
-                    BTH_SAFETENSORS_LENGTH_NBYTES + (uint64_t)json_error.position,
-                    "the safetensors header: %s", json_error.text);
 }
 
 /* ---- __metadata__ ---- */
@@ -322,9 +284,15 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
                               .tree = tree,
                               .contents = contents};
 
+    bth_json_text text = {.bytes = head + BTH_SAFETENSORS_LENGTH_NBYTES,
+                          .nbytes = (size_t)header_nbytes,
+                          .what = "the safetensors header",
+                          .offset = BTH_SAFETENSORS_LENGTH_NBYTES,
+                          .min_object_nbytes = MIN_OBJECT_NBYTES};
+
     *contents = (bth_safetensors){0};
-    if (header_parse(&reading, head + BTH_SAFETENSORS_LENGTH_NBYTES, (size_t)header_nbytes,
-                     error) == 0)
+    reading.json = bth_json_parse(&text, error);
+    if (reading.json)
         (void)header_read_entries(&reading, error);
     bth_release(reading.tensors);
     json_decref(reading.json);

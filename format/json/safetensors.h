@@ -3,8 +3,8 @@
  * The safetensors format: 8 bytes with the length of a JSON header, the header, and the tensors'
  * bytes one after the other (https://huggingface.co/docs/safetensors, "Format"; FORMAT.md 8).
  */
-#ifndef BTH_FORMAT_SAFETENSORS_SAFETENSORS_H
-#define BTH_FORMAT_SAFETENSORS_SAFETENSORS_H
+#ifndef BTH_FORMAT_JSON_SAFETENSORS_H
+#define BTH_FORMAT_JSON_SAFETENSORS_H
 
 #include "berth.h"
 

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* JSON texts in files, parsed by jansson in bounded memory. Only sources that need jansson see it.
+ */
+#ifndef BTH_FORMAT_JSON_JSON_TEXT_H
+#define BTH_FORMAT_JSON_JSON_TEXT_H
+
+#include <jansson.h>
+
+#include "berth.h"
+
+/* A text, and what an error says of it. */
+typedef struct bth_json_text {
+    const uint8_t *bytes;
+    size_t nbytes;
+    const char *what;         /* "the safetensors header" */
+    const char *record;       /* NULL: none */
+    uint64_t offset;          /* of the text in the file */
+    size_t min_object_nbytes; /* a text with shorter objects on average is refused (P3) */
+} bth_json_text;
+
+/* One object, with no name twice. The caller calls json_decref. NULL: an error. */
+json_t *bth_json_parse(const bth_json_text *text, berth_error *error);
+
+#endif
