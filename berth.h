@@ -2028,14 +2028,14 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
  * Where PyTorch is lax, so is this: in a COO tensor without sparse dimensions nothing is checked,
  * in a CSR matrix without rows only the range of col_indices.
  *
- * Reads the indices once, through a buffer of 1 MiB; deflated ones are inflated as for
+ * Reads the indices once, through a buffer of 128 KiB; deflated ones are inflated as for
  * berth_tensor_data.
  * Parameters: value: a SPARSE, or a PARAMETER or SUBCLASS around one. params: only its progress is
  * used; may be NULL. bytes of progress are those of indices, counted as int64.
  * Returns: 0: they are good, or they are meta tensors.
  * Errors: BERTH_E_TENSOR: an index is wrong; the message has its position, its value and what it
  * must be. BERTH_E_UNSUPPORTED: they are views that repeat the elements of the file's storages more
- * than 16 times, and are more than 2^28. BERTH_E_ARGUMENT: it is not a sparse tensor, or of another
+ * than 16 times, and are more than 2^22. BERTH_E_ARGUMENT: it is not a sparse tensor, or of another
  * checkpoint. BERTH_E_CANCELLED. Otherwise as for berth_tensor_read.
  * Threads: any.
  */

@@ -8,7 +8,7 @@
 #include "load/checkpoint.h"
 
 /* Of all streams together. */
-#define BTH_INDEX_BUFFER_NBYTES ((size_t)1 << 20)
+#define BTH_INDEX_BUFFER_NBYTES ((size_t)1 << 17)
 
 /* The check of one tensor, or of all. */
 typedef struct bth_indices_check {

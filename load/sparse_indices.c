@@ -15,7 +15,7 @@
  * Views can repeat their storage's elements, 2^60 times from 8 bytes. So a check reads at most this
  * many elements, and some times as many as the storages have.
  */
-#define FREE_ELEMENTS ((uint64_t)1 << 28)
+#define FREE_ELEMENTS ((uint64_t)1 << 22)
 #define MAX_REPETITIONS 16
 
 /* A sparse tensor. */
@@ -230,7 +230,7 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
 /* Without rows PyTorch only compares the plain indices with the size. */
 static int compressed_check_rows(compressed_check *c)
 {
-    int64_t begin = 0, end;
+    int64_t begin = 0, end = 0;
 
     if (c->n_rows == 0)
         return compressed_check_row(c, c->n, false);

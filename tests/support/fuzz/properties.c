@@ -290,6 +290,27 @@ void check_same_reading(berth_checkpoint *a, berth_checkpoint *b)
                  (unsigned long long)ours.offset, (unsigned long long)theirs.offset);
 }
 
+static int check_indices_of_value(void *context, const berth_walk *walk, const berth_value *value)
+{
+    berth_error error;
+
+    (void)walk;
+    if (berth_value_kind(value) == BERTH_KIND_SPARSE &&
+        berth_tensor_check_indices(context, value, NULL, &error) < 0)
+        MUST(is_clean_text(error.message) && error.message[0], "no sentence");
+    return 0;
+}
+
+/* T6: judged in time that grows with the file, whatever views there are. */
+static void check_indices(berth_checkpoint *checkpoint, size_t nbytes)
+{
+    const berth_walker walker = {.enter = check_indices_of_value, .context = checkpoint};
+    double since = processor_seconds();
+
+    (void)berth_value_walk(berth_root(checkpoint), &walker, NULL);
+    check_time(since, nbytes);
+}
+
 bool check_opening(const uint8_t *bytes, size_t nbytes, const char *options)
 {
     size_t before_nbytes;
@@ -307,6 +328,7 @@ bool check_opening(const uint8_t *bytes, size_t nbytes, const char *options)
          "%s: %zu bytes of memory for a file of %zu", options, most_nbytes - before_nbytes, nbytes);
     if (opened) {
         walk(checkpoint, nbytes);
+        check_indices(checkpoint, nbytes);
         check_as_plain(checkpoint, bytes, nbytes, options);
     }
     berth_close(checkpoint);
