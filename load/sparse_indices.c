@@ -307,9 +307,10 @@ static sparse_tensor value_get_sparse(const berth_value *value)
 {
     sparse_tensor sparse = {.is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
     int32_t rank;
-    int n_parts = berth_value_count(value) == 2 ? 2 : 3;
+    int n_parts;
 
     sparse.layout = (berth_layout_kind)bth_value_layout(value);
+    n_parts = sparse.layout == BERTH_SPARSE_COO ? 2 : 3;
     sparse.shape = berth_as_size(value, &rank);
     for (int i = 0; i < n_parts; i++)
         sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
