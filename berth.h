@@ -2212,7 +2212,7 @@ typedef struct berth_info {
     bool byteorder_recorded;   /* false: it is not recorded, load.endianness says it */
     uint64_t nbytes;           /* of the file */
     uint64_t storages_nbytes;
-    size_t n_records;
+    size_t n_records;         /* of a zip; the other formats have none */
     size_t n_unknown_records; /* neither PyTorch's own nor a storage that is used */
     size_t n_storages;
     size_t n_tensors;

@@ -394,8 +394,6 @@ static void info_count_storages(const berth_checkpoint *checkpoint, berth_info *
         info->n_storages++;
         info->storages_nbytes += storage->nbytes;
     }
-    if (!bth_contents_are_zip(&checkpoint->contents))
-        info->n_records = info->n_storages;
 }
 
 int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)

@@ -107,10 +107,13 @@ static void conversion_tell_what_is_left_out(const conversion *c, const berth_st
     if (c->options->common.quiet)
         return;
     if (stats->n_left_out)
-        (void)print_trouble("%s: left out %" PRIu64 " values that are not plain tensors", c->in,
-                            stats->n_left_out);
+        (void)print_trouble("%s: left out %" PRIu64 " value%s that %s", c->in, stats->n_left_out,
+                            stats->n_left_out == 1 ? "" : "s",
+                            stats->n_left_out == 1 ? "is not a plain tensor"
+                                                   : "are not plain tensors");
     if (n_texts)
-        (void)print_trouble("%s: left out %zu entries of __metadata__", c->in, n_texts);
+        (void)print_trouble("%s: left out %zu entr%s of __metadata__", c->in, n_texts,
+                            n_texts == 1 ? "y" : "ies");
 }
 
 static bool conversion_can_be_planned(const conversion *c, uint32_t flags)

@@ -108,22 +108,29 @@ static void print_storages_by_device(const device_summary *devices, size_t n)
         printf("%-18s and %zu more\n", "", n - MAX_DEVICES);
 }
 
+/* What only a zip has. */
+static void print_archive(const berth_info *info)
+{
+    printf("%-18s %s\n", "archive", info->archive);
+    print_number_or_not_recorded("format version", info->format_version);
+    print_number_or_not_recorded("storage alignment", info->storage_alignment);
+    printf("%-18s %zu, %zu of them unknown\n", "records", info->n_records, info->n_unknown_records);
+    printf("%-18s %zu records have one\n", "CRC-32", info->n_crc32);
+}
+
 static void print_info(const berth_info *info)
 {
     char text[32];
 
     printf("%-18s %s\n", "container", info->container);
-    printf("%-18s %s\n", "archive", info->archive);
-    print_number_or_not_recorded("format version", info->format_version);
-    print_number_or_not_recorded("storage alignment", info->storage_alignment);
+    if (info->n_records > 0)
+        print_archive(info);
     printf("%-18s %s%s\n", "byte order", info->byteorder,
            info->byteorder_recorded ? "" : " (assumed)");
     printf("%-18s %" PRIu64 " (%s)\n", "bytes", info->nbytes, human_nbytes(info->nbytes, text));
-    printf("%-18s %zu, %zu of them unknown\n", "records", info->n_records, info->n_unknown_records);
     printf("%-18s %zu, %s\n", "storages", info->n_storages,
            human_nbytes(info->storages_nbytes, text));
     printf("%-18s %zu\n", "tensors", info->n_tensors);
-    printf("%-18s %zu records have one\n", "CRC-32", info->n_crc32);
     printf("%-18s %s\n", "offsets",
            info->calculated_offsets ? "calculated" : "from the file's own tables");
     if (info->repacked)
