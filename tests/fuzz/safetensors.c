@@ -157,9 +157,10 @@ static uint8_t *make_program(const uint8_t *text, size_t nbytes, size_t *made_nb
         {.name = "data/weights/weight_0", .data = weights, .nbytes = sizeof weights},
         {.name = "data/weights/weight_1", .data = weights, .nbytes = 0},
         {.name = "data/weights/model_weights_config.json", .data = text, .nbytes = nbytes},
+        {.name = "version", .data = "3\n", .nbytes = 2},
         {.name = "archive_format", .data = "pt2", .nbytes = 3},
     };
-    const berth_content content = berth_of_records(records, 4, BERTH_RECORDS_COMPLETE);
+    const berth_content content = berth_of_records(records, 5, BERTH_RECORDS_COMPLETE);
     void *made;
     berth_error error;
 
@@ -171,9 +172,12 @@ static uint8_t *make_program(const uint8_t *text, size_t nbytes, size_t *made_nb
     return copy;
 }
 
+static size_t n_programs_opened;
+
 /* T2, E3: the storages are the two records. */
 static void check_program(berth_checkpoint *checkpoint)
 {
+    n_programs_opened++;
     for (const berth_storage *s = berth_storage_next(checkpoint, NULL); s;
          s = berth_storage_next(checkpoint, s)) {
         bool is_first = strcmp(s->key, "weights/weight_0") == 0;
@@ -364,5 +368,6 @@ void make_seeds(void)
 Test(safetensors, keep_all_properties)
 {
     cr_assert_geq(replay_seeds(100), 25);
+    cr_assert_geq(n_programs_opened, 4);
 }
 #endif

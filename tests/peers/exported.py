@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Programs of torch.export (.pt2): their weights, as torch.export.load gives them."""
 
-import json
 import os
 import subprocess
 import warnings
@@ -18,7 +17,6 @@ from files import expect
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32,
           torch.int64, torch.uint8, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2,
           torch.float8_e4m3fn, torch.float8_e5m2fnuz, torch.float8_e4m3fnuz, torch.complex64, torch.complex128]
-CONFIG = "data/weights/model_weights_config.json"
 
 
 class Module(torch.nn.Module):
@@ -101,89 +99,11 @@ def flipped(folder):
     expect(done.returncode == 1 and "data/weights/weight_0" in done.stdout + done.stderr, done)
 
 
-def rewrite(path, change):
-    """Writes the archive again, its records changed."""
-    with zipfile.ZipFile(path) as archive:
-        records = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-    change(records)
-    writer = torch._C.PyTorchFileWriter(path)
-    for name, data in records.items():
-        if name not in (".data/version", "byteorder", ".data/serialization_id"):
-            writer.write_record(name, data, len(data))
-    writer.write_end_of_file()
-
-
-def weight(**changes):
-    """Changes members of the entry of "weight", by their paths."""
-    def change(records):
-        config = json.loads(records[CONFIG])
-        for path, value in changes.items():
-            entry = config["config"]["weight"]
-            *inner, last = path.split("__")
-            for name in inner:
-                entry = entry[name]
-            entry[last] = value
-        records[CONFIG] = json.dumps(config).encode()
-    return change
-
-
-def text(data):
-    return lambda records: records.update({CONFIG: data})
-
-
-def twice(records):
-    records[CONFIG] = records[CONFIG].replace(b'"bias"', b'"weight"')
-
-
-# What is wrong, how it is made, and what Berth says. A Linear(4, 3): a weight of 48 bytes.
-BROKEN = [
-    ("no JSON", text(b"{"), "the list of weights: "),
-    ("a list", text(b"[]"), "the list of weights is no JSON object"),
-    ("no config", text(b"{}"), "the list of weights has no config"),
-    ("a config that is a list", text(b'{"config": []}'), "the list of weights has no config"),
-    ("many small objects", text(b'{"config": {"a": [' + b"{}," * 99 + b"{}]}}"), "too many objects"),
-    ("a name twice", twice, "duplicate object key"),
-    ("an entry that is a number", text(b'{"config": {"a": 1}}'), '"a": a tensor subclass'),
-    ("a pickle", weight(use_pickle=True), '"weight": a tensor subclass, which torch.export stores as a pickle'),
-    ("no tensor_meta", weight(tensor_meta=None), '"weight": it has no tensor_meta'),
-    ("an unknown dtype", weight(tensor_meta__dtype=14), '"weight": its dtype is not known'),
-    ("a dtype that is text", weight(tensor_meta__dtype="7"), '"weight": its dtype is not known'),
-    ("a sparse layout", weight(tensor_meta__layout=1), '"weight": it is no strided tensor'),
-    ("a negative size", weight(tensor_meta__sizes=[{"as_int": -1}, {"as_int": 4}]), "are no numbers"),
-    ("a symbolic size", weight(tensor_meta__sizes=[{"as_expr": {"expr_str": "s0"}}, {"as_int": 4}]),
-     "are no numbers"),
-    ("65 sizes", weight(tensor_meta__sizes=[{"as_int": 1}] * 65, tensor_meta__strides=[{"as_int": 1}] * 65),
-     "are no numbers"),
-    ("a stride less", weight(tensor_meta__strides=[{"as_int": 1}]), "are no numbers"),
-    ("a negative offset", weight(tensor_meta__storage_offset={"as_int": -1}), "are no numbers"),
-    ("a size too large", weight(tensor_meta__sizes=[{"as_int": 4}, {"as_int": 4}]), '"weight": '),
-    ("an offset too large", weight(tensor_meta__storage_offset={"as_int": 1}), '"weight": '),
-    ("half an element", weight(path_name="weight_1", tensor_meta__dtype=8), "does not hold a whole number of its elements"),
-    ("another dtype for a shared record", weight(path_name="weight_1", tensor_meta__dtype=4,
-                                                 tensor_meta__sizes=[], tensor_meta__strides=[]),
-     "storage weights/weight_1 is of float32 here and of int32 before"),
-    ("no such record", weight(path_name="weight_9"), '"weight": the archive does not hold its record'),
-    ("a path out of the folder", weight(path_name="../constants/x"), "the archive does not hold its record"),
-    ("no path", weight(path_name=None), "the archive does not hold its record"),
-    ("a path without an end", weight(path_name="x" * 600), "the archive does not hold its record"),
-    ("no bytes", lambda records: records.update({"data/weights/weight_0": b""}), "exported without weights"),
-    ("another format", lambda records: records.update({"archive_format": b"pt3"}), 'it does not say "pt2"'),
-]
-
-
-def broken(folder, change, says):
-    save(f"{folder}/m.pt2", model=export(torch.nn.Linear(4, 3), torch.zeros(1, 4)))
-    rewrite(f"{folder}/m.pt2", change)
-    said = run("ls", f"{folder}/m.pt2", code=1)
-    expect(says in said and "m.pt2" in said, said.strip())
-
-
 def all_cases(results, folder):
     os.makedirs(f"{folder}/pt2", exist_ok=True)
     for name, function, *arguments in [
         ("one", one_program), ("two", two_programs), ("a flipped byte", flipped),
         ("zip -0", repacked, "zip", "-q", "-r", "-0"), ("zip", repacked, "zip", "-q", "-r"),
-        *[(name, broken, *rest) for name, *rest in BROKEN],
     ]:
         place = f"{folder}/pt2/{name.replace(' ', '_')}"
         os.makedirs(place, exist_ok=True)

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* E1 to E3: the weights of programs of torch.export, good ones and each kind of wrong ones. */
+#include "tests/support/load/archive.h"
+
+TestSuite(exported, .init = begin_sample, .fini = end_sample, .timeout = 60);
+
+#define CONFIG "data/weights/model_weights_config.json"
+
+#define INT(n) "{\"as_int\":" n "}"
+#define META(dtype, layout, sizes, strides, at)                                                    \
+    "\"tensor_meta\":{\"dtype\":" dtype ",\"sizes\":[" sizes "],\"requires_grad\":true,"           \
+    "\"device\":{\"type\":\"cuda\",\"index\":1},\"strides\":[" strides "],\"storage_offset\":" at  \
+    ",\"layout\":" layout "}"
+#define ENTRY(path, kind, meta)                                                                    \
+    "\"w\":{\"path_name\":" path ",\"is_param\":" kind ",\"use_pickle\":false," meta "}"
+#define ONE(entry) "{\"config\":{" entry "}}"
+#define WEIGHT(path, meta) ONE(ENTRY("\"" path "\"", "true", meta))
+#define GOOD META("7", "7", INT("2") "," INT("3"), INT("3") "," INT("1"), INT("0"))
+#define OF(dtype, layout, sizes, strides, at)                                                      \
+    WEIGHT("weight_0", META(dtype, layout, sizes, strides, at))
+
+static const uint8_t bytes[24] = {0, 0, 128, 63};
+
+/* The archive of a program: of one model, or of two with the same text. */
+static void save_program(const char *text, const char *format, bool has_two)
+{
+    const berth_new_record records[] = {
+        {.name = "data/weights/weight_0", .data = bytes, .nbytes = sizeof bytes},
+        {.name = "data/weights/weight_1", .data = bytes, .nbytes = 10},
+        {.name = "data/weights/weight_2", .data = bytes, .nbytes = 0},
+        {.name = "version", .data = "3\n", .nbytes = 2},
+        {.name = "archive_format", .data = format, .nbytes = strlen(format)},
+        {.name = CONFIG, .data = text, .nbytes = strlen(text)},
+        {.name = "data/weights/b_weights_config.json", .data = text, .nbytes = strlen(text)},
+    };
+    const berth_content content =
+        berth_of_records(records, has_two ? 7 : 6, BERTH_RECORDS_COMPLETE);
+    void *saved;
+
+    assert_ok(berth_save_to(TO_MEMORY(&saved, &file_nbytes), &content, NULL, &error));
+    free(file);
+    file = malloc(file_nbytes);
+    memcpy(file, saved, file_nbytes);
+    berth_free(saved);
+}
+
+Test(exported, a_parameter_and_a_buffer)
+{
+    save_program("{\"config\":{" ENTRY(
+                     "\"weight_0\"", "true",
+                     GOOD) ",\"b.c\":{\"path_name\":"
+                           "\"weight_0\",\"is_param\":false,\"use_pickle\":false," GOOD "}}}",
+                 "pt2", false);
+    open_file("load.check=data debug=on");
+    const berth_value *w = berth_find(checkpoint, "w", &error),
+                      *b = berth_find(checkpoint, "b.c", &error);
+    cr_assert_eq(berth_value_kind(w), BERTH_KIND_PARAMETER);
+    const berth_tensor *one = berth_find_tensor(checkpoint, "w", &error);
+    const berth_tensor *other = berth_as_tensor(b);
+    cr_assert_eq(one->storage, other->storage);
+    cr_expect_eq(other->flags, BERTH_REQUIRES_GRAD);
+    cr_expect_str_eq(berth_storage_get_info(one->storage)->location, "cuda:1");
+    cr_expect_eq(memcmp(data_of("w"), bytes, sizeof bytes), 0);
+}
+
+Test(exported, of_two_models)
+{
+    save_program(WEIGHT("weight_0", GOOD), "pt2", true);
+    open_file("");
+    cr_expect(berth_find_tensor(checkpoint, "model.w", &error));
+    cr_expect(berth_find_tensor(checkpoint, "b.w", &error));
+}
+
+static const struct {
+    const char *text;
+    int code;
+    const char *says; /* part of the message */
+} rows[] = {
+    {"{", BERTH_E_ARCHIVE, "the list of weights: "},
+    {"[]", BERTH_E_ARCHIVE, "the list of weights is no JSON object"},
+    {"{}", BERTH_E_ARCHIVE, "the list of weights has no config"},
+    {"{\"config\":[]}", BERTH_E_ARCHIVE, "the list of weights has no config"},
+    {"{\"config\":{\"\\\"a\":[{},{},{},{},{},{},{},{}]}}", BERTH_E_ARCHIVE, "too many objects"},
+    {ONE(ENTRY("1", "true", GOOD) "," ENTRY("1", "true", GOOD)), BERTH_E_ARCHIVE,
+     "duplicate object key"},
+    {ONE("\"w\":1"), BERTH_E_UNSUPPORTED,
+     "\"w\": a tensor subclass, which torch.export stores as a pickle"},
+    {WEIGHT("weight_0", "\"tensor_meta\":null"), BERTH_E_ARCHIVE, "\"w\": it has no tensor_meta"},
+    {OF("14", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
+    {OF("99", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
+    {OF("\"7\"", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
+    {OF("7", "1", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": it is no strided tensor"},
+    {OF("7", "7", INT("-1"), INT("1"), INT("0")), BERTH_E_TENSOR, "are no numbers"},
+    {OF("7", "7", "{\"as_expr\":{}}", INT("1"), INT("0")), BERTH_E_TENSOR, "are no numbers"},
+    {OF("7", "7", "],\"sizes_\":[", "", "1"), BERTH_E_TENSOR, "are no numbers"},
+    {OF("7", "7", INT("2"), "", INT("0")), BERTH_E_TENSOR, "are no numbers"},
+    {OF("7", "7", INT("2"), INT("1"), INT("-1")), BERTH_E_TENSOR, "are no numbers"},
+    {OF("7", "7", INT("7"), INT("1"), INT("0")), BERTH_E_TENSOR, "\"w\": "},
+    {OF("7", "7", INT("6"), INT("1"), INT("1")), BERTH_E_TENSOR, "\"w\": "},
+    {WEIGHT("weight_1", GOOD), BERTH_E_TENSOR, "does not hold a whole number of its elements"},
+    {WEIGHT("weight_2", GOOD), BERTH_E_UNSUPPORTED, "the program was exported without weights"},
+    {WEIGHT("weight_9", GOOD), BERTH_E_ARCHIVE, "\"w\": the archive does not hold its record"},
+    {WEIGHT("../weights/weight_0", GOOD), BERTH_E_ARCHIVE, "does not hold its record"},
+    {ONE(ENTRY("null", "true", GOOD)), BERTH_E_ARCHIVE, "does not hold its record"},
+    {ONE(ENTRY("\"weight_0\"", "true",
+               GOOD) ",\"v\":{\"path_name\":\"weight_0\",\"use_pickle\":false," META("4", "7", "",
+                                                                                     "",
+                                                                                     INT("0")) "}"),
+     BERTH_E_TENSOR, "storage weights/weight_0 is of int32 here and of float32 before"},
+};
+
+Test(exported, what_is_wrong_is_refused_by_name)
+{
+    char long_text[2048];
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        save_program(rows[i].text, "pt2", false);
+        cr_expect_eq(try_file(""), rows[i].code, "row %zu: %s", i, error.message);
+        cr_expect(strstr(error.message, rows[i].says), "row %zu: %s", i, error.message);
+    }
+    (void)snprintf(long_text, sizeof long_text, WEIGHT("%0600d", GOOD), 0);
+    save_program(long_text, "pt2", false);
+    cr_expect_eq(try_file(""), BERTH_E_ARCHIVE, "%s", error.message);
+}
+
+/* A list that is longer than a tensor's rank can be. */
+Test(exported, a_rank_above_the_largest)
+{
+    char sizes[2048] = "", text[8192];
+
+    for (int i = 0; i <= BERTH_MAX_RANK; i++)
+        strcat(sizes, i ? "," INT("1") : INT("1"));
+    (void)snprintf(text, sizeof text, OF("7", "7", "%s", "%s", INT("0")), sizes, sizes);
+    save_program(text, "pt2", false);
+    cr_expect_eq(try_file(""), BERTH_E_TENSOR, "%s", error.message);
+}
+
+Test(exported, another_format)
+{
+    static const char *const formats[] = {"pt3", "pt22"};
+
+    for (size_t i = 0; i < 2; i++) {
+        save_program(WEIGHT("weight_0", GOOD), formats[i], false);
+        cr_expect_eq(try_file(""), BERTH_E_UNSUPPORTED);
+        cr_expect(strstr(error.message, "it does not say \"pt2\""), "%s", error.message);
+    }
+}
+
+/* W6 */
+Test(exported, every_failing_allocation_is_a_clean_error)
+{
+    save_program(WEIGHT("weight_0", GOOD), "pt2", true);
+    uint64_t nth = 0;
+    for (bool failed = true; failed;) {
+        const berth_params *call = only("", NULL);
+        test_memory_watch();
+        test_memory_refuse(++nth, false);
+        failed = berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error) < 0;
+        if (failed)
+            cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
+        close_opened();
+        cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
+        test_memory_unwatch();
+    }
+    cr_expect_gt(nth, 10);
+}
