@@ -36,7 +36,7 @@ json_t *bth_json_parse(const bth_json_text *text, berth_error *error)
     if (json)
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record, text->offset, "%s is no JSON object",
                        text->what);
-    else if (json_error_code(&json_error) == json_error_out_of_memory)
+    else if (json_error_code(&json_error) == json_error_out_of_memory || !json_error.text[0])
         (void)bth_fail_memory(error, text->nbytes);
     else
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record,

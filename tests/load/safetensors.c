@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* S1 to S4: headers of safetensors files, good ones and each kind of wrong ones. */
+#include <jansson.h>
+
+#include "tests/support/load/archive.h"
+
+TestSuite(safetensors_read, .init = begin_sample, .fini = end_sample, .timeout = 60);
+
+#define T(dtype, shape, begin, end)                                                                \
+    "{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+#define TWO_BYTES T("\"U8\"", "[2]", "0", "2")
+
+/* The file of a header and so many bytes. */
+static void make_file(const char *header, size_t announced_nbytes, size_t data_nbytes)
+{
+    size_t n = strlen(header);
+
+    file_nbytes = 8 + n + data_nbytes;
+    free(file);
+    file = calloc(1, file_nbytes);
+    for (size_t i = 0; i < 8; i++)
+        file[i] = (uint8_t)((uint64_t)announced_nbytes >> 8 * i);
+    memcpy(file + 8, header, n);
+}
+
+static const struct {
+    const char *header;
+    size_t data_nbytes;
+    const char *says; /* part of the message; NULL: it opens */
+} rows[] = {
+    {"{}", 0, NULL},
+    {"{\"a\":" TWO_BYTES "}", 2, NULL},
+    {"{\"\\\"\\u0061{\":" TWO_BYTES "}", 2, NULL},
+    {"{\"__metadata__\":null,\"a\":" TWO_BYTES "}", 2, NULL},
+    {"{\"__metadata__\":{\"b\":\"a\",\"a\":\"a\",\"c\":\"no\",\"format\":\"a\"},\"a\":" TWO_BYTES
+     "}",
+     2, NULL},
+    {"{\"a\":" T("\"F4\"", "[3,2]", "0", "3") "}", 3, NULL},
+    {"{\"b\":" T("\"U8\"", "[0]", "0", "0") ",\"a\":" TWO_BYTES
+                                            ",\"c\":" T("\"U8\"", "[0]", "0", "0") "}",
+     2, NULL},
+    {"{\"a\":", 0, "the safetensors header: "},
+    {"{\"a\":[{},{},{},{},{},{},{},{}]}", 0, "has too many objects for its length"},
+    {"{\"a\":" TWO_BYTES ",\"a\":" TWO_BYTES "}", 2, "duplicate object key"},
+    {"{\"__metadata__\":[]}", 0, "\"__metadata__\": it is no map of texts"},
+    {"{\"__metadata__\":{\"a\":1}}", 0, "\"__metadata__\": it is no map of texts"},
+    {"{\"a\":1}", 0, "\"a\": it has no dtype"},
+    {"{\"a\":" T("\"U9\"", "[2]", "0", "2") "}", 2, "\"a\": PyTorch has no dtype for 'U9'"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2]}}", 2, "its data_offsets are no two integers"},
+    {"{\"a\":" T("\"U8\"", "[2]", "0.0", "2") "}", 2, "its data_offsets are no two integers"},
+    {"{\"a\":" T("\"U8\"", "[2]", "0", "\"2\"") "}", 2, "its data_offsets are no two integers"},
+    {"{\"a\":" T("\"U8\"", "[2]", "-1", "1") "}", 2, "its data_offsets are outside the file"},
+    {"{\"a\":" T("\"U8\"", "[2]", "2", "0") "}", 2, "its data_offsets are outside the file"},
+    {"{\"a\":" T("\"U8\"", "[2]", "0", "3") "}", 2, "its data_offsets are outside the file"},
+    {"{\"a\":" T("\"U8\"", "2", "0", "2") "}", 2, "its shape is no list of sizes"},
+    {"{\"a\":" T("\"U8\"", "[-2]", "0", "2") "}", 2, "its shape is no list of sizes"},
+    {"{\"a\":" T("\"U8\"", "[2.0]", "0", "2") "}", 2, "its shape is no list of sizes"},
+    {"{\"a\":" T("\"F4\"", "[]", "0", "2") "}", 2, "its last dimension must be even"},
+    {"{\"a\":" T("\"F4\"", "[3]", "0", "2") "}", 2, "its last dimension must be even"},
+    {"{\"a\":" T("\"U8\"", "[3]", "0", "2") "}", 2, "do not fit its number of bytes"},
+    {"{\"a\":" T("\"U8\"", "[4611686018427387904,4]", "0", "0") "}", 0,
+     "do not fit its number of bytes"},
+    {"{\"a\":" TWO_BYTES ",\"b\":" T("\"U8\"", "[2]", "3", "5") "}", 5,
+     "\"b\": it overlaps another tensor, or follows a gap"},
+    {"{\"a\":" TWO_BYTES ",\"b\":" TWO_BYTES "}", 2,
+     "\"b\": it overlaps another tensor, or follows a gap"},
+    {"{\"a\":" TWO_BYTES "}", 3, "1 bytes follow the last tensor"},
+};
+
+Test(safetensors_read, each_header)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        make_file(rows[i].header, strlen(rows[i].header), rows[i].data_nbytes);
+        int code = try_file("");
+        cr_expect_eq(code < 0, rows[i].says != NULL, "row %zu: %s", i, error.message);
+        cr_expect(!rows[i].says || strstr(error.message, rows[i].says), "row %zu: %s", i,
+                  error.message);
+    }
+}
+
+Test(safetensors_read, a_rank_above_the_largest)
+{
+    char sizes[BERTH_MAX_RANK * 2 + 8] = "1", header[512];
+
+    for (int i = 0; i < BERTH_MAX_RANK; i++)
+        strcat(sizes, ",1");
+    (void)snprintf(header, sizeof header, "{\"a\":" T("\"U8\"", "[%s]", "0", "1") "}", sizes);
+    make_file(header, strlen(header), 1);
+    cr_expect_eq(try_file(""), BERTH_E_TENSOR);
+}
+
+Test(safetensors_read, lengths)
+{
+    make_file("{}", 100, 0);
+    expect_failure("", BERTH_E_TRUNCATED,
+                   "memory: at byte 0: a safetensors header of 100 bytes in a file of 10: a "
+                   "download that did not end?");
+    make_file("{}", 100000001, 0);
+    expect_failure("", BERTH_E_UNSUPPORTED,
+                   "memory: at byte 0: a safetensors header of 100000001 bytes: the format allows "
+                   "100000000");
+}
+
+Test(safetensors_read, has_no_records)
+{
+    berth_archive *archive = NULL;
+
+    make_file("{}", 2, 0);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(file, file_nbytes), NULL, &archive, &error),
+                 BERTH_E_NOT_CHECKPOINT);
+    cr_expect(strstr(error.message, "safetensors"), "%s", error.message);
+}
+
+static int n_json_left;
+
+static void *refuse_json(size_t nbytes)
+{
+    return n_json_left-- > 0 ? malloc(nbytes) : NULL;
+}
+
+/* W6, of the parser's own allocations; some of them it takes for an error of the text. */
+Test(safetensors_read, every_failing_allocation_of_the_parser_is_a_clean_error)
+{
+    int n = 0;
+
+    make_file(rows[4].header, strlen(rows[4].header), 2);
+    json_set_alloc_funcs(refuse_json, free);
+    for (bool failed = true; failed; n++) {
+        n_json_left = n;
+        failed = try_file("") < 0;
+        if (failed)
+            cr_expect(error.code == BERTH_E_MEMORY || error.code == BERTH_E_ARCHIVE, "%s",
+                      error.message);
+        close_opened();
+    }
+    json_set_alloc_funcs(malloc, free);
+    cr_expect_gt(n, 10);
+}
+
+/* A text of __metadata__ ties a name only to a tensor, and only if no tensor has the name. */
+Test(safetensors_read, ties)
+{
+    make_file(rows[4].header, strlen(rows[4].header), 2);
+    open_file("load.check=data debug=on");
+    cr_expect_eq(berth_value_count(berth_root(checkpoint)), 2);
+    cr_expect_eq(berth_find_tensor(checkpoint, "a", &error)->storage,
+                 berth_find_tensor(checkpoint, "b", &error)->storage);
+    cr_expect_eq(berth_value_count(berth_metadata(checkpoint)), 4);
+}
+
+/* W6 */
+Test(safetensors_read, every_failing_allocation_is_a_clean_error)
+{
+    enum { N = 400 };
+    static char text[N * 100] = "{\"__metadata__\":{\"format\":\"pt\"";
+    for (int i = 0; i < N; i++)
+        (void)snprintf(text + strlen(text), 100, ",\"x%d\":\"w0\"", i);
+    strcat(text, "}");
+    for (int i = 0; i < N; i++)
+        (void)snprintf(text + strlen(text), 100, ",\"w%d\":" T("\"U8\"", "[0]", "0", "0"), i);
+    strcat(text, "}");
+    make_file(text, strlen(text), 0);
+    uint64_t nth = 0;
+    for (bool failed = true; failed;) {
+        const berth_params *call = only("", NULL);
+        test_memory_watch();
+        test_memory_refuse(++nth, false);
+        failed = berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error) < 0;
+        if (failed)
+            cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
+        close_opened();
+        cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
+        test_memory_unwatch();
+    }
+    cr_expect_gt(nth, 4);
+}
