@@ -2,6 +2,7 @@
 /* Safetensors from C: metadata, ties, views, other sizes of tiles; debug mode finds a wrong byte.
  */
 #include <criterion/criterion.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,4 +228,36 @@ Test(safetensors, every_wrong_byte_of_the_header_is_found, .init = begin, .fini 
     }
     free(s.memory);
     berth_plan_free(plan);
+}
+
+static int n_json_left;
+
+static void *refuse_json(size_t nbytes)
+{
+    return n_json_left-- > 0 ? malloc(nbytes) : NULL;
+}
+
+/* W6, of the JSON library's own allocations; debug mode, which reads the header back, takes some of
+   them for an error of the text. */
+Test(safetensors, every_failing_allocation_of_the_header_is_a_clean_error, .init = begin,
+     .fini = end)
+{
+    berth_value *metadata = berth_make_dict(tree);
+    berth_dict_set(metadata, "by", berth_make_str(tree, "me", 2));
+    const berth_content content = berth_of_safetensors(root, metadata, 0);
+    void *bytes;
+    size_t nbytes;
+    int n = 0;
+
+    json_set_alloc_funcs(refuse_json, free);
+    for (bool failed = true; failed; n++) {
+        n_json_left = n;
+        failed = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error) < 0;
+        if (failed)
+            cr_assert(error.code == BERTH_E_MEMORY || error.code == BERTH_E_ARCHIVE, "%s",
+                      error.message);
+    }
+    json_set_alloc_funcs(malloc, free);
+    cr_expect_gt(n, 10);
+    berth_free(bytes);
 }

@@ -29,7 +29,7 @@ KEPT = [
      lambda folder: folder != "format",
      "format/ is pure: no file, no thread, no clock, no environment"),
     (r"argp\.h", lambda folder: folder == "tools", "only tools/ includes it"),
-    (r"jansson\.h", lambda folder: folder in ("tools", "format", "tests/fuzz", "tests/load"),
+    (r"jansson\.h", lambda folder: folder in ("tools", "format", "tests/fuzz", "tests/load", "tests/save"),
      "only format/ and tools/ read and write JSON"),
     (r"cuda(Typedefs)?\.h", lambda folder: folder in ("io", "tests/io"), "only io/ knows CUDA"),
     (r"criterion/.*", lambda folder: folder.startswith("tests/"), "only tests include it"),
