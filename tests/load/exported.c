@@ -186,13 +186,15 @@ Test(exported, another_format)
 /* W6 */
 Test(exported, every_failing_allocation_is_a_clean_error)
 {
-    enum { N = 400 };
+    enum { N = 3000 };
     static char text[N * 400] = "{\"config\":{";
+    size_t n = strlen(text);
     for (int i = 0; i < N; i++)
-        (void)snprintf(text + strlen(text), 400,
-                       "%s\"w%d\":{\"path_name\":\"weight_0\",\"is_param\":true,\"use_pickle\":"
-                       "false," GOOD "}",
-                       i ? "," : "", i);
+        n += (size_t)snprintf(
+            text + n, sizeof text - n,
+            "%s\"w%d\":{\"path_name\":\"weight_0\",\"is_param\":true,\"use_pickle\":"
+            "false," GOOD "}",
+            i ? "," : "", i);
     strcat(text, "}}");
     save_program(text, "pt2", true);
     uint64_t nth = 0;

@@ -261,3 +261,23 @@ Test(safetensors, every_failing_allocation_of_the_header_is_a_clean_error, .init
     cr_expect_gt(n, 10);
     berth_free(bytes);
 }
+
+/* W6 */
+Test(safetensors, every_failing_allocation_is_a_clean_error, .init = begin, .fini = end)
+{
+    const berth_content content = berth_of_safetensors(root, NULL, 0);
+    void *bytes = NULL;
+    size_t nbytes;
+    uint64_t nth = 0;
+
+    for (bool failed = true; failed;) {
+        test_memory_watch();
+        test_memory_refuse(++nth, false);
+        failed = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error) < 0;
+        berth_free(failed ? NULL : bytes);
+        test_memory_unwatch();
+        if (failed)
+            cr_assert_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
+    }
+    cr_expect_gt(nth, 4);
+}
