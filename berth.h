@@ -616,7 +616,7 @@ BERTH_API berth_value *berth_make_parameter(berth_tree *tree, berth_value *tenso
  * A sparse tensor.
  * Parameters: parts: tensors. COO: {indices, values}. CSR and BSR: {crow_indices, col_indices,
  * values}. CSC and BSC: {ccol_indices, row_indices, values}. is_coalesced: for COO: the indices are
- * sorted, and none occurs twice. Berth does not check the indices.
+ * sorted, and none occurs twice. The indices are not checked: see berth_tensor_check_indices.
  * Shapes: shape: rank items. The shapes of the parts must agree with it, as in PyTorch.
  * Errors: BERTH_E_TENSOR: the parts do not agree with each other or with the shape.
  */
@@ -1764,11 +1764,13 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  *   finds other records or another archive in between. The local headers and descriptors of all
  *   records that are no storages.
  * - headers: also the local headers and descriptors of storages.
- * - data: also the CRC of every record.
+ * - data: also the CRC of every record, and the indices of sparse tensors
+ *   (berth_tensor_check_indices).
  *
  * With load.check=data no byte is handed out before the CRC of its record was compared. Where
  * storages are mapped, berth_open does that (params->progress is called, and may cancel). Else it
- * happens when a storage, or a range of it, is first read.
+ * happens when a storage, or a range of it, is first read. berth_open always reads the indices of
+ * sparse tensors then, wherever they are; with load.inflate=off not those that are deflated.
  *
  * With load.prefetch=populate, advise or read, a prefetch of all storages begins, as by
  * berth_prefetch_begin, and ends with berth_close. berth_tensor_data counts as
@@ -1776,7 +1778,8 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  *
  * A storage that is deflated (`zip -r`) is inflated as a whole when any of its bytes are asked for,
  * to memory that counts for io.memory_nbytes and stays until berth_close; its CRC is compared.
- * Opening inflates no storage. With load.inflate=off that is BERTH_E_UNSUPPORTED. Rows of it, and a
+ * Opening inflates no storage, but with load.check=data indices of sparse tensors. With
+ * load.inflate=off that is BERTH_E_UNSUPPORTED. Rows of it, and a
  * load of it to a device, are BERTH_E_UNSUPPORTED, too.
  *
  * If a mapped file is truncated, the kernel kills the process (SIGBUS) when it touches the lost
@@ -2009,6 +2012,37 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
                                                        const int64_t *starts,
                                                        const int64_t *lengths, void *buffer,
                                                        berth_error *error);
+
+/*
+ * Checks the indices of a sparse tensor, as torch.load does while
+ * torch.sparse.check_sparse_tensor_invariants is enabled. berth_open with load.check=data does this
+ * for every sparse tensor, and so does berth_verify. In between, a program that gets bytes of
+ * values by indices of the file should: a wrong index leads outside of them.
+ * - COO: each index is from 0 to the size of its dimension minus 1. If the tensor is marked as
+ *   coalesced (BERTH_COALESCED), they are sorted, and none occurs twice.
+ * - CSR, BSR, in each batch: crow_indices begin with 0 and end with the number of col_indices;
+ *   neighbours differ by 0 to the number of columns (of blocks). col_indices are from 0 to that
+ *   number minus 1, and in each row sorted and distinct. Both have one dtype, and the stride 1 in
+ *   the last dimension. CSC and BSC: the same with ccol_indices, row_indices, columns and rows.
+ *
+ * Where PyTorch is lax, so is this: in a COO tensor without sparse dimensions nothing is checked,
+ * in a CSR matrix without rows only the range of col_indices.
+ *
+ * Reads the indices once, through a buffer of 1 MiB; deflated ones are inflated as for
+ * berth_tensor_data.
+ * Parameters: value: a SPARSE, or a PARAMETER or SUBCLASS around one. params: only its progress is
+ * used; may be NULL. bytes of progress are those of indices, counted as int64.
+ * Returns: 0: they are good, or they are meta tensors.
+ * Errors: BERTH_E_TENSOR: an index is wrong; the message has its position, its value and what it
+ * must be. BERTH_E_UNSUPPORTED: they are views that repeat the elements of the file's storages more
+ * than 16 times, and are more than 2^28. BERTH_E_ARGUMENT: it is not a sparse tensor, or of another
+ * checkpoint. BERTH_E_CANCELLED. Otherwise as for berth_tensor_read.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_tensor_check_indices(berth_checkpoint *checkpoint,
+                                                          const berth_value *value,
+                                                          const berth_params *params,
+                                                          berth_error *error);
 
 /* ---- storages: which, how, and what happened to them ---- */
 
@@ -2246,9 +2280,10 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
 
 /*
  * Reads the whole source and checks everything: the archive, the directory against local headers
- * and descriptors, computed offsets, the pickle, the bounds of every tensor, every CRC. io.threads
- * workers read every byte once, with buffers of at most io.memory_nbytes; data.pkl and the
- * directory are read twice.
+ * and descriptors, computed offsets, the pickle, the bounds of every tensor, every CRC; if all that
+ * is good, the indices of sparse tensors (berth_tensor_check_indices). io.threads workers read
+ * every byte once, with buffers of at most io.memory_nbytes; data.pkl, the directory and the
+ * indices are read twice.
  *
  * Checking goes on after a bad record. It ends at a record that is not where the directory says. A
  * record that the disk cannot read (EIO, ENODATA, EILSEQ) is bad too, with that system_errno; but

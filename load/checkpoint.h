@@ -319,6 +319,15 @@ void bth_storages_set_read_elements(berth_checkpoint *checkpoint);
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error);
 
+/* ---- sparse_indices.c ---- */
+
+/*
+ * T6: berth_tensor_check_indices of every sparse tensor. With load.inflate=off those whose indices
+ * are deflated are left out.
+ */
+int bth_checkpoint_check_all_indices(berth_checkpoint *checkpoint, const berth_params *params,
+                                     berth_error *error);
+
 /* ---- load.c ---- */
 
 /* Checks the arguments of a function that opens a source; `opened` is its out-parameter. */

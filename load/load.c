@@ -62,17 +62,18 @@ void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_p
 
 /*
  * load.check=data: compares mapped storages now. Storages that are read are compared when they are
- * loaded, so that nothing is read twice.
+ * loaded, so that nothing is read twice; only the indices of sparse tensors are needed now (T6).
  */
-static int checkpoint_verify_mapped_data(berth_checkpoint *checkpoint, const berth_params *params,
-                                         berth_error *error)
+static int checkpoint_verify_mapped_data_and_indices(berth_checkpoint *checkpoint,
+                                                     const berth_params *params, berth_error *error)
 {
     bth_verify_request request = {.scan = {.params = params, .through_cache = true},
                                   .only_mapped = true};
 
-    if (checkpoint->config.load_check < BTH_CHECK_DATA)
-        return 0;
-    return bth_verify_checkpoint(checkpoint, &request, error);
+    if (checkpoint->config.load_check < BTH_CHECK_DATA ||
+        bth_verify_checkpoint(checkpoint, &request, error) < 0)
+        return error->code;
+    return bth_checkpoint_check_all_indices(checkpoint, params, error);
 }
 
 /* Opens the source of an empty checkpoint and reads its contents. The error names the file. */
@@ -90,7 +91,7 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
                           error) == 0 &&
         bth_storages_initialize_states(checkpoint, error) == 0) {
         bth_storages_set_read_elements(checkpoint);
-        if (checkpoint_verify_mapped_data(checkpoint, params, error) == 0)
+        if (checkpoint_verify_mapped_data_and_indices(checkpoint, params, error) == 0)
             (void)bth_prefetch_begin_own(checkpoint, error);
     }
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;

@@ -13,6 +13,7 @@ static int verify_open_checkpoint(const berth_source *source, struct berth_confi
 {
     config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
     config->load_prefetch = BTH_PREFETCH_OFF; /* the scan reads all bytes */
+    config->load_inflate = true;              /* Z12: what verification needs */
     if (bth_checkpoint_open(source, config, params, checkpoint, error) == 0 || config->debug ||
         (!bth_verify_is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;
@@ -53,7 +54,8 @@ int berth_verify(const berth_source *source, const berth_params *params,
         return error->code;
     }
     request.scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
-    (void)bth_verify_checkpoint(checkpoint, &request, error);
+    if (bth_verify_checkpoint(checkpoint, &request, error) == 0)
+        (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
     (void)bth_error_in_checkpoint(checkpoint, error);
     if (verdict)
         *verdict = request.verdict;
