@@ -315,14 +315,17 @@ static void set_prefetch_for_large_files(const char *left, const char *right)
         (void)berth_config_set("load.prefetch", "populate", NULL);
 }
 
+/* The indices of sparse tensors are checked, as everything is read; load.check can forbid it. */
 static int open_side(side *s, const char *file)
 {
     berth_error error;
 
     s->file = file;
-    return berth_open(file, &(berth_params){.stats = &s->stats}, &s->checkpoint, &error) < 0
-               ? fail(&error)
-               : 0;
+    if (berth_open(file, &(berth_params){.stats = &s->stats}, &s->checkpoint, &error) < 0 ||
+        (option_is_default("load.check") &&
+         berth_tensor_check_indices(s->checkpoint, berth_root(s->checkpoint), NULL, &error) < 0))
+        return fail(&error);
+    return 0;
 }
 
 static int open_sides(comparison *c, const char *left, const char *right)
@@ -379,7 +382,8 @@ int run_diff(int argc, char **argv)
         "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
         "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
         "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta). The "
-        "exit code is 1 if they differ.",
+        "exit code is 1 if they differ. Indices of sparse tensors are checked first; --set "
+        "load.check=directory skips that.",
         common_children,
         NULL,
         NULL};
