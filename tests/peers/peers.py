@@ -34,6 +34,7 @@ import legacy
 import readings
 import repacked
 import shipped
+import sparse
 import unusual
 from build_tree import Tree
 from describe import FromBerth, FromTorch, difference
@@ -365,7 +366,7 @@ def main():
                       devices.all_cases, devices.mixed, devices.cuda, convert.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
+                      unusual.names, sparse.all_cases, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
                       forks.all_cases):
             began = time.monotonic()
             group(results, folder)
