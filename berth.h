@@ -2032,7 +2032,7 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
  * as for berth_tensor_data. The cost is known before the first read: each element that is read,
  * gaps of up to 63 between indices included, and 16 more for each beginning of a read. Along
  * dimensions of the stride 0 only the first index is read. All that may cost 4 for each byte of the
- * file's storages, and 2^22.
+ * file's storages, and 2^18.
  * Parameters: value: a sparse tensor, or what holds some: berth_root(checkpoint) for all. params:
  * only its progress is used; may be NULL. Progress counts that cost, as int64.
  * Returns: 0: all are good, or they are meta tensors, or there are none.

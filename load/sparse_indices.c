@@ -16,7 +16,7 @@
  * element, it is read once. Other views may cost this much, and so many times what it costs to read
  * the file's storages once.
  */
-#define FREE_COST ((uint64_t)1 << 22)
+#define FREE_COST ((uint64_t)1 << 18)
 #define MAX_REPETITIONS 16
 
 /* A sparse tensor. */

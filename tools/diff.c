@@ -109,6 +109,8 @@ static int tensors_find_first_difference(comparison *c, const berth_tensor *a,
     uint8_t *own;
 
     *at = -1;
+    if (numel == 0)
+        return 0;
     uint8_t *buffer = comparison_get_chunk_buffer(c, (size_t)chunk * item_nbytes, &own);
     if (!buffer)
         return print_trouble("out of memory");

@@ -67,6 +67,9 @@ static const struct row rows[] = {
     {"csr 2 1 3 | 2 2 : 0 1 0 1 | 2 1 : 0 2 | 2 1", NULL},
     {"csr 0 1 3 | 0 2 : | 0 1 : | 0 1", NULL},
     {"csr 2 1 3 | 2 2 : 0 1 / 0 1 | 2 1 : 0 2 | 2 1", NULL},
+    {"csr 0 1099511627776 1099511627775 3 | 0 1099511627776 1099511627776 : | "
+     "0 1099511627776 0 : | 0 1099511627776 0",
+     NULL},
     {"csr 2 1 3 | 2 2 : 0 1 0 1 | 2 1 : 0 3 | 2 1",
      "col_indices[1, 0] is 3, but a row has the size 3"},
     {"csr 2 1 3 | 2 2 : 0 1 0 0 | 2 1 : 0 2 | 2 1",
@@ -141,8 +144,10 @@ static berth_value *take_indices(berth_tree *tree, const char **text, berth_dtyp
     int32_t n = take_numbers(text, elements->wide);
     for (int32_t i = 0; i < n; i++)
         elements->narrow[i] = (int32_t)elements->wide[i];
-    for (int32_t d = tensor.rank; d-- > 0; product *= shape[d])
-        stride[d] = product;
+    for (int32_t d = tensor.rank; d-- > 0;) {
+        stride[d] = product; /* beyond 64 bits only where there are no elements */
+        product = (int64_t)((uint64_t)product * (uint64_t)shape[d]);
+    }
     if (take_mark(text, '/'))
         take_numbers(text, stride);
     cr_assert(take_mark(text, '|'));

@@ -254,7 +254,7 @@ Test(sparse_long, indices_with_gaps)
 /* T6: as often as that, and no more. */
 Test(sparse_long, many_views_of_one_storage)
 {
-    enum { N = 300000, MAX = (1 << 22) + 16 * (N * 2 + 1) };
+    enum { N = 300000, MAX = (1 << 18) + 16 * (N * 2 + 1) };
     int64_t *indices = calloc(N, sizeof *indices);
     static const float zero;
     const int64_t n = N, most = MAX / (N + READ_COST);
