@@ -273,7 +273,7 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
 /* Without rows PyTorch only compares the plain indices with the size. */
 static int compressed_check_rows(compressed_check *c)
 {
-    int64_t begin = 0, end;
+    int64_t begin = 0, end = 0;
 
     if (c->n_rows == 0)
         return compressed_check_row(c, c->n, false);
@@ -357,9 +357,9 @@ static sparse_tensor value_get_sparse(const berth_value *value)
 {
     sparse_tensor sparse = {.is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
     int32_t rank;
-    int n_parts = berth_value_count(value) == 2 ? 2 : 3;
 
     sparse.layout = (berth_layout_kind)bth_value_layout(value);
+    int n_parts = sparse.layout == BERTH_SPARSE_COO ? 2 : 3;
     sparse.shape = berth_as_size(value, &rank);
     for (int i = 0; i < n_parts; i++)
         sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
