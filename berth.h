@@ -2037,10 +2037,10 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
  * only its progress is used; may be NULL. Progress counts that cost, as int64.
  * Returns: 0: all are good, or they are meta tensors, or there are none.
  * Errors: BERTH_E_TENSOR: an index is wrong; the message has the tensor, its layout, the position,
- * the value and what it must be. BERTH_E_UNSUPPORTED: they are views that repeat the elements of the
- * file's storages so often that checking them would cost more. BERTH_E_ARGUMENT: a sparse tensor is
- * of another checkpoint. BERTH_E_CANCELLED. Otherwise as for berth_tensor_read.
- * Threads: any.
+ * the value and what it must be. BERTH_E_UNSUPPORTED: they are views that repeat the elements of
+ * the file's storages so often that checking them would cost more. BERTH_E_ARGUMENT: a sparse
+ * tensor is of another checkpoint. BERTH_E_CANCELLED. Otherwise as for berth_tensor_read. Threads:
+ * any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_check_indices(berth_checkpoint *checkpoint,
                                                           const berth_value *value,
