@@ -2014,10 +2014,10 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
                                                        berth_error *error);
 
 /*
- * Checks the indices of a sparse tensor, as torch.load does while
+ * Checks the indices of all sparse tensors in a value, as torch.load does while
  * torch.sparse.check_sparse_tensor_invariants is enabled. berth_open with load.check=data does this
- * for every sparse tensor, and so does berth_verify. In between, a program that gets bytes of
- * values by indices of the file should: a wrong index leads outside of them.
+ * for the whole checkpoint, and so does berth_verify. A program that opens with another level and
+ * uses the indices as positions calls this first: a wrong index is a position outside the values.
  * - COO: each index is from 0 to the size of its dimension minus 1. If the tensor is marked as
  *   coalesced (BERTH_COALESCED), they are sorted, and none occurs twice.
  * - CSR, BSR, in each batch: crow_indices begin with 0 and end with the number of col_indices;
@@ -2028,15 +2028,18 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpo
  * Where PyTorch is lax, so is this: in a COO tensor without sparse dimensions nothing is checked,
  * in a CSR matrix without rows only the range of col_indices.
  *
- * Reads the indices once, through a buffer of 128 KiB; deflated ones are inflated as for
- * berth_tensor_data.
- * Parameters: value: a SPARSE, or a PARAMETER or SUBCLASS around one. params: only its progress is
- * used; may be NULL. bytes of progress are those of indices, counted as int64.
- * Returns: 0: they are good, or they are meta tensors.
- * Errors: BERTH_E_TENSOR: an index is wrong; the message has its position, its value and what it
- * must be. BERTH_E_UNSUPPORTED: they are views that repeat the elements of the file's storages more
- * than 16 times, and are more than 2^22. BERTH_E_ARGUMENT: it is not a sparse tensor, or of another
- * checkpoint. BERTH_E_CANCELLED. Otherwise as for berth_tensor_read.
+ * Reads the indices of a tensor once, through a buffer of 1 MiB at most; deflated ones are inflated
+ * as for berth_tensor_data. The cost is known before the first read: each element that is read,
+ * gaps of up to 63 between indices included, and 16 more for each beginning of a read. Along
+ * dimensions of the stride 0 only the first index is read. All that may cost 4 for each byte of the
+ * file's storages, and 2^18.
+ * Parameters: value: a sparse tensor, or what holds some: berth_root(checkpoint) for all. params:
+ * only its progress is used; may be NULL. Progress counts that cost, as int64.
+ * Returns: 0: all are good, or they are meta tensors, or there are none.
+ * Errors: BERTH_E_TENSOR: an index is wrong; the message has the tensor, its layout, the position,
+ * the value and what it must be. BERTH_E_UNSUPPORTED: they are views that repeat the elements of
+ * the file's storages so often that checking them would cost more. BERTH_E_ARGUMENT: a sparse
+ * tensor is of another checkpoint. BERTH_E_CANCELLED. Otherwise as for berth_tensor_read.
  * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_check_indices(berth_checkpoint *checkpoint,

@@ -8,6 +8,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/pickle/pickle.h"
 
 /* ---- streams ---- */
 
@@ -23,18 +24,34 @@ bth_index_stream bth_index_stream_begin(bth_indices_check *check, const berth_te
 
 void bth_index_stream_set_buffer(bth_index_stream *stream, size_t i, size_t n_streams)
 {
-    stream->buffer_nbytes = BTH_INDEX_BUFFER_NBYTES / n_streams / 8 * 8;
+    stream->buffer_nbytes = stream->check->buffer_nbytes / n_streams / 8 * 8;
     stream->buffer = stream->check->buffer + i * stream->buffer_nbytes;
 }
 
-static int check_report_progress(bth_indices_check *check)
+/* Whether it is read one index at a time. */
+static bool stride_is_large(int64_t stride)
+{
+    return stride > BTH_MAX_INDEX_STRIDE;
+}
+
+/* T2: a view's elements lie in their storage, so their number, gaps included, fits. */
+uint64_t bth_index_stream_cost(int64_t stride, int64_t n)
+{
+    if (n == 0)
+        return 0;
+    if (n > 1 && stride_is_large(stride))
+        return (uint64_t)n * (1 + BTH_INDEX_READ_COST);
+    return (n > 1 ? (uint64_t)(n - 1) * (uint64_t)stride : 0) + 1 + BTH_INDEX_READ_COST;
+}
+
+int bth_indices_check_report(bth_indices_check *check)
 {
     const berth_params *params = check->params;
     const uint64_t nbytes = sizeof(int64_t);
 
     if (!params || !params->progress ||
-        params->progress(params->progress_context, check->n_done * nbytes,
-                         check->n_total * nbytes) == 0)
+        params->progress(params->progress_context, check->done_cost * nbytes,
+                         check->total_cost * nbytes) == 0)
         return 0;
     return bth_fail_status(check->error, BERTH_E_CANCELLED, "cancelled");
 }
@@ -43,20 +60,23 @@ int bth_index_stream_fill(bth_index_stream *stream)
 {
     bth_indices_check *check = stream->check;
     int64_t item_nbytes = (int64_t)berth_dtype_nbytes(stream->part->dtype);
-    int64_t fits = ((int64_t)stream->buffer_nbytes / item_nbytes - 1) / stream->stride + 1;
+    int64_t fits = stride_is_large(stream->stride)
+                       ? 1
+                       : ((int64_t)stream->buffer_nbytes / item_nbytes - 1) / stream->stride + 1;
     int64_t left = stream->n - stream->n_read, n = left < fits ? left : fits;
 
-    if (check_report_progress(check) < 0 ||
+    if (bth_indices_check_report(check) < 0 ||
         bth_storage_read(
             check->checkpoint, stream->part->storage, stream->buffer,
             (size_t)(((n - 1) * stream->stride + 1) * item_nbytes),
             (uint64_t)((stream->first + stream->n_read * stream->stride) * item_nbytes),
             check->error) < 0)
         return check->error->code;
+    check->done_cost += bth_index_stream_cost(stream->stride, stream->n_read + n) -
+                        bth_index_stream_cost(stream->stride, stream->n_read);
     stream->n_read += n;
     stream->n_buffer = n;
     stream->next = 0;
-    check->n_done += (uint64_t)n;
     return 0;
 }
 
@@ -89,7 +109,10 @@ static uint64_t part_find_byte(const bth_indices_check *check, const berth_tenso
 static int part_fail(const bth_indices_check *check, const berth_tensor *part, uint64_t offset,
                      const char *message)
 {
-    (void)bth_fail(check->error, BERTH_E_TENSOR, NULL, offset, "%s", message);
+    (void)bth_fail(check->error, BERTH_E_TENSOR, NULL, offset,
+                   "%s; PyTorch's check_sparse_tensor_invariants refuses this %s tensor, too; "
+                   "load.check=directory opens it unchecked",
+                   message, bth_layout_names[check->layout]);
     return bth_error_in_tensor(check->checkpoint, part, check->error);
 }
 

@@ -7,17 +7,26 @@
 
 #include "load/checkpoint.h"
 
-/* Of all streams together. */
-#define BTH_INDEX_BUFFER_NBYTES ((size_t)1 << 17)
+/* The buffer that all streams share. The smallest holds 64 indices of each dimension. */
+#define BTH_MIN_INDEX_BUFFER_NBYTES ((size_t)1 << 15)
+#define BTH_MAX_INDEX_BUFFER_NBYTES ((size_t)1 << 20)
+
+/* Indices that lie further apart are read one by one; others with the gaps between them. */
+#define BTH_MAX_INDEX_STRIDE 64
+
+/* What one more read costs, in elements that are read. */
+#define BTH_INDEX_READ_COST 16
 
 /* The check of one tensor, or of all. */
 typedef struct bth_indices_check {
     berth_checkpoint *checkpoint;
     const berth_params *params;
-    uint8_t *buffer;  /* BTH_INDEX_BUFFER_NBYTES */
-    uint64_t n_max;   /* elements that may be read */
-    uint64_t n_total; /* that will be read */
-    uint64_t n_done;
+    berth_layout_kind layout; /* of the tensor that is checked */
+    uint8_t *buffer;
+    size_t buffer_nbytes;
+    uint64_t max_cost;   /* of all reads */
+    uint64_t total_cost; /* that they will have */
+    uint64_t done_cost;
     berth_error *error;
 } bth_indices_check;
 
@@ -42,6 +51,11 @@ typedef struct bth_index_stream {
 bth_index_stream bth_index_stream_begin(bth_indices_check *check, const berth_tensor *part,
                                         int64_t first, int64_t stride, int64_t n);
 void bth_index_stream_set_buffer(bth_index_stream *stream, size_t i, size_t n_streams);
+
+/* The cost of a stream: elements of the storage, gaps included, and that of its reads. */
+uint64_t bth_index_stream_cost(int64_t stride, int64_t n);
+/* Tells the caller's params how much is done. */
+int bth_indices_check_report(bth_indices_check *check);
 
 /* Reads the next elements. */
 int bth_index_stream_fill(bth_index_stream *stream);
@@ -69,7 +83,10 @@ static inline int64_t bth_index_stream_last(const bth_index_stream *stream)
     return stream->n_read - stream->n_buffer + stream->next - 1;
 }
 
-/* BERTH_E_TENSOR, about the index that was taken last: adds byte, record and name. */
+/*
+ * BERTH_E_TENSOR, about the index that was taken last: adds byte, record and name, and that of the
+ * layout, and what can be done.
+ */
 __attribute__((format(printf, 2, 3))) int bth_index_stream_fail(const bth_index_stream *stream,
                                                                 const char *format, ...);
 /* The same about the whole part. */

@@ -12,10 +12,11 @@
 #include "load/index_stream.h"
 
 /*
- * Views can repeat their storage's elements, 2^60 times from 8 bytes. So a check reads at most this
- * many elements, and some times as many as the storages have.
+ * Views can repeat their storage's elements, 2^60 times from 8 bytes. Where all repetitions are one
+ * element, it is read once. Other views may cost this much, and so many times what it costs to read
+ * the file's storages once.
  */
-#define FREE_ELEMENTS ((uint64_t)1 << 22)
+#define FREE_COST ((uint64_t)1 << 18)
 #define MAX_REPETITIONS 16
 
 /* A sparse tensor. */
@@ -80,6 +81,14 @@ static int64_t coo_count_different(const berth_tensor *indices)
     return n > 1 && indices->stride[1] == 0 ? 1 : n;
 }
 
+/* UINT64_MAX: beyond 64 bits. */
+static uint64_t coo_cost(const berth_tensor *indices)
+{
+    uint64_t cost = bth_index_stream_cost(indices->stride[1], coo_count_different(indices));
+
+    return bth_try_multiply(cost, (uint64_t)indices->shape[0], &cost) ? cost : UINT64_MAX;
+}
+
 static int coo_check_indices(bth_indices_check *check, const sparse_tensor *sparse)
 {
     const berth_tensor *indices = sparse->parts[0];
@@ -114,8 +123,23 @@ typedef struct compressed_check {
     int64_t batch[BERTH_MAX_RANK];     /* the position of the batch that is checked */
     int64_t n_batches[BERTH_MAX_RANK]; /* 1: all have the same indices */
     int64_t n_rows, row_size, n;
+    int64_t n_row_stream, n_column_stream; /* of all batches, if these lie side by side */
     bth_index_stream rows, columns;
 } compressed_check;
+
+/* Elements of all batches, if they lie one behind the other; else those of one batch. */
+static int64_t part_count_in_one_stream(const berth_tensor *part)
+{
+    int32_t last = part->rank - 1;
+    int64_t n = part->shape[last];
+
+    if (berth_tensor_numel(part) == 0) /* T2: its sizes may be any */
+        return n;
+    for (int32_t d = last; d-- > 0; n *= part->shape[d])
+        if (part->shape[d] != 1 && part->stride[d] != n)
+            return part->shape[last];
+    return n;
+}
 
 /* The parts agree (T4): the sizes of blocks divide the shape. */
 static compressed_check compressed_begin(const sparse_tensor *sparse)
@@ -133,7 +157,9 @@ static compressed_check compressed_begin(const sparse_tensor *sparse)
                           .n_batch_dimensions = last,
                           .n_rows = sparse->parts[0]->shape[last] - 1,
                           .row_size = sparse->shape[plain_dimension] / block,
-                          .n = sparse->parts[1]->shape[last]};
+                          .n = sparse->parts[1]->shape[last],
+                          .n_row_stream = part_count_in_one_stream(sparse->parts[0]),
+                          .n_column_stream = part_count_in_one_stream(sparse->parts[1])};
 
     for (int32_t d = 0; d < last; d++) {
         bool is_one = c.compressed->stride[d] == 0 && (c.plain->stride[d] == 0 || c.n == 0);
@@ -142,20 +168,36 @@ static compressed_check compressed_begin(const sparse_tensor *sparse)
     return c;
 }
 
-/* Elements that the check reads; UINT64_MAX: too many for 64 bits. */
-static uint64_t compressed_count_elements(const compressed_check *c)
+static bool compressed_has_batches(const compressed_check *c)
 {
-    uint64_t n;
-
-    if (!bth_try_add((uint64_t)c->n_rows + 1, (uint64_t)c->n, &n))
-        n = UINT64_MAX;
     for (int32_t d = 0; d < c->n_batch_dimensions; d++)
         if (c->n_batches[d] == 0)
-            return 0;
-    for (int32_t d = 0; d < c->n_batch_dimensions; d++)
-        if (!bth_try_multiply(n, (uint64_t)c->n_batches[d], &n))
-            n = UINT64_MAX;
-    return n;
+            return false;
+    return true;
+}
+
+/* The cost of one part; n_per_batch of its elements are in a batch. UINT64_MAX: beyond 64 bits. */
+static uint64_t compressed_cost_of_part(const compressed_check *c, int64_t n_per_batch,
+                                        int64_t n_stream)
+{
+    uint64_t cost = bth_index_stream_cost(1, n_stream);
+
+    for (int32_t d = 0; d < c->n_batch_dimensions && n_stream == n_per_batch; d++)
+        if (!bth_try_multiply(cost, (uint64_t)c->n_batches[d], &cost))
+            cost = UINT64_MAX;
+    return cost;
+}
+
+/* UINT64_MAX: beyond 64 bits. */
+static uint64_t compressed_cost(const compressed_check *c)
+{
+    uint64_t cost, rows, columns;
+
+    if (!compressed_has_batches(c))
+        return 0;
+    rows = c->n_rows > 0 ? compressed_cost_of_part(c, c->n_rows + 1, c->n_row_stream) : 0;
+    columns = compressed_cost_of_part(c, c->n, c->n_column_stream);
+    return bth_try_add(rows, columns, &cost) ? cost : UINT64_MAX;
 }
 
 /* The position of the last index that was taken: "[0, 5]". */
@@ -165,7 +207,8 @@ static const char *compressed_position_text(const compressed_check *c,
     int64_t position[BERTH_MAX_RANK + 1];
 
     memcpy(position, c->batch, sizeof c->batch);
-    position[c->n_batch_dimensions] = bth_index_stream_last(stream);
+    position[c->n_batch_dimensions] =
+        bth_index_stream_last(stream) % (stream == &c->rows ? c->n_rows + 1 : c->n);
     return bth_index_numbers_text(position, c->n_batch_dimensions + 1, "[]", text);
 }
 
@@ -243,7 +286,8 @@ static int compressed_check_rows(compressed_check *c)
     return 0;
 }
 
-static void compressed_begin_batch(compressed_check *c, bth_indices_check *check)
+/* A stream of all batches just goes on. */
+static void compressed_begin_batch(compressed_check *c, bth_indices_check *check, bool is_first)
 {
     int64_t row = 0, column = 0;
 
@@ -251,10 +295,14 @@ static void compressed_begin_batch(compressed_check *c, bth_indices_check *check
         row += c->batch[d] * c->compressed->stride[d];
         column += c->n > 0 ? c->batch[d] * c->plain->stride[d] : 0;
     }
-    c->rows = bth_index_stream_begin(check, c->compressed, row, 1, c->n_rows + 1);
-    c->columns = bth_index_stream_begin(check, c->plain, column, 1, c->n);
-    bth_index_stream_set_buffer(&c->rows, 0, 2);
-    bth_index_stream_set_buffer(&c->columns, 1, 2);
+    if (is_first || c->n_row_stream == c->n_rows + 1) {
+        c->rows = bth_index_stream_begin(check, c->compressed, row, 1, c->n_row_stream);
+        bth_index_stream_set_buffer(&c->rows, 0, 2);
+    }
+    if (is_first || c->n_column_stream == c->n) {
+        c->columns = bth_index_stream_begin(check, c->plain, column, 1, c->n_column_stream);
+        bth_index_stream_set_buffer(&c->columns, 1, 2);
+    }
 }
 
 /* False after the last. */
@@ -290,13 +338,15 @@ static int compressed_check_parts(bth_indices_check *check, const compressed_che
 static int compressed_check_indices(bth_indices_check *check, const sparse_tensor *sparse)
 {
     compressed_check c = compressed_begin(sparse);
+    bool is_first = true;
 
-    if (compressed_check_parts(check, &c) < 0 || compressed_count_elements(&c) == 0)
+    if (compressed_check_parts(check, &c) < 0 || compressed_cost(&c) == 0)
         return check->error->code;
     do {
-        compressed_begin_batch(&c, check);
+        compressed_begin_batch(&c, check, is_first);
         if (compressed_check_rows(&c) < 0)
             return check->error->code;
+        is_first = false;
     } while (compressed_next_batch(&c));
     return 0;
 }
@@ -307,10 +357,9 @@ static sparse_tensor value_get_sparse(const berth_value *value)
 {
     sparse_tensor sparse = {.is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
     int32_t rank;
-    int n_parts;
 
     sparse.layout = (berth_layout_kind)bth_value_layout(value);
-    n_parts = sparse.layout == BERTH_SPARSE_COO ? 2 : 3;
+    int n_parts = sparse.layout == BERTH_SPARSE_COO ? 2 : 3;
     sparse.shape = berth_as_size(value, &rank);
     for (int i = 0; i < n_parts; i++)
         sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
@@ -329,141 +378,150 @@ static bool sparse_has_meta_indices(const sparse_tensor *sparse)
            (sparse_count_index_parts(sparse) == 2 && sparse->parts[1]->flags & BERTH_META);
 }
 
-static uint64_t sparse_count_elements(const sparse_tensor *sparse)
+static uint64_t sparse_cost(const sparse_tensor *sparse)
 {
     if (sparse->layout == BERTH_SPARSE_COO)
-        return (uint64_t)(sparse->parts[0]->shape[0] * coo_count_different(sparse->parts[0]));
+        return coo_cost(sparse->parts[0]);
     const compressed_check c = compressed_begin(sparse);
-    return compressed_count_elements(&c);
+    return compressed_cost(&c);
 }
 
-/* Elements that may be read: SAFETY.md, T6. */
-static uint64_t checkpoint_max_elements(const berth_checkpoint *checkpoint)
+/* ---- all tensors of a value ---- */
+
+/* Bytes of the storages; UINT64_MAX: beyond 64 bits. T1: the file has them, or unfolds to them. */
+static uint64_t checkpoint_count_bytes(const berth_checkpoint *checkpoint)
 {
-    uint64_t n = FREE_ELEMENTS, more;
+    uint64_t nbytes = 0;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (!bth_try_multiply(storage->nbytes / sizeof(int32_t), MAX_REPETITIONS, &more) ||
-            !bth_try_add(n, more, &n))
-            return UINT64_MAX - 1;
+        if (!storage->root && !bth_try_add(nbytes, storage->nbytes, &nbytes))
+            return UINT64_MAX;
     }
-    return n;
+    return nbytes;
 }
 
-/* Adds what the check of a tensor reads. */
-static int check_plan_tensor(bth_indices_check *check, const sparse_tensor *sparse)
+/* SAFETY.md, T6. */
+static uint64_t max_cost_for(uint64_t storages_nbytes)
 {
-    uint64_t n = sparse_count_elements(sparse);
+    uint64_t cost = storages_nbytes / sizeof(int32_t);
 
-    if (bth_try_add(check->n_total, n, &n) && n <= check->n_max) {
-        check->n_total = n;
+    if (!bth_try_multiply(cost, MAX_REPETITIONS, &cost) || !bth_try_add(cost, FREE_COST, &cost))
+        return UINT64_MAX - 1;
+    return cost;
+}
+
+/* The check of a value, and whether deflated indices are left out. */
+typedef struct value_check {
+    bth_indices_check check;
+    bool leaves_out_deflated;
+} value_check;
+
+static bool value_check_leaves_out(const value_check *v, const sparse_tensor *sparse)
+{
+    if (sparse_has_meta_indices(sparse))
+        return true;
+    for (int i = 0; i < sparse_count_index_parts(sparse) && v->leaves_out_deflated; i++)
+        if (bth_storage_deflated_record(sparse->parts[i]->storage))
+            return true;
+    return false;
+}
+
+/* The tensor is valid, and of this checkpoint (T2). Adds its cost. */
+static int sparse_plan(bth_indices_check *check, const sparse_tensor *sparse)
+{
+    for (int i = 0; i < sparse_count_index_parts(sparse); i++)
+        if (bth_checkpoint_check_caller_tensor(check->checkpoint, sparse->parts[i], check->error) <
+            0)
+            return check->error->code;
+    uint64_t cost = sparse_cost(sparse);
+    if (bth_try_add(check->total_cost, cost, &cost) && cost <= check->max_cost) {
+        check->total_cost = cost;
         return 0;
     }
     (void)bth_fail_status(check->error, BERTH_E_UNSUPPORTED,
                           "the indices of sparse tensors are views that repeat the bytes of their "
-                          "storages too often to be checked");
+                          "storages too often to be checked; load.check=directory opens them "
+                          "unchecked");
     return bth_error_in_tensor(check->checkpoint, sparse->parts[0], check->error);
 }
 
-static int check_run_tensor(bth_indices_check *check, const sparse_tensor *sparse)
+static int sparse_check(bth_indices_check *check, const sparse_tensor *sparse)
 {
+    check->layout = sparse->layout;
     return sparse->layout == BERTH_SPARSE_COO ? coo_check_indices(check, sparse)
                                               : compressed_check_indices(check, sparse);
 }
 
-static int check_allocate_buffer(bth_indices_check *check)
+static int enter_value(value_check *v, const berth_value *value,
+                       int (*act)(bth_indices_check *, const sparse_tensor *))
 {
-    if (!check->buffer && !(check->buffer = bth_allocate(BTH_INDEX_BUFFER_NBYTES)))
-        return bth_fail_memory(check->error, BTH_INDEX_BUFFER_NBYTES);
-    return 0;
+    if (berth_value_kind(value) != BERTH_KIND_SPARSE)
+        return 0;
+    sparse_tensor sparse = value_get_sparse(value);
+    return value_check_leaves_out(v, &sparse) ? 0 : act(&v->check, &sparse);
 }
 
-static int check_caller_value(bth_indices_check *check, const berth_value *value)
+static int enter_to_plan(void *context, const berth_walk *walk, const berth_value *value)
 {
-    sparse_tensor sparse = value_get_sparse(value);
+    (void)walk;
+    return enter_value(context, value, sparse_plan);
+}
 
-    if (sparse_has_meta_indices(&sparse))
-        return 0;
-    for (int i = 0; i < sparse_count_index_parts(&sparse); i++)
-        if (bth_checkpoint_check_caller_tensor(check->checkpoint, sparse.parts[i], check->error) <
-            0)
-            return check->error->code;
-    if (check_plan_tensor(check, &sparse) < 0 || check_allocate_buffer(check) < 0)
-        return check->error->code;
-    return check_run_tensor(check, &sparse);
+static int enter_to_check(void *context, const berth_walk *walk, const berth_value *value)
+{
+    (void)walk;
+    return enter_value(context, value, sparse_check);
+}
+
+/* Memory in proportion to the file (P3). */
+static int check_allocate_buffer(bth_indices_check *check, uint64_t storages_nbytes)
+{
+    size_t nbytes = BTH_MAX_INDEX_BUFFER_NBYTES;
+
+    if (storages_nbytes < nbytes)
+        nbytes = storages_nbytes < BTH_MIN_INDEX_BUFFER_NBYTES ? BTH_MIN_INDEX_BUFFER_NBYTES
+                                                               : (size_t)storages_nbytes;
+    check->buffer_nbytes = nbytes;
+    check->buffer = bth_allocate(nbytes);
+    return check->buffer ? 0 : bth_fail_memory(check->error, nbytes);
+}
+
+static int value_check_run(value_check *v, const berth_value *value)
+{
+    bth_indices_check *check = &v->check;
+    uint64_t nbytes = checkpoint_count_bytes(check->checkpoint);
+    berth_walker plan = {.enter = enter_to_plan, .context = v};
+    berth_walker run = {.enter = enter_to_check, .context = v};
+
+    check->max_cost = max_cost_for(nbytes);
+    if (berth_value_walk(value, &plan, check->error) == 0 && check->total_cost > 0 &&
+        check_allocate_buffer(check, nbytes) == 0 &&
+        berth_value_walk(value, &run, check->error) == 0)
+        (void)bth_indices_check_report(check);
+    bth_release(check->buffer);
+    return check->error->code;
 }
 
 int berth_tensor_check_indices(berth_checkpoint *checkpoint, const berth_value *value,
                                const berth_params *params, berth_error *error)
 {
-    bth_indices_check check = {.checkpoint = checkpoint, .params = params, .error = error};
+    value_check v = {.check = {.checkpoint = checkpoint, .params = params}};
 
     BTH_ERROR_BEGIN(error);
-    check.error = error;
-    while (berth_value_kind(value) == BERTH_KIND_PARAMETER ||
-           berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        value = berth_value_part(value, BERTH_PART_INNER);
+    v.check.error = error;
     if (!checkpoint || !value)
         return bth_fail_argument(error, "the checkpoint or the value is NULL");
-    if (params && BTH_CHECK_RESERVED(berth_params, params, error) < 0)
-        return bth_error_in_checkpoint(checkpoint, error);
-    check.n_max = checkpoint_max_elements(checkpoint);
-    if (berth_value_kind(value) != BERTH_KIND_SPARSE)
-        (void)bth_fail_argument(error, "the value is %s, not a sparse tensor",
-                                bth_kind_phrase(berth_value_kind(value)));
-    else
-        (void)check_caller_value(&check, value);
-    bth_release(check.buffer);
+    if (!params || BTH_CHECK_RESERVED(berth_params, params, error) == 0)
+        (void)value_check_run(&v, value);
     return bth_error_in_checkpoint(checkpoint, error);
-}
-
-/* ---- all tensors ---- */
-
-/* Whether load.inflate=off keeps its indices from being read. */
-static bool sparse_cannot_be_read(const bth_indices_check *check, const sparse_tensor *sparse)
-{
-    if (sparse_has_meta_indices(sparse))
-        return true;
-    for (int i = 0; i < sparse_count_index_parts(sparse); i++)
-        if (bth_storage_deflated_record(sparse->parts[i]->storage) &&
-            !check->checkpoint->config.load_inflate)
-            return true;
-    return false;
-}
-
-static int check_enter_value(bth_indices_check *check, const berth_value *value,
-                             int (*act)(bth_indices_check *, const sparse_tensor *))
-{
-    if (berth_value_kind(value) != BERTH_KIND_SPARSE)
-        return 0;
-    sparse_tensor sparse = value_get_sparse(value);
-    return sparse_cannot_be_read(check, &sparse) ? 0 : act(check, &sparse);
-}
-
-static int check_enter_to_plan(void *context, const berth_walk *walk, const berth_value *value)
-{
-    (void)walk;
-    return check_enter_value(context, value, check_plan_tensor);
-}
-
-static int check_enter_to_run(void *context, const berth_walk *walk, const berth_value *value)
-{
-    (void)walk;
-    return check_enter_value(context, value, check_run_tensor);
 }
 
 int bth_checkpoint_check_all_indices(berth_checkpoint *checkpoint, const berth_params *params,
                                      berth_error *error)
 {
-    bth_indices_check check = {.checkpoint = checkpoint, .params = params, .error = error};
-    berth_walker plan = {.enter = check_enter_to_plan, .context = &check};
-    berth_walker run = {.enter = check_enter_to_run, .context = &check};
+    value_check v = {.check = {.checkpoint = checkpoint, .params = params, .error = error},
+                     .leaves_out_deflated = !checkpoint->config.load_inflate};
 
-    check.n_max = checkpoint_max_elements(checkpoint);
-    if (berth_value_walk(checkpoint->contents.root, &plan, error) == 0 && check.n_total > 0 &&
-        check_allocate_buffer(&check) == 0)
-        (void)berth_value_walk(checkpoint->contents.root, &run, error);
-    bth_release(check.buffer);
-    return error->code;
+    return value_check_run(&v, checkpoint->contents.root);
 }

@@ -199,7 +199,8 @@ int run_convert(int argc, char **argv)
         "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
         "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
         "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
-        "compared first; --set load.check=directory skips that.",
+        "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
+        "that.",
         common_children,
         NULL,
         NULL};

@@ -276,8 +276,7 @@ int run_verify(int argc, char **argv)
         "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
         "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
         "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
-        "line "
-        "if the file cannot be read.",
+        "line if the file cannot be read.",
         common_children,
         NULL,
         NULL};

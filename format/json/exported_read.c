@@ -113,17 +113,17 @@ static int weight_read_meta(weight *of, berth_error *error)
     return 0;
 }
 
-/* "cpu", "cuda:0", as PyTorch names devices. */
-static void weight_name_device(const weight *of, char *location, size_t nbytes)
+/* "cpu", "cuda:0", as PyTorch names devices. False: it is too long for one. */
+static bool weight_name_device(const weight *of, char *location, size_t nbytes)
 {
     const json_t *device = json_object_get(of->meta, "device");
     const char *type = json_string_value(json_object_get(device, "type"));
     int64_t index = json_read_size(json_object_get(device, "index"));
+    int n = index < 0
+                ? snprintf(location, nbytes, "%s", type ? type : "cpu")
+                : snprintf(location, nbytes, "%s:%lld", type ? type : "cpu", (long long)index);
 
-    if (index < 0)
-        (void)snprintf(location, nbytes, "%s", type ? type : "cpu");
-    else
-        (void)snprintf(location, nbytes, "%s:%lld", type ? type : "cpu", (long long)index);
+    return n < (int)nbytes;
 }
 
 /* E3: the record is there. Weights with the same record share its storage. */
@@ -148,7 +148,8 @@ static int weight_find_storage(weight *of, berth_error *error)
     if (nbytes % berth_dtype_nbytes(of->tensor.dtype) != 0)
         return weight_fail(of, BERTH_E_TENSOR,
                            "its record does not hold a whole number of its elements", error);
-    weight_name_device(of, location, sizeof location);
+    if (!weight_name_device(of, location, sizeof location))
+        return weight_fail(of, BERTH_E_UNSUPPORTED, "its device has no name of PyTorch's", error);
     of->tensor.storage =
         bth_tree_find_or_add_storage(of->tree, of->record + skipped, (size_t)n - skipped, dtype,
                                      nbytes, location, strlen(location));

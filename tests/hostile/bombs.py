@@ -7,7 +7,8 @@ import struct
 import sys
 
 from case import Case
-from pickles import HUGE, ONE, PROTO, archive, doubled, get, put, tensor, text
+from pickles import (HUGE, ONE, PROTO, archive, doubled, get, put, sparse, tensor, text,
+                     view)
 
 LONG = os.environ.get("BERTH_LONG") == "1"
 # More than a command takes for a harmless file, of the debug variant. A machine that is busy measures
@@ -126,6 +127,32 @@ class SmallBombs(Small):
         done = self.berth("diff", a, b)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"first at element 0", done.out)
+
+    def test_indices_that_repeat_one_are_no_work(self):
+        """T6: 2^40 indices over 16 bytes."""
+        many, zeros = 1 << 40, [("0", bytes(16)), ("1", b"abcd")]
+        values = view(b"Float", "1", 1, [many], [0])
+        self.read(PROTO + sparse("coo", [1], view(b"Long", "0", 2, [1, many], [0, 0]), values) + b".",
+                  zeros)
+        self.read(PROTO + sparse("csr", [many, 1, 1], view(b"Long", "0", 2, [many, 2], [0, 1]),
+                                 view(b"Long", "0", 2, [many, 0], [0, 1]),
+                                 view(b"Float", "1", 1, [many, 0], [0, 1])) + b".", zeros)
+
+    def test_indices_that_repeat_too_much(self):
+        """T6: each of 2^15 batches has 2^15 rows in the same bytes."""
+        n = 1 << 15
+        rows = view(b"Long", "0", 2 * n, [n, n], [1, 1])
+        pickle = PROTO + b"}" + text("a") + sparse(
+            "csr", [n, n - 1, 1], rows, view(b"Long", "0", 2 * n, [n, 0], [0, 1]),
+            view(b"Float", "1", 1, [n, 0], [0, 1])) + b"s."
+        results = self.bomb(pickle, [("0", bytes(16 * n)), ("1", b"abcd")])
+        says = ("the indices of sparse tensors are views that repeat the bytes of their storages too "
+                "often to be checked; load.check=directory opens them unchecked")
+        for name in ("verify", "diff", "convert"):
+            done = results[name]
+            self.assertEqual(done.returncode, 1, name)
+            self.assertTrue((done.err + done.out.decode()).endswith(says + "\n"), (name, done.err))
+        self.assertEqual({results[name].returncode for name in ("ls", "ls --json", "info", "copy")}, {0})
 
     def test_tensors_too_large_for_any_file_together(self):
         several = b"".join(text(str(i)) + tensor(size=HUGE[:2] + bytes([255 - i]) + HUGE[3:], stride=b"K\x00") for i in range(5))

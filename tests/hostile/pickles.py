@@ -69,6 +69,27 @@ def tensor(key="0", size=b"K\x01", stride=b"K\x01", location=b"cpu"):
             b"\x85\x89ccollections\nOrderedDict\n)RtR")
 
 
+def number(n):
+    return b"\x8a\x08" + struct.pack("<q", n)
+
+
+def view(kind, key, numel, shape, stride):
+    """A tensor of any shape and strides over the whole of a storage."""
+    pid = (b"(" + text("storage") + b"ctorch\n" + kind + b"Storage\n" + text(key) + text("cpu") +
+           number(numel) + b"tQ")
+    return (b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid + b"K\x00(" +
+            b"".join(map(number, shape)) + b"t(" + b"".join(map(number, stride)) +
+            b"t\x89ccollections\nOrderedDict\n)RtR")
+
+
+def sparse(layout, shape, *parts):
+    """Of COO: {indices, values}; of the others three parts."""
+    return (b"ctorch._utils\n_rebuild_sparse_tensor\nctorch.serialization\n_get_layout\n" +
+            text("torch.sparse_" + layout) + b"\x85R(" + b"".join(parts) + b"ctorch\nSize\n(" +
+            b"".join(map(number, shape)) + b"t\x85R" + (b"\x89" if layout == "coo" else b"") +
+            b"t\x86R")
+
+
 def doubled(begin, n, step):
     return begin + b"".join(put(i) + step(i) for i in range(n))
 

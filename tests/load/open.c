@@ -350,19 +350,6 @@ Test(open, every_failing_allocation_is_a_clean_error)
     static const char *const options[] = {"load.check=data", "load.calculate_storage_offsets=off"};
 
     for (size_t i = 0; i < 2; i++) {
-        uint64_t nth = 0;
-        for (bool failed = true; failed;) {
-            const berth_params *call = only(options[i], NULL);
-            test_memory_watch();
-            test_memory_refuse(++nth, false);
-            failed =
-                berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error) < 0;
-            if (failed)
-                cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
-            close_opened();
-            cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
-            test_memory_unwatch();
-        }
-        cr_expect_gt(nth, 10);
+        expect_clean_failing_allocations(options[i], 10);
     }
 }

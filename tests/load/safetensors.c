@@ -160,17 +160,5 @@ Test(safetensors_read, every_failing_allocation_is_a_clean_error)
         (void)snprintf(text + strlen(text), 100, ",\"w%d\":" T("\"U8\"", "[0]", "0", "0"), i);
     strcat(text, "}");
     make_file(text, strlen(text), 0);
-    uint64_t nth = 0;
-    for (bool failed = true; failed;) {
-        const berth_params *call = only("", NULL);
-        test_memory_watch();
-        test_memory_refuse(++nth, false);
-        failed = berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error) < 0;
-        if (failed)
-            cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
-        close_opened();
-        cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
-        test_memory_unwatch();
-    }
-    cr_expect_gt(nth, 4);
+    expect_clean_failing_allocations("", 4);
 }

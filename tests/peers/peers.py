@@ -364,10 +364,10 @@ def main():
     sys.setrecursionlimit(20000)  # for the walks of these files
     with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
         for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
-                      devices.all_cases, devices.mixed, devices.cuda, convert.all_cases, exported.all_cases, sparse.all_cases,
+                      devices.all_cases, devices.mixed, devices.cuda, convert.all_cases, exported.all_cases,
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
+                      unusual.names, sparse.all_cases, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
                       forks.all_cases):
             began = time.monotonic()
             group(results, folder)

@@ -1,111 +1,158 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Indices of sparse tensors (T6): what torch.load refuses while it checks them, Berth refuses, too."""
+"""Indices of sparse tensors (T6): what torch.load refuses while check_sparse_tensor_invariants is
+enabled, berth_verify and load.check=data refuse; what it takes, they take."""
 
-import os
+import itertools
 import random
-import zipfile
 
+import berth_ctypes as b
 import torch
-
-from convert import run
+from describe import FromBerth
 from files import expect
 
-COMPRESSED = [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
-OFF = ("--set", "debug=off")  # it refuses deflated files
-# What is done to indices: to one of them, or to two that follow each other.
-CHANGES = {
-    "nothing": lambda flat, i: None,
-    "one less": lambda flat, i: flat.__setitem__(i, flat[i] - 1),
-    "one more": lambda flat, i: flat.__setitem__(i, flat[i] + 1),
-    "negative": lambda flat, i: flat.__setitem__(i, -1),
-    "far out": lambda flat, i: flat.__setitem__(i, 2**31 - 1),
-    "as the one before": lambda flat, i: flat.__setitem__(i, flat[i - 1]),
-    "changed places": lambda flat, i: flat.__setitem__([i - 1, i], [flat[i], flat[i - 1]]),
-}
+BY_ROW = ("csr", "bsr")
+N_BY_CHANCE = 150  # of each layout
+
+# Name, what is wrong: None if nothing is; sizes; indices; whether it is marked as coalesced.
+COO = [
+    ("good", (2, 3), [[0, 0, 1], [0, 2, 1]], True, None),
+    ("unsorted", (2, 3), [[1, 0], [0, 2]], False, None),
+    ("twice", (2, 3), [[1, 1], [2, 2]], False, None),
+    ("empty", (2, 3), [[], []], True, None),
+    ("of a dimension without elements", (0, 3), [[], []], True, None),
+    ("no sparse dimension", (), [], True, None),
+    ("negative", (2, 3), [[-1], [0]], False, "indices[0, 0] is -1"),
+    ("too large", (2, 3), [[0, 1], [0, 3]], False, "indices[1, 1] is 3"),
+    ("too large by far", (2, 3), [[0, 1 << 62], [0, 0]], False, "indices[0, 1] is 4611686018427387904"),
+    ("coalesced, unsorted", (2, 3), [[1, 0], [0, 2]], True, "must come after"),
+    ("coalesced, twice", (2, 3), [[1, 1], [2, 2]], True, "must come after"),
+    ("coalesced, too large", (2, 3), [[0, 2], [0, 0]], True, "indices[0, 1] is 2"),
+]
+
+# Of two rows and three columns (of blocks): name, compressed, plain, what is wrong.
+COMPRESSED = [
+    ("good", [0, 2, 3], [0, 2, 1], None),
+    ("empty rows", [0, 0, 0], [], None),
+    ("full", [0, 3, 6], [0, 1, 2, 0, 1, 2], None),
+    ("negative", [0, 2, 3], [0, 2, -1], "[2] is -1"),
+    ("too large", [0, 2, 3], [0, 3, 1], "[1] is 3"),
+    ("unsorted", [0, 2, 3], [2, 0, 1], "[1] is 0"),
+    ("twice", [0, 2, 3], [1, 1, 1], "[1] is 1"),
+    ("not from 0", [1, 2, 3], [0, 2, 1], "[0] is 1"),
+    ("from a negative number", [-1, 2, 3], [0, 2, 1], "[0] is -1"),
+    ("decreasing", [0, 3, 2], [0, 1], "[1] is 3"),
+    ("ends too early", [0, 2, 2], [0, 2, 1], "[2] is 2"),
+    ("ends too late", [0, 2, 4], [0, 2, 1], "[2] is 4"),
+    ("a row too long", [0, 4, 4], [0, 1, 2, 2], "[1] is 4"),
+]
 
 
-class Elements(list):
-    """A list that takes two positions at once."""
-
-    def __setitem__(self, at, value):
-        if isinstance(at, list):
-            for i, each in zip(at, value):
-                super().__setitem__(i, each)
-        else:
-            super().__setitem__(at, value)
+# ---- tensors without checks ----
 
 
-def changed(indices, change, random_):
-    flat = Elements(indices.flatten().tolist())
-    if flat:
-        change(flat, random_.randrange(len(flat)))
-    return torch.tensor(flat, dtype=indices.dtype).reshape(indices.shape)
+def coo(shape, indices, coalesced, dtype=torch.int64):
+    indices = torch.tensor(indices, dtype=dtype).reshape(len(shape), -1 if shape else 2)
+    values = torch.ones(indices.shape[1])
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False,
+                                   is_coalesced=coalesced)
 
 
-def made(change, random_):
-    """A sparse tensor of any layout, whose indices were changed."""
-    dense = (torch.rand(4, 6, generator=torch.Generator().manual_seed(random_.randrange(99))) > 0.5).float()
-    dense[random_.randrange(4)] = 0
-    layout = random_.choice([torch.sparse_coo, *COMPRESSED])
-    dtype = random_.choice([torch.int32, torch.int64])
-    if layout == torch.sparse_coo:
-        sparse = dense.to_sparse_coo()
-        return torch.sparse_coo_tensor(changed(sparse.indices(), change, random_), sparse.values(), sparse.shape,
-                                       is_coalesced=random_.choice([None, True]), check_invariants=False)
-    blocks = (2, 3) if layout in COMPRESSED[2:] else None
-    if random_.random() < 0.3:  # a batch: as many elements in each matrix
-        dense = torch.stack([dense, dense.flip(0)])
-    sparse = dense.to_sparse(layout=layout, blocksize=blocks)
-    by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
-    parts = [sparse.crow_indices(), sparse.col_indices()] if by_row else \
-            [sparse.ccol_indices(), sparse.row_indices()]
-    parts = [part.to(dtype) for part in parts]
-    which = random_.randrange(2)
-    parts[which] = changed(parts[which], change, random_)
-    return torch.sparse_compressed_tensor(*parts, sparse.values(), sparse.shape, layout=layout,
-                                          check_invariants=False)
+def compressed(layout, rows, columns, n_rows=2, n_columns=3, batch=(), dtype=torch.int64):
+    block = (2, 3) if layout in ("bsr", "bsc") else (1, 1)
+    shape = (n_rows, n_columns) if layout in BY_ROW else (n_columns, n_rows)
+    values = torch.ones(*batch, len(columns) if not batch else columns.shape[-1],
+                        *(block if block != (1, 1) else ()))
+    return torch.sparse_compressed_tensor(
+        torch.as_tensor(rows, dtype=dtype), torch.as_tensor(columns, dtype=dtype), values,
+        (*batch, *(size * by for size, by in zip(shape, block))),
+        layout=getattr(torch, "sparse_" + layout), check_invariants=False)
 
 
-def saved(path, value, form):
-    """Of its three forms: as PyTorch writes it, in the format before 1.6, zipped again and deflated."""
-    torch.save(value, path, _use_new_zipfile_serialization=form != 1)
-    if form == 2:
-        with zipfile.ZipFile(path) as archive:
-            records = {name: archive.read(name) for name in archive.namelist()}
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, data in records.items():
-                archive.writestr(name, data)
+# ---- both verdicts ----
 
 
-def same_as_torch(folder, change, seed):
-    tensor = made(change, random.Random(seed))
-    saved(f"{folder}/sparse.pt", {"w": {"s": tensor}}, seed % 3)
+def torch_refuses(path):
     try:
         with torch.sparse.check_sparse_tensor_invariants(True):
-            torch.load(f"{folder}/sparse.pt", weights_only=True)
-        said = ""
+            torch.load(path, weights_only=True)
     except RuntimeError as error:
-        said = str(error)
-    code = 1 if said else 0
-    told = run("convert", *OFF, f"{folder}/sparse.pt", f"{folder}/out.pt", code=code)
-    expect('"w.s.' in told or code == 0, f"{told} names no tensor ({said})")
-    run("verify", *OFF, f"{folder}/sparse.pt", code=code)
-    run("convert", *OFF, "--set", "load.check=directory", f"{folder}/sparse.pt", f"{folder}/out.pt")
-    return bool(said)
+        return str(error).splitlines()[0]
+    return None
 
 
-def compared(folder, change, is_sometimes_good):
-    """60 tensors: none is judged in another way, some are good and some bad."""
-    refused = [same_as_torch(folder, change, seed) for seed in range(60)]
-    expect(is_sometimes_good or any(refused), "torch.load refuses none")
-    expect(not all(refused) or not is_sometimes_good, "torch.load refuses all")
+def berth_refuses(path):
+    """By each way that checks them; the default opens them."""
+    told = set()
+    with FromBerth(path):
+        pass
+    for way in ("verify", "load.check=data", "load.check=data load.mmap=off"):
+        try:
+            if way == "verify":
+                b.check(b.berth_verify, b.from_path(path), None, None, None, None)
+            else:
+                with b.patched(way), FromBerth(path):
+                    pass
+            told.add(None)
+        except b.BerthError as error:
+            told.add(str(error))
+    expect(len(told) == 1, f"ways differ: {told}")
+    return told.pop()
+
+
+def same_verdict(folder, tensor, zipped=True):
+    """What Berth says, or None."""
+    path = f"{folder}/sparse.pt"
+    torch.save({"t": tensor}, path, _use_new_zipfile_serialization=zipped)
+    theirs, ours = torch_refuses(path), berth_refuses(path)
+    expect((theirs is None) == (ours is None), f"PyTorch: {theirs}; Berth: {ours}")
+    return ours
+
+
+def row(folder, tensor, wrong, layout):
+    for zipped in (True, False):
+        ours = same_verdict(folder, tensor, zipped)
+        expect((ours is None) == (wrong is None), f"Berth: {ours}")
+        expect(ours is None or (wrong in ours and f"this torch.sparse_{layout} tensor" in ours), ours)
+
+
+def by_chance(folder, layout, seed):
+    """Small numbers, of which about half are good."""
+    chance = random.Random(seed)
+    refused = 0
+    for _ in range(N_BY_CHANCE):
+        dtype = chance.choice((torch.int64, torch.int32))
+        n_rows, n_columns = chance.randint(0, 3), chance.randint(1, 3)
+        n = chance.randint(0, 3)
+        if layout == "coo":
+            shape = (chance.randint(0, 3), chance.randint(1, 3))
+            indices = [sorted(chance.randint(0, max(shape[0] - chance.randint(0, 1), 0)) for _ in range(n)),
+                       [chance.randint(0, shape[1] - chance.randint(0, 1)) for _ in range(n)]]
+            tensor = coo(shape, indices, chance.random() < 0.5)
+        else:
+            batch = chance.choice(((), (), (2,), (2, 2)))
+            flat = lambda numbers, *more: torch.tensor(numbers).reshape(*batch, *more)
+            count = 1
+            for size in batch:
+                count *= size
+            inner = [sorted(chance.randint(0, n) for _ in range(max(n_rows - 1, 0))) for _ in range(count)]
+            rows = flat([[0, *each, n][:n_rows + 1] for each in inner], n_rows + 1)
+            columns = flat([chance.sample(range(3), n) if chance.random() < 0.3 else
+                            sorted(chance.sample(range(3), n)) for _ in range(count)], n)
+            if batch and chance.random() < 0.3:
+                rows = rows[:1].expand(*rows.shape)
+            tensor = compressed(layout, rows, columns, n_rows, n_columns, batch or (), dtype) if batch else \
+                compressed(layout, rows.reshape(-1), columns.reshape(-1), n_rows, n_columns, (), dtype)
+        refused += same_verdict(folder, tensor) is not None
+    expect(N_BY_CHANCE // 10 < refused < N_BY_CHANCE, f"{refused} of {N_BY_CHANCE} are wrong")
 
 
 def all_cases(results, folder):
-    # PyTorch in debug mode refuses deflated files, too.
-    was = os.environ.pop("TORCH_SERIALIZATION_DEBUG", None)
-    for name, change in CHANGES.items():
-        results.run(f"sparse indices: {name}", compared, folder, change,
-                    name in ("nothing", "one less", "one more", "as the one before", "changed places"))
-    if was is not None:
-        os.environ["TORCH_SERIALIZATION_DEBUG"] = was
+    for name, shape, indices, coalesced, wrong in COO:
+        results.run(f"sparse indices: coo: {name}", row, folder, coo(shape, indices, coalesced), wrong,
+                    "coo")
+    for layout, (name, rows, columns, wrong), dtype in itertools.product(
+            ("csr", "csc", "bsr", "bsc"), COMPRESSED, (torch.int64, torch.int32)):
+        results.run(f"sparse indices: {layout}: {name}, {dtype}", row, folder,
+                    compressed(layout, rows, columns, dtype=dtype), wrong, layout)
+    for seed, layout in enumerate(("coo", "csr", "csc", "bsr", "bsc")):
+        results.run(f"sparse indices: {layout}: {N_BY_CHANCE} by chance", by_chance, folder, layout, seed)

@@ -199,6 +199,24 @@ int try_file(const char *options)
     return open_bytes(file, file_nbytes, options);
 }
 
+void expect_clean_failing_allocations(const char *options, uint64_t min)
+{
+    uint64_t nth = 0;
+
+    for (bool failed = true; failed;) {
+        const berth_params *call = only(options, NULL);
+        test_memory_watch();
+        test_memory_refuse(++nth, false);
+        failed = berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error) < 0;
+        if (failed)
+            cr_expect_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
+        close_opened();
+        cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
+        test_memory_unwatch();
+    }
+    cr_expect_gt(nth, min);
+}
+
 void open_file(const char *options)
 {
     cr_assert_eq(try_file(options), 0, "%s: %s", options, error.message);

@@ -94,6 +94,12 @@ void expect_failure(const char *options, int code, const char *message);
 void expect_failure_of(const void *bytes, size_t nbytes, const char *options, int code,
                        const char *message);
 
+/*
+ * W6: opens the file again and again; each allocation of it fails once. Each failure is
+ * BERTH_E_MEMORY and leaves nothing. There are more than `min` of them.
+ */
+void expect_clean_failing_allocations(const char *options, uint64_t min);
+
 /* The elements of a tensor of n floats, at most 64. */
 void expect_floats(const char *name, const float *expected, int64_t n);
 /* The data of a tensor; NULL, and `error`, where there is none. */
