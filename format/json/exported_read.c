@@ -10,7 +10,7 @@
 #include "format/json/json_text.h"
 #include "format/values/value.h"
 
-/* Names of records are shorter. */
+/* A name of a record in this format is shorter than this. */
 #define MAX_RECORD_NBYTES 512
 /* A weight has some 250 bytes and at least 5 objects. */
 #define MIN_OBJECT_NBYTES 8
