@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Counts of saves and loads."""
+
+import threading
+
+_lock = threading.Lock()
+_counts = {"save": {"values": 0}, "load": {"values": 0}, "reasons": {}}
+
+
+def count(operation, way):
+    with _lock:
+        _counts[operation][way] += 1
+
+
+def count_reason(reason):
+    with _lock:
+        _counts["reasons"][reason] = _counts["reasons"].get(reason, 0) + 1
+
+
+def counters():
+    """What was saved and loaded since the process began.
+
+    Returns: {"save": {"values": n}, "load": {"values": n}, "reasons": {reason: n}}. "values" are
+    operations that succeeded; "reasons" says why saves and loads were declined.
+    Threads: any.
+    """
+    with _lock:
+        return {key: dict(value) for key, value in _counts.items()}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Exceptions. The library's messages are passed on as they are."""
+
+import pickle
+
+NO_OFFSET = 2**64 - 1
+
+
+class Error(RuntimeError):
+    """An operation failed. The message names the file, the record and the byte where they are known.
+
+    status: the library's name of the reason, for example "BERTH_E_CHECKSUM"
+    offset: byte in the file; None: the error concerns no byte
+    record: name of the record, or ""
+    errno:  of the system call that failed, or 0
+    """
+
+    status = ""
+    offset = None
+    record = ""
+    errno = 0
+
+
+class ArgumentError(Error, ValueError):
+    """An argument or an option is invalid."""
+
+
+class FileError(Error, OSError):
+    """The system refuses to read or write: `errno` says why. Also for a full disk."""
+
+
+class MissingFileError(Error, FileNotFoundError):
+    """There is no such file."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """There is not enough memory."""
+
+
+class UnsafeFileError(Error, pickle.UnpicklingError):
+    """The file's pickle is malformed, or names code that is no part of tensors. Nothing was run."""
+
+
+class Declined(TypeError):
+    """A value that has no plain form: Berth saves plain Python types and tensors.
+
+    path:   where it is in the value that was saved, "['model'][0]"; "": the value itself
+    reason: why it is not saved
+    """
+
+    path = ""
+    reason = ""
+
+
+CLASSES = {
+    "BERTH_E_ARGUMENT": ArgumentError,
+    "BERTH_E_OPTION": ArgumentError,
+    "BERTH_E_MEMORY": OutOfMemoryError,
+    "BERTH_E_SYSTEM": FileError,
+    "BERTH_E_NO_SPACE": FileError,
+    "BERTH_E_NOT_FOUND": MissingFileError,
+    "BERTH_E_PICKLE": UnsafeFileError,
+    "BERTH_E_FORBIDDEN": UnsafeFileError,
+}
+
+
+def make(status, message, errno, offset, record):
+    """The exception of a berth_error; called by the native module."""
+    error = CLASSES.get(status, Error)(message)
+    error.status = status
+    error.offset = None if offset == NO_OFFSET else offset
+    error.record = record
+    error.errno = errno
+    return error
+
+
+def declined(steps, reason):
+    """The exception of a value that is not saved; steps: the last one first."""
+    path = "".join(reversed(steps))
+    error = Declined(f"{path or 'the value'} cannot be saved: {reason}")
+    error.path, error.reason = path, reason
+    return error

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.open: a file whose tensors are read when they are asked for."""
+
+import builtins
+import operator
+
+from berth import _native
+from berth._errors import Error
+from berth._load import MAPPED
+from berth._source import source_of
+
+FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
+
+
+def open(f):
+    """Opens a checkpoint, and reads no more than its head.
+
+    f: a path (str, bytes, os.PathLike), or an open binary file. A .safetensors file will do.
+    Returns: a File. Use it as a context manager, or call close().
+    Raises: as berth.load.
+    Threads: any.
+    """
+    return File(_native.open(source_of(f), MAPPED))
+
+
+class Slice:
+    """A tensor of a file of which only parts are read: file.slice("emb.weight")[1000:1100].
+
+    dtype: name of the dtype, "float32"; shape: a tuple
+    """
+
+    def __init__(self, file, name):
+        self._file, self._name = file, name
+        self.dtype, self.shape, _, _, self._flags = file.tensor(name)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index):
+        """Ints and slices of step 1, at most one for each dimension; `...` stands for the rest.
+
+        Returns: a contiguous torch.Tensor with memory of its own.
+        Raises: IndexError: an index is not inside; berth.Error: it cannot be read.
+        """
+        starts, lengths, shape = ranges_of(index, self.shape)
+        return tensor_of(self._file.slice(self._name, starts, lengths), self.dtype, shape)
+
+    def __repr__(self):
+        return f"<berth.Slice {self._name!r} {self.dtype} {list(self.shape)}>"
+
+
+class File:
+    """An open checkpoint: tensors by their names, as `berth ls` shows them.
+
+    `file["layers.0.weight"]` is a torch.Tensor over the file's pages, as of berth.load(mmap=True);
+    any other value has a name, too: `file["epoch"]`. Iterating gives the names of the tensors.
+    Tensors stay valid after close().
+    Threads: any.
+    """
+
+    def __init__(self, native):
+        self._file = native
+        self._names = None
+
+    def close(self):
+        """Closes the file; what was taken of it stays valid. It may be closed twice."""
+        self._file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def keys(self):
+        """The names of all tensors, in the order in which they were saved; a list."""
+        if self._names is None:
+            self._names = self._file.names()
+        return list(self._names)
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def __len__(self):
+        return len(self.keys())
+
+    def __contains__(self, name):
+        try:
+            self._file.tensor(name)
+        except Error as error:
+            if error.status in ("BERTH_E_NOT_FOUND", "BERTH_E_AMBIGUOUS", "BERTH_E_ARGUMENT"):
+                return False
+            raise
+        return True
+
+    def __getitem__(self, name):
+        """A tensor, or any other value, by its name "a.0.b" or its path "['a'][0]['b']".
+
+        Raises: KeyError: there is none; berth.Error: it cannot be loaded.
+        """
+        with missing_is_key_error():
+            return self._file.value(name, True, True, False, None, True)
+
+    def slice(self, name):
+        """A tensor of which only parts are read. Raises: KeyError."""
+        with missing_is_key_error():
+            return Slice(self._file, name)
+
+    def numpy(self, name):
+        """A tensor as a numpy array over the file's pages; torch is not needed.
+
+        Raises: KeyError; TypeError: numpy has no such dtype, or the tensor has no elements of its
+        own (meta, sparse); berth.Error.
+        """
+        import numpy
+
+        with missing_is_key_error():
+            dtype, shape, stride, _, flags = self._file.tensor(name)
+        if flags & (FLAGS_CONJ | FLAGS_NEG | FLAGS_META):
+            raise TypeError(f"{name}: a conjugate, negative or meta tensor has no numpy form")
+        kind = numpy_dtype(numpy, dtype)
+        if 0 in shape:
+            return numpy.empty(shape, kind)
+        data = self._file.memory(name)
+        base = numpy.frombuffer(data, kind, count=len(data) // kind.itemsize)
+        return numpy.lib.stride_tricks.as_strided(
+            base, shape, [step * kind.itemsize for step in stride])
+
+    @property
+    def info(self):
+        """What the file says about itself; a dict of container, versions, sizes and counts."""
+        return self._file.info()
+
+    @property
+    def metadata(self):
+        """The texts of __metadata__ in a safetensors file; a dict, or None."""
+        return self._file.metadata()
+
+
+class missing_is_key_error:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if isinstance(error, Error) and error.status == "BERTH_E_NOT_FOUND":
+            raise KeyError(str(error)) from None
+
+
+def numpy_dtype(numpy, name):
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        raise TypeError(f"numpy has no dtype {name}; use the tensor itself") from None
+
+
+def ranges_of(index, shape):
+    """(first of each dimension, length of each dimension, shape of the result)."""
+    indices = list(index) if isinstance(index, tuple) else [index]
+    if any(each is Ellipsis for each in indices):
+        at = next(i for i, each in enumerate(indices) if each is Ellipsis)
+        missing = len(shape) - (len(indices) - 1)
+        indices[at:at + 1] = [builtins.slice(None)] * max(missing, 0)
+    if len(indices) > len(shape):
+        raise IndexError(f"{len(indices)} indices for a tensor of {len(shape)} dimensions")
+    indices += [builtins.slice(None)] * (len(shape) - len(indices))
+    starts, lengths, result = [], [], []
+    for each, size in zip(indices, shape):
+        if isinstance(each, builtins.slice):
+            first, last, step = each.indices(size)
+            if step != 1:
+                raise IndexError("only slices of step 1 can be read")
+            starts.append(first)
+            lengths.append(max(last - first, 0))
+            result.append(lengths[-1])
+        else:
+            at = operator.index(each)
+            if not -size <= at < size:
+                raise IndexError(f"index {at} is not inside a dimension of {size}")
+            starts.append(at % size)
+            lengths.append(1)
+    return starts, lengths, result
+
+
+def tensor_of(data, dtype, shape):
+    """A tensor over a bytearray."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if not data:
+        return torch.empty(shape, dtype=kind)
+    return torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)

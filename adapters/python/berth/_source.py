@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer."""
+
+import io
+import os
+
+REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
+
+
+def is_path(f):
+    return isinstance(f, (str, bytes, os.PathLike))
+
+
+def source_of(f):
+    if is_path(f):
+        return os.fsencode(f)
+    if not hasattr(f, "read"):
+        raise AttributeError("expected 'f' to be a path, or a binary file with the method 'read'")
+    if type(f) is io.BytesIO:
+        return f.getbuffer()[f.tell():]
+    if type(f) in REAL_FILES and f.seekable() and f.tell() == 0:
+        return f.fileno()
+    data = f.read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"read() returned {type(data).__name__}: the file is not open in binary mode")
+    return data

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.verify: what is wrong with a file."""
+
+from dataclasses import dataclass
+
+from berth import _native
+from berth._source import source_of
+
+
+@dataclass(frozen=True)
+class RecordReport:
+    """One record of a file.
+
+    name: in the archive, "data/3"; offset: of its data; nbytes: its size
+    crc32: "good", "bad", "absent" (none is recorded), or "unchecked"
+    error: what is wrong with it; None: nothing
+    """
+
+    name: str
+    offset: int
+    nbytes: int
+    crc32: str
+    error: "str | None"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What berth.verify found. It is true if the file is good.
+
+    error: the first thing that is wrong; "": nothing
+    records: a RecordReport each, in the file's order
+    n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
+        that have none; that are bad
+    nbytes: of all records
+    """
+
+    error: str
+    records: "list[RecordReport]"
+    n_storages: int
+    n_verified: int
+    n_unverified: int
+    n_bad: int
+    nbytes: int
+
+    def __bool__(self):
+        return not self.error
+
+
+def verify(f):
+    """Reads a whole file and checks everything: archive, offsets, pickle, tensors, checksums.
+
+    f: a path or an open binary file, as for berth.load.
+    Returns: a Report. A broken file is an answer, not an exception.
+    Raises: berth.MissingFileError, berth.FileError: the file cannot be read.
+    Threads: any; other threads run meanwhile.
+    """
+    found = _native.verify(source_of(f))
+    found["records"] = [RecordReport(*row) for row in found["records"]]
+    return Report(**found)

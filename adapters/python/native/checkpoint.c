@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * An open file, counted by what uses it: the Python object, calls without the GIL, and storages of
+ * tensors that lie in its memory. The last one closes it, on any thread.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "native.h"
+
+struct bpy_checkpoint {
+    berth_checkpoint *handle;
+    atomic_size_t n_users;
+    PyObject *owner; /* of the memory that is read; NULL: a file */
+    Py_buffer buffer;
+};
+
+berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint)
+{
+    return checkpoint->handle;
+}
+
+bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint)
+{
+    return checkpoint->owner == NULL;
+}
+
+bpy_checkpoint *bpy_checkpoint_use(bpy_checkpoint *checkpoint)
+{
+    atomic_fetch_add(&checkpoint->n_users, 1);
+    return checkpoint;
+}
+
+/* Gives the buffer back. At the very end of the process there is nobody to give it to. */
+static void release_buffer(bpy_checkpoint *checkpoint)
+{
+    if (!checkpoint->owner || !Py_IsInitialized())
+        return;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyBuffer_Release(&checkpoint->buffer);
+    Py_DECREF(checkpoint->owner);
+    PyGILState_Release(state);
+}
+
+void bpy_checkpoint_release(bpy_checkpoint *checkpoint)
+{
+    if (atomic_fetch_sub(&checkpoint->n_users, 1) > 1)
+        return;
+    berth_close(checkpoint->handle);
+    release_buffer(checkpoint);
+    free(checkpoint);
+}
+
+/* ---- opening ---- */
+
+static int source_of(bpy_checkpoint *checkpoint, PyObject *from, berth_source *source)
+{
+    if (PyBytes_Check(from)) {
+        *source = berth_from_path(PyBytes_AsString(from));
+    } else if (PyLong_Check(from)) {
+        *source = berth_from_fd((int)PyLong_AsLong(from));
+    } else {
+        if (PyObject_GetBuffer(from, &checkpoint->buffer, PyBUF_SIMPLE) < 0)
+            return -1;
+        Py_INCREF(from);
+        checkpoint->owner = from;
+        *source = berth_from_memory(checkpoint->buffer.buf, (size_t)checkpoint->buffer.len);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int open_source(bpy_checkpoint *checkpoint, const berth_source *source,
+                       const char *assignments)
+{
+    berth_error error;
+    berth_config *config = berth_config_new(&error);
+    int status = config ? berth_config_apply(config, assignments, &error) : (int)error.code;
+    if (status == 0) {
+        const berth_params params = {.config = config};
+        Py_BEGIN_ALLOW_THREADS;
+        status = berth_open_source(source, &params, &checkpoint->handle, &error);
+        Py_END_ALLOW_THREADS;
+    }
+    berth_config_free(config);
+    if (status < 0)
+        bpy_raise(&error);
+    return status;
+}
+
+bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
+{
+    bpy_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    if (!checkpoint)
+        return PyErr_NoMemory(), NULL;
+    atomic_init(&checkpoint->n_users, 1);
+    berth_source source;
+    if (source_of(checkpoint, from, &source) == 0 &&
+        open_source(checkpoint, &source, assignments) == 0)
+        return checkpoint;
+    bpy_checkpoint_release(checkpoint);
+    return NULL;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The type Checkpoint: an open file, as berth._load and berth._open use it. */
+#include "native.h"
+
+typedef struct checkpoint_object {
+    PyObject_HEAD bpy_checkpoint *checkpoint; /* NULL: closed */
+} checkpoint_object;
+
+/* Bytes of an open file, for memoryview. */
+typedef struct bytes_object {
+    PyObject_HEAD bpy_checkpoint *checkpoint;
+    void *address;
+    Py_ssize_t nbytes;
+} bytes_object;
+
+static PyTypeObject *checkpoint_type, *bytes_type;
+
+static bpy_checkpoint *opened(PyObject *self)
+{
+    bpy_checkpoint *checkpoint = ((checkpoint_object *)self)->checkpoint;
+    if (!checkpoint)
+        PyErr_SetString(PyExc_ValueError, "the checkpoint is closed");
+    return checkpoint;
+}
+
+static berth_checkpoint *opened_handle(PyObject *self)
+{
+    bpy_checkpoint *checkpoint = opened(self);
+    return checkpoint ? bpy_checkpoint_handle(checkpoint) : NULL;
+}
+
+static PyObject *text_object(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
+}
+
+/* A name as Berth takes it; NULL: an exception is raised. *bytes owns it. */
+static const char *name_text(PyObject *name, PyObject **bytes)
+{
+    *bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogateescape");
+    return *bytes ? PyBytes_AsString(*bytes) : NULL;
+}
+
+static PyObject *sizes_object(const int64_t *sizes, int32_t n)
+{
+    PyObject *tuple = PyTuple_New(n);
+    for (int32_t i = 0; tuple && i < n; i++) {
+        PyObject *item = PyLong_FromLongLong(sizes[i]);
+        if (!item || PyTuple_SetItem(tuple, i, item) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* ---- opening and closing ---- */
+
+static PyObject *checkpoint_open(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *source;
+    const char *assignments;
+    if (!PyArg_ParseTuple(arguments, "Os", &source, &assignments))
+        return NULL;
+    bpy_checkpoint *checkpoint = bpy_checkpoint_open(source, assignments);
+    if (!checkpoint)
+        return NULL;
+    checkpoint_object *self = PyObject_New(checkpoint_object, checkpoint_type);
+    if (!self) {
+        bpy_checkpoint_release(checkpoint);
+        return NULL;
+    }
+    self->checkpoint = checkpoint;
+    return (PyObject *)self;
+}
+
+static void close_object(checkpoint_object *self)
+{
+    bpy_checkpoint *checkpoint = self->checkpoint;
+    self->checkpoint = NULL;
+    if (!checkpoint)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    bpy_checkpoint_release(checkpoint);
+    Py_END_ALLOW_THREADS;
+}
+
+static PyObject *checkpoint_close(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    close_object((checkpoint_object *)self);
+    Py_RETURN_NONE;
+}
+
+static void checkpoint_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    close_object((checkpoint_object *)self);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* ---- values ---- */
+
+static const berth_value *value_named(berth_checkpoint *handle, PyObject *name)
+{
+    berth_error error;
+    PyObject *bytes = NULL;
+    if (name == Py_None)
+        return berth_root(handle);
+    const char *text = name_text(name, &bytes);
+    const berth_value *value = text ? berth_find(handle, text, &error) : NULL;
+    if (text && !value)
+        bpy_raise(&error);
+    Py_XDECREF(bytes);
+    return value;
+}
+
+/* Checkpoint.value(name, in_place, keeps_empty, is_meta, restore, cpu_stays) */
+static PyObject *checkpoint_value(PyObject *self, PyObject *arguments)
+{
+    PyObject *name, *restore;
+    int in_place, keeps_empty, is_meta, cpu_stays;
+    bpy_checkpoint *checkpoint = opened(self);
+    if (!checkpoint || !PyArg_ParseTuple(arguments, "OpppOp", &name, &in_place, &keeps_empty,
+                                         &is_meta, &restore, &cpu_stays))
+        return NULL;
+    bpy_loader loader = {
+        .torch = bpy_torch_get(),
+        .checkpoint = checkpoint,
+        .in_place = in_place,
+        .keeps_empty = keeps_empty,
+        .is_meta = is_meta,
+        .cpu_stays = cpu_stays,
+        .restore = restore == Py_None ? NULL : restore,
+    };
+    if (!loader.torch)
+        return NULL;
+    bpy_checkpoint_use(checkpoint); /* another thread may close it meanwhile */
+    const berth_value *value = value_named(bpy_checkpoint_handle(checkpoint), name);
+    PyObject *made = NULL;
+    if (value && bpy_load_storages(&loader) == 0)
+        made = bpy_load_value(&loader, value);
+    bpy_loader_free(&loader);
+    bpy_checkpoint_release(checkpoint);
+    return made;
+}
+
+static PyObject *checkpoint_names(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    berth_checkpoint *handle = opened_handle(self);
+    PyObject *names = handle ? PyList_New(0) : NULL;
+    berth_named_tensor named;
+    berth_error error;
+    for (size_t i = 0; names && i < berth_tensor_count(handle); i++) {
+        if (berth_tensor_at(handle, i, &named, &error) < 0) {
+            Py_CLEAR(names);
+            return bpy_raise(&error);
+        }
+        PyObject *name = text_object(named.name);
+        if (!name || PyList_Append(names, name) < 0)
+            Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static const berth_tensor *tensor_named(berth_checkpoint *handle, PyObject *name)
+{
+    berth_error error;
+    PyObject *bytes;
+    const char *text = name_text(name, &bytes);
+    const berth_tensor *tensor = text ? berth_find_tensor(handle, text, &error) : NULL;
+    if (text && !tensor)
+        bpy_raise(&error);
+    Py_XDECREF(bytes);
+    return tensor;
+}
+
+/* Checkpoint.tensor(name) -> (dtype, shape, stride, nbytes, flags) */
+static PyObject *checkpoint_tensor(PyObject *self, PyObject *name)
+{
+    berth_checkpoint *handle = opened_handle(self);
+    const berth_tensor *tensor = handle ? tensor_named(handle, name) : NULL;
+    if (!tensor)
+        return NULL;
+    PyObject *shape = sizes_object(tensor->shape, tensor->rank);
+    PyObject *stride = sizes_object(tensor->stride, tensor->rank);
+    PyObject *made = shape && stride
+                         ? Py_BuildValue("(sOOKI)", berth_dtype_name(tensor->dtype), shape, stride,
+                                         (unsigned long long)berth_tensor_nbytes(tensor),
+                                         (unsigned int)tensor->flags)
+                         : NULL;
+    Py_XDECREF(shape);
+    Py_XDECREF(stride);
+    return made;
+}
+
+/* ---- elements ---- */
+
+/* The items of a sequence of ints, one for each dimension. */
+static int sizes_from(PyObject *sequence, int32_t rank, int64_t *sizes)
+{
+    if (PySequence_Size(sequence) != rank) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_IndexError, "the tensor has %d dimensions", rank);
+        return -1;
+    }
+    for (int32_t i = 0; i < rank; i++) {
+        PyObject *item = PySequence_GetItem(sequence, i);
+        sizes[i] = item ? PyLong_AsLongLong(item) : 0;
+        Py_XDECREF(item);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Reads a slice into the bytes of a new bytearray, without the GIL. */
+static PyObject *read_slice(bpy_checkpoint *checkpoint, const berth_tensor *tensor,
+                            const int64_t *starts, const int64_t *lengths)
+{
+    size_t n = 1;
+    for (int32_t i = 0; i < tensor->rank; i++)
+        if (lengths[i] < 0 || __builtin_mul_overflow(n, (size_t)lengths[i], &n))
+            return PyErr_Format(PyExc_IndexError, "the slice is not inside the tensor");
+    size_t nbytes;
+    if (__builtin_mul_overflow(n, berth_dtype_nbytes(tensor->dtype), &nbytes) ||
+        nbytes > berth_tensor_nbytes(tensor))
+        return PyErr_Format(PyExc_IndexError, "the slice is not inside the tensor");
+    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
+    if (!bytes)
+        return NULL;
+    char *buffer = PyByteArray_AsString(bytes);
+    berth_checkpoint *handle = bpy_checkpoint_handle(bpy_checkpoint_use(checkpoint));
+    berth_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_tensor_read_slice(handle, tensor, starts, lengths, buffer, &error);
+    if (status == 0)
+        status = berth_tensor_resolve_bits(tensor, (int64_t)n, buffer, &error);
+    Py_END_ALLOW_THREADS;
+    bpy_checkpoint_release(checkpoint);
+    if (status == 0)
+        return bytes;
+    Py_DECREF(bytes);
+    return bpy_raise(&error);
+}
+
+/* Checkpoint.slice(name, starts, lengths) -> bytearray */
+static PyObject *checkpoint_slice(PyObject *self, PyObject *arguments)
+{
+    PyObject *name, *starts, *lengths;
+    bpy_checkpoint *checkpoint = opened(self);
+    if (!checkpoint || !PyArg_ParseTuple(arguments, "OOO", &name, &starts, &lengths))
+        return NULL;
+    const berth_tensor *tensor = tensor_named(bpy_checkpoint_handle(checkpoint), name);
+    int64_t from[BERTH_MAX_RANK], n[BERTH_MAX_RANK];
+    if (!tensor || sizes_from(starts, tensor->rank, from) < 0 ||
+        sizes_from(lengths, tensor->rank, n) < 0)
+        return NULL;
+    return read_slice(checkpoint, tensor, from, n);
+}
+
+/* Checkpoint.memory(name): the storage's bytes from the tensor's first element on, in place. */
+static PyObject *checkpoint_memory(PyObject *self, PyObject *name)
+{
+    bpy_checkpoint *checkpoint = opened(self);
+    berth_checkpoint *handle = checkpoint ? bpy_checkpoint_handle(checkpoint) : NULL;
+    const berth_tensor *tensor = handle ? tensor_named(handle, name) : NULL;
+    if (!tensor)
+        return NULL;
+    berth_error error;
+    const void *address = berth_tensor_data(handle, tensor, &error);
+    if (!address)
+        return bpy_raise(&error);
+    uint64_t before = (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
+    bytes_object *bytes = PyObject_New(bytes_object, bytes_type);
+    if (!bytes)
+        return NULL;
+    bytes->checkpoint = bpy_checkpoint_use(checkpoint);
+    bytes->address = (void *)(uintptr_t)address;
+    bytes->nbytes = (Py_ssize_t)(berth_storage_get_info(tensor->storage)->nbytes - before);
+    PyObject *view = PyMemoryView_FromObject((PyObject *)bytes);
+    Py_DECREF(bytes);
+    return view;
+}
+
+static int bytes_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    const bytes_object *bytes = (bytes_object *)self;
+    return PyBuffer_FillInfo(view, self, bytes->address, bytes->nbytes, 0, flags);
+}
+
+static void bytes_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    bpy_checkpoint_release(((bytes_object *)self)->checkpoint);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* ---- facts ---- */
+
+static PyObject *checkpoint_info(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    berth_checkpoint *handle = opened_handle(self);
+    berth_info info;
+    berth_error error;
+    if (!handle)
+        return NULL;
+    if (berth_get_info(handle, &info, &error) < 0)
+        return bpy_raise(&error);
+    return Py_BuildValue(
+        "{sssssLsLsssOsKsKsnsnsnsnsOsOsn}", "container", info.container, "archive", info.archive,
+        "format_version", (long long)info.format_version, "storage_alignment",
+        (long long)info.storage_alignment, "byteorder", info.byteorder, "byteorder_recorded",
+        info.byteorder_recorded ? Py_True : Py_False, "nbytes", (unsigned long long)info.nbytes,
+        "storages_nbytes", (unsigned long long)info.storages_nbytes, "n_records",
+        (Py_ssize_t)info.n_records, "n_storages", (Py_ssize_t)info.n_storages, "n_tensors",
+        (Py_ssize_t)info.n_tensors, "n_crc32", (Py_ssize_t)info.n_crc32, "calculated_offsets",
+        info.calculated_offsets ? Py_True : Py_False, "repacked",
+        info.repacked ? Py_True : Py_False, "n_deflated", (Py_ssize_t)info.n_deflated);
+}
+
+/* Whether the file is of before PyTorch 1.6. */
+static PyObject *checkpoint_is_legacy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    berth_checkpoint *handle = opened_handle(self);
+    berth_info info;
+    berth_error error;
+    if (!handle)
+        return NULL;
+    if (berth_get_info(handle, &info, &error) < 0)
+        return bpy_raise(&error);
+    return PyBool_FromLong(strcmp(info.container, "legacy") == 0);
+}
+
+/* The texts of __metadata__ in a safetensors file; None: it has none. */
+static PyObject *checkpoint_metadata(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    berth_checkpoint *handle = opened_handle(self);
+    const berth_value *metadata = handle ? berth_metadata(handle) : NULL;
+    if (!handle)
+        return NULL;
+    if (!metadata)
+        Py_RETURN_NONE;
+    PyObject *texts = PyDict_New();
+    berth_value *key, *item;
+    for (size_t i = 0; texts && berth_dict_at(metadata, i, &key, &item); i++) {
+        PyObject *name = text_object(berth_as_text(key, NULL));
+        PyObject *text = text_object(berth_as_text(item, NULL));
+        if (!name || !text || PyDict_SetItem(texts, name, text) < 0)
+            Py_CLEAR(texts);
+        Py_XDECREF(name);
+        Py_XDECREF(text);
+    }
+    return texts;
+}
+
+/* ---- the types ---- */
+
+static PyMethodDef checkpoint_methods[] = {
+    {"close", checkpoint_close, METH_NOARGS, "close()\n--\n\n"},
+    {"value", checkpoint_value, METH_VARARGS,
+     "value(name, in_place, keeps_empty, is_meta, restore, cpu_stays)\n--\n\n"},
+    {"is_legacy", checkpoint_is_legacy, METH_NOARGS, "is_legacy()\n--\n\n"},
+    {"names", checkpoint_names, METH_NOARGS, "names()\n--\n\n"},
+    {"tensor", checkpoint_tensor, METH_O, "tensor(name)\n--\n\n"},
+    {"slice", checkpoint_slice, METH_VARARGS, "slice(name, starts, lengths)\n--\n\n"},
+    {"memory", checkpoint_memory, METH_O, "memory(name)\n--\n\n"},
+    {"info", checkpoint_info, METH_NOARGS, "info()\n--\n\n"},
+    {"metadata", checkpoint_metadata, METH_NOARGS, "metadata()\n--\n\n"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot checkpoint_slots[] = {
+    {Py_tp_dealloc, checkpoint_dealloc},
+    {Py_tp_methods, checkpoint_methods},
+    {0, NULL},
+};
+
+static PyType_Slot bytes_slots[] = {
+    {Py_tp_dealloc, bytes_dealloc},
+    {Py_bf_getbuffer, bytes_get_buffer},
+    {0, NULL},
+};
+
+static PyMethodDef open_function[] = {
+    {"open", checkpoint_open, METH_VARARGS, "open(source, assignments)\n--\n\n"},
+    {NULL, NULL, 0, NULL},
+};
+
+int bpy_checkpoint_type_add(PyObject *module)
+{
+    const unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    PyType_Spec checkpoint = {.name = "berth._native.Checkpoint",
+                              .basicsize = sizeof(checkpoint_object),
+                              .flags = flags,
+                              .slots = checkpoint_slots};
+    PyType_Spec bytes = {.name = "berth._native.Bytes",
+                         .basicsize = sizeof(bytes_object),
+                         .flags = flags,
+                         .slots = bytes_slots};
+    checkpoint_type = (PyTypeObject *)PyType_FromSpec(&checkpoint);
+    bytes_type = (PyTypeObject *)PyType_FromSpec(&bytes);
+    if (!checkpoint_type || !bytes_type || PyModule_AddType(module, checkpoint_type) < 0)
+        return -1;
+    return PyModule_AddFunctions(module, open_function);
+}

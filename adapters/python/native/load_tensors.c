@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A tree -> tensors and storages. A tensor that uses the whole of its storage is made together with
+ * it. All others are made as torch.load does: an empty one, and set_.
+ */
+#include "native.h"
+
+/* What has become of a storage. */
+typedef struct bpy_loaded_storage {
+    bpy_memory *memory; /* not used by a tensor yet */
+    PyObject *first;    /* a tensor of the whole storage */
+    PyObject *untyped;  /* an UntypedStorage */
+    PyObject *typed;    /* the TypedStorage that stands for it as a value */
+} bpy_loaded_storage;
+
+static bpy_loaded_storage *storage_slot(bpy_loader *loader, const berth_storage *storage)
+{
+    bpy_loaded_storage *slot = bpy_map_get(&loader->storages, storage);
+    if (slot)
+        return slot;
+    slot = PyMem_Calloc(1, sizeof *slot);
+    if (!slot)
+        return PyErr_NoMemory(), NULL;
+    if (bpy_map_set(&loader->storages, storage, slot) == 0)
+        return slot;
+    PyMem_Free(slot);
+    return NULL;
+}
+
+static void storage_slot_free(bpy_loaded_storage *slot)
+{
+    bpy_memory_free(slot->memory);
+    Py_XDECREF(slot->first);
+    Py_XDECREF(slot->untyped);
+    Py_XDECREF(slot->typed);
+    PyMem_Free(slot);
+}
+
+void bpy_loader_free(bpy_loader *loader)
+{
+    for (size_t i = 0; i < loader->storages.n_slots; i++)
+        if (loader->storages.slots[i].key)
+            storage_slot_free(loader->storages.slots[i].value);
+    for (size_t i = 0; i < loader->objects.n_slots; i++)
+        Py_XDECREF((PyObject *)loader->objects.slots[i].value);
+    bpy_map_free(&loader->storages);
+    bpy_map_free(&loader->objects);
+    PyMem_Free(loader->frames);
+}
+
+/* ---- bytes ---- */
+
+/* An exception that a signal's handler has raised during a load. */
+static int load_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    (void)done_nbytes;
+    (void)total_nbytes;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int stop = PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
+    return stop;
+}
+
+/* Reads n storages into their memory, without the GIL. */
+static int read_bytes(bpy_loader *loader, const berth_destination *destinations, size_t n)
+{
+    const berth_params params = {.progress = load_progress};
+    berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    berth_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_load_into(handle, destinations, n, &params, &error);
+    Py_END_ALLOW_THREADS;
+    if (status < 0 && !PyErr_Occurred())
+        bpy_raise(&error);
+    return status < 0 ? -1 : 0;
+}
+
+/* Memory for one storage, as a destination. */
+static int prepare(bpy_loader *loader, const berth_storage *storage, berth_destination *made)
+{
+    uint64_t nbytes = berth_storage_get_info(storage)->nbytes;
+    bpy_loaded_storage *slot = storage_slot(loader, storage);
+    if (slot)
+        slot->memory = bpy_memory_new(nbytes);
+    if (!slot || !slot->memory)
+        return -1;
+    *made = (berth_destination){
+        .storage = storage, .address = bpy_memory_address(slot->memory), .nbytes = nbytes};
+    return 0;
+}
+
+int bpy_load_storages(bpy_loader *loader)
+{
+    const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    size_t n = 0, room = 0;
+    for (const berth_storage *at = NULL; (at = berth_storage_next(handle, at));)
+        room++;
+    if (loader->in_place || loader->is_meta || room == 0)
+        return 0;
+    berth_destination *destinations = PyMem_Calloc(room, sizeof *destinations);
+    int status = destinations ? 0 : (PyErr_NoMemory(), -1);
+    for (const berth_storage *at = NULL; status == 0 && (at = berth_storage_next(handle, at));)
+        status = prepare(loader, at, &destinations[n++]);
+    if (status == 0)
+        status = read_bytes(loader, destinations, n);
+    PyMem_Free(destinations);
+    return status;
+}
+
+/* ---- storages ---- */
+
+/* The memory of a storage that no tensor has yet. */
+static bpy_memory *take_memory(bpy_loader *loader, const berth_storage *storage,
+                               bpy_loaded_storage *slot)
+{
+    uint64_t nbytes = berth_storage_get_info(storage)->nbytes;
+    bpy_memory *memory = slot->memory;
+    slot->memory = NULL;
+    if (memory)
+        return memory;
+    if (!loader->in_place && nbytes == 0)
+        return bpy_memory_new(0);
+    berth_error error;
+    const void *address =
+        berth_storage_data(bpy_checkpoint_handle(loader->checkpoint), storage, &error);
+    if (!address && error.code != BERTH_OK)
+        return bpy_raise(&error), NULL;
+    return bpy_memory_of(loader->checkpoint, address, nbytes);
+}
+
+/* An UntypedStorage of no memory: map_location="meta". */
+static PyObject *meta_storage(bpy_loader *loader, uint64_t nbytes)
+{
+    PyObject *arguments = Py_BuildValue("(K)", (unsigned long long)nbytes);
+    PyObject *keywords = Py_BuildValue("{ss}", "device", "meta");
+    PyObject *made = arguments && keywords
+                         ? PyObject_Call(loader->torch->UntypedStorage, arguments, keywords)
+                         : NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    return made;
+}
+
+/* Whether nobody has to be asked where a storage goes. */
+static bool stays_on_host(const bpy_loader *loader, const berth_storage *storage)
+{
+    const char *location = berth_storage_get_info(storage)->location;
+    return !loader->restore || (loader->cpu_stays && strcmp(location, "cpu") == 0);
+}
+
+/* Where map_location sends it. Consumes the reference. */
+static PyObject *restored(bpy_loader *loader, const berth_storage *storage, PyObject *untyped)
+{
+    if (!untyped || stays_on_host(loader, storage))
+        return untyped;
+    PyObject *moved = PyObject_CallFunction(loader->restore, "Os", untyped,
+                                            berth_storage_get_info(storage)->location);
+    Py_DECREF(untyped);
+    return moved;
+}
+
+/* The UntypedStorage of a storage; a borrowed reference. */
+static PyObject *untyped_of(bpy_loader *loader, const berth_storage *storage,
+                            bpy_loaded_storage *slot)
+{
+    if (slot->untyped)
+        return slot->untyped;
+    if (slot->first) {
+        slot->untyped = bpy_call(slot->first, bpy_name.untyped_storage);
+    } else if (loader->is_meta) {
+        slot->untyped = meta_storage(loader, berth_storage_get_info(storage)->nbytes);
+    } else {
+        bpy_memory *memory = take_memory(loader, storage, slot);
+        PyObject *bytes = memory ? bpy_memory_to_tensor(loader->torch, memory, NULL) : NULL;
+        PyObject *made = bytes ? bpy_call(bytes, bpy_name.untyped_storage) : NULL;
+        Py_XDECREF(bytes);
+        slot->untyped = restored(loader, storage, made);
+    }
+    return slot->untyped;
+}
+
+/* PyTorch shares no storage without memory: without mmap, empty ones have none. */
+static void forget_if_empty(bpy_loader *loader, const berth_storage *storage,
+                            bpy_loaded_storage *slot)
+{
+    if (loader->keeps_empty || berth_storage_get_info(storage)->nbytes > 0)
+        return;
+    Py_CLEAR(slot->first);
+    Py_CLEAR(slot->untyped);
+    Py_CLEAR(slot->typed);
+}
+
+PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
+{
+    const berth_storage *storage = berth_as_storage(value);
+    berth_dtype dtype = berth_storage_get_info(storage)->dtype;
+    bpy_loaded_storage *slot = storage_slot(loader, storage);
+    PyObject *untyped = slot ? untyped_of(loader, storage, slot) : NULL;
+    if (!untyped)
+        return NULL;
+    if (!slot->typed) {
+        PyObject *type = loader->torch->dtypes[dtype ? dtype : BERTH_UINT8];
+        PyObject *arguments = PyTuple_New(0);
+        PyObject *keywords =
+            Py_BuildValue("{sOsOsO}", "wrap_storage", untyped, "dtype", type, "_internal", Py_True);
+        if (arguments && keywords)
+            slot->typed = PyObject_Call(loader->torch->TypedStorage, arguments, keywords);
+        Py_XDECREF(arguments);
+        Py_XDECREF(keywords);
+    }
+    PyObject *typed = slot->typed;
+    Py_XINCREF(typed);
+    forget_if_empty(loader, storage, slot);
+    return typed;
+}
+
+/* ---- strided tensors ---- */
+
+static PyObject *tuple_of(const int64_t *items, int32_t n)
+{
+    PyObject *tuple = PyTuple_New(n);
+    for (int32_t i = 0; tuple && i < n; i++) {
+        PyObject *item = PyLong_FromLongLong(items[i]);
+        if (!item || PyTuple_SetItem(tuple, i, item) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+static PyObject *dtype_of(const bpy_loader *loader, berth_dtype dtype)
+{
+    PyObject *found = loader->torch->dtypes[dtype];
+    if (!found)
+        PyErr_Format(PyExc_RuntimeError, "this PyTorch has no torch.%s", berth_dtype_name(dtype));
+    return found;
+}
+
+/* torch.empty(0, dtype=..., device=...) */
+static PyObject *empty_tensor(bpy_loader *loader, PyObject *dtype, PyObject *untyped)
+{
+    PyObject *device = PyObject_GetAttr(untyped, bpy_name.device);
+    PyObject *arguments = Py_BuildValue("((i))", 0);
+    PyObject *keywords = device ? Py_BuildValue("{sOsO}", "dtype", dtype, "device", device) : NULL;
+    PyObject *made =
+        arguments && keywords ? PyObject_Call(loader->torch->empty, arguments, keywords) : NULL;
+    Py_XDECREF(device);
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    return made;
+}
+
+/* As torch._utils._rebuild_tensor. */
+static PyObject *view_of(bpy_loader *loader, PyObject *untyped, const berth_tensor *tensor)
+{
+    PyObject *dtype = dtype_of(loader, tensor->dtype);
+    PyObject *made = dtype ? empty_tensor(loader, dtype, untyped) : NULL;
+    PyObject *offset = made ? PyLong_FromLongLong(tensor->storage_offset) : NULL;
+    PyObject *shape = tuple_of(tensor->shape, tensor->rank);
+    PyObject *stride = tuple_of(tensor->stride, tensor->rank);
+    PyObject *view =
+        offset && shape && stride
+            ? PyObject_CallMethodObjArgs(made, bpy_name.set, untyped, offset, shape, stride, NULL)
+            : NULL;
+    Py_XDECREF(made);
+    Py_XDECREF(offset);
+    Py_XDECREF(shape);
+    Py_XDECREF(stride);
+    return view;
+}
+
+/* A tensor and its storage, in one step if it is the storage's first and uses all of it. */
+static PyObject *strided(bpy_loader *loader, const berth_tensor *tensor)
+{
+    const berth_storage *storage = tensor->storage;
+    bpy_loaded_storage *slot = storage_slot(loader, storage);
+    if (!slot)
+        return NULL;
+    bool is_new =
+        !slot->first && !slot->untyped && !loader->is_meta && stays_on_host(loader, storage);
+    PyObject *made = NULL;
+    if (is_new && bpy_memory_fits(tensor, berth_storage_get_info(storage)->nbytes)) {
+        bpy_memory *memory = take_memory(loader, storage, slot);
+        made = memory ? bpy_memory_to_tensor(loader->torch, memory, tensor) : NULL;
+        slot->first = made;
+        Py_XINCREF(made);
+    } else {
+        PyObject *untyped = untyped_of(loader, storage, slot);
+        made = untyped ? view_of(loader, untyped, tensor) : NULL;
+    }
+    forget_if_empty(loader, storage, slot);
+    return made;
+}
+
+/* ---- what else a tensor has ---- */
+
+/* Consumes the reference on failure. */
+static PyObject *with_flags(bpy_loader *loader, PyObject *made, uint32_t flags)
+{
+    int status = made ? 0 : -1;
+    if (status == 0 && (flags & BERTH_REQUIRES_GRAD))
+        status = PyObject_SetAttr(made, bpy_name.requires_grad, Py_True);
+    if (status == 0 && (flags & (BERTH_CONJ | BERTH_NEG))) {
+        PyObject *bits = PyDict_New();
+        if (bits && (flags & BERTH_CONJ))
+            PyDict_SetItemString(bits, "conj", Py_True);
+        if (bits && (flags & BERTH_NEG))
+            PyDict_SetItemString(bits, "neg", Py_True);
+        PyObject *done =
+            PyObject_CallFunctionObjArgs(loader->torch->set_metadata, made, bits, NULL);
+        status = done ? 0 : -1;
+        Py_XDECREF(done);
+        Py_XDECREF(bits);
+    }
+    if (status < 0)
+        Py_CLEAR(made);
+    return made;
+}
+
+static PyObject *meta_tensor(bpy_loader *loader, const berth_tensor *tensor)
+{
+    PyObject *dtype = dtype_of(loader, tensor->dtype);
+    PyObject *shape = tuple_of(tensor->shape, tensor->rank);
+    PyObject *stride = tuple_of(tensor->stride, tensor->rank);
+    PyObject *grad = tensor->flags & BERTH_REQUIRES_GRAD ? Py_True : Py_False;
+    PyObject *made = dtype && shape && stride
+                         ? PyObject_CallFunctionObjArgs(loader->torch->rebuild_meta, dtype, shape,
+                                                        stride, grad, NULL)
+                         : NULL;
+    Py_XDECREF(shape);
+    Py_XDECREF(stride);
+    return made;
+}
+
+/* A number of older files, or a tensor: what scales and zero points are made of. */
+static PyObject *quantizer_part(bpy_loader *loader, const berth_value *value)
+{
+    if (berth_value_kind(value) != BERTH_KIND_LIST)
+        return bpy_load_tensor(loader, value);
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < berth_value_count(value); i++) {
+        int64_t integer;
+        double number = 0;
+        bool is_int = berth_as_int(berth_value_at(value, i), &integer);
+        berth_as_float(berth_value_at(value, i), &number);
+        PyObject *item = is_int ? PyLong_FromLongLong(integer) : PyFloat_FromDouble(number);
+        if (!item || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+/* The tuple of quantizer parameters, as torch._utils._rebuild_qtensor takes it. */
+static PyObject *quantizer_of(bpy_loader *loader, const berth_tensor *tensor)
+{
+    PyObject *scheme = loader->torch->qschemes[tensor->qscheme];
+    if (tensor->qscheme == BERTH_PER_TENSOR_AFFINE)
+        return Py_BuildValue("(OdL)", scheme, tensor->scale, (long long)tensor->zero_point);
+    PyObject *scales = quantizer_part(loader, tensor->scales);
+    PyObject *zero_points = scales ? quantizer_part(loader, tensor->zero_points) : NULL;
+    PyObject *made =
+        zero_points ? Py_BuildValue("(OOOL)", scheme, scales, zero_points, (long long)tensor->axis)
+                    : NULL;
+    Py_XDECREF(scales);
+    Py_XDECREF(zero_points);
+    return made;
+}
+
+/* A TypedStorage that is no value of the file: quantized tensors are rebuilt from one. */
+static PyObject *typed_for(bpy_loader *loader, const berth_tensor *tensor)
+{
+    bpy_loaded_storage *slot = storage_slot(loader, tensor->storage);
+    PyObject *untyped = slot ? untyped_of(loader, tensor->storage, slot) : NULL;
+    PyObject *dtype = untyped ? dtype_of(loader, tensor->dtype) : NULL;
+    PyObject *arguments = PyTuple_New(0);
+    PyObject *keywords = dtype && arguments ? Py_BuildValue("{sOsOsO}", "wrap_storage", untyped,
+                                                            "dtype", dtype, "_internal", Py_True)
+                                            : NULL;
+    PyObject *made =
+        keywords ? PyObject_Call(loader->torch->TypedStorage, arguments, keywords) : NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    return made;
+}
+
+static PyObject *quantized(bpy_loader *loader, const berth_tensor *tensor)
+{
+    PyObject *storage = typed_for(loader, tensor);
+    PyObject *shape = tuple_of(tensor->shape, tensor->rank);
+    PyObject *stride = tuple_of(tensor->stride, tensor->rank);
+    PyObject *quantizer = storage ? quantizer_of(loader, tensor) : NULL;
+    PyObject *grad = tensor->flags & BERTH_REQUIRES_GRAD ? Py_True : Py_False;
+    PyObject *hooks = PyDict_New();
+    PyObject *made = NULL;
+    if (storage && shape && stride && quantizer && hooks)
+        made = PyObject_CallFunction(loader->torch->rebuild_quantized, "OLOOOOO", storage,
+                                     (long long)tensor->storage_offset, shape, stride, quantizer,
+                                     grad, hooks);
+    Py_XDECREF(storage);
+    Py_XDECREF(shape);
+    Py_XDECREF(stride);
+    Py_XDECREF(quantizer);
+    Py_XDECREF(hooks);
+    return made;
+}
+
+static PyObject *plain_tensor(bpy_loader *loader, const berth_value *value)
+{
+    const berth_tensor *tensor = berth_as_tensor(value);
+    if (tensor->flags & BERTH_META)
+        return meta_tensor(loader, tensor);
+    if (tensor->qscheme != BERTH_NOT_QUANTIZED)
+        return quantized(loader, tensor);
+    return with_flags(loader, strided(loader, tensor), tensor->flags);
+}
+
+/* ---- tensors of parts ---- */
+
+/* The parts of a sparse or nested tensor; the value's own objects, if it has been met before. */
+static PyObject *parts_of(bpy_loader *loader, const berth_value *value)
+{
+    size_t n = berth_value_count(value);
+    PyObject *parts = PyTuple_New((Py_ssize_t)n);
+    for (size_t i = 0; parts && i < n; i++) {
+        PyObject *part = bpy_load_tensor(loader, berth_value_at(value, i));
+        if (!part || PyTuple_SetItem(parts, (Py_ssize_t)i, part) < 0)
+            Py_CLEAR(parts);
+    }
+    return parts;
+}
+
+/* torch._utils._rebuild_sparse_tensor(layout, (*parts, size[, is_coalesced])) */
+static PyObject *sparse(bpy_loader *loader, const berth_value *value)
+{
+    int layout = 0;
+    int32_t rank = 0;
+    berth_as_constant(value, BERTH_KIND_LAYOUT, &layout);
+    const int64_t *shape = berth_as_size(value, &rank);
+    PyObject *parts = parts_of(loader, value);
+    PyObject *sizes = tuple_of(shape, rank);
+    PyObject *size = sizes ? PyObject_CallFunctionObjArgs(loader->torch->Size, sizes, NULL) : NULL;
+    PyObject *coalesced = berth_value_flags(value) & BERTH_COALESCED ? Py_True : Py_False;
+    PyObject *rest = !size                        ? NULL
+                     : layout == BERTH_SPARSE_COO ? Py_BuildValue("(OO)", size, coalesced)
+                                                  : Py_BuildValue("(O)", size);
+    PyObject *data = parts && rest ? PySequence_Concat(parts, rest) : NULL;
+    PyObject *made = data ? PyObject_CallFunctionObjArgs(loader->torch->rebuild_sparse,
+                                                         loader->torch->layouts[layout], data, NULL)
+                          : NULL;
+    Py_XDECREF(parts);
+    Py_XDECREF(sizes);
+    Py_XDECREF(size);
+    Py_XDECREF(rest);
+    Py_XDECREF(data);
+    return made;
+}
+
+static PyObject *nested(bpy_loader *loader, const berth_value *value)
+{
+    PyObject *parts = parts_of(loader, value);
+    PyObject *made = parts ? PyObject_CallObject(loader->torch->rebuild_nested, parts) : NULL;
+    Py_XDECREF(parts);
+    return made;
+}
+
+/* torch.nn.Parameter(data, requires_grad), without its Python code. */
+static PyObject *parameter(bpy_loader *loader, const berth_value *value)
+{
+    PyObject *data = bpy_load_tensor(loader, berth_value_part(value, BERTH_PART_INNER));
+    PyObject *grad = berth_value_flags(value) & BERTH_REQUIRES_GRAD ? Py_True : Py_False;
+    PyObject *made = data ? PyObject_CallFunctionObjArgs(loader->torch->make_subclass,
+                                                         loader->torch->Parameter, data, grad, NULL)
+                          : NULL;
+    Py_XDECREF(data);
+    return made;
+}
+
+/* Any tensor that was not met before. */
+static PyObject *new_tensor(bpy_loader *loader, const berth_value *value)
+{
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_TENSOR:
+        return plain_tensor(loader, value);
+    case BERTH_KIND_SPARSE:
+        return sparse(loader, value);
+    case BERTH_KIND_NESTED:
+        return nested(loader, value);
+    case BERTH_KIND_PARAMETER:
+        return parameter(loader, value);
+    default:
+        PyErr_Format(PyExc_RuntimeError, "berth: no tensor, but a %s",
+                     berth_kind_name(berth_value_kind(value)));
+        return NULL;
+    }
+}
+
+PyObject *bpy_load_tensor(bpy_loader *loader, const berth_value *value)
+{
+    PyObject *made = bpy_map_get(&loader->objects, value);
+    if (made) {
+        Py_INCREF(made);
+        return made;
+    }
+    if (Py_EnterRecursiveCall(" while loading a tensor of parts"))
+        return NULL;
+    made = new_tensor(loader, value);
+    Py_LeaveRecursiveCall();
+    if (!made)
+        return NULL;
+    if (bpy_map_set(&loader->objects, value, made) < 0)
+        Py_CLEAR(made);
+    Py_XINCREF(made); /* of the map */
+    return made;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The module berth._native. */
+#include "native.h"
+
+static PyObject *version(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyUnicode_FromString(berth_version());
+}
+
+static PyMethodDef functions[] = {
+    {"version", version, METH_NOARGS, "version()\n--\n\nThe library's version."},
+    {"save", bpy_save, METH_VARARGS,
+     "save(value, target, archive_name)\n--\n\n"
+     "Saves to a path (bytes), a descriptor (int) or a function that writes bytes."},
+    {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "berth._native",
+    .m_doc = "What the package berth does in C; not part of its interface.",
+    .m_size = -1, /* torch's types are the process's */
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
+        PyModule_AddFunctions(module, bpy_option_functions) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

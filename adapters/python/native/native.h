@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * berth._native: what the Python package does in C.
+ *
+ *   module.c          the module's functions
+ *   error.c           berth_error -> exception
+ *   pointer_map.c     addresses -> addresses: identity of objects and values
+ *   torch_names.c     torch's types, functions and dtypes, looked up once
+ *   save_values.c     Python values -> a tree
+ *   save_tensors.c    tensors and storages -> a tree
+ *   save.c            a tree -> a file; signals
+ *   checkpoint.c      an open file, as long as anything of it is used
+ *   load_memory.c     memory of storages -> tensors, by DLPack
+ *   load_tensors.c    a tree -> tensors and storages
+ *   load_values.c     a tree -> Python values
+ *   load.c            the functions of an open file
+ *   verify.c          what is wrong with a file
+ *   options.c         options
+ *
+ * Everything here holds the GIL, if nothing else is said. Names across files begin with bpy_.
+ */
+#ifndef BERTH_NATIVE_H
+#define BERTH_NATIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <berth.h>
+
+/* ---- errors ---- */
+
+/*
+ * Raises the exception of a failed call.
+ * Returns: NULL.
+ */
+PyObject *bpy_raise(const berth_error *error);
+
+/* ---- maps ---- */
+
+/* Addresses -> addresses. Zeros: empty. */
+typedef struct bpy_map_slot {
+    const void *key; /* NULL: free */
+    void *value;
+} bpy_map_slot;
+
+typedef struct bpy_map {
+    bpy_map_slot *slots;
+    size_t n_slots; /* 0, or a power of two */
+    size_t n;
+} bpy_map;
+
+/* The value of a key; NULL: there is none. */
+void *bpy_map_get(const bpy_map *map, const void *key);
+
+/*
+ * Sets the value of a key.
+ * Returns: 0; -1: MemoryError is raised.
+ */
+int bpy_map_set(bpy_map *map, const void *key, void *value);
+
+void bpy_map_free(bpy_map *map);
+
+/* ---- torch ---- */
+
+/* What this module takes of torch and collections; references that are held for ever. */
+typedef struct bpy_torch {
+    PyObject *Tensor, *Parameter, *Size, *dtype, *device, *layout, *qscheme;
+    PyObject *UntypedStorage, *TypedStorage, *OrderedDict, *Counter;
+    PyObject *empty, *from_dlpack, *make_subclass, *set_metadata, *set_state;
+    PyObject *rebuild_meta, *rebuild_quantized, *rebuild_sparse, *rebuild_nested;
+    PyObject *warn_hooks, *allowed_globals;
+    const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
+    PyObject *dtypes[BERTH_DTYPE_COUNT];
+    bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
+    PyObject *layouts[BERTH_JAGGED + 1];
+    PyObject *qschemes[BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1];
+} bpy_torch;
+
+/*
+ * Imports torch, the first time.
+ * Returns: its names; NULL: an exception is raised.
+ */
+const bpy_torch *bpy_torch_get(void);
+
+/* The number of a constant in one of the tables above; 0: it is not there. */
+int bpy_torch_find(PyObject *const *table, int n, const PyObject *constant);
+
+/* Names of attributes, as str objects. */
+typedef struct bpy_names {
+    PyObject *untyped_storage, *cdata, *data_ptr, *nbytes, *dtype, *layout, *is_cpu, *is_meta,
+        *requires_grad, *size, *stride, *storage_offset, *is_conj, *is_neg, *is_nested, *getstate,
+        *backward_hooks, *data, *items, *dict, *untyped, *type, *index, *set, *device, *update;
+} bpy_names;
+
+extern bpy_names bpy_name;
+
+/* Makes them. Returns: 0; -1: an exception is raised. */
+int bpy_names_make(void);
+
+/* object.name() */
+static inline PyObject *bpy_call(PyObject *object, PyObject *name)
+{
+    return PyObject_CallMethodObjArgs(object, name, NULL);
+}
+
+/* ---- saving ---- */
+
+/* Makes a tree of a Python value. */
+typedef struct bpy_saver {
+    const bpy_torch *torch;
+    berth_tree *tree;
+    bpy_map nodes;     /* object -> value */
+    bpy_map storages;  /* StorageImpl -> berth_storage */
+    bpy_map addresses; /* of bytes -> the torch.dtype by which they are saved */
+    PyObject **owners; /* objects that must live until the save ends */
+    size_t n_owners, room_for_owners;
+    PyObject *steps; /* where it was refused: a list of str, the last step first */
+    PyObject *why;   /* str: why the value cannot be saved as plain values; NULL: another error */
+} bpy_saver;
+
+/*
+ * The value of an object, made at its first use.
+ * Returns: NULL: saver->why says why not; or an exception is raised; or the tree has an error.
+ */
+berth_value *bpy_save_value(bpy_saver *saver, PyObject *object);
+
+/* The same for a tensor, a Parameter and for both kinds of storages. */
+berth_value *bpy_save_tensor(bpy_saver *saver, PyObject *tensor);
+berth_value *bpy_save_parameter(bpy_saver *saver, PyObject *parameter);
+berth_value *bpy_save_untyped(bpy_saver *saver, PyObject *storage);
+berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage);
+
+/*
+ * Keeps an object until the save has ended. Takes the reference.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_saver_keep(bpy_saver *saver, PyObject *object);
+
+/*
+ * Says why a value is refused, as PyUnicode_FromFormat does.
+ * Returns: NULL.
+ */
+berth_value *bpy_refuse(bpy_saver *saver, const char *format, ...);
+
+/* The module's function save. */
+PyObject *bpy_save(PyObject *module, PyObject *arguments);
+
+/* ---- loading ---- */
+
+/* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
+typedef struct bpy_checkpoint bpy_checkpoint;
+
+berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint);
+
+/* One more user. Needs no GIL. */
+bpy_checkpoint *bpy_checkpoint_use(bpy_checkpoint *checkpoint);
+
+/* One user less. Needs no GIL. */
+void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
+
+/*
+ * Opens a file.
+ * Parameters: source: bytes: a path; int: a descriptor; any other object: its buffer. assignments:
+ * of options, for this file.
+ * Returns: NULL: an exception is raised.
+ */
+bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
+
+/* Whether its bytes may be used in place: they are a file's, not those of a Python object. */
+bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint);
+
+/* Memory for the bytes of one storage. */
+typedef struct bpy_memory bpy_memory;
+
+/*
+ * New memory; large pages, if it is large.
+ * Returns: NULL: MemoryError is raised.
+ */
+bpy_memory *bpy_memory_new(size_t nbytes);
+
+/* Memory of an open file, which it keeps open. */
+bpy_memory *bpy_memory_of(bpy_checkpoint *checkpoint, const void *address, size_t nbytes);
+
+void *bpy_memory_address(const bpy_memory *memory);
+void bpy_memory_free(bpy_memory *memory);
+
+/*
+ * Makes a tensor whose storage is this memory. Consumes the memory, on failure too.
+ * Parameters: tensor: NULL: uint8, of all bytes; else one of which bpy_memory_fits is true.
+ */
+PyObject *bpy_memory_to_tensor(const bpy_torch *torch, bpy_memory *memory,
+                               const berth_tensor *tensor);
+
+/* Whether a tensor has a dtype that DLPack knows, and uses the whole of nbytes bytes. */
+bool bpy_memory_fits(const berth_tensor *tensor, uint64_t nbytes);
+
+/* Makes Python values of an open file. */
+typedef struct bpy_loader {
+    const bpy_torch *torch;
+    bpy_checkpoint *checkpoint;
+    bool in_place;     /* tensors use the file's own memory */
+    bool keeps_empty;  /* empty storages are shared, too: as torch.load(mmap=True) does */
+    bool is_meta;      /* map_location="meta": no bytes */
+    PyObject *restore; /* a function (storage, location) -> storage; NULL: all goes to the host */
+    bool cpu_stays;    /* storages of the host are not passed to it */
+    bpy_map objects;   /* value -> object; references */
+    bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
+    struct bpy_frame *frames;
+    size_t n_frames, room_for_frames;
+} bpy_loader;
+
+/*
+ * Reads the bytes of all storages, if they are not used in place.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_load_storages(bpy_loader *loader);
+
+/* Any tensor, also sparse, nested and Parameters, without its attributes; a new reference. */
+PyObject *bpy_load_tensor(bpy_loader *loader, const berth_value *value);
+
+/* A TypedStorage, as torch.load gives it. */
+PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value);
+
+/* The object of a value. */
+PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value);
+
+void bpy_loader_free(bpy_loader *loader);
+
+/* Makes the type Checkpoint and adds it to the module. Returns: 0; -1. */
+int bpy_checkpoint_type_add(PyObject *module);
+
+/* The module's function verify. */
+PyObject *bpy_verify(PyObject *module, PyObject *from);
+
+/* ---- options ---- */
+
+extern PyMethodDef bpy_option_functions[];
+
+#endif /* BERTH_NATIVE_H */

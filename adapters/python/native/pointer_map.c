@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A hash table by address, with open addressing; at most half full. */
+#include "native.h"
+
+#define MIN_SLOTS 64
+
+static size_t map_first(const bpy_map *map, const void *key)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15u; /* 2^64 / the golden ratio */
+    return (size_t)(hash >> 20) & (map->n_slots - 1);
+}
+
+static bpy_map_slot *map_slot(const bpy_map *map, const void *key)
+{
+    size_t i = map_first(map, key);
+    while (map->slots[i].key && map->slots[i].key != key)
+        i = (i + 1) & (map->n_slots - 1);
+    return &map->slots[i];
+}
+
+void *bpy_map_get(const bpy_map *map, const void *key)
+{
+    return map->n_slots ? map_slot(map, key)->value : NULL;
+}
+
+static int map_grow(bpy_map *map)
+{
+    bpy_map larger = {.n_slots = map->n_slots ? 2 * map->n_slots : MIN_SLOTS, .n = map->n};
+    larger.slots = PyMem_Calloc(larger.n_slots, sizeof *larger.slots);
+    if (!larger.slots) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < map->n_slots; i++)
+        if (map->slots[i].key)
+            *map_slot(&larger, map->slots[i].key) = map->slots[i];
+    PyMem_Free(map->slots);
+    *map = larger;
+    return 0;
+}
+
+int bpy_map_set(bpy_map *map, const void *key, void *value)
+{
+    if (2 * map->n >= map->n_slots && map_grow(map) < 0)
+        return -1;
+    bpy_map_slot *slot = map_slot(map, key);
+    map->n += slot->key == NULL;
+    *slot = (bpy_map_slot){key, value};
+    return 0;
+}
+
+void bpy_map_free(bpy_map *map)
+{
+    PyMem_Free(map->slots);
+    *map = (bpy_map){0};
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Tensors and storages -> a tree. Their bytes stay where they are. */
+#include "native.h"
+
+/* ---- storages ---- */
+
+/* PyTorch saves no two storages of one address as different types. */
+static int check_address(bpy_saver *saver, void *address, PyObject *dtype)
+{
+    PyObject *known = address ? bpy_map_get(&saver->addresses, address) : NULL;
+    if (known && known != dtype) {
+        PyErr_SetString(PyExc_RuntimeError, "Cannot save multiple tensors or storages that view "
+                                            "the same data as different types");
+        return -1;
+    }
+    return known || !address ? 0 : bpy_map_set(&saver->addresses, address, dtype);
+}
+
+/* storage.name() as a number; sets *failed. */
+static uint64_t number_of(PyObject *storage, PyObject *name, bool *failed)
+{
+    PyObject *object = bpy_call(storage, name);
+    uint64_t number = object ? PyLong_AsUnsignedLongLong(object) : 0;
+    Py_XDECREF(object);
+    *failed |= PyErr_Occurred() != NULL;
+    return number;
+}
+
+static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype)
+{
+    bool failed = false;
+    uint64_t nbytes = number_of(untyped, bpy_name.nbytes, &failed);
+    void *address = (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, &failed);
+    if (failed)
+        return NULL;
+    if (!address && nbytes > 0)
+        return bpy_refuse(saver, "its storage has no memory"), NULL;
+    bool is_typed = dtype > 0 && dtype < BERTH_INT1 && !saver->torch->is_new[dtype] &&
+                    nbytes % berth_dtype_nbytes((berth_dtype)dtype) == 0;
+    PyObject *saved_as = saver->torch->dtypes[BERTH_UINT8];
+    if (dtype > 0 && !saver->torch->is_new[dtype])
+        saved_as = saver->torch->dtypes[dtype];
+    if (check_address(saver, address, saved_as) < 0)
+        return NULL;
+    return berth_storage_new(saver->tree, is_typed ? (berth_dtype)dtype : BERTH_DTYPE_NONE, address,
+                             nbytes, NULL);
+}
+
+/* A storage that was met before is saved again; by the same type, or PyTorch refuses it. */
+static berth_storage *storage_again(bpy_saver *saver, PyObject *untyped, int dtype,
+                                    berth_storage *storage)
+{
+    bool failed = false;
+    void *address = (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, &failed);
+    bool as_bytes = dtype <= 0 || saver->torch->is_new[dtype];
+    PyObject *saved_as = saver->torch->dtypes[as_bytes ? BERTH_UINT8 : dtype];
+    return failed || check_address(saver, address, saved_as) < 0 ? NULL : storage;
+}
+
+/*
+ * The storage of an UntypedStorage. Takes the reference.
+ * Parameters: dtype: of the tensor or TypedStorage that has it; 0: none.
+ */
+static berth_storage *save_storage(bpy_saver *saver, PyObject *untyped, int dtype)
+{
+    if (!untyped)
+        return NULL;
+    PyObject *number = PyObject_GetAttr(untyped, bpy_name.cdata);
+    const void *key = number ? (const void *)(uintptr_t)PyLong_AsUnsignedLongLong(number) : NULL;
+    Py_XDECREF(number);
+    berth_storage *storage = key ? bpy_map_get(&saver->storages, key) : NULL;
+    if (storage) {
+        storage = storage_again(saver, untyped, dtype, storage);
+        Py_DECREF(untyped);
+        return storage;
+    }
+    if (bpy_saver_keep(saver, untyped) < 0 || !key)
+        return NULL;
+    storage = storage_new(saver, untyped, dtype);
+    return storage && bpy_map_set(&saver->storages, key, storage) == 0 ? storage : NULL;
+}
+
+static bool storage_is_on_host(bpy_saver *saver, PyObject *untyped)
+{
+    PyObject *device = PyObject_GetAttr(untyped, bpy_name.device);
+    PyObject *type = device ? PyObject_GetAttr(device, bpy_name.type) : NULL;
+    bool is_cpu = type && PyUnicode_CompareWithASCIIString(type, "cpu") == 0;
+    if (type && !is_cpu)
+        bpy_refuse(saver, "it is on the device %U", type);
+    Py_XDECREF(device);
+    Py_XDECREF(type);
+    return is_cpu;
+}
+
+berth_value *bpy_save_untyped(bpy_saver *saver, PyObject *storage)
+{
+    if (!storage_is_on_host(saver, storage))
+        return NULL;
+    Py_INCREF(storage);
+    berth_storage *made = save_storage(saver, storage, 0);
+    return made ? berth_make_storage(saver->tree, made) : NULL;
+}
+
+berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage)
+{
+    PyObject *untyped = PyObject_GetAttr(storage, bpy_name.untyped);
+    PyObject *dtype = untyped ? PyObject_GetAttr(storage, bpy_name.dtype) : NULL;
+    int number = dtype ? bpy_torch_find(saver->torch->dtypes, BERTH_DTYPE_COUNT, dtype) : 0;
+    Py_XDECREF(dtype);
+    if (!dtype || !storage_is_on_host(saver, untyped)) {
+        Py_XDECREF(untyped);
+        return NULL;
+    }
+    berth_storage *made = save_storage(saver, untyped, number);
+    return made ? berth_make_storage(saver->tree, made) : NULL;
+}
+
+/* ---- what a tensor is ---- */
+
+/* A tensor's attribute that is a bool: 1, 0, or -1: an exception is raised. */
+static int flag(PyObject *tensor, PyObject *name)
+{
+    PyObject *object = PyObject_GetAttr(tensor, name);
+    int is_set = object ? object == Py_True : -1;
+    Py_XDECREF(object);
+    return is_set;
+}
+
+/* The same of a method. */
+static int flag_call(PyObject *tensor, PyObject *name)
+{
+    PyObject *object = bpy_call(tensor, name);
+    int is_set = object ? object == Py_True : -1;
+    Py_XDECREF(object);
+    return is_set;
+}
+
+/* The number of a tensor's dtype or layout in a table; 0: refused, or an exception is raised. */
+static int constant_of(bpy_saver *saver, PyObject *tensor, PyObject *name, PyObject *const *table,
+                       int n)
+{
+    PyObject *object = PyObject_GetAttr(tensor, name);
+    int number = object ? bpy_torch_find(table, n, object) : 0;
+    if (object && number == 0)
+        bpy_refuse(saver, "a tensor of %R, which Berth does not know", object);
+    Py_XDECREF(object);
+    return number;
+}
+
+/* tensor.size() or tensor.stride(): the number of items; -1: an exception is raised. */
+static int32_t read_sizes(bpy_saver *saver, PyObject *tensor, PyObject *name, int64_t *sizes)
+{
+    PyObject *tuple = bpy_call(tensor, name);
+    Py_ssize_t n = tuple ? PyTuple_Size(tuple) : -1;
+    if (n > BERTH_MAX_RANK) {
+        bpy_refuse(saver, "a tensor of rank %zd; Berth knows ranks up to %d", n, BERTH_MAX_RANK);
+        n = -1;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    Py_XDECREF(tuple);
+    return PyErr_Occurred() ? -1 : (int32_t)n;
+}
+
+/* Conjugate and negative bits, and whether a gradient is wanted. */
+static int read_flags(PyObject *tensor, berth_dtype dtype, uint32_t *flags)
+{
+    bool is_complex = dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128 ||
+                      dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32;
+    int grad = flag(tensor, bpy_name.requires_grad);
+    int negative = grad < 0 ? -1 : flag_call(tensor, bpy_name.is_neg);
+    int conjugate = negative < 0 ? -1 : is_complex ? flag_call(tensor, bpy_name.is_conj) : 0;
+    if (conjugate < 0)
+        return -1;
+    *flags = (grad ? BERTH_REQUIRES_GRAD : 0) | (negative ? BERTH_NEG : 0) |
+             (conjugate ? BERTH_CONJ : 0);
+    return 0;
+}
+
+/* Where its elements are: a storage, or nowhere. */
+static int read_place(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
+{
+    int is_cpu = flag(object, bpy_name.is_cpu);
+    int is_meta = is_cpu == 0 ? flag(object, bpy_name.is_meta) : 0;
+    if (is_meta > 0) {
+        tensor->flags |= BERTH_META;
+        return 0;
+    }
+    if (is_cpu < 0 || is_meta < 0)
+        return -1;
+    if (!is_cpu) {
+        PyObject *device = PyObject_GetAttr(object, bpy_name.device);
+        if (device)
+            bpy_refuse(saver, "a tensor on %S", device);
+        Py_XDECREF(device);
+        return -1;
+    }
+    bool failed = false;
+    tensor->storage_offset = (int64_t)number_of(object, bpy_name.storage_offset, &failed);
+    tensor->storage =
+        failed ? NULL
+               : save_storage(saver, bpy_call(object, bpy_name.untyped_storage), tensor->dtype);
+    return tensor->storage ? 0 : -1;
+}
+
+/* ---- tensors of parts ---- */
+
+/* object.name() as a value, or object.name() of a list of them. */
+static berth_value *save_part(bpy_saver *saver, PyObject *tensor, const char *name)
+{
+    PyObject *part = PyObject_CallMethod(tensor, name, NULL);
+    if (!part || bpy_saver_keep(saver, part) < 0)
+        return NULL;
+    return bpy_save_value(saver, part);
+}
+
+static bool save_parts(bpy_saver *saver, PyObject *tensor, const char *const *parts, size_t n,
+                       berth_value **values)
+{
+    for (size_t i = 0; i < n; i++) {
+        values[i] = save_part(saver, tensor, parts[i]);
+        if (!values[i])
+            return false;
+    }
+    return true;
+}
+
+static berth_value *save_sparse(bpy_saver *saver, PyObject *tensor, int layout)
+{
+    static const char *const COO[] = {"_indices", "_values"};
+    static const char *const ROWS[] = {"crow_indices", "col_indices", "values"};
+    static const char *const COLUMNS[] = {"ccol_indices", "row_indices", "values"};
+    bool is_coo = layout == BERTH_SPARSE_COO;
+    bool by_rows = layout == BERTH_SPARSE_CSR || layout == BERTH_SPARSE_BSR;
+    berth_value *parts[3];
+    int64_t shape[BERTH_MAX_RANK];
+    int32_t rank = read_sizes(saver, tensor, bpy_name.size, shape);
+    if (rank < 0 || !save_parts(saver, tensor,
+                                is_coo    ? COO
+                                : by_rows ? ROWS
+                                          : COLUMNS,
+                                is_coo ? 2 : 3, parts))
+        return NULL;
+    PyObject *coalesced = is_coo ? PyObject_CallMethod(tensor, "is_coalesced", NULL) : NULL;
+    if (is_coo && !coalesced)
+        return NULL;
+    berth_value *value = berth_make_sparse(saver->tree, (berth_layout_kind)layout, shape, rank,
+                                           parts, coalesced == Py_True);
+    Py_XDECREF(coalesced);
+    return value;
+}
+
+static berth_value *save_nested(bpy_saver *saver, PyObject *tensor)
+{
+    static const char *const PARTS[] = {"values", "_nested_tensor_size", "_nested_tensor_strides",
+                                        "_nested_tensor_storage_offsets"};
+    berth_value *parts[4];
+    return save_parts(saver, tensor, PARTS, 4, parts) ? berth_make_nested(saver->tree, parts)
+                                                      : NULL;
+}
+
+/* A number that a method of the tensor returns. */
+static double number_from(PyObject *tensor, const char *name, int64_t *integer)
+{
+    PyObject *object = PyObject_CallMethod(tensor, name, NULL);
+    double number = 0;
+    if (object && integer)
+        *integer = PyLong_AsLongLong(object);
+    else if (object)
+        number = PyFloat_AsDouble(object);
+    Py_XDECREF(object);
+    return number;
+}
+
+static int read_quantizer(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
+{
+    PyObject *scheme = PyObject_CallMethod(object, "qscheme", NULL);
+    int number = scheme ? bpy_torch_find(saver->torch->qschemes,
+                                         BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1, scheme)
+                        : 0;
+    Py_XDECREF(scheme);
+    tensor->qscheme = (berth_qscheme)number;
+    if (number == BERTH_PER_TENSOR_AFFINE) {
+        tensor->scale = number_from(object, "q_scale", NULL);
+        if (!PyErr_Occurred())
+            number_from(object, "q_zero_point", &tensor->zero_point);
+    } else if (number == BERTH_PER_CHANNEL_AFFINE ||
+               number == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS) {
+        tensor->scales = save_part(saver, object, "q_per_channel_scales");
+        tensor->zero_points =
+            tensor->scales ? save_part(saver, object, "q_per_channel_zero_points") : NULL;
+        if (tensor->zero_points)
+            number_from(object, "q_per_channel_axis", &tensor->axis);
+        return tensor->zero_points && !PyErr_Occurred() ? 0 : -1;
+    } else {
+        bpy_refuse(saver, "a tensor of a quantization that PyTorch does not save");
+    }
+    return saver->why || PyErr_Occurred() ? -1 : 0;
+}
+
+/* ---- a tensor ---- */
+
+static bool is_quantized(berth_dtype dtype)
+{
+    return dtype >= BERTH_QINT8 && dtype <= BERTH_QUINT2X4;
+}
+
+/* Parameters: keeps_grad: false: as the tensor's .data, which wants no gradient. */
+static berth_value *save_strided(bpy_saver *saver, PyObject *object, bool keeps_grad)
+{
+    int64_t shape[BERTH_MAX_RANK], stride[BERTH_MAX_RANK];
+    berth_tensor tensor = {.shape = shape, .stride = stride};
+    tensor.dtype = (berth_dtype)constant_of(saver, object, bpy_name.dtype, saver->torch->dtypes,
+                                            BERTH_DTYPE_COUNT);
+    if (tensor.dtype == BERTH_DTYPE_NONE || read_flags(object, tensor.dtype, &tensor.flags) < 0)
+        return NULL;
+    tensor.rank = read_sizes(saver, object, bpy_name.size, shape);
+    if (tensor.rank < 0 || read_sizes(saver, object, bpy_name.stride, stride) < 0 ||
+        read_place(saver, object, &tensor) < 0)
+        return NULL;
+    if (is_quantized(tensor.dtype) && read_quantizer(saver, object, &tensor) < 0)
+        return NULL;
+    if (!keeps_grad)
+        tensor.flags &= ~BERTH_REQUIRES_GRAD;
+    return berth_make_tensor(saver->tree, &tensor);
+}
+
+/* A sparse or nested Parameter's inner tensor has parts without gradients: its .data's. */
+static berth_value *save_of_parts(bpy_saver *saver, PyObject *object, int layout, bool keeps_grad)
+{
+    PyObject *tensor = object;
+    if (keeps_grad)
+        Py_INCREF(tensor);
+    else
+        tensor = PyObject_GetAttr(object, bpy_name.data);
+    if (!tensor || bpy_saver_keep(saver, tensor) < 0)
+        return NULL;
+    return layout == BERTH_STRIDED ? save_nested(saver, tensor)
+                                   : save_sparse(saver, tensor, layout);
+}
+
+static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool keeps_grad)
+{
+    int layout = constant_of(saver, object, bpy_name.layout, saver->torch->layouts, BERTH_JAGGED);
+    int is_nested = layout == BERTH_STRIDED ? flag(object, bpy_name.is_nested) : 0;
+    if (layout == 0 || is_nested < 0)
+        return NULL;
+    return layout != BERTH_STRIDED || is_nested ? save_of_parts(saver, object, layout, keeps_grad)
+                                                : save_strided(saver, object, keeps_grad);
+}
+
+/* PyTorch warns about hooks that are not saved. Only tensors that want a gradient have some. */
+static int warn_of_hooks(bpy_saver *saver, PyObject *tensor)
+{
+    PyObject *hooks = PyObject_GetAttr(tensor, bpy_name.backward_hooks);
+    int has_hooks = hooks ? PyObject_IsTrue(hooks) : -1;
+    Py_XDECREF(hooks);
+    if (has_hooks <= 0)
+        return has_hooks;
+    PyObject *done = PyObject_CallFunctionObjArgs(saver->torch->warn_hooks, tensor, NULL);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/*
+ * Puts the tensor's Python attributes around its value. It is there already if one of them holds
+ * the tensor itself.
+ */
+static berth_value *save_attributes(bpy_saver *saver, PyObject *tensor, berth_value *value)
+{
+    PyObject *state = value ? bpy_call(tensor, bpy_name.getstate) : NULL;
+    if (!state || bpy_saver_keep(saver, state) < 0)
+        return NULL;
+    if (state == Py_None)
+        return value;
+    berth_value *attributes = bpy_save_value(saver, state);
+    if (!attributes)
+        return NULL;
+    berth_value *known = bpy_map_get(&saver->nodes, tensor);
+    return known ? known : berth_make_subclass(saver->tree, value, attributes);
+}
+
+berth_value *bpy_save_tensor(bpy_saver *saver, PyObject *tensor)
+{
+    int grad = flag(tensor, bpy_name.requires_grad);
+    if (grad < 0 || (grad && warn_of_hooks(saver, tensor) < 0))
+        return NULL;
+    return save_attributes(saver, tensor, save_bare_tensor(saver, tensor, true));
+}
+
+berth_value *bpy_save_parameter(bpy_saver *saver, PyObject *parameter)
+{
+    int grad = flag(parameter, bpy_name.requires_grad);
+    berth_value *inner = grad < 0 ? NULL : save_bare_tensor(saver, parameter, false);
+    if (!inner)
+        return NULL;
+    return save_attributes(saver, parameter, berth_make_parameter(saver->tree, inner, grad == 1));
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* verify(source): what berth_verify found, as plain Python values. */
+#include "native.h"
+
+/* One record's row is added to a list, on the calling thread. */
+static void add_record(void *context, const berth_record_verdict *record)
+{
+    static const char *const VERDICTS[] = {"unchecked", "good", "absent", "bad"};
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *row = PyErr_Occurred()
+                        ? NULL
+                        : Py_BuildValue("(sKKsz)", record->name, (unsigned long long)record->offset,
+                                        (unsigned long long)record->nbytes, VERDICTS[record->crc32],
+                                        record->bad ? record->bad->message : NULL);
+    if (row)
+        PyList_Append(context, row);
+    Py_XDECREF(row);
+    PyGILState_Release(state);
+}
+
+static int check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    (void)done_nbytes;
+    (void)total_nbytes;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int stop = PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
+    return stop;
+}
+
+static PyObject *verify(const berth_source *source, PyObject *records)
+{
+    const berth_params params = {.progress = check_signals};
+    berth_verdict verdict;
+    berth_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_verify(source, &params, add_record, records, &verdict, &error);
+    Py_END_ALLOW_THREADS;
+    if (PyErr_Occurred())
+        return NULL;
+    /* What cannot be read at all is an exception; a broken file is an answer. */
+    if (status == BERTH_E_SYSTEM || status == BERTH_E_NOT_FOUND || status == BERTH_E_MEMORY ||
+        status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)
+        return bpy_raise(&error);
+    return Py_BuildValue(
+        "{sOsnsnsnsnsKss#}", "records", records, "n_storages", (Py_ssize_t)verdict.n_storages,
+        "n_verified", (Py_ssize_t)verdict.n_verified, "n_unverified",
+        (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad, "nbytes",
+        (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
+        (Py_ssize_t)(status < 0 ? strlen(error.message) : 0));
+}
+
+PyObject *bpy_verify(PyObject *module, PyObject *from)
+{
+    (void)module;
+    Py_buffer buffer = {0};
+    berth_source source;
+    if (PyBytes_Check(from))
+        source = berth_from_path(PyBytes_AsString(from));
+    else if (PyLong_Check(from))
+        source = berth_from_fd((int)PyLong_AsLong(from));
+    else if (PyObject_GetBuffer(from, &buffer, PyBUF_SIMPLE) == 0)
+        source = berth_from_memory(buffer.buf, (size_t)buffer.len);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *records = PyList_New(0);
+    PyObject *found = records ? verify(&source, records) : NULL;
+    Py_XDECREF(records);
+    PyBuffer_Release(&buffer);
+    return found;
+}
