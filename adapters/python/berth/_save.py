@@ -7,6 +7,7 @@ import os
 from berth import _conditions, _native
 from berth._counters import count, count_reason
 from berth._errors import Declined, declined
+from berth._source import descriptor_of, is_path
 
 # Files of Python's own, whose bytes go to their descriptor and nowhere else.
 REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
@@ -45,23 +46,24 @@ def save(obj, f):
 
 
 def _save_to(obj, f):
-    if isinstance(f, (str, bytes, os.PathLike)):
+    if is_path(f):
         _native.save(obj, os.fsencode(f), None)
-    elif not hasattr(f, "write"):
+        return
+    if not hasattr(f, "write"):
         raise AttributeError("expected 'f' to be string, path, or a file-like object with a "
                              "'write' attribute")
-    elif type(f) in REAL_FILES:
-        _save_to_file(obj, f)
-    else:
-        _native.save(obj, f.write, None)
-        if hasattr(f, "flush"):
-            f.flush()
+    fd = descriptor_of(f, REAL_FILES)
+    if fd is not None:
+        _save_to_file(obj, f, fd)
+        return
+    _native.save(obj, f.write, None)
+    if hasattr(f, "flush"):
+        f.flush()
 
 
-def _save_to_file(obj, file):
+def _save_to_file(obj, file, fd):
     """Through the descriptor; Python's position follows."""
     file.flush()
-    fd = file.fileno()
     if not file.seekable():
         _native.save(obj, fd, None)
         return

@@ -11,6 +11,14 @@ def is_path(f):
     return isinstance(f, (str, bytes, os.PathLike))
 
 
+def descriptor_of(f, kinds):
+    """The descriptor of a real file; None: it is another kind of object."""
+    try:
+        return f.fileno() if type(f) in kinds else None
+    except io.UnsupportedOperation:  # a BufferedReader around something else
+        return None
+
+
 def source_of(f):
     if is_path(f):
         return os.fsencode(f)
@@ -18,9 +26,10 @@ def source_of(f):
         raise AttributeError("expected 'f' to be a path, or a binary file with the method 'read'")
     if type(f) is io.BytesIO:
         return f.getbuffer()[f.tell():]
-    if type(f) in REAL_FILES and f.seekable() and f.tell() == 0:
-        return f.fileno()
+    fd = descriptor_of(f, REAL_FILES)
+    if fd is not None and f.seekable() and f.tell() == 0:
+        return fd
     data = f.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"read() returned {type(data).__name__}: the file is not open in binary mode")
-    return data
+    return memoryview(data)

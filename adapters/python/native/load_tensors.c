@@ -45,6 +45,7 @@ void bpy_loader_free(bpy_loader *loader)
         Py_XDECREF((PyObject *)loader->objects.slots[i].value);
     bpy_map_free(&loader->storages);
     bpy_map_free(&loader->objects);
+    bpy_map_free(&loader->sizes);
     PyMem_Free(loader->frames);
 }
 
@@ -181,15 +182,36 @@ static PyObject *untyped_of(bpy_loader *loader, const berth_storage *storage,
     return slot->untyped;
 }
 
-/* PyTorch shares no storage without memory: without mmap, empty ones have none. */
-static void forget_if_empty(bpy_loader *loader, const berth_storage *storage,
-                            bpy_loaded_storage *slot)
+/* Whether its storage has an address; -1: an exception is raised. */
+static int has_address(const bpy_loader *loader, const berth_storage *storage,
+                       const bpy_loaded_storage *slot)
 {
-    if (loader->keeps_empty || berth_storage_get_info(storage)->nbytes > 0)
-        return;
+    if (loader->is_meta)
+        return 0;
+    if (stays_on_host(loader, storage) || !slot->untyped)
+        return loader->keeps_empty || berth_storage_get_info(storage)->nbytes > 0;
+    PyObject *address = bpy_call(slot->untyped, bpy_name.data_ptr);
+    int is_there = address ? PyObject_IsTrue(address) : -1;
+    Py_XDECREF(address);
+    return is_there;
+}
+
+/*
+ * PyTorch shares no storage without an address: none on the device "meta", and without mmap no
+ * empty one. Consumes `made`, which was made of the storage, on failure.
+ */
+static PyObject *forget_without_address(bpy_loader *loader, const berth_storage *storage,
+                                        bpy_loaded_storage *slot, PyObject *made)
+{
+    int is_there = made ? has_address(loader, storage, slot) : 1;
+    if (is_there > 0)
+        return made;
     Py_CLEAR(slot->first);
     Py_CLEAR(slot->untyped);
     Py_CLEAR(slot->typed);
+    if (is_there < 0)
+        Py_CLEAR(made);
+    return made;
 }
 
 PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
@@ -212,8 +234,7 @@ PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
     }
     PyObject *typed = slot->typed;
     Py_XINCREF(typed);
-    forget_if_empty(loader, storage, slot);
-    return typed;
+    return forget_without_address(loader, storage, slot, typed);
 }
 
 /* ---- strided tensors ---- */
@@ -289,8 +310,7 @@ static PyObject *strided(bpy_loader *loader, const berth_tensor *tensor)
         PyObject *untyped = untyped_of(loader, storage, slot);
         made = untyped ? view_of(loader, untyped, tensor) : NULL;
     }
-    forget_if_empty(loader, storage, slot);
-    return made;
+    return forget_without_address(loader, storage, slot, made);
 }
 
 /* ---- what else a tensor has ---- */
@@ -439,13 +459,14 @@ static PyObject *sparse(bpy_loader *loader, const berth_value *value)
     berth_as_constant(value, BERTH_KIND_LAYOUT, &layout);
     const int64_t *shape = berth_as_size(value, &rank);
     PyObject *parts = parts_of(loader, value);
-    PyObject *sizes = tuple_of(shape, rank);
+    PyObject *sizes = parts ? tuple_of(shape, rank) : NULL;
     PyObject *size = sizes ? PyObject_CallFunctionObjArgs(loader->torch->Size, sizes, NULL) : NULL;
     PyObject *coalesced = berth_value_flags(value) & BERTH_COALESCED ? Py_True : Py_False;
-    PyObject *rest = !size                        ? NULL
-                     : layout == BERTH_SPARSE_COO ? Py_BuildValue("(OO)", size, coalesced)
-                                                  : Py_BuildValue("(O)", size);
-    PyObject *data = parts && rest ? PySequence_Concat(parts, rest) : NULL;
+    PyObject *rest = NULL;
+    if (size)
+        rest = layout == BERTH_SPARSE_COO ? Py_BuildValue("(OO)", size, coalesced)
+                                          : Py_BuildValue("(O)", size);
+    PyObject *data = rest ? PySequence_Concat(parts, rest) : NULL;
     PyObject *made = data ? PyObject_CallFunctionObjArgs(loader->torch->rebuild_sparse,
                                                          loader->torch->layouts[layout], data, NULL)
                           : NULL;

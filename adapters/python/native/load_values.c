@@ -5,8 +5,9 @@
  */
 #include "native.h"
 
-#define MAX_KEY_DEPTH 500     /* of tuples in tuples: Python hashes them by recursion */
-#define VALUES_PER_CHECK 4096 /* between two looks for signals */
+#define MAX_KEY_DEPTH 500                 /* of tuples in tuples */
+#define MAX_KEY_ITEMS ((uint64_t)1 << 24) /* of all tuples that are keys: 0.2 s of hashing */
+#define VALUES_PER_CHECK 4096             /* between two looks for signals */
 
 typedef struct bpy_frame {
     const berth_value *value;
@@ -84,9 +85,9 @@ static PyObject *load_global(const bpy_loader *loader, const berth_value *value)
 {
     const char *text = berth_as_text(value, NULL);
     PyObject *allowed = PyObject_CallNoArgs(loader->torch->allowed_globals);
-    const char *space = strchr(text, ' ');
-    PyObject *name = space ? PyUnicode_FromFormat("%.*s.%s", (int)(space - text), text, space + 1)
-                           : PyUnicode_FromString(text);
+    PyObject *words = allowed ? PyUnicode_FromString(text) : NULL;
+    PyObject *name = words ? PyObject_CallMethod(words, "replace", "ss", " ", ".") : NULL;
+    Py_XDECREF(words);
     PyObject *made = allowed && name ? PyDict_GetItemWithError(allowed, name) : NULL;
     if (!made && !PyErr_Occurred())
         PyErr_Format(PyExc_RuntimeError, "the file names %s, which is not loaded", text);
@@ -231,35 +232,59 @@ static const berth_value *next_child(bpy_frame *frame)
 
 /* ---- keys ---- */
 
-static int depth_enter(void *context, const berth_walk *walk, const berth_value *value)
+/*
+ * Python hashes a tuple by recursion, and an item once for each of its uses: a file of a hundred
+ * bytes can keep it busy for ever, or end its stack. So each tuple's size is counted as Python
+ * meets it, and its depth.
+ */
+typedef struct tuple_size {
+    uint64_t n_items;
+    uint64_t depth;
+} tuple_size;
+
+#define DEPTH_BITS 16
+
+static tuple_size size_of_tuple(const bpy_loader *loader, const berth_value *tuple)
 {
-    (void)walk;
-    size_t *depth = context;
-    return berth_value_kind(value) != BERTH_KIND_TUPLE ? 0 : ++*depth > MAX_KEY_DEPTH;
+    uint64_t packed = (uint64_t)(uintptr_t)bpy_map_get(&loader->sizes, tuple);
+    return (tuple_size){packed >> DEPTH_BITS, packed & ((1u << DEPTH_BITS) - 1)};
 }
 
-static int depth_leave(void *context, const berth_walk *walk, const berth_value *value)
+/* Counts a tuple whose items are all there. */
+static int count_tuple(bpy_loader *loader, const berth_value *tuple)
 {
-    (void)walk;
-    *(size_t *)context -= berth_value_kind(value) == BERTH_KIND_TUPLE;
-    return 0;
+    tuple_size size = {.n_items = 1 + berth_value_count(tuple), .depth = 0};
+    for (size_t i = 0; i < berth_value_count(tuple); i++) {
+        const berth_value *item = berth_value_at(tuple, i);
+        if (berth_value_kind(item) != BERTH_KIND_TUPLE)
+            continue;
+        tuple_size inner = size_of_tuple(loader, item);
+        size.n_items += inner.n_items;
+        if (size.n_items > MAX_KEY_ITEMS)
+            size.n_items = MAX_KEY_ITEMS + 1;
+        size.depth = inner.depth > size.depth ? inner.depth : size.depth;
+    }
+    size.depth += size.depth <= MAX_KEY_DEPTH;
+    return bpy_map_set(&loader->sizes, tuple,
+                       (void *)(uintptr_t)(size.n_items << DEPTH_BITS | size.depth));
 }
 
-/* Python hashes a tuple by recursion, without a limit of its own. */
-static int check_key(const berth_value *key)
+/* Whether Python can hash a key, and all keys before it, in reasonable time. */
+static int check_key(bpy_loader *loader, const berth_value *key)
 {
-    size_t depth = 0;
-    const berth_walker walker = {
-        .flags = BERTH_WALK_ITEMS, .enter = depth_enter, .leave = depth_leave, .context = &depth};
-    berth_error error;
-    int status =
-        berth_value_kind(key) == BERTH_KIND_TUPLE ? berth_value_walk(key, &walker, &error) : 0;
-    if (status < 0)
-        bpy_raise(&error);
-    else if (status > 0)
-        PyErr_Format(PyExc_RecursionError, "a key of the file is a tuple nested more than %d deep",
-                     MAX_KEY_DEPTH);
-    return status ? -1 : 0;
+    if (berth_value_kind(key) != BERTH_KIND_TUPLE)
+        return 0;
+    tuple_size size = size_of_tuple(loader, key);
+    loader->n_key_items += size.n_items;
+    if (size.depth <= MAX_KEY_DEPTH && loader->n_key_items <= MAX_KEY_ITEMS)
+        return 0;
+    berth_error error = {.code = BERTH_E_PICKLE, .offset = BERTH_NO_OFFSET};
+    snprintf(error.message, sizeof error.message,
+             "a key is a tuple that Python cannot hash: more than %d deep, or all keys have more "
+             "than %llu items",
+             MAX_KEY_DEPTH, (unsigned long long)MAX_KEY_ITEMS);
+    bpy_raise(&error);
+    return -1;
 }
 
 /* ---- filling ---- */
@@ -301,12 +326,12 @@ static int accept(bpy_loader *loader, bpy_frame *frame, const berth_value *child
     if (frame->wants_state)
         return accept_state(loader, frame, object);
     if (kind == BERTH_KIND_SET)
-        return check_key(child) < 0 ? -1 : PySet_Add(frame->made, object);
+        return check_key(loader, child) < 0 ? -1 : PySet_Add(frame->made, object);
     if (!is_dict(kind))
         return PyList_Append(frame->made, object);
     if (frame->key)
         return accept_pair(frame, object);
-    if (check_key(child) < 0)
+    if (check_key(loader, child) < 0)
         return -1;
     Py_INCREF(object);
     frame->key = object;
@@ -358,7 +383,8 @@ static PyObject *end(bpy_loader *loader)
         return known;
     }
     object = PyList_AsTuple(object);
-    if (object && remember(loader, frame->value, object) < 0)
+    if (object &&
+        (remember(loader, frame->value, object) < 0 || count_tuple(loader, frame->value) < 0))
         Py_CLEAR(object);
     return object;
 }

@@ -211,6 +211,8 @@ typedef struct bpy_loader {
     bool cpu_stays;    /* storages of the host are not passed to it */
     bpy_map objects;   /* value -> object; references */
     bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
+    bpy_map sizes;     /* tuples -> how large they are as keys; see load_values.c */
+    uint64_t n_key_items;
     struct bpy_frame *frames;
     size_t n_frames, room_for_frames;
 } bpy_loader;

@@ -15,12 +15,13 @@
 typedef struct writer {
     PyObject *write;
     PyObject *type, *value, *traceback; /* the exception of a call that failed */
+    bool is_cancelled;
 } writer;
 
 /* Whether the call took all bytes: None, as some files return, or their number. */
 static int write_bytes(writer *to, const char *bytes, size_t nbytes)
 {
-    while (nbytes > 0) {
+    while (nbytes > 0 && !to->is_cancelled) {
         PyObject *taken = PyObject_CallFunction(to->write, "y#", bytes, (Py_ssize_t)nbytes);
         size_t n = taken && taken != Py_None ? PyLong_AsSize_t(taken) : nbytes;
         Py_XDECREF(taken);
@@ -33,7 +34,7 @@ static int write_bytes(writer *to, const char *bytes, size_t nbytes)
         bytes += n;
         nbytes -= n;
     }
-    return 0;
+    return to->is_cancelled ? -1 : 0;
 }
 
 static int writer_write(void *context, const void *buffer, size_t nbytes, uint64_t offset)
@@ -42,7 +43,7 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
     writer *to = context;
     PyGILState_STATE state = PyGILState_Ensure();
     int status = to->type ? -1 : write_bytes(to, buffer, nbytes);
-    if (status < 0 && !to->type)
+    if (status < 0 && !to->type && !to->is_cancelled)
         PyErr_Fetch(&to->type, &to->value, &to->traceback);
     PyGILState_Release(state);
     return status < 0 ? EIO : 0;
@@ -58,7 +59,7 @@ static void job_end_without_gil(berth_job *job)
 }
 
 /* Waits for the job. Returns: its status; or 1: a signal's handler has raised an exception. */
-static int job_wait(berth_job *job, berth_error *error)
+static int job_wait(berth_job *job, writer *to, berth_error *error)
 {
     int status = BERTH_E_TIMEOUT;
     while (status == BERTH_E_TIMEOUT) {
@@ -66,6 +67,7 @@ static int job_wait(berth_job *job, berth_error *error)
         status = berth_job_wait(job, BERTH_JOB_DONE, SECONDS_BETWEEN_SIGNALS, error);
         Py_END_ALLOW_THREADS;
         if (PyErr_CheckSignals() < 0) {
+            to->is_cancelled = true;
             berth_job_cancel(job);
             return 1;
         }
@@ -86,10 +88,10 @@ static int run(const berth_target *target, const berth_value *value, const char 
     status = berth_save_begin(target, &content, 0, &params, &job, &error);
     Py_END_ALLOW_THREADS;
     if (status == 0) {
-        status = job_wait(job, &error);
+        status = job_wait(job, to, &error);
         job_end_without_gil(job);
     }
-    if (status < 0 && to && to->type) {
+    if (status < 0 && to->type) {
         PyErr_Restore(to->type, to->value, to->traceback);
         *to = (writer){.write = to->write};
     } else if (status < 0)

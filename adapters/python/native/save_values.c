@@ -282,7 +282,7 @@ static berth_value *save_device(bpy_saver *saver, PyObject *object)
 {
     berth_value *value = NULL;
     PyObject *type = PyObject_GetAttr(object, bpy_name.type);
-    PyObject *index = PyObject_GetAttr(object, bpy_name.index);
+    PyObject *index = type ? PyObject_GetAttr(object, bpy_name.index) : NULL;
     const char *text = type && index ? PyUnicode_AsUTF8AndSize(type, NULL) : NULL;
     long number = text && index != Py_None ? PyLong_AsLong(index) : -1;
     if (text && !PyErr_Occurred())

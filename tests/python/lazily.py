@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.open: names, tensors, slices, numpy; and berth.verify."""
+
+import collections
+import gc
+import io
+import os
+import subprocess
+import sys
+
+import berth
+import numpy
+import torch
+
+from folder import Folder
+
+
+class Open(Folder):
+    def setUp(self):
+        super().setUp()
+        self.value = {
+            "model": collections.OrderedDict(a=torch.arange(24.).reshape(2, 3, 4),
+                                             b=torch.arange(6).reshape(2, 3).t()),
+            "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2.5),
+            "empty": torch.ones(0, 3), "conj": torch.tensor([1 + 2j, 3 - 1j]).conj(),
+            "epoch": 7, "list": [1, {"x": "y"}], "meta": torch.ones(2, device="meta"),
+        }
+        self.file = self.path("v.pt")
+        torch.save(self.value, self.file)
+
+    def test_names(self):
+        names = ["model.a", "model.b", "half", "scalar", "empty", "conj", "meta"]
+        with berth.open(self.file) as file:
+            self.assertEqual(file.keys(), names)
+            self.assertEqual(list(file), names)
+            self.assertEqual(len(file), len(names))
+            for name in ("model.a", "['model']['b']"):
+                self.assertIn(name, file)
+            for name in ("epoch", "model", "nothing"):
+                self.assertNotIn(name, file)
+
+    def test_values(self):
+        with berth.open(self.file) as file:
+            for name in ("half", "scalar", "empty", "conj"):
+                self.assertTrue(torch.equal(file[name], self.value[name]))
+            self.assertEqual(file["model.b"].stride(), (1, 3))
+            self.assertEqual((file["epoch"], file["list"], file["list.1.x"]), (7, [1, {"x": "y"}], "y"))
+            self.assertEqual(type(file["model"]), collections.OrderedDict)
+            with self.assertRaisesRegex(KeyError, "nothing"):
+                file["nothing"]
+            with self.assertRaisesRegex(KeyError, "nothing"):
+                file.slice("nothing")
+            with self.assertRaisesRegex(KeyError, "nothing"):
+                file.numpy("nothing")
+
+    def test_tensors_outlive_the_file(self):
+        with berth.open(self.file) as file:
+            tensor, array = file["model.a"], file.numpy("model.b")
+        os.unlink(self.file)
+        gc.collect()
+        self.assertTrue(torch.equal(tensor, self.value["model"]["a"]))
+        self.assertTrue((array == self.value["model"]["b"].numpy()).all())
+        with self.assertRaisesRegex(ValueError, "closed"):
+            file["model.a"]
+        file.close()
+
+    def test_slices(self):
+        whole = self.value["model"]["a"]
+        with berth.open(self.file) as file:
+            part = file.slice("model.a")
+            self.assertEqual((part.dtype, part.shape, len(part)), ("float32", (2, 3, 4), 2))
+            for index in (0, -1, slice(1, 2), slice(0, 0), (slice(None), 1), (..., slice(1, 3)),
+                          (1, slice(0, 2), -2), ..., (), (0, ...), (slice(-1, None), slice(5, 9))):
+                with self.subTest(index):
+                    self.assertTrue(torch.equal(part[index], whole[index]))
+                    self.assertEqual(part[index].shape, whole[index].shape)
+            for index in (2, (0, 0, 0, 0), slice(None, None, 2), (0, 3)):
+                with self.subTest(index), self.assertRaises(IndexError):
+                    part[index]
+            for name in ("model.b", "half", "scalar", "empty", "conj"):
+                tensor = self.value["model"]["b"] if name == "model.b" else self.value[name]
+                self.assertTrue(torch.equal(file.slice(name)[...], tensor), name)
+
+    def test_numpy(self):
+        with berth.open(self.file) as file:
+            self.assertTrue((file.numpy("model.a") == self.value["model"]["a"].numpy()).all())
+            self.assertEqual(file.numpy("model.b").strides, (8, 24))
+            self.assertEqual(file.numpy("empty").shape, (0, 3))
+            self.assertEqual(file.numpy("scalar")[()], 2.5)
+            for name in ("half", "conj", "meta"):
+                with self.assertRaises(TypeError):
+                    file.numpy(name)
+
+    def test_numpy_without_torch(self):
+        code = ("import sys, berth\n"
+                "with berth.open(sys.argv[1]) as file:\n"
+                "    assert file.numpy('model.a').sum() == 276, file.numpy('model.a')\n"
+                "assert 'torch' not in sys.modules")
+        subprocess.run([sys.executable, "-c", code, self.file], check=True)
+
+    def test_other_sources(self):
+        with berth.open(io.BytesIO(self.read(self.file))) as file:
+            tensor = file["model.a"]
+        gc.collect()
+        self.assertTrue(torch.equal(tensor, self.value["model"]["a"]))
+        with open(self.file, "rb") as source, berth.open(source) as file:
+            self.assertEqual(file["epoch"], 7)
+
+    def test_safetensors(self):
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.ones(3)}, self.path("v.safetensors"), metadata={"format": "pt", "ü": "x"})
+        with berth.open(self.path("v.safetensors")) as file:
+            self.assertEqual(file.metadata, {"format": "pt", "ü": "x"})
+            self.assertEqual(file.info["container"], "safetensors")
+            self.assertEqual(file["a"].tolist(), [1, 1, 1])
+        with berth.open(self.file) as file:
+            self.assertIsNone(file.metadata)
+
+    def test_info(self):
+        with berth.open(self.file) as file:
+            info = file.info
+        self.assertEqual((info["container"], info["archive"], info["n_tensors"], info["nbytes"]),
+                         ("zip", "v", 7, os.path.getsize(self.file)))
+        self.assertIs(info["repacked"], False)
+
+
+class Verify(Folder):
+    def test_a_good_file(self):
+        torch.save([torch.ones(3), torch.ones(0)], self.path("v.pt"))
+        report = berth.verify(self.path("v.pt"))
+        self.assertTrue(report)
+        self.assertEqual((report.error, report.n_bad, report.n_storages), ("", 0, 2))
+        record = report.records[0]
+        self.assertEqual((record.name, record.crc32, record.error), ("data.pkl", "good", None))
+        self.assertEqual(berth.verify(io.BytesIO(self.read(self.path("v.pt")))), report)
+
+    def test_bad_files(self):
+        torch.save([torch.ones(100)], self.path("v.pt"))
+        data = bytearray(self.read(self.path("v.pt")))
+        data[data.index(b"\0\0\x80\x3f\0\0\x80\x3f") + 40] ^= 1
+        report = berth.verify(self.write("bad.pt", data))
+        self.assertFalse(report)
+        self.assertEqual([each.name for each in report.records if each.error], ["data/0"])
+        self.assertIn("data/0", report.error)
+        self.assertFalse(berth.verify(self.write("cut.pt", data[:100])))
+        with self.assertRaises(FileNotFoundError):
+            berth.verify(self.path("none.pt"))

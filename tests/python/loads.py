@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What berth.load returns: what torch.load returns."""
+
+import glob
+import io
+import os
+
+import berth
+import cases
+import torch
+
+from folder import Folder
+from same import Different, same
+
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
+
+
+class Values(Folder):
+    def same_as_torch(self, path, mmap, **how):
+        mine = berth.load(path, mmap=mmap)
+        theirs = torch.load(path, weights_only=True, mmap=mmap)
+        same(mine, theirs, empty_are_shared=mmap, **how)
+        return mine
+
+    def test_every_case_of_the_peers(self):
+        for name, make in cases.CASES.items():
+            differs, path = make.differs, self.path("v.pt")
+            if differs.get("torch_loads_otherwise"):
+                continue
+            with self.subTest(name):
+                value = make()
+                torch.save(value, path)
+                if differs.get("torch_cannot_load"):
+                    self.assertRaises(berth.Error, berth.load, path)
+                    berth.save(value, path)
+                    same(berth.load(path), value)
+                    continue
+                for mmap in (True,) if differs.get("only_mmap") else (False, True):
+                    self.same_as_torch(path, mmap)
+
+    def test_the_comparison_sees_what_differs(self):
+        base = torch.arange(4.)
+        for mine, theirs in (([base, base], [base, base.clone()]), ([[1]] * 2, [[1], [1]]),
+                             (base[:2], base[:2].clone()), (1, True), (0.0, -0.0),
+                             (["ab" * 2] * 2, ["".join(("ab", "ab")), "".join(("ab", "ab"))]),
+                             (base, torch.arange(4.).requires_grad_())):
+            with self.assertRaises(Different):
+                same(mine, theirs)
+
+    def test_files_of_other_versions(self):
+        """All files of tests/data that torch.load takes; among them legacy ones with views."""
+        n = 0
+        for path in sorted(glob.glob(f"{DATA}/*/*.pt*")):
+            try:
+                torch.load(path, weights_only=True)
+            except Exception:
+                continue  # TorchScript, pickled modules, inert classes
+            with self.subTest(os.path.basename(path)), berth.config.patch("debug=off"):
+                # torch.load makes storages of legacy files that can be resized.
+                self.same_as_torch(path, False, resizable="stream" not in path)
+                n += 1
+        self.assertGreater(n, 8)
+
+    def test_views_in_legacy_files_share_memory(self):
+        value = berth.load(f"{DATA}/old/views-1.13-stream.pth")
+        theirs = torch.load(f"{DATA}/old/views-1.13-stream.pth", weights_only=True)
+        mine, other = ([each.detach() for each in tensors(tree)] for tree in (value, theirs))
+        for tensor in (*mine, *other):
+            tensor.zero_()
+        n_shared = 0
+        for i, tensor in enumerate(mine):
+            tensor.fill_(1)
+            other[i].fill_(1)
+            same(mine, other, resizable=False)
+            n_shared += sum(bool(each.any()) for each in mine) > 1
+            tensor.zero_()
+            other[i].zero_()
+        self.assertGreater(n_shared, 1)
+
+    def test_the_other_byte_order(self):
+        value = {"a": torch.arange(5.), "b": torch.arange(5, dtype=torch.int16)}
+        with berth.config.patch("save.byteorder=big"):
+            berth.save(value, self.path("v.pt"))
+        for mmap in (False, True):
+            self.same_as_torch(self.path("v.pt"), mmap)
+
+    def test_deflated_and_safetensors(self):
+        with berth.config.patch("debug=off"):  # which refuses what was zipped again
+            same(berth.load(f"{DATA}/torch/deflated.pt"),
+                 torch.load(f"{DATA}/torch/deflated.pt", weights_only=True), empty_are_shared=False)
+        from safetensors.torch import save_file
+
+        value = {"a": torch.arange(6.).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+        save_file(value, self.path("v.safetensors"))
+        for mmap in (False, True):
+            loaded = berth.load(self.path("v.safetensors"), mmap=mmap)
+            self.assertEqual(list(loaded), ["a", "b"])
+            self.assertTrue(all(torch.equal(loaded[key], value[key]) for key in value))
+
+    def test_memory_of_its_own(self):
+        """Each storage goes with its last tensor; large ones begin at a large page."""
+        torch.save([torch.ones(1 << 20), torch.ones(3)], self.path("v.pt"))
+        large, small = berth.load(self.path("v.pt"))
+        self.assertEqual(large.data_ptr() % (2 << 20), 0)
+        self.assertEqual(small.data_ptr() % 64, 0)
+
+    def test_mapped_tensors_are_written_to_in_this_process_only(self):
+        path = self.path("v.pt")
+        torch.save({"a": torch.zeros(5000)}, path)
+        before = self.read(path)
+        with berth.config.patch("load.mmap_flags=shared"):
+            mapped = berth.load(path, mmap=True)
+        mapped["a"].fill_(7)
+        self.assertEqual(self.read(path), before)
+        self.assertEqual(berth.load(path)["a"].sum(), 0)
+        os.unlink(path)
+        self.assertEqual(mapped["a"].sum(), 35000)
+
+    def test_modes_of_torch_are_declined(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        torch.save(1, self.path("v.pt"))
+        with FakeTensorMode(), self.assertRaisesRegex(berth.Declined, "dispatch mode"):
+            berth.load(self.path("v.pt"))
+
+    def test_values_nested_as_deep_as_a_file_can_be(self):
+        import pickles
+
+        n = 200_000
+        data = pickles.archive(pickles.PROTO + b"]" * n + b"a" * (n - 1) + b".")
+        value = berth.load(io.BytesIO(data))
+        depth = 0
+        while value:
+            value, depth = value[0], depth + 1
+        self.assertEqual(depth, n - 1)
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(
+            value, (list, tuple)) else ():
+        yield from tensors(each)
+
+
+class Places(Folder):
+    """map_location."""
+
+    def setUp(self):
+        super().setUp()
+        self.file = self.path("v.pt")
+        shared = torch.arange(10.)
+        self.value = {"a": shared, "b": shared[2:5], "p": torch.nn.Parameter(torch.ones(2)),
+                      "s": torch.ones(3).untyped_storage(), "e": torch.ones(0)}
+        torch.save(self.value, self.file)
+
+    def same_as_torch(self, where):
+        for mmap in (False, True):
+            same(berth.load(self.file, where, mmap=mmap),
+                 torch.load(self.file, where, weights_only=True, mmap=mmap),
+                 empty_are_shared=mmap, resizable=False)
+
+    def test_names_devices_and_dicts(self):
+        for where in (None, "cpu", torch.device("cpu"), "meta", torch.device("meta"), {},
+                      {"cpu": "cpu"}, {"cuda:0": "cpu"}, {"cpu": "meta"}):
+            with self.subTest(where):
+                self.same_as_torch(where)
+
+    def test_functions(self):
+        calls = []
+
+        def keep(storage, location):
+            calls.append((bytes(storage), location))
+            return storage
+
+        self.same_as_torch(keep)
+        self.assertEqual(calls[:4], calls[4:8])  # ours, then torch's
+        self.same_as_torch(lambda storage, location: None)
+        self.same_as_torch(lambda storage, location: storage.clone())
+
+    def test_a_function_that_fails(self):
+        def fail(storage, location):
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            berth.load(self.file, fail)
+
+    def test_a_device_that_is_not_there(self):
+        data = self.read(self.file).replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:0")
+        import pickles
+
+        one = pickles.archive(
+            pickles.PROTO + pickles.tensor(location=b"cuda:0") + b".", pickles.ONE)
+        path = self.write("cuda.pt", one)
+        for load in (berth.load, torch.load):
+            with self.assertRaisesRegex(RuntimeError, "Attempting to deserialize object on a CUDA"):
+                load(path)
+        for where in ("cpu", {"cuda:0": "cpu"}, lambda storage, location: storage):
+            self.assertEqual(berth.load(path, where).device.type, "cpu")
+        self.assertIn(b"cuda:0", data)
+
+
+class Sources(Folder):
+    def setUp(self):
+        super().setUp()
+        self.value = {"a": torch.arange(1000.), "b": [1, "two"]}
+        torch.save(self.value, self.path("v.pt"))
+        self.data = self.read(self.path("v.pt"))
+
+    def check(self, f, **how):
+        value = berth.load(f, **how)
+        self.assertTrue(torch.equal(value["a"], self.value["a"]))
+        self.assertEqual(value["b"], [1, "two"])
+
+    def test_paths(self):
+        import pathlib
+
+        for path in (self.path("v.pt"), pathlib.Path(self.path("v.pt")),
+                     os.fsencode(self.path("v.pt"))):
+            self.check(path)
+            self.check(path, mmap=True)
+
+    def test_files(self):
+        path = self.write("w.pt", b"before" + self.data)
+        for buffering in (-1, 0):
+            with open(self.path("v.pt"), "rb", buffering=buffering) as file:
+                self.check(file)
+            with open(path, "rb", buffering=buffering) as file:
+                file.read(6)
+                self.check(file)
+
+    def test_bytes_io(self):
+        buffer = io.BytesIO(b"before" + self.data)
+        buffer.seek(6)
+        self.check(buffer)
+        buffer.write(b"more")  # it is not locked any more
+        self.check(io.BufferedReader(io.BytesIO(self.data)))
+
+    def test_legacy_files_in_memory(self):
+        path = f"{DATA}/old/views-1.13-stream.pth"
+        same(berth.load(io.BytesIO(self.read(path))), torch.load(path, weights_only=True),
+             empty_are_shared=False, resizable=False)
+
+    def test_what_cannot_be(self):
+        with self.assertRaisesRegex(ValueError, "must be a file path"):
+            berth.load(io.BytesIO(self.data), mmap=True)
+        with self.assertRaisesRegex(AttributeError, "'read'"):
+            berth.load(5)
+        with self.assertRaisesRegex(TypeError, "binary mode"):
+            berth.load(io.StringIO("text"))

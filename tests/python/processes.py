@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Threads, forks, signals, and what a thousand rounds leave behind."""
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import berth
+import torch
+
+from folder import Folder
+
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+class Leaks(Folder):
+    def rounds(self, n, function):
+        """Objects and memory after n rounds are those after the first tenth."""
+        for _ in range(n // 10):
+            function()
+        gc.collect()
+        objects, nbytes = len(gc.get_objects()), resident()
+        for _ in range(n):
+            function()
+        gc.collect()
+        self.assertLess(len(gc.get_objects()) - objects, 100)
+        self.assertLess(resident() - nbytes, 8 << 20)
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(berth.config.reset)
+        berth.config.save.durability = "none"
+        self.text, self.items = "a text of its own" * 2, [1]
+        self.value = {"t": [torch.ones(3000) for _ in range(20)], self.text: self.items,
+                      "p": torch.nn.Parameter(torch.ones(3)), "z": 1 + 2j, "big": 2**80}
+
+    def counted(self):
+        everything = [self.text, self.items, self.value, *self.value["t"], 2**80, torch.float32, None]
+        return [sys.getrefcount(each) for each in everything[:-3]]
+
+    def test_saves(self):
+        path, before = self.path("v.pt"), self.counted()
+        self.rounds(1000, lambda: berth.save(self.value, path))
+        self.assertEqual(self.counted(), before)
+
+    def test_saves_that_fail(self):
+        before = self.counted()
+        self.value["bad"] = object()
+        refused = os.path.join(self.folder, "none", "v.pt")
+
+        def fail():
+            with self.assertRaises(berth.Declined):
+                berth.save(self.value, self.path("v.pt"))
+            with self.assertRaises(berth.Error):
+                berth.save(self.items, refused)
+
+        self.rounds(500, fail)
+        del self.value["bad"]
+        gc.collect()
+        self.assertEqual(self.counted(), before)
+
+    def test_loads(self):
+        path = self.path("v.pt")
+        self.value["q"] = torch.quantize_per_tensor(torch.ones(3), 0.5, 1, torch.qint8)
+        self.value["s"] = torch.eye(3).to_sparse()
+        self.value["view"] = self.value["t"][0][2:]
+        torch.save(self.value, path)
+        for mmap in (False, True):
+            self.rounds(1000, lambda: berth.load(path, mmap=mmap))
+        self.rounds(200, lambda: berth.load(path, lambda storage, location: storage))
+
+    def test_files(self):
+        path = self.path("v.pt")
+        torch.save(self.value, path)
+
+        def use():
+            with berth.open(path) as file:
+                file["t.1"], file.numpy("t.2"), file.slice("t.3")[1:5], file.keys()
+            berth.verify(path)
+
+        self.rounds(500, use)
+
+    def test_loads_that_fail(self):
+        torch.save([torch.nn.Linear(1, 1)], self.path("v.pt"))
+        torch.save([torch.ones(3000), "x"], self.path("w.pt"))
+
+        def refuse(storage, location):
+            raise ZeroDivisionError
+
+        def fail():
+            with self.assertRaises(berth.UnsafeFileError):
+                berth.load(self.path("v.pt"))
+            with self.assertRaises(ZeroDivisionError):
+                berth.load(self.path("w.pt"), refuse)
+
+        self.rounds(500, fail)
+
+
+class Threads(Folder):
+    def test_eight_threads(self):
+        berth.config.save.durability = "none"
+        self.addCleanup(berth.config.reset)
+        value = {"a": [torch.full((1000,), float(i)) for i in range(50)], "b": list(range(100))}
+        failures = []
+
+        def work(number):
+            path = self.path(f"{number}.pt")
+            try:
+                for i in range(30):
+                    berth.save(value, path)
+                    loaded = berth.load(path, mmap=i % 2 == 1)
+                    assert all(map(torch.equal, loaded["a"], value["a"])) and loaded["b"] == value["b"]
+                    with berth.open(path) as file:
+                        assert file.slice("a.7")[3:5].tolist() == [7, 7]
+            except BaseException as error:
+                failures.append(repr(error))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+    def test_others_run_during_a_save_and_a_load(self):
+        """The GIL is free while bytes are written or read."""
+        value, path, counted = torch.ones(1 << 26), self.path("v.pt"), []
+        stop = threading.Event()
+
+        def count():
+            while not stop.is_set():
+                counted.append(time.monotonic())
+                time.sleep(0.001)
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        berth.save(value, path)
+        berth.load(path)
+        stop.set()
+        thread.join()
+        gaps = [later - earlier for earlier, later in zip(counted, counted[1:])]
+        self.assertLess(max(gaps), 0.2)
+
+    def test_a_mapped_tensor_dies_on_another_thread(self):
+        torch.save([torch.ones(5000)], self.path("v.pt"))
+        values = [berth.load(self.path("v.pt"), mmap=True) for _ in range(50)]
+        thread = threading.Thread(target=values.clear)
+        thread.start()
+        thread.join()
+
+
+class Processes(Folder):
+    def test_a_fork_uses_everything(self):
+        value, path = {"a": torch.arange(3000.), "b": "x"}, self.path("v.pt")
+        berth.save(value, path)
+        mapped, file = berth.load(path, mmap=True), berth.open(path)
+        child = os.fork()
+        if child == 0:
+            good = (torch.equal(mapped["a"], value["a"]) and torch.equal(file["a"], value["a"])
+                    and torch.equal(berth.load(path)["a"], value["a"]))
+            berth.save(mapped, self.path("child.pt"))
+            del mapped, file
+            os._exit(0 if good else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(berth.load(self.path("child.pt"))["b"], "x")
+        file.close()
+
+    def test_workers_of_a_data_loader(self):
+        torch.save([torch.full((100,), float(i)) for i in range(8)], self.path("v.pt"))
+        path = self.path("v.pt")
+
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, i):
+                return berth.load(path, mmap=True)[i]
+
+        loader = torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=2,
+                                             multiprocessing_context="fork")
+        self.assertEqual([batch[:, 0].tolist() for batch in loader],
+                         [[0, 1], [2, 3], [4, 5], [6, 7]])
+
+    def interrupted(self, code):
+        """Runs code with SIGINT after 0.3 s of `work`; it must say KeyboardInterrupt."""
+        code = ("import os, signal, sys, threading, time, berth, torch\n"
+                "path = sys.argv[1]\n"
+                "def interrupt(seconds=0.3):\n"
+                "    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()\n" + code)
+        done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
+                              text=True, check=False, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (0, "interrupted\n"), done.stderr)
+
+    def test_an_interrupt_cancels_a_save(self):
+        """A sink that never ends: only the signal ends it. The path has its old file."""
+        self.interrupted(
+            "class Slow:\n"
+            "    def write(self, data):\n"
+            "        time.sleep(0.05)\n"
+            "        return min(len(data), 1000)\n"
+            "value = torch.ones(1 << 20)\n"
+            "interrupt()\n"
+            "began = time.monotonic()\n"
+            "try:\n"
+            "    berth.save(value, Slow())\n"
+            "except KeyboardInterrupt:\n"
+            "    assert time.monotonic() - began < 60\n"
+            "    print('interrupted')\n")
+
+    def test_an_interrupt_keeps_the_old_file(self):
+        self.interrupted(
+            "berth.save('old', path)\n"
+            "value = [torch.ones(1 << 18) for _ in range(400)]\n"
+            "interrupt(0.1)\n"
+            "try:\n"
+            "    while True:\n"
+            "        berth.save(value, path)\n"
+            "except KeyboardInterrupt:\n"
+            "    got = berth.load(path)\n"
+            "    assert got == 'old' or len(got) == 400\n"
+            "    assert os.listdir(os.path.dirname(path)) == ['v.pt'], os.listdir(os.path.dirname(path))\n"
+            "    print('interrupted')\n")
+
+    def test_an_interrupt_ends_a_load(self):
+        self.interrupted(
+            "berth.save([torch.ones(1 << 18) for _ in range(200)], path)\n"
+            "interrupt(0.1)\n"
+            "try:\n"
+            "    while True:\n"
+            "        berth.load(path)\n"
+            "except KeyboardInterrupt:\n"
+            "    print('interrupted')\n")
+
+    def test_the_end_of_the_interpreter(self):
+        code = ("import sys, io, berth, torch\n"
+                "path = sys.argv[1]\n"
+                "berth.save([torch.ones(3000)] , path)\n"
+                "kept = [berth.load(path, mmap=True), berth.open(path)['0'],\n"
+                "        berth.open(io.BytesIO(open(path, 'rb').read()))['0'], berth.open(path)]\n"
+                "sys.kept = kept\n")
+        done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
+                              text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_signals_of_others_do_not_disturb(self):
+        calls = []
+        old = signal.signal(signal.SIGALRM, lambda *_: calls.append(1))
+        self.addCleanup(signal.signal, signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+        try:
+            for _ in range(20):
+                berth.save(torch.ones(1 << 18), self.path("v.pt"))
+                berth.load(self.path("v.pt"))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self.assertTrue(calls)

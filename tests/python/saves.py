@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What berth.save writes: the bytes of torch.save, for every value and to every target."""
+
+import collections
+import copyreg
+import io
+import os
+import pathlib
+import tempfile
+import warnings
+
+import berth
+import cases
+import torch
+from torch import nn
+
+from folder import Folder
+
+
+class Bytes(Folder):
+    def both(self, value):
+        """The file that berth.save writes, and that of torch.save, under one name."""
+        mine, theirs = self.path("berth/v.pt"), self.path("torch/v.pt")
+        berth.save(value, mine)
+        torch.save(value, theirs)
+        return mine, theirs
+
+    def identical(self, value):
+        mine, theirs = self.both(value)
+        self.assertEqual(self.read(mine), self.read(theirs))
+
+    def test_every_case_of_the_peers(self):
+        for name, make in cases.CASES.items():
+            if not make.differs.get("bytes_differ"):
+                with self.subTest(name):
+                    self.identical(make())
+
+    def test_options_of_torch_have_names_of_ours(self):
+        from torch.utils.serialization import config
+
+        value = cases.CASES["training_script"]()
+        for alignment in (1, 4096):
+            with self.subTest(alignment), config.patch({"save.storage_alignment": alignment}), \
+                    berth.config.patch(save_storage_alignment=alignment):
+                self.identical(value)
+
+    def test_attributes_of_tensors(self):
+        tensor = torch.ones(2)
+        tensor.note, tensor.itself = "text", [1]
+        parameter = nn.Parameter(torch.ones(3))
+        parameter.note = tensor.itself
+        self.identical([tensor, parameter, tensor, nn.Buffer(torch.ones(1))])
+
+    def test_what_holds_itself(self):
+        items, table = [], {}
+        items.append((1, [table]))
+        table["items"], table["itself"] = items, table
+        self.identical([items, table])
+
+    def test_a_tuple_that_holds_itself_is_refused(self):
+        """Unless its list comes first. What torch.save writes, torch.load(weights_only=True) refuses."""
+        items = []
+        pair = (items, 1)
+        items.append(pair)
+        self.identical([items, pair])
+        for value in (pair, [pair, items]):
+            with self.assertRaisesRegex(berth.Error, "a tuple contains itself"):
+                berth.save(value, self.path("v.pt"))
+
+    def test_an_ordered_dict_in_its_own_order_with_attributes(self):
+        value = collections.OrderedDict((str(i), i) for i in range(10))
+        value.move_to_end("3", last=False)
+        value._metadata = {"version": 1}
+        self.identical([value, value._metadata])
+
+    def test_names_that_torch_writes_itself(self):
+        self.identical({"cpu": torch.ones(1), "storage": torch.ones(2), "0": 1, "": [""]})
+
+    def test_views_of_mapped_and_loaded_tensors(self):
+        path = self.path("v.pt")
+        torch.save({"a": torch.arange(100.), "b": torch.ones(0)}, path)
+        for mmap in (False, True):
+            loaded = berth.load(path, mmap=mmap)
+            self.identical([loaded["a"][10:20], loaded])
+
+    def test_a_tensor_that_is_no_leaf(self):
+        leaf = torch.ones(3, requires_grad=True)
+        self.identical([leaf * 2, leaf])
+
+    def test_two_dtypes_of_one_storage_are_refused_as_by_torch(self):
+        base = torch.arange(4.)
+        for save in (berth.save, torch.save):
+            with self.assertRaisesRegex(RuntimeError, "view the same data as different types"):
+                save([base, base.view(torch.int32)], self.path("v.pt"))
+
+    def test_hooks_are_warned_about_as_by_torch(self):
+        tensor = torch.ones(1, requires_grad=True)
+        tensor.register_hook(lambda grad: grad)
+        for save in (berth.save, torch.save):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                save(tensor, self.path("v.pt"))
+            self.assertEqual([str(each.message)[:13] for each in caught], ["backward hook"])
+
+
+class Declined(Folder):
+    def declined(self, value, path, reason):
+        target = self.write("old.pt", b"old")
+        with self.assertRaises(berth.Declined) as caught:
+            berth.save(value, target)
+        self.assertEqual(caught.exception.path, path)
+        self.assertIn(reason, caught.exception.reason)
+        self.assertIn(reason, str(caught.exception))
+        self.assertEqual(self.read(target), b"old")
+        self.assertEqual(os.listdir(self.folder), ["old.pt"])
+
+    def test_what_is_no_plain_value_is_named_with_its_path(self):
+        class Mine(dict):
+            pass
+
+        class MyTensor(torch.Tensor):
+            pass
+
+        plain = "is not a plain type"
+        module = nn.Linear(1, 1)
+        attribute = torch.ones(1)
+        attribute.fun = len
+        state = collections.OrderedDict()
+        state._metadata = {"f": len}
+        self.declined(module, "", plain)
+        self.declined({"model": [1, module]}, "['model'][1]", plain)
+        self.declined([(0, Mine())], "[0][1]", plain)
+        self.declined({"k": {frozenset(): 1}}, "['k'].keys(): frozenset()", plain)
+        self.declined([{"a", frozenset()}], "[0]: frozenset()", plain)
+        self.declined(torch.ones(1).as_subclass(MyTensor), "", plain)
+        self.declined([attribute], "[0]['fun']", plain)
+        self.declined(state, ".__dict__['_metadata']['f']", plain)
+        self.declined([2**5000], "[0]", "an int of 626 bytes")
+        self.declined([torch.contiguous_format], "[0]", plain)
+
+    def test_where_torch_is_not_itself(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode():
+            self.declined([1], "", "a torch dispatch mode is active")
+        with torch.device("meta"):
+            self.declined([1], "", "a torch function mode is active")
+        with torch.serialization.skip_data():
+            self.declined([1], "", "skip_data")
+        copyreg.pickle(torch.Tensor, lambda tensor: (list, ()))
+        self.addCleanup(copyreg.dispatch_table.pop, torch.Tensor, None)
+        self.declined([1], "", "copyreg")
+        del copyreg.dispatch_table[torch.Tensor]
+        registry = list(torch.serialization._package_registry)
+        torch.serialization.register_package(0, lambda storage: None, lambda storage, where: None)
+        try:
+            self.declined([1], "", "register_package")
+        finally:
+            torch.serialization._package_registry[:] = registry
+        berth.save([1], self.path("v.pt"))
+
+    def test_reasons_are_counted(self):
+        before = berth.counters()
+        self.declined([object()], "[0]", "is not a plain type")
+        berth.save(1, self.path("v.pt"))
+        after = berth.counters()
+        reason = "<class 'object'> is not a plain type"
+        self.assertEqual(after["reasons"][reason], before["reasons"].get(reason, 0) + 1)
+        self.assertEqual(after["save"]["values"], before["save"]["values"] + 1)
+
+    def test_values_that_are_nested_too_deep_for_pickle(self):
+        value = []
+        for _ in range(100_000):
+            value = [value]
+        with self.assertRaises(RecursionError):
+            berth.save(value, self.path("v.pt"))
+
+
+class Writer:
+    """An object with write() that takes at most n bytes at a time."""
+
+    def __init__(self, most, fails_at=None):
+        self.data, self.most, self.fails_at, self.flushed = b"", most, fails_at, False
+
+    def write(self, data):
+        if self.fails_at is not None and len(self.data) >= self.fails_at:
+            raise ZeroDivisionError("of the writer")
+        self.data += bytes(data[:self.most])
+        return min(len(data), self.most)
+
+    def flush(self):
+        self.flushed = True
+
+
+class Targets(Folder):
+    VALUE = {"a": torch.arange(1000.), "b": [1, "two"]}
+
+    def setUp(self):
+        super().setUp()
+        buffer = io.BytesIO()
+        torch.save(self.VALUE, buffer)
+        self.expected = buffer.getvalue()  # without a path the archive is called "archive"
+
+    def test_paths(self):
+        for path in (self.path("a/archive.pt"), pathlib.Path(self.path("b/archive.pt")),
+                     os.fsencode(self.path("c/archive.pt"))):
+            berth.save(self.VALUE, path)
+            self.assertEqual(self.read(path), self.expected)
+
+    def test_a_path_that_is_no_text(self):
+        path = os.path.join(os.fsencode(self.folder), b"\xff\xfe.pt")
+        berth.save(self.VALUE, path)
+        self.assertEqual(berth.load(os.fsdecode(path))["b"], [1, "two"])
+
+    def test_bytes_io(self):
+        buffer = io.BytesIO(b"before")
+        buffer.seek(6)
+        berth.save(self.VALUE, buffer)
+        self.assertEqual(buffer.getvalue(), b"before" + self.expected)
+        self.assertEqual(buffer.tell(), 6 + len(self.expected))
+
+    def test_objects_that_write(self):
+        for most in (1 << 30, 7):
+            writer = Writer(most)
+            berth.save(self.VALUE, writer)
+            self.assertEqual(writer.data, self.expected)
+            self.assertTrue(writer.flushed)
+
+    def test_an_exception_of_the_writer_is_passed_on(self):
+        with self.assertRaisesRegex(ZeroDivisionError, "of the writer"):
+            berth.save(self.VALUE, Writer(1 << 30, fails_at=100))
+        with self.assertRaisesRegex(OSError, "took 0 of"):
+            berth.save(self.VALUE, Writer(0))
+
+    def test_files_at_their_position(self):
+        for mode, buffering in (("wb", -1), ("wb", 0), ("w+b", -1), ("r+b", -1)):
+            with self.subTest(mode=mode, buffering=buffering):
+                path = self.write("v.pt", b"0123456789" * 2)
+                with open(path, mode, buffering=buffering) as file:
+                    file.write(b"before")
+                    berth.save(self.VALUE, file)
+                    self.assertEqual(file.tell(), 6 + len(self.expected))
+                    file.write(b"after")
+                self.assertEqual(self.read(path), b"before" + self.expected + b"after")
+
+    def test_files_that_only_seem_real(self):
+        import gzip
+
+        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
+            berth.save(self.VALUE, file)
+            self.assertEqual(self.read(file.name), self.expected)
+        with gzip.open(self.path("v.gz"), "wb") as file:
+            berth.save(self.VALUE, file)
+        with gzip.open(self.path("v.gz")) as file:
+            self.assertEqual(file.read(), self.expected)
+
+    def test_a_buffer_around_something_else(self):
+        raw = io.BytesIO()
+        with io.BufferedWriter(raw) as file:
+            berth.save(self.VALUE, file)
+            self.assertEqual(raw.getvalue(), self.expected)
+
+    def test_a_pipe(self):
+        ends = os.pipe()
+        with os.fdopen(ends[0], "rb") as read, os.fdopen(ends[1], "wb") as write:
+            berth.save(self.VALUE, write)
+            write.close()
+            self.assertEqual(read.read(), self.expected)
+
+    def test_what_is_no_file(self):
+        with self.assertRaisesRegex(AttributeError, "'write' attribute"):
+            berth.save(1, 5)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.save and berth.load against torch.save and torch.load.
+
+usage: run [WORD...]      only tests that have one of the words in their names
+BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch
+"""
+
+import sys
+import unittest
+import warnings
+
+import torch
+
+import errors
+import lazily
+import loads
+import processes
+import saves
+import settings
+import suite
+import unsafe
+
+
+def chosen(tests, words):
+    for test in tests:
+        if isinstance(test, unittest.TestSuite):
+            yield from chosen(test, words)
+        elif not words or any(word in test.id() for word in words):
+            yield test
+
+
+def main():
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    sys.setrecursionlimit(5000)  # for the walks of these files
+    modules = (saves, loads, errors, lazily, settings, unsafe, processes)
+    suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()
