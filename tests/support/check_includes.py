@@ -16,6 +16,7 @@ MAY_INCLUDE = {
     "save": ["config", "format", "io", "save"],
     "load": ["config", "format", "io", "load"],
     "tools": ["tools"],
+    "adapters/python": ["adapters/python"],
     "tests/support": ["tests/support"],
     "tests/api": ["tests/support", "tests/api"],
     "tests/peers": ["tests/support", "tests/peers"],
@@ -32,6 +33,7 @@ KEPT = [
     (r"jansson\.h", lambda folder: folder in ("tools", "format", "tests/fuzz", "tests/load", "tests/save"),
      "only format/ and tools/ read and write JSON"),
     (r"cuda(Typedefs)?\.h", lambda folder: folder in ("io", "tests/io"), "only io/ knows CUDA"),
+    (r"Python\.h", lambda folder: folder == "adapters/python", "only the package for Python knows Python"),
     (r"criterion/.*", lambda folder: folder.startswith("tests/"), "only tests include it"),
     (r"(libdeflate|zlib)\.h",
      lambda folder: folder == "format" or folder.startswith("tests/"),
@@ -42,8 +44,10 @@ SOURCE = (".c", ".h", ".cpp", ".def", ".inc")
 
 
 def folder_of(path):
-    """The room; of tests/ the folder in it, and tests/support/* for those in tests/support/."""
+    """The room; of adapters/ and tests/ the folder in it, and tests/support/* for those in tests/support/."""
     parts = os.path.dirname(path).split("/")
+    if parts[0] == "adapters":
+        return "/".join(parts[:2])
     if parts[0] != "tests":
         return parts[0]
     return "/".join(parts[:2]) + ("/*" if parts[1:2] == ["support"] and len(parts) > 2 else "")
@@ -81,7 +85,7 @@ def broken_rule(root, path, quote, included):
 
 
 def source_files(root):
-    for top in ROOMS + ["tools", "examples", "tests"]:
+    for top in ROOMS + ["tools", "examples", "adapters", "tests"]:
         for folder, folders, names in os.walk(os.path.join(root, top)):
             folders.sort()
             for name in sorted(names):

@@ -11,7 +11,7 @@ from check_includes import check
 
 HOUSE = [
     "berth.h", "config/error.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
-    "tools/common.h", "tests/support/support.h", "tests/support/save/records.h", "tests/save/common.h", "tests/data/made.inc",
+    "tools/common.h", "adapters/python/native/native.h", "tests/support/support.h", "tests/support/save/records.h", "tests/save/common.h", "tests/data/made.inc",
 ]
 FROM_THE_ROOT = "includes are written from the repository's root"
 PURE = "format/ is pure: no file, no thread, no clock, no environment"
@@ -49,6 +49,12 @@ class IncludeCheck(unittest.TestCase):
     def test_outside_sees_only_the_public_header(self):
         self.refused("tools/x.c", '#include "config/error.h"', "tools/ may include berth.h, tools/")
         self.refused("tools/x.c", "#include <config/error.h>", "tools/ may include berth.h, tools/")
+        python = "adapters/python/ may include berth.h, adapters/python/"
+        self.refused("adapters/python/native/x.c", '#include "config/error.h"', python)
+        self.refused("adapters/python/native/x.c", '#include "tools/common.h"', python)
+        self.taken("adapters/python/native/x.c", '#include "adapters/python/native/native.h"')
+        self.taken("adapters/python/native/x.c", "#include <Python.h>")
+        self.refused("load/x.c", "#include <Python.h>", "only the package for Python knows Python")
         self.refused("tests/api/x.c", '#include "io/file.h"',
                      "tests/api/ may include berth.h, tests/support/, tests/api/")
         self.refused("tests/support/x.c", '#include "io/file.h"',

@@ -4,7 +4,7 @@
 # in the repository's root, prints what is wrong and then fails. Needs BUILD with variant release.
 
 sources() {
-    find berth.h berth.hpp config format io save load tools examples tests \
+    find berth.h berth.hpp config format io save load tools examples adapters tests \
         \( -name '*.[ch]' -o -name '*.[ch]pp' \) 2>/dev/null | sort
 }
 

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 struct bpy_checkpoint {
     berth_checkpoint *handle;

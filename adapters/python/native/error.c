@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A berth_error becomes an exception: berth._errors.make chooses its class. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 PyObject *bpy_raise(const berth_error *error)
 {

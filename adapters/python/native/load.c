@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The type Checkpoint: an open file, as berth._load and berth._open use it. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 typedef struct checkpoint_object {
     PyObject_HEAD bpy_checkpoint *checkpoint; /* NULL: closed */

@@ -6,7 +6,7 @@
  */
 #include <sys/mman.h>
 
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 #define LARGE_PAGE ((size_t)2 << 20)
 #define ALIGNMENT 64 /* of PyTorch's own memory */

@@ -3,7 +3,7 @@
  * A tree -> tensors and storages. A tensor that uses the whole of its storage is made together with
  * it. All others are made as torch.load does: an empty one, and set_.
  */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 /* What has become of a storage. */
 typedef struct bpy_loaded_storage {

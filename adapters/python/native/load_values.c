@@ -3,7 +3,7 @@
  * A tree -> Python values, with the identity that torch.load gives them. Nothing recurses: a file
  * can be nested as deep as it likes. Frames stand for the containers that are being filled.
  */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 #define MAX_KEY_DEPTH 500                 /* of tuples in tuples */
 #define MAX_KEY_ITEMS ((uint64_t)1 << 24) /* of all tuples that are keys: 0.2 s of hashing */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The module berth._native. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 static PyObject *version(PyObject *module, PyObject *unused)
 {

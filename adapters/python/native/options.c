@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Options, as berth._config shows them. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 /* The value as Python has it: bool, int, or text. */
 static PyObject *value_object(const berth_option *option)

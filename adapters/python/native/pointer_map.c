@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A hash table by address, with open addressing; at most half full. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 #define MIN_SLOTS 64
 

@@ -6,7 +6,7 @@
  */
 #include <errno.h>
 
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 #define SECONDS_BETWEEN_SIGNALS 0.05
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tensors and storages -> a tree. Their bytes stay where they are. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 /* ---- storages ---- */
 

@@ -4,7 +4,7 @@
  * One object becomes one node, as it has one place in a pickler's memo. Recursion is limited by
  * Python's own limit, as in pickle; the values are the program's, not a file's.
  */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 berth_value *bpy_refuse(bpy_saver *saver, const char *format, ...)
 {

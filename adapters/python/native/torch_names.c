@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* torch's types, functions and constants, looked up once. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 bpy_names bpy_name;
 

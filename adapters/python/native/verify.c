@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* verify(source): what berth_verify found, as plain Python values. */
-#include "native.h"
+#include "adapters/python/native/native.h"
 
 /* One record's row is added to a list, on the calling thread. */
 static void add_record(void *context, const berth_record_verdict *record)
