@@ -6,58 +6,12 @@
  */
 #include <sys/mman.h>
 
-#include "adapters/python/native/native.h"
+#include "adapters/python/native/dlpack.h"
 
 #define LARGE_PAGE ((size_t)2 << 20)
 #define ALIGNMENT 64 /* of PyTorch's own memory */
 
-/* ---- DLPack: dlpack.h of version 1 ---- */
-
-typedef struct dl_tensor {
-    void *data;
-    int32_t device_type, device_id;
-    int32_t rank;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t offset_nbytes;
-} dl_tensor;
-
-typedef struct dl_managed {
-    dl_tensor tensor;
-    void *context;
-    void (*free)(struct dl_managed *self);
-} dl_managed;
-
-typedef struct dl_versioned {
-    uint32_t major, minor;
-    void *context;
-    void (*free)(struct dl_versioned *self);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_versioned;
-
-typedef struct dl_exchange {
-    uint32_t major, minor;
-    void *previous;
-    void *allocate, *from_object;
-    int (*to_object)(dl_versioned *tensor, void **object);
-} dl_exchange;
-
-enum {
-    DL_CPU = 1,
-    DL_INT = 0,
-    DL_UINT = 1,
-    DL_FLOAT = 2,
-    DL_BFLOAT = 4,
-    DL_COMPLEX = 5,
-    DL_BOOL = 6
-};
-
-/* The dtypes that every PyTorch takes by DLPack; bits 0: another one. */
-static const struct {
-    uint8_t code, bits;
-} DL_TYPES[BERTH_DTYPE_COUNT] = {
+const bpy_dl_type bpy_dl_types[BERTH_DTYPE_COUNT] = {
     [BERTH_FLOAT32] = {DL_FLOAT, 32},     [BERTH_FLOAT64] = {DL_FLOAT, 64},
     [BERTH_FLOAT16] = {DL_FLOAT, 16},     [BERTH_BFLOAT16] = {DL_BFLOAT, 16},
     [BERTH_INT8] = {DL_INT, 8},           [BERTH_INT16] = {DL_INT, 16},
@@ -197,7 +151,7 @@ static bool reaches(const berth_tensor *tensor, uint64_t *nbytes)
 bool bpy_memory_fits(const berth_tensor *tensor, uint64_t nbytes)
 {
     uint64_t needed;
-    return DL_TYPES[tensor->dtype].bits > 0 && tensor->storage_offset == 0 &&
+    return bpy_dl_types[tensor->dtype].bits > 0 && tensor->storage_offset == 0 &&
            tensor->qscheme == BERTH_NOT_QUANTIZED && reaches(tensor, &needed) && needed == nbytes;
 }
 
@@ -215,8 +169,8 @@ static dl_tensor describe(const bpy_memory *memory, const berth_tensor *tensor, 
         return made;
     }
     made.rank = tensor->rank;
-    made.code = DL_TYPES[tensor->dtype].code;
-    made.bits = DL_TYPES[tensor->dtype].bits;
+    made.code = bpy_dl_types[tensor->dtype].code;
+    made.bits = bpy_dl_types[tensor->dtype].bits;
     made.shape = (int64_t *)(uintptr_t)tensor->shape; /* read only, and only in this call */
     made.strides = (int64_t *)(uintptr_t)tensor->stride;
     return made;

@@ -7,6 +7,7 @@
  *   pointer_map.c     addresses -> addresses: identity of objects and values
  *   torch_names.c     torch's types, functions and dtypes, looked up once
  *   save_values.c     Python values -> a tree
+ *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
  *   save.c            a tree -> a file; signals
  *   checkpoint.c      an open file, as long as anything of it is used

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tensors and storages -> a tree. Their bytes stay where they are. */
-#include "adapters/python/native/native.h"
+#include "adapters/python/native/dlpack.h"
 
 /* ---- storages ---- */
 
@@ -58,26 +58,23 @@ static berth_storage *storage_again(bpy_saver *saver, PyObject *untyped, int dty
 }
 
 /*
- * The storage of an UntypedStorage. Takes the reference.
+ * The storage of an UntypedStorage, which is one object as long as it lives. Takes the reference.
  * Parameters: dtype: of the tensor or TypedStorage that has it; 0: none.
  */
 static berth_storage *save_storage(bpy_saver *saver, PyObject *untyped, int dtype)
 {
     if (!untyped)
         return NULL;
-    PyObject *number = PyObject_GetAttr(untyped, bpy_name.cdata);
-    const void *key = number ? (const void *)(uintptr_t)PyLong_AsUnsignedLongLong(number) : NULL;
-    Py_XDECREF(number);
-    berth_storage *storage = key ? bpy_map_get(&saver->storages, key) : NULL;
+    berth_storage *storage = bpy_map_get(&saver->storages, untyped);
     if (storage) {
         storage = storage_again(saver, untyped, dtype, storage);
         Py_DECREF(untyped);
         return storage;
     }
-    if (bpy_saver_keep(saver, untyped) < 0 || !key)
+    if (bpy_saver_keep(saver, untyped) < 0)
         return NULL;
     storage = storage_new(saver, untyped, dtype);
-    return storage && bpy_map_set(&saver->storages, key, storage) == 0 ? storage : NULL;
+    return storage && bpy_map_set(&saver->storages, untyped, storage) == 0 ? storage : NULL;
 }
 
 static bool storage_is_on_host(bpy_saver *saver, PyObject *untyped)
@@ -177,6 +174,17 @@ static int read_flags(PyObject *tensor, berth_dtype dtype, uint32_t *flags)
     return 0;
 }
 
+/* Where the elements of a tensor of the host are. */
+static int read_storage(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
+{
+    bool failed = false;
+    tensor->storage_offset = (int64_t)number_of(object, bpy_name.storage_offset, &failed);
+    if (!failed)
+        tensor->storage =
+            save_storage(saver, bpy_call(object, bpy_name.untyped_storage), tensor->dtype);
+    return tensor->storage ? 0 : -1;
+}
+
 /* Where its elements are: a storage, or nowhere. */
 static int read_place(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
 {
@@ -195,12 +203,7 @@ static int read_place(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
         Py_XDECREF(device);
         return -1;
     }
-    bool failed = false;
-    tensor->storage_offset = (int64_t)number_of(object, bpy_name.storage_offset, &failed);
-    tensor->storage =
-        failed ? NULL
-               : save_storage(saver, bpy_call(object, bpy_name.untyped_storage), tensor->dtype);
-    return tensor->storage ? 0 : -1;
+    return read_storage(saver, object, tensor);
 }
 
 /* ---- tensors of parts ---- */
@@ -305,6 +308,41 @@ static bool is_quantized(berth_dtype dtype)
     return dtype >= BERTH_QINT8 && dtype <= BERTH_QUINT2X4;
 }
 
+/*
+ * Reads dtype, shape and stride of an ordinary tensor of the host in one step, if this PyTorch can.
+ * What is sparse, nested, quantized or elsewhere has no DLPack form.
+ */
+static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor *tensor)
+{
+    const dl_exchange *exchange = saver->torch->exchange;
+    dl_tensor view;
+    if (!exchange || exchange->major != 1 || !exchange->view_object)
+        return false;
+    if (exchange->view_object(object, &view) != 0) {
+        PyErr_Clear();
+        return false;
+    }
+    int dtype = 1;
+    while (dtype < BERTH_DTYPE_COUNT &&
+           (bpy_dl_types[dtype].code != view.code || bpy_dl_types[dtype].bits != view.bits))
+        dtype++;
+    if (view.device_type != DL_CPU || dtype == BERTH_DTYPE_COUNT || view.lanes != 1 ||
+        view.rank > BERTH_MAX_RANK)
+        return false;
+    tensor->dtype = (berth_dtype)dtype;
+    tensor->rank = view.rank;
+    tensor->shape = view.shape; /* the tensor's own, which nobody changes meanwhile */
+    tensor->stride = view.strides;
+    return true;
+}
+
+static berth_value *make_tensor(bpy_saver *saver, berth_tensor *tensor, bool keeps_grad)
+{
+    if (!keeps_grad)
+        tensor->flags &= ~BERTH_REQUIRES_GRAD;
+    return berth_make_tensor(saver->tree, tensor);
+}
+
 /* Parameters: keeps_grad: false: as the tensor's .data, which wants no gradient. */
 static berth_value *save_strided(bpy_saver *saver, PyObject *object, bool keeps_grad)
 {
@@ -320,9 +358,7 @@ static berth_value *save_strided(bpy_saver *saver, PyObject *object, bool keeps_
         return NULL;
     if (is_quantized(tensor.dtype) && read_quantizer(saver, object, &tensor) < 0)
         return NULL;
-    if (!keeps_grad)
-        tensor.flags &= ~BERTH_REQUIRES_GRAD;
-    return berth_make_tensor(saver->tree, &tensor);
+    return make_tensor(saver, &tensor, keeps_grad);
 }
 
 /* A sparse or nested Parameter's inner tensor has parts without gradients: its .data's. */
@@ -341,6 +377,12 @@ static berth_value *save_of_parts(bpy_saver *saver, PyObject *object, int layout
 
 static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool keeps_grad)
 {
+    berth_tensor tensor = {0};
+    if (read_by_table(saver, object, &tensor))
+        return read_flags(object, tensor.dtype, &tensor.flags) < 0 ||
+                       read_storage(saver, object, &tensor) < 0
+                   ? NULL
+                   : make_tensor(saver, &tensor, keeps_grad);
     int layout = constant_of(saver, object, bpy_name.layout, saver->torch->layouts, BERTH_JAGGED);
     int is_nested = layout == BERTH_STRIDED ? flag(object, bpy_name.is_nested) : 0;
     if (layout == 0 || is_nested < 0)
@@ -382,10 +424,11 @@ static berth_value *save_attributes(bpy_saver *saver, PyObject *tensor, berth_va
 
 berth_value *bpy_save_tensor(bpy_saver *saver, PyObject *tensor)
 {
-    int grad = flag(tensor, bpy_name.requires_grad);
-    if (grad < 0 || (grad && warn_of_hooks(saver, tensor) < 0))
+    berth_value *value = save_bare_tensor(saver, tensor, true);
+    bool has_grad = berth_value_flags(value) & BERTH_REQUIRES_GRAD;
+    if (has_grad && warn_of_hooks(saver, tensor) < 0)
         return NULL;
-    return save_attributes(saver, tensor, save_bare_tensor(saver, tensor, true));
+    return save_attributes(saver, tensor, value);
 }
 
 berth_value *bpy_save_parameter(bpy_saver *saver, PyObject *parameter)
