@@ -15,7 +15,7 @@ jobs=$(nproc)
 build_packages=(gcc libc6-dev scons libdeflate-dev zlib1g-dev libjansson-dev)
 test_packages=(
     g++ clang libclang-rt-14-dev clang-format-14 binutils pkg-config cmake libcriterion-dev
-    python3 python3-venv ca-certificates
+    python3 python3-dev python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
     bindfs e2fsprogs xfsprogs
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress openssl xxd xz-utils zstd
