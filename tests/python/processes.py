@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 
 import berth
 import torch
@@ -252,6 +253,13 @@ class Processes(Folder):
         done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
                               text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    @unittest.skipUnless(hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), "this PyTorch is older")
+    def test_values_without_the_table_of_dlpack(self):
+        tests = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests.py")
+        done = subprocess.run([sys.executable, tests, "--old-dlpack", "saves.Bytes", "loads.Values",
+                               "Leaks.test_loads"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
 
     def test_signals_of_others_do_not_disturb(self):
         calls = []

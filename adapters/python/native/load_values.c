@@ -279,10 +279,11 @@ static int check_key(bpy_loader *loader, const berth_value *key)
     if (size.depth <= MAX_KEY_DEPTH && loader->n_key_items <= MAX_KEY_ITEMS)
         return 0;
     berth_error error = {.code = BERTH_E_PICKLE, .offset = BERTH_NO_OFFSET};
-    snprintf(error.message, sizeof error.message,
-             "a key is a tuple that Python cannot hash: more than %d deep, or all keys have more "
-             "than %llu items",
-             MAX_KEY_DEPTH, (unsigned long long)MAX_KEY_ITEMS);
+    (void)snprintf(
+        error.message, sizeof error.message,
+        "a key is a tuple that Python cannot hash: more than %d deep, or all keys have more "
+        "than %llu items",
+        MAX_KEY_DEPTH, (unsigned long long)MAX_KEY_ITEMS);
     bpy_raise(&error);
     return -1;
 }

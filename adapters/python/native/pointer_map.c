@@ -7,7 +7,7 @@
 static size_t map_first(const bpy_map *map, const void *key)
 {
     uint64_t hash = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15u; /* 2^64 / the golden ratio */
-    return (size_t)(hash >> 20) & (map->n_slots - 1);
+    return (size_t)(hash >> 32) & (map->n_slots - 1);
 }
 
 static bpy_map_slot *map_slot(const bpy_map *map, const void *key)

@@ -127,7 +127,9 @@ static int run_to(PyObject *to, const berth_value *value, const char *archive_na
 
 static void saver_free(bpy_saver *saver)
 {
+    Py_BEGIN_ALLOW_THREADS;
     berth_tree_free(saver->tree);
+    Py_END_ALLOW_THREADS;
     for (size_t i = 0; i < saver->n_owners; i++)
         Py_DECREF(saver->owners[i]);
     PyMem_Free(saver->owners);

@@ -39,7 +39,7 @@ static PyObject *find(const char *module, const char *path)
 {
     PyObject *at = PyImport_ImportModule(module);
     char text[64];
-    snprintf(text, sizeof text, "%s", path);
+    (void)snprintf(text, sizeof text, "%s", path);
     char *rest = text;
     for (char *step = strtok_r(text, ".", &rest); at && step; step = strtok_r(NULL, ".", &rest)) {
         PyObject *next = PyObject_GetAttrString(at, step);
