@@ -40,7 +40,8 @@ def rows(case):
               ("save, durable", "berth.save, full", "torch.save + fsync", durable),
               ("load", "berth.load", "torch.load", load),
               ("load, mapped", "berth.load, mmap", "torch.load, mmap", mmap),
-              ("load, against safetensors", "berth.load", "safetensors", None)]
+              # safetensors maps the file.
+              ("load, mapped, against safetensors", "berth.load, mmap", "safetensors", None)]
     if case == "large":
         listed.append(("save, durable, against the same in C", "berth.save, full", "C, full", 0.95))
     return listed
