@@ -181,7 +181,7 @@ static int read_storage(bpy_saver *saver, PyObject *object, berth_tensor *tensor
     tensor->storage_offset = (int64_t)number_of(object, bpy_name.storage_offset, &failed);
     if (!failed)
         tensor->storage =
-            save_storage(saver, bpy_call(object, bpy_name.untyped_storage), tensor->dtype);
+            save_storage(saver, bpy_call(object, bpy_name.untyped_storage), (int)tensor->dtype);
     return tensor->storage ? 0 : -1;
 }
 
