@@ -9,14 +9,45 @@
 #include "io/file.h"
 #include "io/syscalls.h"
 
+/* ---- what the system tells ---- */
+
+/* From <linux/mman.h>; older headers do not have them. */
+struct count_range {
+    __u64 offset, nbytes;
+};
+struct counts {
+    __u64 n_cached, n_dirty, n_writeback, n_evicted, n_recently_evicted;
+};
+
+/* Needs Linux 6.5, but no map. */
+static bool page_cache_count_by_cachestat(int fd, uint64_t offset, uint64_t nbytes,
+                                          uint64_t *n_cached)
+{
+    struct count_range range = {.offset = offset, .nbytes = nbytes};
+    struct counts counts = {0};
+
+    if (bth_system.cachestat(fd, &range, &counts, 0) < 0)
+        return false;
+    *n_cached = counts.n_cached;
+    return true;
+}
+
 /* ---- probing ---- */
 
 #define SAMPLES_MAX 64
 /* Up to this many of 64 samples may be missing. */
 #define MISSING_MAX 6
 
+/*
+ * A read may start to bring a page that is not there, and a fast disk is done with it at once: the
+ * page would count as there. So the system is asked first, if it tells; it also counts pages that
+ * are still being read.
+ */
 static bth_page_cache page_cache_probe_page(int fd, uint64_t offset)
 {
+    uint64_t n_cached;
+    if (page_cache_count_by_cachestat(fd, offset, 1, &n_cached) && n_cached == 0)
+        return BTH_PAGE_CACHE_COLD;
     uint8_t byte;
     struct iovec piece = {.iov_base = &byte, .iov_len = 1};
     ssize_t n;
@@ -77,14 +108,6 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 
 #define PAGES_AT_ONCE 4096
 
-/* From <linux/mman.h>; older headers do not have them. */
-struct count_range {
-    __u64 offset, nbytes;
-};
-struct counts {
-    __u64 n_cached, n_dirty, n_writeback, n_evicted, n_recently_evicted;
-};
-
 /* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
 static bool mincore_is_true(int fd)
 {
@@ -112,19 +135,6 @@ static bool page_cache_count_by_mincore(const bth_map *map, uint64_t offset, uin
         for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
             *n_cached += pages[i] & 1;
     }
-    return true;
-}
-
-/* Needs Linux 6.5, but no map. */
-static bool page_cache_count_by_cachestat(int fd, uint64_t offset, uint64_t nbytes,
-                                          uint64_t *n_cached)
-{
-    struct count_range range = {.offset = offset, .nbytes = nbytes};
-    struct counts counts = {0};
-
-    if (bth_system.cachestat(fd, &range, &counts, 0) < 0)
-        return false;
-    *n_cached = counts.n_cached;
     return true;
 }
 

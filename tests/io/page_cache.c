@@ -11,9 +11,22 @@
 #include "io/file_system.h"
 #include "tests/support/io/small_file.h"
 
+static bool is_told;
+static unsigned n_told;
+
+/* Tells that nothing is there; or does not know how. */
+static int told_cachestat(int fd, void *range, void *counts, unsigned flags)
+{
+    (void)fd, (void)range, (void)counts, (void)flags;
+    n_told++;
+    errno = ENOSYS;
+    return is_told ? 0 : -1;
+}
+
 static void open_a_file(void)
 {
     begin_file(NBYTES);
+    bth_system.cachestat = told_cachestat;
 }
 
 TestSuite(residency, .init = open_a_file, .fini = end_file);
@@ -116,6 +129,17 @@ Test(residency, is_asked_of_the_file_itself_where_it_cannot_be_opened_again)
     cr_expect_eq(asked_fd, file_fd);
 }
 
+/* Such a read could bring the page that it asks for. */
+Test(residency, of_pages_that_the_system_does_not_have_is_not_asked_by_reads)
+{
+    bth_system.preadv2 = told_preadv2;
+    set_pages(0, N_PAGES, true);
+    is_told = true;
+    cr_expect_eq(bth_page_cache_probe(file_fd, 0, NBYTES), BTH_PAGE_CACHE_COLD);
+    cr_expect_gt(n_told, 0);
+    cr_expect_eq(n_asked, 0);
+}
+
 static ssize_t unable_preadv2(int from, const struct iovec *pieces, int n, off_t offset, int flags)
 {
     (void)from, (void)pieces, (void)n, (void)offset, (void)flags;
@@ -135,6 +159,7 @@ Test(residency, of_a_file_that_was_just_written_and_of_one_that_was_sent_away)
 {
     if (bth_file_system_query_kind(file_fd) != BTH_ON_DISK)
         cr_skip_test("no disk here");
+    bth_system_restore();
     free(test_read_file(path, &(size_t){0}));
     cr_expect_eq(bth_page_cache_probe(file_fd, 0, NBYTES), BTH_PAGE_CACHE_WARM);
     int writing = open(path, O_RDWR | O_CLOEXEC);
