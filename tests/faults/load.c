@@ -54,6 +54,7 @@ static const fault_kind faults[] = {
     {FAULT_fstat, {EIO, ENOMEM, EOVERFLOW}},
     {FAULT_pread, {EAGAIN, EFAULT, EINTR, EINVAL, EIO, EISDIR, ENXIO, FAULT_SHORT}},
     {FAULT_preadv2, {EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, EOPNOTSUPP}},
+    {FAULT_cachestat, {EBADF, EFAULT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM}},
     {FAULT_posix_fadvise, {EBADF, EINVAL, ESPIPE}},
     {FAULT_fstatfs, {EINTR, EIO, ENOMEM, ENOSYS, EOVERFLOW}},
     {FAULT_statx, {EACCES, EINVAL, ENOMEM, ENOSYS}},
@@ -159,7 +160,7 @@ static bool must_fail(enum fault_row row, unsigned nth, int system_errno)
 static bool must_work(enum fault_row row, int system_errno)
 {
     return row == FAULT_close || row == FAULT_munmap || row == FAULT_poll || row == FAULT_statx ||
-           row == FAULT_sched_getaffinity || row == FAULT_preadv2 ||
+           row == FAULT_sched_getaffinity || row == FAULT_preadv2 || row == FAULT_cachestat ||
            (row == FAULT_madvise && (system_errno == EAGAIN || system_errno == EINVAL)) ||
            /* others say of POPULATE that bytes are lost, and nothing of huge pages */
            row == FAULT_posix_fadvise || row == FAULT_fstatfs ||
