@@ -135,10 +135,9 @@ class Threads(Folder):
             thread.join()
         self.assertEqual(failures, [])
 
-    def test_others_run_during_a_save_and_a_load(self):
-        """The GIL is free while bytes are written or read."""
-        value, path, ticks = torch.ones(1 << 26), self.path("v.pt"), []
-        stop = threading.Event()
+    def ticks_during(self, work):
+        """How often another thread runs meanwhile."""
+        ticks, stop = [], threading.Event()
 
         def tick():
             while not stop.wait(0.001):
@@ -147,13 +146,56 @@ class Threads(Folder):
         thread = threading.Thread(target=tick)
         thread.start()
         try:
-            for work in (lambda: berth.save(value, path), lambda: berth.load(path)):
-                before = len(ticks)
-                work()
-                self.assertGreater(len(ticks) - before, 3)
+            work()
+            return len(ticks)
         finally:
             stop.set()
             thread.join()
+
+    def test_others_run_while_bytes_are_written_and_read(self):
+        value, path = torch.ones(1 << 26), self.path("v.pt")
+        self.assertGreater(self.ticks_during(lambda: berth.save(value, path)), 3)
+        self.assertGreater(self.ticks_during(lambda: berth.load(path)), 3)
+
+    def test_others_run_while_values_are_walked(self):
+        """A save that is declined at its last value is a walk and nothing else."""
+        path, numbers = self.path("v.pt"), [[i] for i in range(300_000)]
+        interval = sys.getswitchinterval()
+
+        def decline():
+            with self.assertRaises(berth.Declined):
+                berth.save([numbers, object()], path)
+
+        self.assertGreater(self.ticks_during(decline), 3)
+        self.assertEqual(sys.getswitchinterval(), interval)
+        berth.save(numbers, path)
+        self.assertGreater(self.ticks_during(lambda: berth.load(path)), 3)
+
+    def test_a_dict_that_changes_meanwhile(self):
+        """The file is not written; or the change came before or after the walk."""
+        path, value, stop = self.path("v.pt"), {i: [str(i)] for i in range(50_000)}, threading.Event()
+
+        def change():
+            while not stop.wait(0.001):
+                value[-1] = []
+                stop.wait(0.001)
+                del value[-1]
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        refused = 0
+        try:
+            for _ in range(10):
+                try:
+                    berth.save(value, path)
+                    self.assertIn(len(berth.load(path)), (50_000, 50_001))
+                except RuntimeError as error:
+                    self.assertRegex(str(error), "changed size")
+                    refused += 1
+        finally:
+            stop.set()
+            thread.join()
+        self.assertGreater(refused, 0)
 
     def test_a_mapped_tensor_dies_on_another_thread(self):
         torch.save([torch.ones(5000)], self.path("v.pt"))

@@ -7,7 +7,6 @@
 
 #define MAX_KEY_DEPTH 500                 /* of tuples in tuples */
 #define MAX_KEY_ITEMS ((uint64_t)1 << 24) /* of all tuples that are keys: 0.2 s of hashing */
-#define VALUES_PER_CHECK 4096             /* between two looks for signals */
 
 typedef struct bpy_frame {
     const berth_value *value;
@@ -416,10 +415,10 @@ static PyObject *run(bpy_loader *loader, const berth_value *value)
 {
     PyObject *root = begin(loader, value);
     int status = root || loader->n_frames > 0 ? 0 : -1;
-    for (size_t n = 1; status == 0 && loader->n_frames > 0; n++) {
+    while (status == 0 && loader->n_frames > 0) {
         status = step(loader, &root);
-        if (status == 0 && n % VALUES_PER_CHECK == 0)
-            status = PyErr_CheckSignals();
+        if (status == 0)
+            status = bpy_walk_check(&loader->walk);
     }
     while (loader->n_frames > 0)
         pop_frame(loader);
@@ -430,9 +429,8 @@ static PyObject *run(bpy_loader *loader, const berth_value *value)
 
 PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value)
 {
-    int collects = PyGC_Disable();
+    bpy_walk_begin(&loader->walk);
     PyObject *object = run(loader, value);
-    if (collects)
-        PyGC_Enable();
+    bpy_walk_end(&loader->walk);
     return object;
 }

@@ -4,6 +4,7 @@
  *
  *   module.c          the module's functions
  *   error.c           berth_error -> exception
+ *   walk.c            a long walk lets other threads run
  *   pointer_map.c     addresses -> addresses: identity of objects and values
  *   torch_names.c     torch's types, functions and dtypes, looked up once
  *   save_values.c     Python values -> a tree
@@ -67,6 +68,35 @@ int bpy_map_set(bpy_map *map, const void *key, void *value);
 
 void bpy_map_free(bpy_map *map);
 
+/* ---- long walks ---- */
+
+/*
+ * A walk over many values. The cyclic collector does not run meanwhile; other threads do, now and
+ * then. So what the walk borrows must stand that they run. Between begin and end nothing returns.
+ */
+typedef struct bpy_walk {
+    int64_t since_ns; /* it has held the GIL since then */
+    unsigned int n_values;
+    int collects;
+} bpy_walk;
+
+void bpy_walk_begin(bpy_walk *walk);
+
+/*
+ * One more value was walked. Gives the GIL up for a moment if the walk has held it for 4 ms.
+ * Returns: whether it did.
+ */
+bool bpy_walk_next(bpy_walk *walk);
+
+/*
+ * The same, and runs the handlers of signals.
+ * Returns: 0; -1: a handler has raised an exception.
+ */
+int bpy_walk_check(bpy_walk *walk);
+
+/* Leaves an exception that is raised as it is. */
+void bpy_walk_end(const bpy_walk *walk);
+
 /* ---- torch ---- */
 
 /* What this module takes of torch and collections; references that are held for ever. */
@@ -75,7 +105,7 @@ typedef struct bpy_torch {
     PyObject *UntypedStorage, *TypedStorage, *OrderedDict, *Counter;
     PyObject *empty, *from_dlpack, *make_subclass, *set_metadata, *set_state;
     PyObject *rebuild_meta, *rebuild_quantized, *rebuild_sparse, *rebuild_nested;
-    PyObject *warn_hooks, *allowed_globals;
+    PyObject *get_metadata, *warn_hooks, *allowed_globals;
     const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
     PyObject *dtypes[BERTH_DTYPE_COUNT];
     bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
@@ -95,8 +125,8 @@ int bpy_torch_find(PyObject *const *table, int n, const PyObject *constant);
 /* Names of attributes, as str objects. */
 typedef struct bpy_names {
     PyObject *untyped_storage, *cdata, *data_ptr, *nbytes, *dtype, *layout, *is_cpu, *is_meta,
-        *requires_grad, *size, *stride, *storage_offset, *is_conj, *is_neg, *is_nested, *getstate,
-        *backward_hooks, *data, *items, *dict, *untyped, *type, *index, *set, *device, *update;
+        *requires_grad, *size, *stride, *storage_offset, *is_nested, *getstate, *backward_hooks,
+        *data, *items, *dict, *untyped, *type, *index, *set, *device, *update;
 } bpy_names;
 
 extern bpy_names bpy_name;
@@ -119,8 +149,9 @@ typedef struct bpy_saver {
     bpy_map nodes;     /* object -> value */
     bpy_map storages;  /* StorageImpl -> berth_storage */
     bpy_map addresses; /* of bytes -> the torch.dtype by which they are saved */
-    PyObject **owners; /* objects that must live until the save ends */
+    PyObject **owners; /* objects that must live until the save ends: all that nodes has */
     size_t n_owners, room_for_owners;
+    bpy_walk walk;
     PyObject *steps; /* where it was refused: a list of str, the last step first */
     PyObject *why;   /* str: why the value cannot be saved as plain values; NULL: another error */
 } bpy_saver;
@@ -214,6 +245,7 @@ typedef struct bpy_loader {
     bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
     bpy_map sizes;     /* tuples -> how large they are as keys; see load_values.c */
     uint64_t n_key_items;
+    bpy_walk walk;
     struct bpy_frame *frames;
     size_t n_frames, room_for_frames;
 } bpy_loader;

@@ -3,6 +3,7 @@
 #include "adapters/python/native/native.h"
 
 #define MIN_SLOTS 64
+#define MANY_SLOTS 32768 /* to move them takes 1 ms and more */
 
 static size_t map_first(const bpy_map *map, const void *key)
 {
@@ -23,6 +24,14 @@ void *bpy_map_get(const bpy_map *map, const void *key)
     return map->n_slots ? map_slot(map, key)->value : NULL;
 }
 
+static void map_move(const bpy_map *from, bpy_map *to)
+{
+    for (size_t i = 0; i < from->n_slots; i++)
+        if (from->slots[i].key)
+            *map_slot(to, from->slots[i].key) = from->slots[i];
+}
+
+/* A map belongs to one walk, so that other threads may run meanwhile. */
 static int map_grow(bpy_map *map)
 {
     bpy_map larger = {.n_slots = map->n_slots ? 2 * map->n_slots : MIN_SLOTS, .n = map->n};
@@ -31,9 +40,13 @@ static int map_grow(bpy_map *map)
         PyErr_NoMemory();
         return -1;
     }
-    for (size_t i = 0; i < map->n_slots; i++)
-        if (map->slots[i].key)
-            *map_slot(&larger, map->slots[i].key) = map->slots[i];
+    if (map->n_slots < MANY_SLOTS) {
+        map_move(map, &larger);
+    } else {
+        Py_BEGIN_ALLOW_THREADS;
+        map_move(map, &larger);
+        Py_END_ALLOW_THREADS;
+    }
     PyMem_Free(map->slots);
     *map = larger;
     return 0;

@@ -130,8 +130,12 @@ static void saver_free(bpy_saver *saver)
     Py_BEGIN_ALLOW_THREADS;
     berth_tree_free(saver->tree);
     Py_END_ALLOW_THREADS;
-    for (size_t i = 0; i < saver->n_owners; i++)
+    bpy_walk_begin(&saver->walk);
+    for (size_t i = 0; i < saver->n_owners; i++) {
         Py_DECREF(saver->owners[i]);
+        (void)bpy_walk_next(&saver->walk);
+    }
+    bpy_walk_end(&saver->walk);
     PyMem_Free(saver->owners);
     bpy_map_free(&saver->nodes);
     bpy_map_free(&saver->storages);
@@ -165,7 +169,7 @@ static void raise_failure(bpy_saver *saver)
         PyErr_SetString(PyExc_SystemError, "berth: a value was not saved, without a reason");
 }
 
-/* The tree of a value; NULL: an exception is raised. No cyclic collection disturbs the walk. */
+/* The tree of a value; NULL: an exception is raised. */
 static berth_value *walk(bpy_saver *saver, PyObject *object)
 {
     berth_error error;
@@ -173,10 +177,9 @@ static berth_value *walk(bpy_saver *saver, PyObject *object)
     saver->steps = PyList_New(0);
     if (!saver->tree || !saver->steps)
         return saver->tree ? NULL : (bpy_raise(&error), NULL);
-    int collects = PyGC_Disable();
+    bpy_walk_begin(&saver->walk);
     berth_value *value = bpy_save_value(saver, object);
-    if (collects)
-        PyGC_Enable();
+    bpy_walk_end(&saver->walk);
     if (!value || PyErr_Occurred() || berth_tree_error(saver->tree, NULL) < 0) {
         raise_failure(saver);
         return NULL;

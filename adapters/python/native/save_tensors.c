@@ -123,15 +123,6 @@ static int flag(PyObject *tensor, PyObject *name)
     return is_set;
 }
 
-/* The same of a method. */
-static int flag_call(PyObject *tensor, PyObject *name)
-{
-    PyObject *object = bpy_call(tensor, name);
-    int is_set = object ? object == Py_True : -1;
-    Py_XDECREF(object);
-    return is_set;
-}
-
 /* The number of a tensor's dtype or layout in a table; 0: refused, or an exception is raised. */
 static int constant_of(bpy_saver *saver, PyObject *tensor, PyObject *name, PyObject *const *table,
                        int n)
@@ -159,19 +150,31 @@ static int32_t read_sizes(bpy_saver *saver, PyObject *tensor, PyObject *name, in
     return PyErr_Occurred() ? -1 : (int32_t)n;
 }
 
-/* Conjugate and negative bits, and whether a gradient is wanted. */
-static int read_flags(PyObject *tensor, berth_dtype dtype, uint32_t *flags)
+/*
+ * Conjugate and negative bits, as torch.save asks for them. Not by is_neg() and is_conj(): these
+ * give up the GIL, and beside a thread that waits for it that costs more than the whole save.
+ */
+static int read_bits(bpy_saver *saver, PyObject *tensor, uint32_t *flags)
 {
-    bool is_complex = dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128 ||
-                      dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32;
+    PyObject *bits = PyObject_CallFunctionObjArgs(saver->torch->get_metadata, tensor, NULL);
+    Py_ssize_t n = bits ? PyDict_Size(bits) : 0;
+    if (n > 0) {
+        bool is_conjugate = PyDict_GetItemString(bits, "conj") == Py_True;
+        bool is_negative = PyDict_GetItemString(bits, "neg") == Py_True;
+        *flags |= (is_negative ? BERTH_NEG : 0) | (is_conjugate ? BERTH_CONJ : 0);
+        if (n > is_conjugate + is_negative)
+            bpy_refuse(saver, "a tensor with the metadata %R", bits);
+    }
+    Py_XDECREF(bits);
+    return bits && !saver->why ? 0 : -1;
+}
+
+/* The bits, and whether a gradient is wanted. */
+static int read_flags(bpy_saver *saver, PyObject *tensor, uint32_t *flags)
+{
     int grad = flag(tensor, bpy_name.requires_grad);
-    int negative = grad < 0 ? -1 : flag_call(tensor, bpy_name.is_neg);
-    int conjugate = negative < 0 ? -1 : is_complex ? flag_call(tensor, bpy_name.is_conj) : 0;
-    if (conjugate < 0)
-        return -1;
-    *flags = (grad ? BERTH_REQUIRES_GRAD : 0) | (negative ? BERTH_NEG : 0) |
-             (conjugate ? BERTH_CONJ : 0);
-    return 0;
+    *flags = grad > 0 ? BERTH_REQUIRES_GRAD : 0;
+    return grad < 0 ? -1 : read_bits(saver, tensor, flags);
 }
 
 /* Where the elements of a tensor of the host are. */
@@ -350,7 +353,7 @@ static berth_value *save_strided(bpy_saver *saver, PyObject *object, bool keeps_
     berth_tensor tensor = {.shape = shape, .stride = stride};
     tensor.dtype = (berth_dtype)constant_of(saver, object, bpy_name.dtype, saver->torch->dtypes,
                                             BERTH_DTYPE_COUNT);
-    if (tensor.dtype == BERTH_DTYPE_NONE || read_flags(object, tensor.dtype, &tensor.flags) < 0)
+    if (tensor.dtype == BERTH_DTYPE_NONE || read_flags(saver, object, &tensor.flags) < 0)
         return NULL;
     tensor.rank = read_sizes(saver, object, bpy_name.size, shape);
     if (tensor.rank < 0 || read_sizes(saver, object, bpy_name.stride, stride) < 0 ||
@@ -379,7 +382,7 @@ static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool ke
 {
     berth_tensor tensor = {0};
     if (read_by_table(saver, object, &tensor))
-        return read_flags(object, tensor.dtype, &tensor.flags) < 0 ||
+        return read_flags(saver, object, &tensor.flags) < 0 ||
                        read_storage(saver, object, &tensor) < 0
                    ? NULL
                    : make_tensor(saver, &tensor, keeps_grad);

@@ -130,7 +130,7 @@ static berth_value *save_bytearray(bpy_saver *saver, PyObject *object)
 
 /* ---- containers ---- */
 
-/* The value of one item of a container. Holds the item: to save it may run a warning's filter. */
+/* The value of one item of a container. Holds the item: other threads may run meanwhile. */
 static berth_value *save_item(bpy_saver *saver, PyObject *item)
 {
     Py_INCREF(item);
@@ -198,11 +198,18 @@ static int save_pair(bpy_saver *saver, berth_value *dict, PyObject *key, PyObjec
 static berth_value *save_pairs_of(bpy_saver *saver, PyObject *object, berth_value *dict)
 {
     PyObject *key, *item;
-    Py_ssize_t at = 0;
-    while (dict && PyDict_Next(object, &at, &key, &item))
-        if (save_pair(saver, dict, key, item) < 0)
-            return NULL;
-    return dict;
+    Py_ssize_t at = 0, n = PyDict_Size(object);
+    int status = 0;
+    while (dict && status == 0 && PyDict_Next(object, &at, &key, &item)) {
+        Py_INCREF(key);
+        status = save_pair(saver, dict, key, item);
+        Py_DECREF(key);
+        if (status == 0 && PyDict_Size(object) != n) {
+            PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
+            status = -1;
+        }
+    }
+    return status == 0 ? dict : NULL;
 }
 
 static berth_value *save_dict(bpy_saver *saver, PyObject *object)
@@ -374,6 +381,13 @@ static const save_row *find_row(const bpy_saver *saver, PyObject *object)
     return NULL;
 }
 
+/* As long as the walk knows an object by its address, no other one may come to lie there. */
+static int keep_alive(bpy_saver *saver, PyObject *object)
+{
+    Py_INCREF(object);
+    return bpy_saver_keep(saver, object);
+}
+
 berth_value *bpy_save_value(bpy_saver *saver, PyObject *object)
 {
     const save_row *row = find_row(saver, object);
@@ -382,7 +396,8 @@ berth_value *bpy_save_value(bpy_saver *saver, PyObject *object)
     berth_value *value = row->is_shared ? bpy_map_get(&saver->nodes, object) : NULL;
     if (value)
         return value;
-    if (Py_EnterRecursiveCall(" while saving a value"))
+    if (bpy_walk_check(&saver->walk) < 0 || (row->is_shared && keep_alive(saver, object) < 0) ||
+        Py_EnterRecursiveCall(" while saving a value"))
         return NULL;
     value = row->save(saver, object);
     Py_LeaveRecursiveCall();
