@@ -171,6 +171,33 @@ class Threads(Folder):
         berth.save(numbers, path)
         self.assertGreater(self.ticks_during(lambda: berth.load(path)), 3)
 
+    def test_a_fork_while_another_thread_walks(self):
+        """The child collects garbage, and has the interval of before."""
+        stop, values = threading.Event(), [[i] for i in range(100_000)]
+
+        def walk():
+            while not stop.is_set():
+                with self.assertRaises(berth.Declined):
+                    berth.save([values, object()], self.path("v.pt"))
+
+        expected, in_walks, codes = sys.getswitchinterval(), 0, []
+        thread = threading.Thread(target=walk)
+        thread.start()
+        try:
+            for _ in range(40):
+                time.sleep(0.005)
+                in_walks += not gc.isenabled()
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0 if gc.isenabled() and sys.getswitchinterval() == expected else 1)
+                codes.append(os.waitpid(pid, 0)[1])
+        finally:
+            stop.set()
+            thread.join()
+        self.assertEqual(codes, [0] * 40)
+        self.assertGreater(in_walks, 5)
+        self.assertEqual((gc.isenabled(), sys.getswitchinterval()), (True, expected))
+
     def test_a_dict_that_changes_meanwhile(self):
         """The file is not written; or the change came before or after the walk."""
         path, value, stop = self.path("v.pt"), {i: [str(i)] for i in range(50_000)}, threading.Event()

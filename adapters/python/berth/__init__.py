@@ -12,6 +12,7 @@ saved and loaded. Errors are `berth.Error`; a file that names code is a `berth.U
 nothing of it is run. All functions may be called from several threads at once.
 """
 
+import os as _os
 import sysconfig as _sysconfig
 
 if _sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -33,6 +34,8 @@ from berth._load import load
 from berth._open import File, Slice, open
 from berth._save import save
 from berth._verify import RecordReport, Report, verify
+
+_os.register_at_fork(after_in_child=_native.after_fork)
 
 __version__ = _native.version()
 __all__ = [

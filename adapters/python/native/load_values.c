@@ -431,6 +431,6 @@ PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value)
 {
     bpy_walk_begin(&loader->walk);
     PyObject *object = run(loader, value);
-    bpy_walk_end(&loader->walk);
+    bpy_walk_end();
     return object;
 }

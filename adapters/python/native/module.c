@@ -14,6 +14,7 @@ static PyMethodDef functions[] = {
     {"save", bpy_save, METH_VARARGS,
      "save(value, target, archive_name)\n--\n\n"
      "Saves to a path (bytes), a descriptor (int) or a function that writes bytes."},
+    {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };

@@ -72,12 +72,11 @@ void bpy_map_free(bpy_map *map);
 
 /*
  * A walk over many values. The cyclic collector does not run meanwhile; other threads do, now and
- * then. So what the walk borrows must stand that they run. Between begin and end nothing returns.
+ * then. So whatever they may drop or change, the walk holds or copies. Each begin has its end.
  */
 typedef struct bpy_walk {
     int64_t since_ns; /* it has held the GIL since then */
     unsigned int n_values;
-    int collects;
 } bpy_walk;
 
 void bpy_walk_begin(bpy_walk *walk);
@@ -95,7 +94,10 @@ bool bpy_walk_next(bpy_walk *walk);
 int bpy_walk_check(bpy_walk *walk);
 
 /* Leaves an exception that is raised as it is. */
-void bpy_walk_end(const bpy_walk *walk);
+void bpy_walk_end(void);
+
+/* after_fork(), in a child: the walks of other threads have ended there. */
+PyObject *bpy_walk_after_fork(PyObject *module, PyObject *unused);
 
 /* ---- torch ---- */
 

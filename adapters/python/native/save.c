@@ -135,7 +135,7 @@ static void saver_free(bpy_saver *saver)
         Py_DECREF(saver->owners[i]);
         (void)bpy_walk_next(&saver->walk);
     }
-    bpy_walk_end(&saver->walk);
+    bpy_walk_end();
     PyMem_Free(saver->owners);
     bpy_map_free(&saver->nodes);
     bpy_map_free(&saver->storages);
@@ -179,7 +179,7 @@ static berth_value *walk(bpy_saver *saver, PyObject *object)
         return saver->tree ? NULL : (bpy_raise(&error), NULL);
     bpy_walk_begin(&saver->walk);
     berth_value *value = bpy_save_value(saver, object);
-    bpy_walk_end(&saver->walk);
+    bpy_walk_end();
     if (!value || PyErr_Occurred() || berth_tree_error(saver->tree, NULL) < 0) {
         raise_failure(saver);
         return NULL;

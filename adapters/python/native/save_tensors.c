@@ -313,9 +313,11 @@ static bool is_quantized(berth_dtype dtype)
 
 /*
  * Reads dtype, shape and stride of an ordinary tensor of the host in one step, if this PyTorch can.
- * What is sparse, nested, quantized or elsewhere has no DLPack form.
+ * What is sparse, nested, quantized or elsewhere has no DLPack form. The view's shape is the
+ * tensor's own, which another thread may change before the walk is done with it: it is copied.
  */
-static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor *tensor)
+static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor *tensor,
+                          int64_t *shape, int64_t *stride)
 {
     const dl_exchange *exchange = saver->torch->exchange;
     dl_tensor view;
@@ -334,8 +336,10 @@ static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor
         return false;
     tensor->dtype = (berth_dtype)dtype;
     tensor->rank = view.rank;
-    tensor->shape = view.shape; /* the tensor's own, which nobody changes meanwhile */
-    tensor->stride = view.strides;
+    for (int32_t i = 0; i < view.rank; i++) {
+        shape[i] = view.shape[i];
+        stride[i] = view.strides[i];
+    }
     return true;
 }
 
@@ -380,8 +384,9 @@ static berth_value *save_of_parts(bpy_saver *saver, PyObject *object, int layout
 
 static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool keeps_grad)
 {
-    berth_tensor tensor = {0};
-    if (read_by_table(saver, object, &tensor))
+    int64_t shape[BERTH_MAX_RANK], stride[BERTH_MAX_RANK];
+    berth_tensor tensor = {.shape = shape, .stride = stride};
+    if (read_by_table(saver, object, &tensor, shape, stride))
         return read_flags(saver, object, &tensor.flags) < 0 ||
                        read_storage(saver, object, &tensor) < 0
                    ? NULL

@@ -14,9 +14,10 @@
 #define MOST_NS 4000000
 #define INTERVAL 0.0005 /* seconds */
 
-/* The GIL protects them. */
+/* Of all walks that go on; the GIL protects them. The other two: as before the first one began. */
 static size_t n_walks;
 static double interval_before;
+static int collected_before;
 
 static int64_t now_ns(void)
 {
@@ -55,18 +56,36 @@ static double change_interval(double from, double to)
 
 void bpy_walk_begin(bpy_walk *walk)
 {
-    walk->collects = PyGC_Disable();
     walk->since_ns = now_ns();
-    if (n_walks++ == 0)
-        interval_before = change_interval(0, INTERVAL);
+    if (n_walks++ > 0)
+        return;
+    collected_before = PyGC_Disable();
+    interval_before = change_interval(0, INTERVAL);
 }
 
-void bpy_walk_end(const bpy_walk *walk)
+static void restore(void)
 {
-    if (--n_walks == 0 && interval_before > INTERVAL)
+    if (interval_before > INTERVAL)
         (void)change_interval(INTERVAL, interval_before);
-    if (walk->collects)
+    if (collected_before)
         PyGC_Enable();
+}
+
+void bpy_walk_end(void)
+{
+    if (n_walks > 0 && --n_walks == 0)
+        restore();
+}
+
+/* A walk in which this very thread has forked goes on, and its end finds no walk. */
+PyObject *bpy_walk_after_fork(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    if (n_walks > 0)
+        restore();
+    n_walks = 0;
+    Py_RETURN_NONE;
 }
 
 bool bpy_walk_next(bpy_walk *walk)
