@@ -182,7 +182,7 @@ static berth_value *weight_read(weight *of, berth_error *error)
     if (!json_is_false(json_object_get(of->entry, "use_pickle"))) {
         (void)weight_fail(of, BERTH_E_UNSUPPORTED,
                           "a tensor subclass, which torch.export stores as a pickle of its own: "
-                          "only torch.export.load reads it",
+                          "only torch.export.load reads it, and runs what is in it",
                           error);
         return NULL;
     }

@@ -39,7 +39,13 @@ static const bth_file_kind exported_program = {
     "a .pt2 program of torch.export, not a checkpoint",
     "python3 -c \"import sys, torch; torch.save(torch.export.load(sys.argv[1]).state_dict, "
     "'NEW.pt')\" ",
-    "", "saves its weights as one"};
+    "", "saves its weights as one, but runs what is in it: only if you trust the file"};
+
+/* By AOTInductor: there are weights, if any, in its machine code. */
+static const bth_file_kind compiled_program = {
+    "a .pt2 archive without the programs and weights of torch.export (compiled by AOTInductor?), "
+    "not a checkpoint",
+    "berth ls -r ", "", "lists its records"};
 
 /* NULL: no row has the name's end. */
 static const bth_file_kind *suffix_find_kind(const char *name, size_t nbytes)
@@ -71,13 +77,23 @@ int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error
     return kind ? bth_file_kind_refuse(kind, cache->reader, error) : 0;
 }
 
+static bool container_has_models(const bth_container *container)
+{
+    static const char folder[] = "models/";
+
+    for (size_t i = 0; i < container->directory.n_entries; i++)
+        if (strncmp(container->directory.entries[i].record, folder, sizeof folder - 1) == 0)
+            return true;
+    return false;
+}
+
 /* By any record whose name's end tells. */
 static const bth_file_kind *container_find_kind(const bth_container *container)
 {
     const bth_file_kind *found = NULL;
 
     if (bth_container_find(container, BTH_EXPORTED_FORMAT_RECORD))
-        return &exported_program;
+        return container_has_models(container) ? &exported_program : &compiled_program;
     for (size_t i = 0; i < container->directory.n_entries && !found; i++) {
         const char *record = container->directory.entries[i].record;
         found = suffix_find_kind(record, strlen(record));

@@ -37,7 +37,7 @@ NPZ = ('arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sy
        '\'NEW.pt\')" a.npz` makes one of them')
 DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
        "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint "
-       "of its directory")
+       "of its directory, but runs what its .metadata names: only if you trust it")
 BY_PYTHON = [
     ("a.npy", NPY, "NEW.pt"), ("a.npz", NPZ, "NEW.pt"),
     ("script.pt", "a TorchScript archive (it has constants.pkl): a program, which is never run, "

@@ -279,8 +279,10 @@ Test(file_kind, files_in_commands)
 #define EXPORTED                                                                                   \
     "memory: a .pt2 program of torch.export, not a checkpoint: `python3 -c \"import sys, torch; "  \
     "torch.save(torch.export.load(sys.argv[1]).state_dict, 'NEW.pt')\" FILE` saves its weights "   \
-    "as "                                                                                          \
-    "one"
+    "as one, but runs what is in it: only if you trust the file"
+#define COMPILED                                                                                   \
+    "memory: a .pt2 archive without the programs and weights of torch.export (compiled by "        \
+    "AOTInductor?), not a checkpoint: `berth ls -r FILE` lists its records"
 #define NO_PICKLE "memory: a zip archive without data.pkl: not a PyTorch checkpoint"
 
 /* A checkpoint by its layout, with what makes TorchScript of it behind: PyTorch refuses it, too. */
@@ -337,7 +339,7 @@ Test(file_kind, archives_without_data_pkl)
         {"model.safetensors", HOLDS(".safetensors")},
         {"inner/data.pkl",
          "memory: a zip archive that holds a checkpoint's folder in another folder" UNZIP},
-        {"archive_format", EXPORTED},
+        {"archive_format", COMPILED},
     };
 
     remove_record("data.pkl");
@@ -354,6 +356,10 @@ Test(file_kind, archives_without_data_pkl)
         if (cases[i].record)
             remove_record(cases[i].record);
     }
+    add_text("archive_format", "pt2");
+    add_text("models/model.json", "{}");
+    build(NULL);
+    expect_failure("", BERTH_E_NOT_CHECKPOINT, EXPORTED);
 }
 
 /* The first record lies in no folder; the bytes after its name do not count. */
@@ -422,7 +428,8 @@ Test(file_kind, archives_with_bytes_around_them)
     expect_at("a.distcp", twice, 2 * file_nbytes,
               "a shard of torch.distributed.checkpoint, one archive for each tensor: `python3 -m "
               "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
-              "checkpoint of its directory");
+              "checkpoint of its directory, but runs what its .metadata names: only if "
+              "you trust it");
     (void)snprintf(says, sizeof says,
                    "at byte %zu: several archives in one file: the last one begins here: `tail -c "
                    "+%zu .distcp >NEW.pt` takes it out",
