@@ -131,6 +131,19 @@ static int selection_add_tensor(selection *s, char *name, const berth_tensor *te
     return 0;
 }
 
+/* A key of the root is a name as it is, as in the package. Other names never are like it: if they
+ * began with a dot, were empty, or shared, they would be paths. */
+static int selection_use_root_key(selection *s, const bth_names *names, size_t i, char **name)
+{
+    const char *key = bth_names_tensor_root_key(names, i);
+
+    if (!key || strcmp(key, *name) == 0)
+        return 0;
+    bth_release(*name);
+    *name = bth_duplicate_text(key, strlen(key));
+    return *name ? 0 : bth_fail_memory(s->error, strlen(key) + 1);
+}
+
 static int selection_add_tensor_at(selection *s, const bth_names *names, size_t i)
 {
     char *name, *path;
@@ -139,7 +152,7 @@ static int selection_add_tensor_at(selection *s, const bth_names *names, size_t 
         return s->error->code;
     bool is_part = path_is_of_part(path);
     bth_release(path);
-    if (!is_part)
+    if (!is_part && selection_use_root_key(s, names, i, &name) == 0)
         return selection_add_tensor(s, name, berth_as_tensor(bth_names_tensor_value(names, i)));
     bth_release(name);
     return 0;

@@ -41,6 +41,10 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
 int bth_names_allocate_tensor_name_and_path(const bth_names *names, size_t i, char **name,
                                             char **path, berth_error *error);
 
+/* The key of tensor i if it is an item of a dict at the root, in UTF-8 without NULs, and does not
+ * begin like a path; NULL: none of these. */
+const char *bth_names_tensor_root_key(const bth_names *names, size_t i);
+
 /*
  * Any value by short name or path: see berth_find. A listed tensor comes before other values of the
  * same short name. The empty name is the root. Paths, and short names of other values, also follow

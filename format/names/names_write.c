@@ -131,21 +131,33 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
         bth_release(chain);
 }
 
-/*
- * Whether a short name can be used. It must not contain NULs, which would end it, or surrogates,
- * which are not UTF-8; be empty, like the root's name; or begin like a path.
- */
+/* Without NULs, which would end a name, and without surrogates, which are not UTF-8. There is a NUL
+ * behind the last byte. */
+static bool text_can_be_name(const char *text, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++)
+        if (text[i] == '\0' || ((uint8_t)text[i] == 0xed && (uint8_t)text[i + 1] >= 0xa0))
+            return false;
+    return true;
+}
+
+/* Whether a short name can be used. It must not be empty, like the root's name, or begin like a
+ * path. */
 static bool short_name_has_valid_form(const bth_name_text *out, const struct names_entry *entry)
 {
     if (out->nbytes == 0)
         return entry->parent == UINT32_MAX;
-    if (out->text[0] == '[' || out->text[0] == '.')
-        return false;
-    for (size_t i = 0; i < out->nbytes; i++)
-        if (out->text[i] == '\0' || /* a NUL is behind the last byte */
-            ((uint8_t)out->text[i] == 0xed && (uint8_t)out->text[i + 1] >= 0xa0))
-            return false;
-    return true;
+    return out->text[0] != '[' && out->text[0] != '.' && text_can_be_name(out->text, out->nbytes);
+}
+
+const char *bth_names_tensor_root_key(const bth_names *names, size_t i)
+{
+    const struct names_entry *entry = &names->entries[names->tensors[i]];
+    const berth_value *key = entry->parent == 0 ? bth_value_key(names->root, entry->index) : NULL;
+    size_t nbytes;
+    const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
+
+    return text && text[0] != '[' && text_can_be_name(text, nbytes) ? text : NULL;
 }
 
 int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_name_text *name,

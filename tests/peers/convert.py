@@ -261,12 +261,14 @@ def all_cases(results, folder):
              "scalar": torch.tensor(2.5)}
     model = cases.Model().state_dict()
     kinds = {str(dtype).removeprefix("torch."): cases.of_dtype(dtype) for dtype in DTYPES}
+    odd = {name: cases.numbers(i + 1) for i, name in enumerate(["", ".w", "..", "a.b", "1", " ", "a['b']"])}
     for name, value, flat in [
         ("state_dict", model, dict(model)), ("dtypes", kinds, kinds), ("views", views, views),
         ("pairs of float4", {"a": fours(2, 3, 4), "b": fours(4, 6).t(), "c": fours(9)[2:5],
                              "d": fours(0, 4), "e": fours(4, 0)},
          {"a": fours(2, 3, 4), "b": fours(4, 6).t(), "c": fours(9)[2:5], "d": fours(0, 4),
           "e": fours(4, 0)}),
+        ("odd names", odd, odd),
         ("nested names", {"a": {"b": [base, {"c": base[0]}]}}, {"a.b.0": base, "a.b.1.c": base[0]}),
         ("Parameters", {"p": torch.nn.Parameter(base)}, {"p": base}),
         ("conjugates", {"z": cases.of_dtype(torch.complex64).conj()},

@@ -137,6 +137,31 @@ Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
     cr_expect_null(berth_metadata(NULL));
 }
 
+/* A key of the root is a name as it is, unless it begins like a path. What is deeper has its path
+ * if the name is taken. */
+Test(safetensors, names, .init = begin, .fini = end)
+{
+    static const char *const keys[] = {"", ".w", "..", "a.b", "[x", "1"};
+    static const char *const names[] = {"\"\":{",           "\".w\":{",     "\"..\":{",
+                                        "\"a.b\":{",        "\"['[x']\":{", "\"1\":{",
+                                        "\"['a']['b']\":{", "\"[1]\":{"};
+    berth_value *value = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *tensor = berth_dict_get(root, "a");
+    void *bytes;
+    size_t nbytes;
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        berth_dict_set(value, keys[i], tensor);
+    berth_dict_set(inner, "b", tensor);
+    berth_dict_set(value, "a", inner);
+    berth_dict_set_value(value, berth_make_int(tree, 1), tensor);
+    const berth_content content = berth_of_safetensors(value, NULL, BERTH_COPY_TIES);
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        cr_expect_not_null(memmem(bytes, nbytes, names[i], strlen(names[i])), "%s", names[i]);
+    berth_free(bytes);
+}
+
 /* What the format cannot hold: its name, or its path; left out if that is wanted. */
 Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
 {
