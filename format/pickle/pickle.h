@@ -71,6 +71,10 @@ void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_di
 /* How a message ends that refuses an opcode because of the pickle's protocol. */
 #define BTH_REFUSED_FOR_PROTOCOL ", which PyTorch's weights_only=True refuses, too"
 
+/* How a message ends that refuses a global. */
+#define BTH_REFUSED_FOR_GLOBAL                                                                     \
+    " (load.unknown_globals=inert lists such files without running anything)"
+
 /* What a file of another pickle protocol than 2 and 3 needs: a command before the file's name, and
  * what it does. */
 #define BTH_RESAVE_BY_PYTORCH                                                                      \

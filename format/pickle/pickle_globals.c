@@ -112,9 +112,8 @@ static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
     int name_shown = (int)(argument->name_nbytes < most ? argument->name_nbytes : most);
     return BTH_UNPICKLE_REFUSE(
         unpickler, BERTH_E_FORBIDDEN,
-        "global %.*s %.*s is not allowed in a checkpoint (load.unknown_globals = "
-        "inert lists such files without running anything)",
-        module_shown, argument->text, name_shown, argument->name);
+        "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL, module_shown,
+        argument->text, name_shown, argument->name);
 }
 
 berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument)

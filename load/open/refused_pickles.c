@@ -158,12 +158,11 @@ static bool error_is_refusal(const berth_error *error)
     return false;
 }
 
-static bool error_blames_protocol(const berth_error *error)
+static bool error_ends_with(const berth_error *error, const char *end)
 {
-    static const char end[] = BTH_REFUSED_FOR_PROTOCOL;
-    size_t n = strlen(error->message);
+    size_t n = strlen(error->message), n_end = strlen(end);
 
-    return n >= sizeof end && strcmp(error->message + n - (sizeof end - 1), end) == 0;
+    return n > n_end && strcmp(error->message + n - n_end, end) == 0;
 }
 
 int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_reader *reader,
@@ -177,7 +176,10 @@ int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_re
     bth_pickle_find_global(bytes, nbytes, false, &found);
     if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1))
         return bth_error_append(error, NAMES, found.words);
-    if (!*found.words && error_blames_protocol(error))
+    if (error_ends_with(error, BTH_REFUSED_FOR_GLOBAL))
+        return bth_error_append(error, ": `berth ls --set load.unknown_globals=inert %s`",
+                                word.text);
+    if (!*found.words && error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL))
         return bth_error_append(error, ": `" BTH_RESAVE_BY_PYTORCH "%s` " BTH_RESAVE_DOES,
                                 word.text);
     return error->code;

@@ -185,7 +185,7 @@ Test(legacy_read, the_object_goes_through_the_same_door)
 {
     expect_refused(MAGIC PROTOCOL SYSTEM "GLOBAL os system STOP " KEYS, BERTH_E_FORBIDDEN,
                    "object at byte 70: global os system is not allowed in a checkpoint "
-                   "(load.unknown_globals = inert lists such files without running anything)");
+                   "(load.unknown_globals=inert lists such files without running anything)");
     expect_refused(MAGIC PROTOCOL SYSTEM "PROTO 2 NONE POP STOP " KEYS, BERTH_E_FORBIDDEN,
                    "object at byte 73: opcode POP (0x30) is not allowed in a checkpoint");
     expect_refused(MAGIC PROTOCOL SYSTEM "MARK 'module' NONE NONE NONE TUPLE BINPERSID STOP " KEYS,
@@ -363,6 +363,6 @@ Test(legacy_read, a_pickled_module_is_refused)
     cr_expect_eq(read.code, BERTH_E_FORBIDDEN);
     cr_expect_str_eq(read.error.message,
                      "object at byte 153: global __main__ Scale is not allowed in a checkpoint "
-                     "(load.unknown_globals = inert lists such files without running anything)");
+                     "(load.unknown_globals=inert lists such files without running anything)");
     free_streamed(&read);
 }

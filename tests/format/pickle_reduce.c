@@ -50,7 +50,7 @@ static void expect_forbidden(const char *module, const char *name)
     snprintf(source, sizeof source, "PROTO 2 !GLOBAL %s %s STOP", module, name);
     snprintf(sentence, sizeof sentence,
              "global %s %s is not allowed in a checkpoint "
-             "(load.unknown_globals = inert lists such files without running anything)",
+             "(load.unknown_globals=inert lists such files without running anything)",
              module, name);
     refuses(source, BERTH_E_FORBIDDEN, sentence);
 }

@@ -351,7 +351,7 @@ Test(pickle_shapes, long_globals_are_cut_in_the_sentence)
     name[160] = 0;
     (void)snprintf(words, sizeof words, "!GLOBAL %s %s STOP", name, name);
     (void)snprintf(sentence, sizeof sentence,
-                   "global %.100s %.100s is not allowed in a checkpoint (load.unknown_globals = "
+                   "global %.100s %.100s is not allowed in a checkpoint (load.unknown_globals="
                    "inert lists such files without running anything)",
                    name, name);
     refuses(words, BERTH_E_FORBIDDEN, sentence);

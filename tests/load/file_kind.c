@@ -316,7 +316,8 @@ Test(file_kind, archives_that_hold_programs)
          "never run, without values to read: `berth ls -r FILE` lists its records"},
         {"old/unknown-1.13-zip.pth", "", BERTH_E_FORBIDDEN,
          "memory: data.pkl at byte 242: global __main__ Unknown is not allowed in a checkpoint "
-         "(load.unknown_globals = inert lists such files without running anything)"},
+         "(load.unknown_globals=inert lists such files without running anything): `berth ls --set "
+         "load.unknown_globals=inert FILE`"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

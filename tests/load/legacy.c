@@ -124,7 +124,8 @@ Test(legacy, a_pickled_module_is_refused)
     expect_failure(
         "", BERTH_E_FORBIDDEN,
         "memory: object at byte 153: global __main__ Scale is not allowed in a checkpoint "
-        "(load.unknown_globals = inert lists such files without running anything)");
+        "(load.unknown_globals=inert lists such files without running anything): `berth ls --set "
+        "load.unknown_globals=inert FILE`");
 }
 
 Test(legacy, cut_at_any_byte_is_refused)

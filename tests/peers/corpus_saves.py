@@ -100,6 +100,11 @@ def other_legacy(protocol):
     return f"in the legacy format, saved with pickle_protocol={protocol}{RESAVES}"
 
 
+def unknown_global(at, name):
+    return (f"data.pkl at byte {at}: global {name} is not allowed in a checkpoint (load.unknown_globals=inert lists "
+            "such files without running anything): `berth ls --set load.unknown_globals=inert new.pt`")
+
+
 OLDEST = "0 (whose tensors nobody can read) or 1"
 RESAVES = (", which PyTorch's weights_only=True refuses, too: `python3 -c \"import sys, torch; "
            "torch.save(torch.load(sys.argv[1], weights_only=False), 'NEW.pt')\" new.pt` saves it again, "
@@ -138,23 +143,17 @@ SAVED = [
          is_changed=True),
     Kind("torch.save of a tensor", saved_of(lambda value: torch.arange(7)), is_changed=True),
     Kind("torch.save of a module", saved_of(lambda value: torch.nn.Linear(3, 2)),
-         "data.pkl at byte 66: global torch.nn.modules.linear Linear is not allowed in a checkpoint "
-         "(load.unknown_globals = inert lists such files without running anything)"),
+         unknown_global(66, "torch.nn.modules.linear Linear")),
     Kind("torch.save of argparse's options", saved_of(lambda value: {"args": argparse.Namespace(lr=1)}),
-         "data.pkl at byte 80: global argparse Namespace is not allowed in a checkpoint (load.unknown_globals = "
-         "inert lists such files without running anything)"),
+         unknown_global(80, "argparse Namespace")),
     Kind("torch.save of a path", saved_of(lambda value: {"out": pathlib.PurePosixPath("runs/1")}),
-         "data.pkl at byte 79: global pathlib PurePosixPath is not allowed in a checkpoint (load.unknown_globals "
-         "= inert lists such files without running anything)"),
+         unknown_global(79, "pathlib PurePosixPath")),
     Kind("torch.save of a date", saved_of(lambda value: {"when": datetime.date(2026, 1, 1)}),
-         "data.pkl at byte 80: global datetime date is not allowed in a checkpoint (load.unknown_globals = inert "
-         "lists such files without running anything)"),
+         unknown_global(80, "datetime date")),
     Kind("torch.save of an array", saved_of(lambda value: {"mean": numpy.zeros(3)}),
-         "data.pkl at byte 80: global numpy._core.multiarray _reconstruct is not allowed in a checkpoint "
-         "(load.unknown_globals = inert lists such files without running anything)"),
+         unknown_global(80, "numpy._core.multiarray _reconstruct")),
     Kind("torch.save of a number of NumPy", saved_of(lambda value: {"loss": numpy.float64(1)}),
-         "data.pkl at byte 80: global numpy._core.multiarray scalar is not allowed in a checkpoint "
-         "(load.unknown_globals = inert lists such files without running anything)"),
+         unknown_global(80, "numpy._core.multiarray scalar")),
     Kind("torch.jit.save", lambda value: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "new.pt"),
          "a TorchScript archive (it has constants.pkl): a program, which is never run, without values to read: "
          "`berth ls -r new.pt` lists its records"),
