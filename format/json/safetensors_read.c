@@ -125,17 +125,21 @@ static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uin
                                berth_error *error)
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    char why[96];
 
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",
                               error);
-    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin) ||
-        (uint64_t)json_integer_value(end) > data_nbytes)
-        return fail_in_tensor(tensor->name, BERTH_E_TENSOR, "its data_offsets are outside the file",
-                              error);
+    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+        return fail_in_tensor(tensor->name, BERTH_E_TENSOR, "its data_offsets are no range", error);
     tensor->begin = (uint64_t)json_integer_value(begin);
     tensor->end = (uint64_t)json_integer_value(end);
-    return 0;
+    if (tensor->end <= data_nbytes)
+        return 0;
+    (void)snprintf(why, sizeof why,
+                   "it ends %llu bytes behind the end of the file: a download that did not end?",
+                   (unsigned long long)(tensor->end - data_nbytes));
+    return fail_in_tensor(tensor->name, BERTH_E_TENSOR, why, error);
 }
 
 static int header_add_tensor(header_reading *reading, const char *name, const json_t *entry,
@@ -165,7 +169,7 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     const char *why = NULL;
 
     if (!json_read_shape(from->shape, shape, &tensor.rank))
-        why = "its shape is no list of sizes";
+        why = "its shape is no list of at most 64 sizes";
     else if (!shape_halve_f4(from->dtype, shape, tensor.rank))
         why = "PyTorch has F4 in pairs only: its last dimension must be even";
     else if (!shape_has_nbytes(shape, tensor.rank, berth_dtype_nbytes(from->dtype), nbytes))

@@ -182,6 +182,12 @@ static text_view text_before(text_view text, char c)
     return (text_view){text.at, found ? (size_t)(found - text.at) : text.nbytes};
 }
 
+/* Up to the end of its line, as Unix or Windows writes it. */
+static text_view text_line(text_view text)
+{
+    return text_before(text_before(text, '\n'), '\r');
+}
+
 /* "what, not a checkpoint", and what the text says, if anything: the first BTH_SHOWN_NBYTES, in one
  * line. */
 static void text_refuse(const char *what, text_view says, berth_error *error)
@@ -207,8 +213,8 @@ static void text_refuse(const char *what, text_view says, berth_error *error)
 static void head_refuse_git_lfs_pointer(const bth_head_cache *cache, berth_error *error)
 {
     text_view text = head_text(cache);
-    text_view oid = text_before(text_after(text, "\noid "), '\n');
-    text_view size = text_before(text_after(text, "\nsize "), '\n');
+    text_view oid = text_line(text_after(text, "\noid "));
+    text_view size = text_line(text_after(text, "\nsize "));
 
     if (text_begins_with(text, "version https://git-lfs.github.com/") && oid.nbytes > 0 &&
         oid.nbytes <= BTH_SHOWN_NBYTES && size.nbytes > 0 && size.nbytes <= 20)

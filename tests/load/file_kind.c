@@ -127,6 +127,9 @@ Test(file_kind, texts)
          "fetches it"},
         {BYTES(LFS "oid x\nsize 1"), "a Git LFS pointer, not the file itself, which has 1 bytes "
                                      "(x): `git lfs pull` fetches it"},
+        {BYTES("version https://git-lfs.github.com/spec/v1\r\noid x\r\nsize 1\r\n"),
+         "a Git LFS pointer, not the file itself, which has 1 bytes (x): `git lfs pull` fetches "
+         "it"},
         {BYTES(LFS "oid \nsize 12\n\1"), NONE "76 65 72 73"},
         {BYTES(LFS "oid " HUNDRED "x\nsize 12\n\1"), NONE "76 65 72 73"},
         {BYTES(LFS OID "\1"), NONE "76 65 72 73"},

@@ -202,7 +202,7 @@ BEHAVIOURS = [
     ("an overlap", '{"a":' + entry() + ',"b":' + entry(begin=1, end=3) + "}", 3, False, False, "overlaps"),
     ("the same bytes twice", '{"a":' + entry() + ',"b":' + entry() + "}", 2, False, False, "overlaps"),
     ("bytes behind the last", '{"a":' + entry() + "}", 3, False, False, "follow the last"),
-    ("too short", '{"a":' + entry() + "}", 1, False, False, "outside"),
+    ("too short", '{"a":' + entry() + "}", 1, False, False, "1 bytes behind the end"),
     ("an empty tensor", '{"a":' + entry(shape=[0], end=0) + "}", 0, True, True, ""),
     ("metadata null", '{"__metadata__":null,"a":' + entry() + "}", 2, True, True, ""),
     ("metadata of a number", '{"__metadata__":{"a":1},"b":' + entry() + "}", 2, False, False, "texts"),
