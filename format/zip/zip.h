@@ -102,7 +102,8 @@ void bth_zip_free_directory(bth_zip_directory *directory);
 int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                         berth_error *error);
 
-/* Refuses a name that two readers could understand in two ways (Z8), also before it is written.
+/* Refuses a name that two readers could understand in two ways (Z8), also before it is written. The
+ * top folder, which all names share, need not be marked.
  * `at`: the byte of the file where its entry begins. */
 int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
                        berth_error *error);

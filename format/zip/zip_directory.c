@@ -30,7 +30,8 @@ typedef struct zip_central {
 typedef struct zip_filling {
     bth_zip_directory *directory;
     char *names_at;
-    size_t n_left; /* entries not read yet; folders fill the array from its end */
+    size_t n_left;         /* entries not read yet; folders fill the array from its end */
+    uint16_t folder_flags; /* of the entry that set the top folder */
 } zip_filling;
 
 static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
@@ -78,6 +79,17 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
     return BERTH_OK;
 }
 
+/* Info-ZIP and macOS write a folder's name in UTF-8 without the mark. Readers that take it for code
+ * page 437 must still see one folder. */
+static bool entry_marks_folder_alike(const zip_filling *filling, const zip_central *entry)
+{
+    bool is_ascii = true;
+
+    for (const char *at = filling->directory->archive; *at; at++)
+        is_ascii = is_ascii && (uint8_t)*at < 0x80;
+    return is_ascii || !((filling->folder_flags ^ entry->kept.flags) & BTH_ZIP_FLAG_UTF8);
+}
+
 /* Z8: all under one top folder, that of the first entry. */
 static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central *entry,
                                          berth_error *error)
@@ -96,12 +108,17 @@ static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central
         filling->names_at[length] = '\0';
         directory->archive = filling->names_at;
         directory->archive_nbytes = (uint32_t)length;
+        filling->folder_flags = entry->kept.flags;
         filling->names_at += length + 1;
     }
     if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "'%.*s' does not lie in the top folder '%s' of the entries before it",
                         (int)entry->kept.name_nbytes, name, directory->archive);
+    if (!entry_marks_folder_alike(filling, entry))
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
+                        "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
+                        directory->archive);
     return BERTH_OK;
 }
 

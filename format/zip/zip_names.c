@@ -28,7 +28,8 @@ static size_t name_count_plain_characters(const uint8_t *name, size_t nbytes)
     return odd & tops ? name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\' : sizeof(word);
 }
 
-static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
+/* Bytes from `needs_mark_from` on must be ASCII, or marked as UTF-8. */
+static int name_check_characters(const uint8_t *name, size_t name_nbytes, size_t needs_mark_from,
                                  uint64_t at, berth_error *error)
 {
     size_t length;
@@ -45,7 +46,7 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, bool m
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name with a control character: 0x%02x at its byte %zu",
                             name[i + length - 1], i);
-        if (length > 1 && !marked_utf8)
+        if (length > 1 && i >= needs_mark_from)
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
                             "a name that is not ASCII and not marked as UTF-8 (flag bit 11): "
                             "0x%02x at its byte %zu",
@@ -95,7 +96,9 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
 {
     if (name_nbytes == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
-    if (name_check_characters(name, name_nbytes, marked_utf8, at, error) < 0)
+    const uint8_t *slash = memchr(name, '/', name_nbytes);
+    size_t needs_mark_from = marked_utf8 ? name_nbytes : slash ? (size_t)(slash - name) : 0;
+    if (name_check_characters(name, name_nbytes, needs_mark_from, at, error) < 0)
         return error->code;
     if (name[0] == '/')
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an absolute name: '%.*s'",

@@ -109,6 +109,34 @@ Test(zip_names, empty_entries_of_folders_are_no_records)
     test_zip_free(&zip);
 }
 
+/* An archive of two records in a folder beyond ASCII; their flags. */
+static test_zip with_folder(uint16_t first, uint16_t second)
+{
+    test_entry entries[] = {test_stored("\xc3\xa9/data.pkl", "pickle", 6),
+                            test_stored("\xc3\xa9/x", "1", 1)};
+
+    entries[0].flags = first;
+    entries[1].flags = second;
+    return test_zip_new_foreign(entries, 2);
+}
+
+/* Z8: zip on Linux and macOS' Finder write it in UTF-8 and do not mark it. */
+Test(zip_names, a_top_folder_need_not_be_marked_as_utf8)
+{
+    const test_entry latin1[] = {test_stored("\xe9/data.pkl", "pickle", 6)};
+
+    expect_read(with_folder(0, 0), 2);
+    expect_read(with_folder(0x0800, 0x0800), 2);
+    refuse_name(with_folder(0, 0x0800),
+                "the top folder '\xc3\xa9' is marked as UTF-8 (flag bit 11) in some entries only");
+    refuse_name(with_folder(0x0800, 0),
+                "the top folder '\xc3\xa9' is marked as UTF-8 (flag bit 11) in some entries only");
+    expect_refused(test_zip_new_foreign(latin1, 1), BERTH_E_ARCHIVE,
+                   "at byte 46: a name that is not UTF-8: 0xe9 at its byte 0");
+    refuse_name(with_name("m/\xc3\xa9"), "a name that is not ASCII and not marked as UTF-8 (flag "
+                                         "bit 11): 0xc3 at its byte 2");
+}
+
 Test(zip_names, a_folder_that_the_top_folder_begins_with_is_another)
 {
     const test_entry entries[] = {test_stored("mm/data.pkl", "pickle", 6),

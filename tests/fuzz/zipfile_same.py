@@ -56,31 +56,35 @@ def ours(content):
         return None
     info = INFO()
     LIBRARY.berth_archive_get_info(archive, c.byref(info))
-    listed, top = {}, info.name.decode()
+    listed = {}
     for i in range(info.n_records):
         LIBRARY.berth_archive_at(archive, i, c.byref(record))
         small = record.nbytes <= MAX_NBYTES
-        listed[f"{top}/{record.name.decode()}"] = (record.nbytes,
-                                                   read(archive, record) if small else None)
+        listed[record.name.decode()] = (record.nbytes, read(archive, record) if small else None)
     LIBRARY.berth_archive_close(archive)
     return listed
 
 
 def theirs(file, names):
     """The same as zipfile reads it. Folders are no records. Of sums nothing is asked: with
-    load.check=headers Berth asks nothing either, and 0 is none (Z10)."""
-    listed = {}
+    load.check=headers Berth asks nothing either, and 0 is none (Z10). The top folder is one, but
+    zipfile takes it for code page 437 where it is not marked as UTF-8 (Z8)."""
+    listed, tops = {}, set()
     with zipfile.ZipFile(io.BytesIO(file)) as archive:
         for info in archive.infolist():
+            top, _, name = info.filename.partition("/")
+            tops.add(top)
+            if len(tops) > 1:
+                raise zipfile.BadZipFile(f"top folders {tops}")
             if info.filename.endswith("/"):
                 continue
-            if info.filename in listed:
+            if name in listed:
                 raise zipfile.BadZipFile(f"{info.filename} twice")
             info.CRC = None
-            wanted = names.get(info.filename, (0, None))[1] is not None
+            wanted = names.get(name, (0, None))[1] is not None
             # Of an empty record Berth reads nothing, not even what a deflated one begins with.
             content = archive.read(info) if wanted and info.file_size else b""
-            listed[info.filename] = (info.file_size, content if wanted else None)
+            listed[name] = (info.file_size, content if wanted else None)
     return listed
 
 
