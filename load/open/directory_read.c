@@ -81,7 +81,10 @@ int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t
 
     if (bth_container_read_directory_bytes(container, cache, tail_nbytes, &directory, error) < 0)
         return error->code;
-    return bth_container_parse_directory(container, directory, error);
+    if (bth_container_parse_directory(container, directory, error) < 0)
+        (void)bth_archive_explain_directory(directory, (size_t)container->end.directory_nbytes,
+                                            cache->reader, error);
+    return error->code;
 }
 
 bth_zip_entry *bth_container_find(const bth_container *container, const char *record)

@@ -199,6 +199,10 @@ int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error
 int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
                                     berth_error *error);
 
+/* After an error of the directory: adds it if a file in the archive could be opened by itself. */
+int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const bth_reader *reader,
+                                  berth_error *error);
+
 /* After an error about the end records: says it if bytes follow the archive, or another one
  * precedes it. `tail`: the file's last nbytes. */
 int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,

@@ -22,17 +22,21 @@ typedef unsigned long long ull;
 static const struct suffix {
     const char *text;
     bth_file_kind kind;
+    bool is_file; /* that can be opened by itself */
 } suffixes[] = {
     {".npy",
      {"arrays of NumPy (.npz), not a PyTorch checkpoint",
       BTH_RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
-      "makes one of them"}},
-    {"/data.pkl", {"a zip archive that holds a checkpoint's folder in another folder", UNZIPS}},
-    {".pt", {"a zip archive that holds a .pt file", UNZIPS}},
-    {".pth", {"a zip archive that holds a .pth file", UNZIPS}},
-    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}},
-    {".bin", {"a zip archive that holds a .bin file", UNZIPS}},
-    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}},
+      "makes one of them"},
+     false},
+    {"/data.pkl",
+     {"a zip archive that holds a checkpoint's folder in another folder", UNZIPS},
+     false},
+    {".pt", {"a zip archive that holds a .pt file", UNZIPS}, true},
+    {".pth", {"a zip archive that holds a .pth file", UNZIPS}, true},
+    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}, true},
+    {".bin", {"a zip archive that holds a .bin file", UNZIPS}, true},
+    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}, true},
 };
 
 static const bth_file_kind exported_program = {
@@ -48,14 +52,21 @@ static const bth_file_kind compiled_program = {
     "berth ls -r ", "", "lists its records"};
 
 /* NULL: no row has the name's end. */
-static const bth_file_kind *suffix_find_kind(const char *name, size_t nbytes)
+static const struct suffix *name_find_suffix(const char *name, size_t nbytes)
 {
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
         size_t n = strlen(suffixes[i].text);
         if (nbytes > n && memcmp(name + nbytes - n, suffixes[i].text, n) == 0)
-            return &suffixes[i].kind;
+            return &suffixes[i];
     }
     return NULL;
+}
+
+static const bth_file_kind *suffix_find_kind(const char *name, size_t nbytes)
+{
+    const struct suffix *suffix = name_find_suffix(name, nbytes);
+
+    return suffix ? &suffix->kind : NULL;
 }
 
 /* PyTorch, too, refuses an archive whose first record lies in no folder. */
@@ -85,6 +96,28 @@ static bool container_has_models(const bth_container *container)
         if (strncmp(container->directory.entries[i].record, folder, sizeof folder - 1) == 0)
             return true;
     return false;
+}
+
+int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const bth_reader *reader,
+                                  berth_error *error)
+{
+    enum { SIZES_AT = 28 }; /* in an entry: of its name, extra fields and comment */
+    bth_cursor cursor = bth_cursor_make(directory, nbytes);
+    const struct suffix *found;
+
+    while (error->code == BERTH_E_ARCHIVE && cursor.good && bth_cursor_left(&cursor) > 0) {
+        (void)bth_cursor_bytes(&cursor, SIZES_AT);
+        size_t n = bth_cursor_u16(&cursor), n_others = bth_cursor_u16(&cursor);
+        n_others += bth_cursor_u16(&cursor);
+        (void)bth_cursor_bytes(&cursor, BTH_ZIP_CENTRAL_NBYTES - SIZES_AT - 6);
+        const char *name = (const char *)bth_cursor_bytes(&cursor, n);
+        (void)bth_cursor_bytes(&cursor, n_others);
+        found = cursor.good ? name_find_suffix(name, n) : NULL;
+        if (found && found->is_file)
+            return bth_error_append(error, " (it is %s: `unzip %s` unpacks it)", found->kind.what,
+                                    bth_file_word_make(reader).text);
+    }
+    return error->code;
 }
 
 /* By any record whose name's end tells. */

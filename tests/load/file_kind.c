@@ -3,6 +3,7 @@
  * What files are that are no checkpoints: one sentence for each kind. tests/command/kinds.py has
  * the same kinds as the real tools make them.
  */
+#include "tests/support/format/zip_builder.h"
 #include "tests/support/load/archive.h"
 
 #include <unistd.h>
@@ -272,6 +273,34 @@ Test(file_kind, files_in_commands)
 }
 
 /* ---- zip archives ---- */
+
+/* Not all in one folder, and one of them could be opened: whatever its place. */
+Test(file_kind, zip_archives_of_several_files)
+{
+#define NO_FOLDER                                                                                  \
+    "memory: at byte 66: 'README.md' lies in no top folder; a checkpoint's records share one"
+#define IT_HOLDS(suffix)                                                                           \
+    NO_FOLDER " (it is a zip archive that holds a " suffix " file: `unzip FILE` unpacks it)"
+    static const char *const cases[][2] = {{"m.pt", IT_HOLDS(".pt")},
+                                           {"mmm", NO_FOLDER},
+                                           {"w.npy", NO_FOLDER},
+                                           {"m/data.pkl", NO_FOLDER},
+                                           {"a/m.safetensors", IT_HOLDS(".safetensors")}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const test_entry entries[] = {test_stored("README.md", "a", 1),
+                                      test_stored(cases[i][0], "b", 1)};
+        test_zip zip = test_zip_new_foreign(entries, 2);
+        char says[400];
+        (void)snprintf(says, sizeof says, "memory: at byte %zu%s", zip.central_at[0],
+                       strchr(cases[i][1] + strlen("memory: at byte "), ':'));
+        expect_failure_of(zip.bytes, zip.nbytes, "", BERTH_E_ARCHIVE, says);
+        zip.bytes[zip.central_at[1] + 28] ^= 0x80; /* a size beyond the directory */
+        cr_expect_lt(open_bytes(zip.bytes, zip.nbytes, ""), 0);
+        cr_expect_null(strstr(error.message, "unzip"));
+        test_zip_free(&zip);
+    }
+}
 
 #define PROGRAM                                                                                    \
     "memory: a TorchScript archive (it has constants.pkl): a program, which is never run, "        \

@@ -10,6 +10,12 @@ WRAPPED = [
          "a zip archive that holds a .pt file: `unzip new.pt` unpacks it"),
     Kind("zip of a folder with it", "mkdir f; mv model.pt f; zip -q0r new.zip f; mv new.zip new.pt",
          "a zip archive that holds a .pt file: `unzip new.pt` unpacks it"),
+    Kind("zip of a README and the file", "echo a >README.md; zip -q0 new.zip README.md model.pt; mv new.zip new.pt",
+         "at byte 73086: 'README.md' lies in no top folder; a checkpoint's records share one (it is a zip archive "
+         "that holds a .pt file: `unzip new.pt` unpacks it)"),
+    Kind("zip of two folders, one with it", "mkdir f g; mv model.pt g; echo a >f/a; zip -q0r new.zip f g; mv new.zip new.pt",
+         "at byte 73347: 'g/' does not lie in the top folder 'f' of the entries before it (it is a zip archive that "
+         "holds a .pt file: `unzip new.pt` unpacks it)"),
     Kind("gzip", "gzip -c model.pt >new.pt",
          "compressed by gzip: `gzip -dc new.pt >NEW.pt` unpacks it"),
     Kind("xz", "xz -c model.pt >new.pt",
