@@ -47,6 +47,8 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
 
 /* ---- the first bytes: signatures ---- */
 
+#define OF_SEVERAL_FILES                                                                           \
+    " of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"
 #define UNPACKS(command) command " -dc ", " >NEW.pt", "unpacks it"
 
 static const struct signature {
@@ -67,10 +69,7 @@ static const struct signature {
     {"\x5d\0\0", 3, {"compressed by lzma", UNPACKS("xz")}},
     {"UEsD", 4, {"a zip archive in base64", "base64 -d ", " >NEW.pt", "decodes it"}},
     {"Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NULL, NULL, NULL}},
-    {"PK\7\10",
-     4,
-     {"a part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.pt` joins them", NULL,
-      NULL, NULL}},
+    {"PK\7\10", 4, {"a part" OF_SEVERAL_FILES, NULL, NULL, NULL}},
     {"HTTP/",
      5,
      {"a download with the server's header in front of it: `curl` without `-i` leaves that out",
@@ -295,6 +294,25 @@ static void head_refuse_zeros(const bth_head_cache *cache, berth_error *error)
                               "it begins with zeros: a download or a copy that did not end?");
 }
 
+/* ---- the last bytes ---- */
+
+/* The last part of an archive in several files begins with any bytes; its end record says its
+ * number. */
+static int tail_refuse_last_part(bth_head_cache *cache, berth_error *error)
+{
+    uint64_t nbytes = cache->reader->nbytes;
+    const uint8_t *end;
+
+    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
+        return 0;
+    if (bth_head_cache_get_or_read(cache, nbytes - BTH_ZIP_END_RECORD_NBYTES,
+                                   BTH_ZIP_END_RECORD_NBYTES, 0, &end, error) < 0)
+        return error->code;
+    if (memcmp(end, "PK\5\6", 4) != 0 || (end[4] | end[5]) == 0)
+        return 0;
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the last part" OF_SEVERAL_FILES);
+}
+
 /* ---- all kinds ---- */
 
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
@@ -324,6 +342,8 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
         refusals[i](&first, error);
     for (size_t i = 0; i < 4 && i < first.head_nbytes; i++)
         (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", first.head[i]);
+    if (error->code == 0)
+        (void)tail_refuse_last_part(cache, error);
     return error->code ? error->code
                        : bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
                                          "neither a zip archive nor PyTorch's legacy format: it "

@@ -61,7 +61,7 @@ Test(file_kind, by_their_signatures)
         {BYTES("Salted__\1"), "encrypted by openssl: `openssl enc -d` decrypts it"},
         {BYTES("PK\7\10PK\3\4"),
          "a part of a zip archive in several files: `zip -s 0 NAME.zip --out "
-         "NEW.pt` joins them"},
+         "NEW.zip` joins them"},
         {BYTES("HTTP/1.1 200 OK\r\n\r\nPK\3\4"),
          "a download with the server's header in front of it: `curl` without `-i` leaves that out"},
         {BYTES("7z\xbc\xaf\x27\x1c"), "a 7z archive: `7z x FILE` unpacks it"},
@@ -273,6 +273,24 @@ Test(file_kind, files_in_commands)
 }
 
 /* ---- zip archives ---- */
+
+/* By its last bytes. */
+Test(file_kind, the_last_part_of_an_archive_in_several_files)
+{
+#define END(first, disk) first "PK\5\6" disk "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+#define LAST                                                                                       \
+    "the last part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins "    \
+    "them"
+    static const kind_case cases[] = {
+        {BYTES(END("\1\2\3\4", "\1\0")), LAST},
+        {BYTES(END("\1\2\3\4", "\0\1")), LAST},
+        {BYTES(END("\1\2\3\4", "\0\0")), NONE "01 02 03 04"},
+        {BYTES(END("\1\2\3\4", "\1\0") "\0"), NONE "01 02 03 04"},
+        {BYTES("\1\2PK\5\6\1\0\0\0\0\0\0\0\0\0\0\0\0"), NONE "01 02 50 4b"},
+    };
+
+    expect_kinds(cases, sizeof cases / sizeof *cases);
+}
 
 /* Not all in one folder, and one of them could be opened: whatever its place. */
 Test(file_kind, zip_archives_of_several_files)

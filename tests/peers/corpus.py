@@ -124,12 +124,14 @@ def refused(kind):
 
 def pasted(says):
     """The command that is said makes a checkpoint of the file, or the next kind that says how."""
-    found = re.search("`(.*NEW[.]pt.*?)`", says)
-    if not found or re.search("DIRECTORY|NAME", found[1]):
+    found = re.search("`(.*NEW[.](?:pt|zip).*?)`", says)
+    if not found or "DIRECTORY" in found[1]:
         return
-    words = re.sub(r"\bFILE\b", "new.pt", found[1])
+    words = re.sub(r"\bFILE\b", "new.pt", found[1]).replace("NAME.zip", "split.zip")
     words = words.replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)
     run(words)
+    if "NEW.zip" in words:
+        os.rename("NEW.zip", "NEW.pt")
     read, why = berth_tells("", "NEW.pt")
     if read is None:
         expect("`" in why, f"{found[1]} makes no checkpoint: {why}")
