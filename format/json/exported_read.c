@@ -168,8 +168,9 @@ static berth_value *weight_make_value(weight *of, berth_error *error)
     value = berth_make_tensor(of->tree, &of->tensor);
     if (value && is_parameter)
         value = berth_make_parameter(of->tree, value, requires_grad);
-    if (!value && berth_tree_error(of->tree, error) < 0) {
+    if (!value) {
         char quoted[128];
+        (void)berth_tree_error(of->tree, error);
         (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", of->name);
         (void)bth_error_prefix(error, quoted);
     }

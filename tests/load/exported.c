@@ -66,6 +66,49 @@ Test(exported, a_parameter_and_a_buffer)
     cr_expect_eq(memcmp(data_of("w"), bytes, sizeof bytes), 0);
 }
 
+/* What PyTorch may leave out, and a weight without elements, whose record is empty. */
+Test(exported, less_is_said_of_some)
+{
+#define BRIEF(path, sizes, rest)                                                                   \
+    "{\"path_name\":\"" path                                                                       \
+    "\",\"use_pickle\":false,\"tensor_meta\":{\"dtype\":7,\"sizes\":[" sizes                       \
+    "],\"strides\":[" sizes "],\"storage_offset\":" INT("0") ",\"layout\":7" rest "}}"
+    save_program(
+        ONE("\"a\":" BRIEF("weight_0", "", "") ",\"b\":" BRIEF(
+            "weight_0", "", ",\"requires_grad\":false") ",\"c\":" BRIEF("weight_2", INT("0"), "")),
+        "pt2", NULL);
+    open_file("");
+    for (const char *name = "abc"; *name; name++) {
+        const berth_value *value = berth_find(checkpoint, (char[]){*name, 0}, &error);
+        cr_assert_eq(berth_value_kind(value), BERTH_KIND_TENSOR, "%s", error.message);
+        cr_expect_eq(berth_as_tensor(value)->flags, 0);
+    }
+}
+
+/* Records with names like those of a model's text, which say nothing of weights. */
+Test(exported, what_is_no_text_of_a_model)
+{
+    static const char *const names[] = {CONFIG_OF(""), "data/samples/b_weights_config.json",
+                                        "data/weights/b_weights_config.json2",
+                                        "data/weights/a_record_with_a_name_as_long"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        save_program(WEIGHT("weight_0", GOOD), "pt2", names[i]);
+        open_file("");
+        cr_expect(berth_find_tensor(checkpoint, "w", &error), "%s: %s", names[i], error.message);
+        close_opened();
+    }
+}
+
+/* Where no record says that it is a program, one with weights is none. */
+Test(exported, without_its_format)
+{
+    save_program(WEIGHT("weight_0", GOOD), "pt2", NULL);
+    for (uint8_t *at; (at = memmem(file, file_nbytes, "archive_format", 14));)
+        at[0] = 'A';
+    cr_expect_eq(try_file(""), BERTH_E_NOT_CHECKPOINT, "%s", error.message);
+}
+
 Test(exported, of_two_models)
 {
     save_program(WEIGHT("weight_0", GOOD), "pt2", CONFIG_OF("b"));
@@ -88,7 +131,15 @@ static const struct {
      "duplicate object key"},
     {ONE("\"w\":1"), BERTH_E_UNSUPPORTED,
      "\"w\": a tensor subclass, which torch.export stores as a pickle"},
+    {ONE("\"w\":{\"use_pickle\":true}"), BERTH_E_UNSUPPORTED, "\"w\": a tensor subclass"},
     {WEIGHT("weight_0", "\"tensor_meta\":null"), BERTH_E_ARCHIVE, "\"w\": it has no tensor_meta"},
+    {WEIGHT("weight_0", "\"a\":1"), BERTH_E_ARCHIVE, "\"w\": it has no tensor_meta"},
+    {WEIGHT("weight_0",
+            "\"tensor_meta\":{\"dtype\":7,\"layout\":7,\"storage_offset\":" INT("0") "}"),
+     BERTH_E_TENSOR, "are no numbers"},
+    {WEIGHT("weight_0", "\"tensor_meta\":{\"dtype\":7,\"layout\":7,\"sizes\":2,\"strides\":1,"
+                        "\"storage_offset\":" INT("0") "}"),
+     BERTH_E_TENSOR, "are no numbers"},
     {OF("14", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
     {OF("99", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
     {OF("\"7\"", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
@@ -178,7 +229,8 @@ Test(exported, a_rank_above_the_largest)
         strcat(sizes, i ? "," INT("1") : INT("1"));
     (void)snprintf(text, sizeof text, OF("7", "7", "%s", "%s", INT("0")), sizes, sizes);
     save_program(text, "pt2", NULL);
-    cr_expect_eq(try_file(""), BERTH_E_TENSOR, "%s", error.message);
+    cr_expect_eq(try_file(""), BERTH_E_TENSOR);
+    cr_expect(strstr(error.message, "are no numbers"), "%s", error.message);
 }
 
 Test(exported, another_format)
@@ -219,11 +271,33 @@ Test(exported, the_name_of_a_second_model_needs_memory)
     expect_clean_failing_allocations("", 4);
 }
 
+/* An archive that has every record. */
 static bool find_any(const void *context, const char *record, uint64_t *nbytes)
 {
     (void)context;
     *nbytes = sizeof bytes;
     return record != NULL;
+}
+
+/* What is no name of a record is asked for nowhere. */
+Test(exported, names_that_no_record_has)
+{
+    static char json[2][1024];
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *weights;
+
+    (void)snprintf(json[0], sizeof *json, "%s", ONE(ENTRY("null", "true", GOOD)));
+    (void)snprintf(json[1], sizeof *json, WEIGHT("%0600d", GOOD), 0);
+    for (int i = 0; i < 2; i++) {
+        const bth_exported_text text = {.bytes = (const uint8_t *)json[i],
+                                        .nbytes = strlen(json[i]),
+                                        .record = CONFIG_OF("model"),
+                                        .find_record = find_any};
+        bth_error_clear(&error);
+        cr_expect_eq(bth_exported_read_weights(&text, tree, &weights, &error), BERTH_E_ARCHIVE);
+        cr_expect(strstr(error.message, "does not hold its record"), "%d: %s", i, error.message);
+    }
+    berth_tree_free(tree);
 }
 
 /* Whether it is read where `taken` bytes of the tree's chunk are gone and no other can be had. */

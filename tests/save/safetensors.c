@@ -135,6 +135,28 @@ Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
     berth_close(checkpoint);
     berth_free(bytes);
     cr_expect_null(berth_metadata(NULL));
+
+    checkpoint = saved_and_opened(berth_make_dict(tree), BERTH_COPY_TIES, "", &bytes);
+    cr_expect_null(berth_metadata(checkpoint));
+    berth_close(checkpoint);
+    berth_free(bytes);
+}
+
+/* The format counts elements, PyTorch the bytes of two. */
+Test(safetensors, pairs_of_four_bits, .init = begin, .fini = end)
+{
+    const berth_tensor pairs = {
+        .dtype = BERTH_FLOAT4_E2M1FN_X2, .rank = 2, .shape = shape_2_3, .data = numbers};
+    void *bytes;
+
+    berth_dict_set(root, "f4", berth_make_tensor(tree, &pairs));
+    berth_checkpoint *checkpoint = saved_and_opened(NULL, 0, "", &bytes);
+    const char *header = (const char *)bytes + 8;
+    cr_expect(strstr(header, "\"f4\":{\"dtype\":\"F4\",\"shape\":[2,6],"), "%.300s", header);
+    const berth_tensor *read = berth_find_tensor(checkpoint, "f4", &error);
+    cr_expect_eq(memcmp(read->shape, shape_2_3, sizeof shape_2_3), 0);
+    berth_close(checkpoint);
+    berth_free(bytes);
 }
 
 /* What the format cannot hold: its name, or its path; left out if that is wanted. */
@@ -159,6 +181,13 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
     unknown.flags = 4;
     cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &unknown, NULL, &error),
                  BERTH_E_ARGUMENT);
+    const berth_tensor complex = {.dtype = BERTH_COMPLEX128, .data = complexes};
+    const berth_content only_complex =
+        berth_of_safetensors(berth_make_tensor(tree, &complex), NULL, 0);
+    cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &only_complex, NULL, &error),
+                 BERTH_E_UNSUPPORTED);
+    cr_expect(strstr(error.message, "safetensors has no dtype for complex128"), "%s",
+              error.message);
 }
 
 Test(safetensors, bits_that_have_no_meaning, .init = begin, .fini = end)
