@@ -235,8 +235,8 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
     if (!json_is_object(entries))
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record, text->offset,
                        "the list of weights has no config");
-    else
-        (void)weights_read(text, entries, tree, *weights, error);
+    else if (weights_read(text, entries, tree, *weights, error) == 0)
+        (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     json_decref(json);
     return error->code;
 }
