@@ -274,6 +274,20 @@ Test(open, a_local_header_behind_a_longer_record_is_compared)
                    "directory's 'sample/data/1'");
 }
 
+/* Other tools write sizes into local headers; the first storage's is looked at where offsets are
+   computed, and must not be here. */
+Test(open, a_longer_record_whose_local_header_has_its_size)
+{
+    static const char name[] = "sample/data/0";
+    uint8_t longer[27] = {0};
+
+    set_record("data/0", longer, 27);
+    build(NULL);
+    uint8_t *header = (uint8_t *)memmem(file, file_nbytes, name, sizeof name - 1) - 30;
+    header[18] = header[22] = 27;
+    open_file("load.check=directory");
+}
+
 /* F5: without memory its storages are not left where they were computed. */
 Test(open, no_memory_where_a_record_is_longer)
 {
