@@ -172,14 +172,15 @@ Test(safetensors_read, every_failing_allocation_of_the_parser_is_a_clean_error)
 
     make_file(rows[4].header, strlen(rows[4].header), 2);
     json_set_alloc_funcs(refuse_json, free);
-    for (bool failed = true; failed; n++) {
+    for (bool refused = true; refused; n++) {
         n_json_left = n;
-        failed = try_file("") < 0;
-        n_memory += error.code == BERTH_E_MEMORY;
+        int code = try_file("");
         const char *said = strstr(error.message, "header: ");
-        cr_expect(!failed || error.code == BERTH_E_MEMORY ||
-                      (error.code == BERTH_E_ARCHIVE && said && said[sizeof "header: " - 1]),
-                  "%s", error.message);
+        refused = n_json_left < 0;
+        n_memory += code == BERTH_E_MEMORY;
+        cr_expect(code == (refused ? BERTH_E_MEMORY : 0) ||
+                      (code == BERTH_E_ARCHIVE && said && said[sizeof "header: " - 1]),
+                  "allocation %d: %s", n, error.message);
         close_opened();
     }
     json_set_alloc_funcs(malloc, free);

@@ -266,29 +266,52 @@ static void *refuse_json(size_t nbytes)
     return n_json_left-- > 0 ? malloc(nbytes) : NULL;
 }
 
-/* W6, of the JSON library's own allocations; debug mode, which reads the header back, takes some of
-   them for an error of the text. */
+/* Saves where the JSON library's nth allocation and all behind it are refused. True: some were. */
+static bool save_with_json(int n, const berth_content *content, const char *options, int *code)
+{
+    berth_config *config = berth_config_new(NULL);
+    const berth_params params = {.config = config};
+    void *bytes = NULL;
+    size_t nbytes;
+
+    assert_ok(berth_config_apply(config, options, &error));
+    n_json_left = n;
+    json_set_alloc_funcs(refuse_json, free);
+    *code = berth_save_to(TO_MEMORY(&bytes, &nbytes), content, &params, &error);
+    json_set_alloc_funcs(malloc, free);
+    berth_free(*code < 0 ? NULL : bytes);
+    berth_config_free(config);
+    return n_json_left < 0;
+}
+
+/* W6, of the JSON library's own allocations. */
 Test(safetensors, every_failing_allocation_of_the_header_is_a_clean_error, .init = begin,
      .fini = end)
 {
     berth_value *metadata = berth_make_dict(tree);
     berth_dict_set(metadata, "by", berth_make_str(tree, "me", 2));
     const berth_content content = berth_of_safetensors(root, metadata, 0);
-    void *bytes;
-    size_t nbytes;
-    int n = 0;
+    int n = 0, code;
 
-    json_set_alloc_funcs(refuse_json, free);
-    for (bool failed = true; failed; n++) {
-        n_json_left = n;
-        failed = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error) < 0;
-        if (failed)
-            cr_assert(error.code == BERTH_E_MEMORY || error.code == BERTH_E_ARCHIVE, "%s",
-                      error.message);
+    for (bool refused = true; refused; n++) {
+        refused = save_with_json(n, &content, "debug=off", &code);
+        cr_expect_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", n, error.message);
     }
-    json_set_alloc_funcs(malloc, free);
     cr_expect_gt(n, 10);
-    berth_free(bytes);
+}
+
+/* Debug mode reads the header back, and takes some of these for an error of the text. */
+Test(safetensors, every_failing_allocation_of_debug_mode_is_an_error, .init = begin, .fini = end)
+{
+    const berth_content content = berth_of_safetensors(root, NULL, 0);
+    int n = 0, code;
+
+    for (bool refused = true; refused; n++) {
+        refused = save_with_json(n, &content, "debug=on", &code);
+        cr_expect(refused ? code == BERTH_E_MEMORY || code == BERTH_E_ARCHIVE : code == 0,
+                  "allocation %d: %s", n, error.message);
+    }
+    cr_expect_gt(n, 10);
 }
 
 /* W6 */
