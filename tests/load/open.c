@@ -197,6 +197,7 @@ Test(open, a_file_zipped_again_is_read_through_the_directory)
         "load.calculate_storage_offsets=off load.check=data debug=on"};
 
     for (size_t i = 0; i < 12; i++) {
+        bool is_debug = strstr(options[i % 6], "debug=on");
         berth_info info;
         logged[0] = 0;
         berth_set_log(keep_log, NULL);
@@ -204,6 +205,7 @@ Test(open, a_file_zipped_again_is_read_through_the_directory)
         berth_set_log(NULL, NULL);
         cr_expect_not_null(strstr(logged, "repacked: readers that calculate offsets misread this "
                                           "file; `berth convert` mends it"));
+        cr_expect_eq(strstr(logged, "the layout") != NULL, is_debug, "%s", logged);
         assert_ok(berth_get_info(checkpoint, &info, &error));
         cr_expect(info.repacked && !info.calculated_offsets);
         expect_small();
