@@ -168,8 +168,9 @@ static berth_value *weight_make_value(weight *of, berth_error *error)
     value = berth_make_tensor(of->tree, &of->tensor);
     if (value && is_parameter)
         value = berth_make_parameter(of->tree, value, requires_grad);
-    if (!value && berth_tree_error(of->tree, error) < 0) {
+    if (!value) {
         char quoted[128];
+        (void)berth_tree_error(of->tree, error);
         (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", of->name);
         (void)bth_error_prefix(error, quoted);
     }
@@ -234,8 +235,8 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
     if (!json_is_object(entries))
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record, text->offset,
                        "the list of weights has no config");
-    else
-        (void)weights_read(text, entries, tree, *weights, error);
+    else if (weights_read(text, entries, tree, *weights, error) == 0)
+        (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     json_decref(json);
     return error->code;
 }

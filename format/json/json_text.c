@@ -31,7 +31,7 @@ json_t *bth_json_parse(const bth_json_text *text, berth_error *error)
         return NULL;
     }
     json = json_loadb((const char *)text->bytes, text->nbytes, JSON_REJECT_DUPLICATES, &json_error);
-    if (json && json_is_object(json))
+    if (json_is_object(json))
         return json;
     if (json)
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record, text->offset, "%s is no JSON object",

@@ -296,8 +296,8 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
 
     *contents = (bth_safetensors){0};
     reading.json = bth_json_parse(&text, error);
-    if (reading.json)
-        (void)header_read_entries(&reading, error);
+    if (reading.json && header_read_entries(&reading, error) == 0)
+        (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     bth_release(reading.tensors);
     json_decref(reading.json);
     return error->code;

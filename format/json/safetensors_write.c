@@ -60,8 +60,10 @@ static uint8_t *header_make_bytes(const json_t *header, size_t padded)
     for (int i = 0; i < BTH_SAFETENSORS_LENGTH_NBYTES; i++)
         bytes[i] = (uint8_t)((uint64_t)padded >> (8 * i));
     memset(bytes + BTH_SAFETENSORS_LENGTH_NBYTES, ' ', padded);
-    (void)json_dumpb(header, (char *)bytes + BTH_SAFETENSORS_LENGTH_NBYTES, padded, JSON_COMPACT);
-    return bytes;
+    if (json_dumpb(header, (char *)bytes + BTH_SAFETENSORS_LENGTH_NBYTES, padded, JSON_COMPACT) > 0)
+        return bytes;
+    bth_release(bytes);
+    return NULL;
 }
 
 int bth_safetensors_write(const bth_safetensors_new *contents, uint8_t **bytes, size_t *nbytes,

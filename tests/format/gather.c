@@ -121,3 +121,56 @@ Test(gather, bytes_are_swapped_by_unit_also_in_place)
         cr_assert_arr_eq(place, out, 16);
     }
 }
+
+/* ---- conjugate and negative bits ---- */
+
+/* Every byte of `bytes` as it must become: signs lie in the highest byte of a real number. */
+static void expect_signs(const uint8_t *bytes, size_t n_reals, size_t real, bool is_complex,
+                         uint32_t flags)
+{
+    for (size_t i = 0; i < n_reals * real; i++) {
+        bool is_imaginary = is_complex && i / real % 2 == 1;
+        bool is_highest = i % real == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? real - 1 : 0);
+        bool flips = (flags & BERTH_NEG) != 0;
+        if (is_imaginary && (flags & BERTH_CONJ))
+            flips = !flips;
+        cr_expect_eq(bytes[i], 0x11 ^ (is_highest && flips ? 0x80 : 0), "byte %zu, flags %u", i,
+                     (unsigned)flags);
+    }
+}
+
+Test(gather, conjugate_and_negative_bits_flip_signs)
+{
+    static const struct {
+        berth_dtype dtype;
+        size_t real;
+        bool is_complex;
+    } rows[] = {{BERTH_FLOAT16, 2, false},  {BERTH_BFLOAT16, 2, false}, {BERTH_FLOAT32, 4, false},
+                {BERTH_FLOAT64, 8, false},  {BERTH_COMPLEX32, 2, true}, {BERTH_BCOMPLEX32, 2, true},
+                {BERTH_COMPLEX64, 4, true}, {BERTH_COMPLEX128, 8, true}};
+    static const uint32_t flags[] = {0, BERTH_NEG, BERTH_CONJ, BERTH_CONJ | BERTH_NEG};
+    uint8_t bytes[3 * 16];
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < 4; k++) {
+            const berth_tensor tensor = {.dtype = rows[i].dtype, .flags = flags[k]};
+            bool refused = !rows[i].is_complex && (flags[k] & BERTH_CONJ);
+            memset(bytes, 0x11, sizeof bytes);
+            cr_expect_eq(berth_tensor_resolve_bits(&tensor, 3, bytes, NULL),
+                         refused ? BERTH_E_UNSUPPORTED : 0);
+            expect_signs(bytes, rows[i].is_complex ? 6 : 3, rows[i].real, rows[i].is_complex,
+                         refused ? 0 : flags[k]);
+        }
+}
+
+Test(gather, bits_of_nothing)
+{
+    const berth_tensor real = {.dtype = BERTH_FLOAT32, .flags = BERTH_CONJ};
+    float one = 1;
+    berth_error error;
+
+    cr_expect_eq(berth_tensor_resolve_bits(&real, 0, NULL, &error), 0);
+    cr_expect_eq(berth_tensor_resolve_bits(&real, -1, &one, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_resolve_bits(NULL, 1, &one, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_tensor_resolve_bits(&real, 1, NULL, &error), BERTH_E_ARGUMENT);
+}

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* E1 to E3: the weights of programs of torch.export, good ones and each kind of wrong ones. */
+#include "format/json/exported.h"
+#include "config/error.h"
+#include "format/values/node.h"
 #include "tests/support/load/archive.h"
 
 TestSuite(exported, .init = begin_sample, .fini = end_sample, .timeout = 60);
 
-#define CONFIG "data/weights/model_weights_config.json"
+#define CONFIG_OF(model) "data/weights/" model "_weights_config.json"
 
 #define INT(n) "{\"as_int\":" n "}"
 #define META(dtype, layout, sizes, strides, at)                                                    \
@@ -21,8 +24,8 @@ TestSuite(exported, .init = begin_sample, .fini = end_sample, .timeout = 60);
 
 static const uint8_t bytes[24] = {0, 0, 128, 63};
 
-/* The archive of a program: of one model, or of two with the same text. */
-static void save_program(const char *text, const char *format, bool has_two)
+/* The archive of a program: of one model, or of two with the same text; NULL: of one. */
+static void save_program(const char *text, const char *format, const char *second_config)
 {
     const berth_new_record records[] = {
         {.name = "data/weights/weight_0", .data = bytes, .nbytes = sizeof bytes},
@@ -30,11 +33,11 @@ static void save_program(const char *text, const char *format, bool has_two)
         {.name = "data/weights/weight_2", .data = bytes, .nbytes = 0},
         {.name = "version", .data = "3\n", .nbytes = 2},
         {.name = "archive_format", .data = format, .nbytes = strlen(format)},
-        {.name = CONFIG, .data = text, .nbytes = strlen(text)},
-        {.name = "data/weights/b_weights_config.json", .data = text, .nbytes = strlen(text)},
+        {.name = CONFIG_OF("model"), .data = text, .nbytes = strlen(text)},
+        {.name = second_config, .data = text, .nbytes = strlen(text)},
     };
     const berth_content content =
-        berth_of_records(records, has_two ? 7 : 6, BERTH_RECORDS_COMPLETE);
+        berth_of_records(records, second_config ? 7 : 6, BERTH_RECORDS_COMPLETE);
     void *saved;
 
     assert_ok(berth_save_to(TO_MEMORY(&saved, &file_nbytes), &content, NULL, &error));
@@ -50,7 +53,7 @@ Test(exported, a_parameter_and_a_buffer)
                      "\"weight_0\"", "true",
                      GOOD) ",\"b.c\":{\"path_name\":"
                            "\"weight_0\",\"is_param\":false,\"use_pickle\":false," GOOD "}}}",
-                 "pt2", false);
+                 "pt2", NULL);
     open_file("load.check=data debug=on");
     const berth_value *w = berth_find(checkpoint, "w", &error),
                       *b = berth_find(checkpoint, "b.c", &error);
@@ -63,9 +66,52 @@ Test(exported, a_parameter_and_a_buffer)
     cr_expect_eq(memcmp(data_of("w"), bytes, sizeof bytes), 0);
 }
 
+/* What PyTorch may leave out, and a weight without elements, whose record is empty. */
+Test(exported, less_is_said_of_some)
+{
+#define BRIEF(path, sizes, rest)                                                                   \
+    "{\"path_name\":\"" path                                                                       \
+    "\",\"use_pickle\":false,\"tensor_meta\":{\"dtype\":7,\"sizes\":[" sizes                       \
+    "],\"strides\":[" sizes "],\"storage_offset\":" INT("0") ",\"layout\":7" rest "}}"
+    save_program(
+        ONE("\"a\":" BRIEF("weight_0", "", "") ",\"b\":" BRIEF(
+            "weight_0", "", ",\"requires_grad\":false") ",\"c\":" BRIEF("weight_2", INT("0"), "")),
+        "pt2", NULL);
+    open_file("");
+    for (const char *name = "abc"; *name; name++) {
+        const berth_value *value = berth_find(checkpoint, (char[]){*name, 0}, &error);
+        cr_assert_eq(berth_value_kind(value), BERTH_KIND_TENSOR, "%s", error.message);
+        cr_expect_eq(berth_as_tensor(value)->flags, 0);
+    }
+}
+
+/* Records with names like those of a model's text, which say nothing of weights. */
+Test(exported, what_is_no_text_of_a_model)
+{
+    static const char *const names[] = {CONFIG_OF(""), "data/samples/b_weights_config.json",
+                                        "data/weights/b_weights_config.json2",
+                                        "data/weights/a_record_with_a_name_as_long"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        save_program(WEIGHT("weight_0", GOOD), "pt2", names[i]);
+        open_file("");
+        cr_expect(berth_find_tensor(checkpoint, "w", &error), "%s: %s", names[i], error.message);
+        close_opened();
+    }
+}
+
+/* Where no record says that it is a program, one with weights is none. */
+Test(exported, without_its_format)
+{
+    save_program(WEIGHT("weight_0", GOOD), "pt2", NULL);
+    for (uint8_t *at; (at = memmem(file, file_nbytes, "archive_format", 14));)
+        at[0] = 'A';
+    cr_expect_eq(try_file(""), BERTH_E_NOT_CHECKPOINT, "%s", error.message);
+}
+
 Test(exported, of_two_models)
 {
-    save_program(WEIGHT("weight_0", GOOD), "pt2", true);
+    save_program(WEIGHT("weight_0", GOOD), "pt2", CONFIG_OF("b"));
     open_file("");
     cr_expect(berth_find_tensor(checkpoint, "model.w", &error));
     cr_expect(berth_find_tensor(checkpoint, "b.w", &error));
@@ -85,7 +131,15 @@ static const struct {
      "duplicate object key"},
     {ONE("\"w\":1"), BERTH_E_UNSUPPORTED,
      "\"w\": a tensor subclass, which torch.export stores as a pickle"},
+    {ONE("\"w\":{\"use_pickle\":true}"), BERTH_E_UNSUPPORTED, "\"w\": a tensor subclass"},
     {WEIGHT("weight_0", "\"tensor_meta\":null"), BERTH_E_ARCHIVE, "\"w\": it has no tensor_meta"},
+    {WEIGHT("weight_0", "\"a\":1"), BERTH_E_ARCHIVE, "\"w\": it has no tensor_meta"},
+    {WEIGHT("weight_0",
+            "\"tensor_meta\":{\"dtype\":7,\"layout\":7,\"storage_offset\":" INT("0") "}"),
+     BERTH_E_TENSOR, "are no numbers"},
+    {WEIGHT("weight_0", "\"tensor_meta\":{\"dtype\":7,\"layout\":7,\"sizes\":2,\"strides\":1,"
+                        "\"storage_offset\":" INT("0") "}"),
+     BERTH_E_TENSOR, "are no numbers"},
     {OF("14", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
     {OF("99", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
     {OF("\"7\"", "7", "", "", INT("0")), BERTH_E_UNSUPPORTED, "\"w\": its dtype is not known"},
@@ -120,12 +174,12 @@ Test(exported, what_is_wrong_is_refused_by_name)
     char long_text[2048];
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        save_program(rows[i].text, "pt2", false);
+        save_program(rows[i].text, "pt2", NULL);
         cr_expect_eq(try_file(""), rows[i].code, "row %zu: %s", i, error.message);
         cr_expect(strstr(error.message, rows[i].says), "row %zu: %s", i, error.message);
     }
     (void)snprintf(long_text, sizeof long_text, WEIGHT("%0600d", GOOD), 0);
-    save_program(long_text, "pt2", false);
+    save_program(long_text, "pt2", NULL);
     cr_expect_eq(try_file(""), BERTH_E_ARCHIVE, "%s", error.message);
 }
 
@@ -146,7 +200,7 @@ Test(exported, devices)
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
         (void)snprintf(entry, sizeof entry, meta, devices[i].device);
         (void)snprintf(text, sizeof text, ONE("%s"), entry);
-        save_program(text, "pt2", false);
+        save_program(text, "pt2", NULL);
         open_file("");
         const berth_tensor *w = berth_find_tensor(checkpoint, "w", &error);
         cr_expect_str_eq(berth_storage_get_info(w->storage)->location, devices[i].location);
@@ -159,7 +213,7 @@ Test(exported, a_record_with_other_bytes)
     static const char *const texts[] = {"pt2", "{\"config\":"};
 
     for (size_t i = 0; i < 2; i++) {
-        save_program(WEIGHT("weight_0", GOOD), "pt2", false);
+        save_program(WEIGHT("weight_0", GOOD), "pt2", NULL);
         uint8_t *at = memmem(file, file_nbytes, texts[i], strlen(texts[i]));
         at[0] ^= 1;
         cr_expect_eq(try_file(""), BERTH_E_CHECKSUM, "%s", error.message);
@@ -174,8 +228,9 @@ Test(exported, a_rank_above_the_largest)
     for (int i = 0; i <= BERTH_MAX_RANK; i++)
         strcat(sizes, i ? "," INT("1") : INT("1"));
     (void)snprintf(text, sizeof text, OF("7", "7", "%s", "%s", INT("0")), sizes, sizes);
-    save_program(text, "pt2", false);
-    cr_expect_eq(try_file(""), BERTH_E_TENSOR, "%s", error.message);
+    save_program(text, "pt2", NULL);
+    cr_expect_eq(try_file(""), BERTH_E_TENSOR);
+    cr_expect(strstr(error.message, "are no numbers"), "%s", error.message);
 }
 
 Test(exported, another_format)
@@ -183,7 +238,7 @@ Test(exported, another_format)
     static const char *const formats[] = {"pt3", "pt22"};
 
     for (size_t i = 0; i < 2; i++) {
-        save_program(WEIGHT("weight_0", GOOD), formats[i], false);
+        save_program(WEIGHT("weight_0", GOOD), formats[i], NULL);
         cr_expect_eq(try_file(""), BERTH_E_UNSUPPORTED);
         cr_expect(strstr(error.message, "it does not say \"pt2\""), "%s", error.message);
     }
@@ -192,7 +247,7 @@ Test(exported, another_format)
 /* W6 */
 Test(exported, every_failing_allocation_is_a_clean_error)
 {
-    enum { N = 3000 };
+    enum { N = 300 };
     static char text[N * 400] = "{\"config\":{";
     size_t n = strlen(text);
     for (int i = 0; i < N; i++)
@@ -202,6 +257,85 @@ Test(exported, every_failing_allocation_is_a_clean_error)
             "false," GOOD "}",
             i ? "," : "", i);
     strcat(text, "}}");
-    save_program(text, "pt2", true);
+    save_program(text, "pt2", CONFIG_OF("b"));
     expect_clean_failing_allocations("", 4);
+    save_program("{\"config\":{}}", "pt2", NULL);
+    expect_clean_failing_allocations("", 4);
+}
+
+/* W6: the name of a model, where it needs memory of its own. */
+Test(exported, the_name_of_a_second_model_needs_memory)
+{
+    char config[2048];
+
+    (void)snprintf(config, sizeof config, CONFIG_OF("%01500d"), 0);
+    save_program(WEIGHT("weight_0", GOOD), "pt2", config);
+    expect_clean_failing_allocations("", 4);
+}
+
+/* An archive that has every record. */
+static bool find_any(const void *context, const char *record, uint64_t *nbytes)
+{
+    (void)context;
+    *nbytes = sizeof bytes;
+    return record != NULL;
+}
+
+/* What is no name of a record is asked for nowhere. */
+Test(exported, names_that_no_record_has)
+{
+    static char json[2][1024];
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *weights;
+
+    (void)snprintf(json[0], sizeof *json, "%s", ONE(ENTRY("null", "true", GOOD)));
+    (void)snprintf(json[1], sizeof *json, WEIGHT("%0600d", GOOD), 0);
+    for (int i = 0; i < 2; i++) {
+        const bth_exported_text text = {.bytes = (const uint8_t *)json[i],
+                                        .nbytes = strlen(json[i]),
+                                        .record = CONFIG_OF("model"),
+                                        .find_record = find_any};
+        bth_error_clear(&error);
+        cr_expect_eq(bth_exported_read_weights(&text, tree, &weights, &error), BERTH_E_ARCHIVE);
+        cr_expect(strstr(error.message, "does not hold its record"), "%d: %s", i, error.message);
+    }
+    berth_tree_free(tree);
+}
+
+/* Whether it is read where `taken` bytes of the tree's chunk are gone and no other can be had. */
+static bool read_behind(size_t taken, const bth_exported_text *text)
+{
+    berth_value *weights;
+
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    for (size_t i = 0; i < taken; i += 8)
+        (void)bth_tree_allocate(tree, 8);
+    uint64_t before = test_memory_seen().n_allocations;
+    test_memory_refuse(1, true);
+    bth_error_clear(&error);
+    int code = bth_exported_read_weights(text, tree, &weights, &error);
+    bool refused = test_memory_seen().n_allocations > before;
+    cr_expect_eq(code, refused ? BERTH_E_MEMORY : 0, "%zu: %s", taken, error.message);
+    test_memory_refuse(0, false);
+    berth_tree_free(tree);
+    cr_expect_eq(test_memory_seen().live_nbytes, 0, "%zu", taken);
+    test_memory_unwatch();
+    return !refused;
+}
+
+/* W6: any value, key or storage can be the one that no longer fits. */
+Test(exported, wherever_a_chunk_ends)
+{
+    static const char json[] = ONE(ENTRY("\"weight_0\"", "true", GOOD));
+    const bth_exported_text text = {.bytes = (const uint8_t *)json,
+                                    .nbytes = sizeof json - 1,
+                                    .record = CONFIG_OF("model"),
+                                    .find_record = find_any};
+    size_t n_read = 0, n_tried = 0;
+
+    for (size_t taken = 8; taken <= 2048; taken += 8, n_tried++)
+        n_read += read_behind(taken, &text);
+    cr_expect_gt(n_read, 0);
+    cr_expect_gt(n_tried - n_read, 40);
 }

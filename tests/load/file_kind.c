@@ -141,6 +141,7 @@ Test(file_kind, texts)
         {BYTES("<html><title>" HUNDRED "and more</title>"), "a web page (HTML)" SAYS HUNDRED},
         {BYTES("<html><title> </title>"), "a web page (HTML)" DOWNLOAD},
         {BYTES("<html>"), "a web page (HTML)" DOWNLOAD},
+        {BYTES("<htm"), NONE "3c 68 74 6d"},
         {BYTES("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Access "
                "Denied</Message></Error>"),
          "an XML text" SAYS "Access Denied"},
@@ -497,6 +498,17 @@ Test(file_kind, archives_with_bytes_around_them)
     cr_expect_null(strstr(error.message, "several"), "%s", error.message);
     free(twice);
     test_folder_remove(place);
+}
+
+/* A bad end of the only archive is not the end of a second one. */
+Test(file_kind, an_archive_with_a_bad_end)
+{
+    enum { END_NBYTES = 22, DISK_AT = 4 };
+
+    build(NULL);
+    file[file_nbytes - END_NBYTES + DISK_AT] = 1;
+    expect_failure("", BERTH_E_ARCHIVE,
+                   "memory: at byte 2178: the end record names disks 1 and 0; only 0 can be read");
 }
 
 /* ---- the version record ---- */

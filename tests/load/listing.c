@@ -229,10 +229,12 @@ Test(listing, of_two_folders_is_taken_apart)
     (void)renamed(NULL, "sample/version", "simple/version");
     (void)renamed(leave_out_the_id, "sample/version", "simple/version");
 }
-/* The sample with its pickle's one key "0" exchanged, but not the name of the record. */
-static bool with_key(const char *key, const char *name)
+
+/* The sample with its pickle's key `old` exchanged; its record, data/`old`, is called `name`. */
+static bool with_key(char old, const char *key, const char *name)
 {
-    static const uint8_t text[] = {'X', 1, 0, 0, 0, '0'};
+    const uint8_t text[] = {'X', 1, 0, 0, 0, (uint8_t)old};
+    const char record[] = {'d', 'a', 't', 'a', '/', old, 0};
     size_t n = strlen(key), at = 0;
     const uint8_t *pickle = sample.pickled.bytes;
     uint8_t *changed_pickle = malloc(sample.pickled.nbytes + n);
@@ -244,7 +246,7 @@ static bool with_key(const char *key, const char *name)
     memcpy(changed_pickle + at + 5, key, n);
     memcpy(changed_pickle + at + 5 + n, pickle + at + 6, sample.pickled.nbytes - at - 6);
     set_record("data.pkl", changed_pickle, sample.pickled.nbytes + n - 1);
-    find_record("data/0")->name = name;
+    find_record(record)->name = name;
     build(NULL);
     free(changed_pickle);
     return written(key);
@@ -253,14 +255,15 @@ static bool with_key(const char *key, const char *name)
 /* Z8: a key that is no number has its name checked. */
 Test(listing, of_other_keys)
 {
-    cr_expect_not(with_key("7", "data/7"));
-    cr_expect_not(with_key("12345678901234567890", "data/12345678901234567890"));
-    cr_expect(with_key("123456789012345678901", "data/123456789012345678901"));
-    cr_expect(with_key("x", "data/x"));
-    cr_expect(with_key("7x", "data/7x"));
-    (void)with_key("7x", "data/7");
-    (void)with_key("7\\", "data/7\\");
-    (void)with_key("..", "data/..");
+    cr_expect_not(with_key('0', "7", "data/7"));
+    cr_expect_not(with_key('0', "12345678901234567890", "data/12345678901234567890"));
+    cr_expect(with_key('0', "123456789012345678901", "data/123456789012345678901"));
+    cr_expect(with_key('0', "x", "data/x"));
+    cr_expect(with_key('0', "7x", "data/7x"));
+    (void)with_key('0', "7x", "data/7");
+    (void)with_key('1', "7x", "data/7"); /* not the first, whose header is in the head */
+    (void)with_key('0', "7\\", "data/7\\");
+    (void)with_key('0', "..", "data/..");
 }
 
 /* Z3: the end records count one entry less than there are, or one has no part in their bytes. */

@@ -197,6 +197,7 @@ Test(open, a_file_zipped_again_is_read_through_the_directory)
         "load.calculate_storage_offsets=off load.check=data debug=on"};
 
     for (size_t i = 0; i < 12; i++) {
+        bool is_debug = strstr(options[i % 6], "debug=on");
         berth_info info;
         logged[0] = 0;
         berth_set_log(keep_log, NULL);
@@ -204,6 +205,7 @@ Test(open, a_file_zipped_again_is_read_through_the_directory)
         berth_set_log(NULL, NULL);
         cr_expect_not_null(strstr(logged, "repacked: readers that calculate offsets misread this "
                                           "file; `berth convert` mends it"));
+        cr_expect_eq(strstr(logged, "the layout") != NULL, is_debug, "%s", logged);
         assert_ok(berth_get_info(checkpoint, &info, &error));
         cr_expect(info.repacked && !info.calculated_offsets);
         expect_small();
@@ -272,6 +274,20 @@ Test(open, a_local_header_behind_a_longer_record_is_compared)
     expect_failure("load.check=directory", BERTH_E_ARCHIVE,
                    "memory: data/1 at byte 1003: the local header's name is 'Sample/data/1', the "
                    "directory's 'sample/data/1'");
+}
+
+/* Other tools write sizes into local headers; the first storage's is looked at where offsets are
+   computed, and must not be here. */
+Test(open, a_longer_record_whose_local_header_has_its_size)
+{
+    static const char name[] = "sample/data/0";
+    uint8_t longer[27] = {0};
+
+    set_record("data/0", longer, 27);
+    build(NULL);
+    uint8_t *header = (uint8_t *)memmem(file, file_nbytes, name, sizeof name - 1) - 30;
+    header[18] = header[22] = 27;
+    open_file("load.check=directory");
 }
 
 /* F5: without memory its storages are not left where they were computed. */

@@ -51,6 +51,7 @@ Test(pickle_kind, bare_and_legacy)
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("4")},
         {BYTES("\x80\5\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("5")},
         {BYTES("\x80\2\x95\x0d\0\0\0\0\0\0\0" MAGIC), "a bare pickle, not a PyTorch checkpoint"},
+        {BYTES("\x81\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), NONE "81 04 95 0d"},
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0\x8a\x0a"), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x06"), NONE "80 06"},
         {BYTES("\x80"), NONE "80"},
@@ -173,6 +174,28 @@ Test(pickle_kind, where_no_more_can_be_read)
     const char *says = strstr(error.message, "object at byte");
     cr_assert_not_null(says, "%s", error.message);
     cr_expect_str_eq(says, "object at byte 27: opcode POP (0x30) is not allowed in a checkpoint");
+}
+
+/* Want of memory is no refusal: nothing is said of what the pickle names. */
+Test(pickle_kind, where_memory_ends)
+{
+    static const char bytes[] = "\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}.\x80\2"
+                                "]cposix\nsystem\n.";
+    bool refused = true;
+    int n_refused = 0;
+
+    for (uint64_t nth = 1; refused; nth++) {
+        test_memory_watch();
+        test_memory_refuse(nth, true);
+        int code =
+            berth_open_source(FROM_MEMORY(bytes, sizeof bytes - 1), NULL, &checkpoint, &error);
+        refused = test_memory_seen().n_allocations >= nth;
+        test_memory_unwatch();
+        cr_expect_eq(code, refused ? BERTH_E_MEMORY : BERTH_E_TRUNCATED, "%s", error.message);
+        cr_expect_eq(strstr(error.message, "names") != NULL, !refused, "%s", error.message);
+        n_refused += refused;
+    }
+    cr_expect_gt(n_refused, 1);
 }
 
 /* The members of a tar archive, each in blocks of 512 bytes. */

@@ -11,7 +11,7 @@ TestSuite(safetensors_read, .init = begin_sample, .fini = end_sample, .timeout =
 #define TWO_BYTES T("\"U8\"", "[2]", "0", "2")
 
 /* The file of a header and so many bytes. */
-static void make_file(const char *header, size_t announced_nbytes, size_t data_nbytes)
+static void make_file(const char *header, uint64_t announced_nbytes, size_t data_nbytes)
 {
     size_t n = strlen(header);
 
@@ -19,7 +19,7 @@ static void make_file(const char *header, size_t announced_nbytes, size_t data_n
     free(file);
     file = calloc(1, file_nbytes);
     for (size_t i = 0; i < 8; i++)
-        file[i] = (uint8_t)((uint64_t)announced_nbytes >> 8 * i);
+        file[i] = (uint8_t)(announced_nbytes >> 8 * i);
     memcpy(file + 8, header, n);
 }
 
@@ -39,6 +39,8 @@ static const struct {
     {"{\"b\":" T("\"U8\"", "[0]", "0", "0") ",\"a\":" TWO_BYTES
                                             ",\"c\":" T("\"U8\"", "[0]", "0", "0") "}",
      2, NULL},
+    {"{\"a\":" T("\"U8\"", "[0]", "0", "0") ",\"b\":" TWO_BYTES "}", 2, NULL},
+    {"{\"b\":" T("\"U8\"", "[2]", "2", "4") ",\"a\":" TWO_BYTES "}", 4, NULL},
     {"{\"a\":", 0, "the safetensors header: "},
     {"{\"a\":[{},{},{},{},{},{},{},{}]}", 0, "has too many objects for its length"},
     {"{\"a\":" TWO_BYTES ",\"a\":" TWO_BYTES "}", 2, "duplicate object key"},
@@ -47,6 +49,7 @@ static const struct {
     {"{\"a\":1}", 0, "\"a\": it has no dtype"},
     {"{\"a\":" T("\"U9\"", "[2]", "0", "2") "}", 2, "\"a\": PyTorch has no dtype for 'U9'"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2]}}", 2, "its data_offsets are no two integers"},
+    {"{\"a\":" T("\"U8\"", "[2]", "0", "2,2") "}", 2, "its data_offsets are no two integers"},
     {"{\"a\":" T("\"U8\"", "[2]", "0.0", "2") "}", 2, "its data_offsets are no two integers"},
     {"{\"a\":" T("\"U8\"", "[2]", "0", "\"2\"") "}", 2, "its data_offsets are no two integers"},
     {"{\"a\":" T("\"U8\"", "[2]", "-1", "1") "}", 2, "its data_offsets are no range"},
@@ -54,6 +57,8 @@ static const struct {
     {"{\"a\":" T("\"U8\"", "[2]", "0", "3") "}", 2,
      "\"a\": it ends 1 bytes behind the end of the file: a download that did not end?"},
     {"{\"a\":" T("\"U8\"", "2", "0", "2") "}", 2, "its shape is no list of at most 64 sizes"},
+    {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,2]}}", 2,
+     "its shape is no list of at most 64 sizes"},
     {"{\"a\":" T("\"U8\"", "[-2]", "0", "2") "}", 2, "its shape is no list of at most 64 sizes"},
     {"{\"a\":" T("\"U8\"", "[2.0]", "0", "2") "}", 2, "its shape is no list of at most 64 sizes"},
     {"{\"a\":" T("\"F4\"", "[]", "0", "2") "}", 2, "its last dimension must be even"},
@@ -88,6 +93,7 @@ Test(safetensors_read, a_rank_above_the_largest)
     (void)snprintf(header, sizeof header, "{\"a\":" T("\"U8\"", "[%s]", "0", "1") "}", sizes);
     make_file(header, strlen(header), 1);
     cr_expect_eq(try_file(""), BERTH_E_TENSOR);
+    cr_expect(strstr(error.message, "its shape is no list of sizes"), "%s", error.message);
 }
 
 Test(safetensors_read, lengths)
@@ -100,6 +106,48 @@ Test(safetensors_read, lengths)
     expect_failure("", BERTH_E_UNSUPPORTED,
                    "memory: at byte 0: a safetensors header of 100000001 bytes: the format allows "
                    "100000000");
+}
+
+/* A length that no header has is the beginning of something else. */
+Test(safetensors_read, lengths_that_are_none)
+{
+    static const uint64_t lengths[] = {0, 1, (uint64_t)UINT32_MAX + 1, UINT64_MAX};
+
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        make_file("{}", lengths[i], 0);
+        cr_expect_eq(try_file(""), BERTH_E_NOT_CHECKPOINT, "%zu: %s", i, error.message);
+    }
+    make_file("{}", UINT32_MAX, 0);
+    cr_expect_eq(try_file(""), BERTH_E_UNSUPPORTED, "%s", error.message);
+}
+
+static int n_reads_left;
+
+static int read_some(void *bytes, void *buffer, size_t nbytes, uint64_t offset)
+{
+    if (n_reads_left-- == 0)
+        return -1;
+    memcpy(buffer, (const uint8_t *)bytes + offset, nbytes);
+    return 0;
+}
+
+/* F5: a header that is longer than the head takes a second read. */
+Test(safetensors_read, every_failing_read_is_a_clean_error)
+{
+    static char header[10000] = "{\"a\":" TWO_BYTES "}";
+    int n = 0;
+
+    memset(header + strlen(header), ' ', sizeof header - 1 - strlen(header));
+    make_file(header, strlen(header), 2);
+    const berth_source source = {.nbytes = file_nbytes, .read = read_some, .context = file};
+    for (bool failed = true; failed; n++) {
+        n_reads_left = n;
+        failed = berth_open_source(&source, only("load.head_nbytes=4096", NULL), &checkpoint,
+                                   &error) < 0;
+        cr_expect_eq(error.code, failed ? BERTH_E_CALLBACK : 0, "%s", error.message);
+        close_opened();
+    }
+    cr_expect_geq(n, 3);
 }
 
 Test(safetensors_read, has_no_records)
@@ -122,20 +170,24 @@ static void *refuse_json(size_t nbytes)
 /* W6, of the parser's own allocations; some of them it takes for an error of the text. */
 Test(safetensors_read, every_failing_allocation_of_the_parser_is_a_clean_error)
 {
-    int n = 0;
+    int n = 0, n_memory = 0;
 
     make_file(rows[4].header, strlen(rows[4].header), 2);
     json_set_alloc_funcs(refuse_json, free);
-    for (bool failed = true; failed; n++) {
+    for (bool refused = true; refused; n++) {
         n_json_left = n;
-        failed = try_file("") < 0;
-        if (failed)
-            cr_expect(error.code == BERTH_E_MEMORY || error.code == BERTH_E_ARCHIVE, "%s",
-                      error.message);
+        int code = try_file("");
+        const char *said = strstr(error.message, "header: ");
+        refused = n_json_left < 0;
+        n_memory += code == BERTH_E_MEMORY;
+        cr_expect(code == (refused ? BERTH_E_MEMORY : 0) ||
+                      (code == BERTH_E_ARCHIVE && said && said[sizeof "header: " - 1]),
+                  "allocation %d: %s", n, error.message);
         close_opened();
     }
     json_set_alloc_funcs(malloc, free);
     cr_expect_gt(n, 10);
+    cr_expect_gt(n_memory, 0);
 }
 
 /* A text of __metadata__ ties a name only to a tensor, and only if no tensor has the name. */
@@ -161,5 +213,7 @@ Test(safetensors_read, every_failing_allocation_is_a_clean_error)
         (void)snprintf(text + strlen(text), 100, ",\"w%d\":" T("\"U8\"", "[0]", "0", "0"), i);
     strcat(text, "}");
     make_file(text, strlen(text), 0);
+    expect_clean_failing_allocations("", 4);
+    make_file("{\"__metadata__\":{}}", 19, 0);
     expect_clean_failing_allocations("", 4);
 }

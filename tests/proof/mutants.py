@@ -17,7 +17,7 @@ CONDITION = re.compile(r"\bif\s*\(")
 PREDICATE = re.compile(r"\breturn\b(?=[^;]*(&&|\|\|)[^;]*;)")
 # What a function that fails, asked in a condition, has set: an argument, or a field of the first.
 SETS_ERROR = [
-    (re.compile(r"[(,]\s*(&?[\w.>-]*\b(?:error|inner|unasked|bad))\)\s*(?:<|!=)\s*(?:0|BERTH_OK)\b"),
+    (re.compile(r"[(,]\s*(&?[\w.>-]*\b(?:error|inner|unasked|bad))\)+\s*(?:<|!=)\s*(?:0|BERTH_OK)\b"),
      "{}"),
     (re.compile(r"\b\w+\((unpickler|walk)\b[^;]*\)\s*<\s*0"), "{}->error"),
     (re.compile(r"!\w+\((unpickler)\b"), "{}->error"),

@@ -34,7 +34,8 @@ import mutants
 
 FILES = ["format/**/*.[ch]", "load/open/*.c", "load/archive.c"]
 TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/hostile/*.c",
-         "tests/api/*.c", "tests/save/plan.c", "tests/faults/load.c"]
+         "tests/api/*.c", "tests/save/plan.c", "tests/save/safetensors.c",
+         "tests/faults/load.c"]
 CODE = [f"{top}/**/*.[ch]" for top in
         ("config", "format", "io", "save", "load", "tools", "tests")]
 SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",

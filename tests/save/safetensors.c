@@ -135,6 +135,28 @@ Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
     berth_close(checkpoint);
     berth_free(bytes);
     cr_expect_null(berth_metadata(NULL));
+
+    checkpoint = saved_and_opened(berth_make_dict(tree), BERTH_COPY_TIES, "", &bytes);
+    cr_expect_null(berth_metadata(checkpoint));
+    berth_close(checkpoint);
+    berth_free(bytes);
+}
+
+/* The format counts elements, PyTorch the bytes of two. */
+Test(safetensors, pairs_of_four_bits, .init = begin, .fini = end)
+{
+    const berth_tensor pairs = {
+        .dtype = BERTH_FLOAT4_E2M1FN_X2, .rank = 2, .shape = shape_2_3, .data = numbers};
+    void *bytes;
+
+    berth_dict_set(root, "f4", berth_make_tensor(tree, &pairs));
+    berth_checkpoint *checkpoint = saved_and_opened(NULL, 0, "", &bytes);
+    const char *header = (const char *)bytes + 8;
+    cr_expect(strstr(header, "\"f4\":{\"dtype\":\"F4\",\"shape\":[2,6],"), "%.300s", header);
+    const berth_tensor *read = berth_find_tensor(checkpoint, "f4", &error);
+    cr_expect_eq(memcmp(read->shape, shape_2_3, sizeof shape_2_3), 0);
+    berth_close(checkpoint);
+    berth_free(bytes);
 }
 
 /* A key of the root is a name as it is, unless it begins like a path. What is deeper has its path
@@ -184,6 +206,13 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
     unknown.flags = 4;
     cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &unknown, NULL, &error),
                  BERTH_E_ARGUMENT);
+    const berth_tensor complex = {.dtype = BERTH_COMPLEX128, .data = complexes};
+    const berth_content only_complex =
+        berth_of_safetensors(berth_make_tensor(tree, &complex), NULL, 0);
+    cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &only_complex, NULL, &error),
+                 BERTH_E_UNSUPPORTED);
+    cr_expect(strstr(error.message, "safetensors has no dtype for complex128"), "%s",
+              error.message);
 }
 
 Test(safetensors, bits_that_have_no_meaning, .init = begin, .fini = end)
@@ -262,29 +291,52 @@ static void *refuse_json(size_t nbytes)
     return n_json_left-- > 0 ? malloc(nbytes) : NULL;
 }
 
-/* W6, of the JSON library's own allocations; debug mode, which reads the header back, takes some of
-   them for an error of the text. */
+/* Saves where the JSON library's nth allocation and all behind it are refused. True: some were. */
+static bool save_with_json(int n, const berth_content *content, const char *options, int *code)
+{
+    berth_config *config = berth_config_new(NULL);
+    const berth_params params = {.config = config};
+    void *bytes = NULL;
+    size_t nbytes;
+
+    assert_ok(berth_config_apply(config, options, &error));
+    n_json_left = n;
+    json_set_alloc_funcs(refuse_json, free);
+    *code = berth_save_to(TO_MEMORY(&bytes, &nbytes), content, &params, &error);
+    json_set_alloc_funcs(malloc, free);
+    berth_free(*code < 0 ? NULL : bytes);
+    berth_config_free(config);
+    return n_json_left < 0;
+}
+
+/* W6, of the JSON library's own allocations. */
 Test(safetensors, every_failing_allocation_of_the_header_is_a_clean_error, .init = begin,
      .fini = end)
 {
     berth_value *metadata = berth_make_dict(tree);
     berth_dict_set(metadata, "by", berth_make_str(tree, "me", 2));
     const berth_content content = berth_of_safetensors(root, metadata, 0);
-    void *bytes;
-    size_t nbytes;
-    int n = 0;
+    int n = 0, code;
 
-    json_set_alloc_funcs(refuse_json, free);
-    for (bool failed = true; failed; n++) {
-        n_json_left = n;
-        failed = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error) < 0;
-        if (failed)
-            cr_assert(error.code == BERTH_E_MEMORY || error.code == BERTH_E_ARCHIVE, "%s",
-                      error.message);
+    for (bool refused = true; refused; n++) {
+        refused = save_with_json(n, &content, "debug=off", &code);
+        cr_expect_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", n, error.message);
     }
-    json_set_alloc_funcs(malloc, free);
     cr_expect_gt(n, 10);
-    berth_free(bytes);
+}
+
+/* Debug mode reads the header back, and takes some of these for an error of the text. */
+Test(safetensors, every_failing_allocation_of_debug_mode_is_an_error, .init = begin, .fini = end)
+{
+    const berth_content content = berth_of_safetensors(root, NULL, 0);
+    int n = 0, code;
+
+    for (bool refused = true; refused; n++) {
+        refused = save_with_json(n, &content, "debug=on", &code);
+        cr_expect(refused ? code == BERTH_E_MEMORY || code == BERTH_E_ARCHIVE : code == 0,
+                  "allocation %d: %s", n, error.message);
+    }
+    cr_expect_gt(n, 10);
 }
 
 /* W6 */
