@@ -12,9 +12,11 @@ import warnings
 import torch
 
 import errors
+import installed
 import lazily
 import loads
 import processes
+import records
 import saves
 import settings
 import suite
@@ -36,7 +38,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes)
+    modules = (saves, loads, records, installed, errors, lazily, settings, unsafe, processes)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
