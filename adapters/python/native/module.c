@@ -14,6 +14,9 @@ static PyMethodDef functions[] = {
     {"save", bpy_save, METH_VARARGS,
      "save(value, target, archive_name)\n--\n\n"
      "Saves to a path (bytes), a descriptor (int) or a function that writes bytes."},
+    {"save_begin", bpy_save_begin, METH_VARARGS,
+     "save_begin(value, target, archive_name, snapshot)\n--\n\n"
+     "The same on a thread of its own; snapshot: the tensors are copied first."},
     {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {NULL, NULL, 0, NULL},
@@ -33,7 +36,7 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!module)
         return NULL;
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
-        PyModule_AddFunctions(module, bpy_option_functions) < 0) {
+        bpy_job_type_add(module) < 0 || PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);
         return NULL;
     }
