@@ -12,6 +12,7 @@ import warnings
 import torch
 
 import errors
+import jobs
 import lazily
 import loads
 import processes
@@ -36,7 +37,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes)
+    modules = (saves, loads, errors, lazily, settings, unsafe, processes, jobs)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -23,6 +23,7 @@ from berth._config import config
 from berth._counters import counters
 from berth._errors import (
     ArgumentError,
+    CancelledError,
     Declined,
     Error,
     FileError,
@@ -30,6 +31,7 @@ from berth._errors import (
     OutOfMemoryError,
     UnsafeFileError,
 )
+from berth._job import Job, save_async
 from berth._load import load
 from berth._open import File, Slice, open
 from berth._save import save
@@ -40,10 +42,12 @@ _os.register_at_fork(after_in_child=_native.after_fork)
 __version__ = _native.version()
 __all__ = [
     "ArgumentError",
+    "CancelledError",
     "Declined",
     "Error",
     "File",
     "FileError",
+    "Job",
     "MissingFileError",
     "OutOfMemoryError",
     "RecordReport",
@@ -55,5 +59,6 @@ __all__ = [
     "load",
     "open",
     "save",
+    "save_async",
     "verify",
 ]

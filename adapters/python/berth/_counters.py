@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Counts of saves and loads."""
 
+import os
 import threading
 
 _lock = threading.Lock()
 _counts = {"save": {"values": 0}, "load": {"values": 0}, "reasons": {}}
+
+
+def _renew_lock():
+    """In a forked child: maybe a thread of the parent's, that of a job, has it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def count(operation, way):

@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save: values are walked in C, and written without the GIL."""
 
-import io
-import os
-
 from berth import _conditions, _native
 from berth._counters import count, count_reason
 from berth._errors import Declined, declined
-from berth._source import descriptor_of, is_path
-
-# Files of Python's own, whose bytes go to their descriptor and nowhere else.
-REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
+from berth._target import target_of
 
 
 def save(obj, f):
@@ -46,29 +40,10 @@ def save(obj, f):
 
 
 def _save_to(obj, f):
-    if is_path(f):
-        _native.save(obj, os.fsencode(f), None)
-        return
-    if not hasattr(f, "write"):
-        raise AttributeError("expected 'f' to be string, path, or a file-like object with a "
-                             "'write' attribute")
-    fd = descriptor_of(f, REAL_FILES)
-    if fd is not None:
-        _save_to_file(obj, f, fd)
-        return
-    _native.save(obj, f.write, None)
-    if hasattr(f, "flush"):
-        f.flush()
-
-
-def _save_to_file(obj, file, fd):
-    """Through the descriptor; Python's position follows."""
-    file.flush()
-    if not file.seekable():
-        _native.save(obj, fd, None)
-        return
-    os.lseek(fd, file.tell(), os.SEEK_SET)
+    target, end = target_of(f)
+    is_saved = False
     try:
-        _native.save(obj, fd, None)
+        _native.save(obj, target, None)
+        is_saved = True
     finally:
-        file.seek(os.lseek(fd, 0, os.SEEK_CUR))
+        end(is_saved)

@@ -5,6 +5,8 @@
  * waiting differs.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "adapters/python/native/native.h"
 
@@ -20,6 +22,7 @@ typedef struct writer {
 typedef struct job_object {
     PyObject_HEAD bpy_saver saver; /* zeros from when the save is staged on */
     writer writer;
+    int fd;         /* the save's own, so that a file may be closed meanwhile; -1: none */
     berth_job *job; /* NULL: it did not begin */
 } job_object;
 
@@ -75,6 +78,17 @@ static int begin(job_object *self, const berth_target *target, const berth_conte
     return status;
 }
 
+static int duplicate(job_object *self, PyObject *number)
+{
+    int fd = (int)PyLong_AsLong(number);
+    if (PyErr_Occurred())
+        return -1;
+    self->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (self->fd < 0)
+        PyErr_SetFromErrno(PyExc_OSError);
+    return self->fd < 0 ? -1 : 0;
+}
+
 static int begin_to(job_object *self, PyObject *to, const berth_content *content,
                     const char *archive_name, uint32_t flags)
 {
@@ -83,13 +97,15 @@ static int begin_to(job_object *self, PyObject *to, const berth_content *content
     if (PyBytes_Check(to)) {
         target = berth_to_path(PyBytes_AsString(to));
     } else if (PyLong_Check(to)) {
-        target = berth_to_fd((int)PyLong_AsLong(to));
+        if (duplicate(self, to) < 0)
+            return -1;
+        target = berth_to_fd(self->fd);
     } else {
         Py_INCREF(to);
         self->writer.write = to;
         target = berth_to_sink(&sink);
     }
-    return PyErr_Occurred() ? -1 : begin(self, &target, content, archive_name, flags);
+    return begin(self, &target, content, archive_name, flags);
 }
 
 /* Other threads run meanwhile: they find it empty already. */
@@ -111,6 +127,7 @@ PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *con
     self->saver = *saver;
     *saver = (bpy_saver){0};
     self->writer = (writer){0};
+    self->fd = -1;
     self->job = NULL;
     if (begin_to(self, to, content, archive_name, flags) < 0) {
         Py_DECREF(self);
@@ -136,9 +153,17 @@ static bool wait_for(job_object *self, berth_job_event event, double seconds, in
     return true;
 }
 
+static void close_fd(job_object *self)
+{
+    if (self->fd >= 0)
+        (void)close(self->fd);
+    self->fd = -1;
+}
+
 /* The save has ended. Returns: 0; -1: its exception is raised, and is not kept. */
 static int end(job_object *self, int status, const berth_error *error)
 {
+    close_fd(self);
     writer ended = self->writer;
     self->writer = (writer){0};
     Py_XDECREF(ended.write);
@@ -226,6 +251,7 @@ static void job_dealloc(PyObject *job)
     Py_BEGIN_ALLOW_THREADS;
     berth_job_free(self->job);
     Py_END_ALLOW_THREADS;
+    close_fd(self);
     drop_saver(self);
     Py_XDECREF(self->writer.write);
     Py_XDECREF(self->writer.type);
