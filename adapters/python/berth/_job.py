@@ -91,10 +91,11 @@ class Job:
             self = None  # the exception's traceback holds this frame
 
     def cancel(self):
-        """Asks the save to stop, and returns at once; result() then raises berth.CancelledError.
+        """Asks the save to stop, and returns at once.
 
-        Returns: True: the path keeps its old file. False: too late: the new file takes its place,
-        or all is written. What was written to a file object stays there.
+        Returns: True: the path keeps its old file; result() raises berth.CancelledError, or what the
+        save raised before. False: too late: the new file takes its place, or all is written. What
+        was written to a file object stays there.
         """
         self._check_process()
         return self._native.cancel()
