@@ -11,6 +11,7 @@ import warnings
 
 import torch
 
+import ends
 import errors
 import jobs
 import lazily
@@ -37,7 +38,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes, jobs)
+    modules = (saves, loads, errors, lazily, settings, unsafe, processes, jobs, ends)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -176,22 +176,30 @@ def _report(error, name, pid):
                    exc_info=error)
 
 
-def _follow(native, end, future, name):
-    error = _save(native, end)
-    # It reports when nobody can ask any more, or at the end of the interpreter.
-    report = None if error is None else weakref.finalize(future, _report, error, name, os.getpid())
-    future.set_result((error, report))
-    del native, end, future, error, report  # as above
-
-
 class Follower(threading.Thread):
     """The thread of a job. The interpreter's end waits for it."""
+
+    def __init__(self, *work):
+        super().__init__(name="berth-job", daemon=False)
+        self.work = work
+
+    def run(self):
+        work, self.work = self.work, None
+        if not work:
+            return
+        native, end, future, name = work
+        error = _save(native, end)
+        # It reports when nobody can ask any more, or at the end of the interpreter.
+        report = (None if error is None
+                  else weakref.finalize(future, _report, error, name, os.getpid()))
+        future.set_result((error, report))
+        del work, native, end, future, error, report  # as above
 
 
 def _finish():
     """Jobs that began while the interpreter ended: by then it has waited for threads."""
     for thread in threading.enumerate():
-        if isinstance(thread, Follower):
+        if isinstance(thread, Follower) and thread.is_alive():
             thread.join()
 
 
@@ -240,12 +248,13 @@ def save_async(obj, f, *, snapshot=True):
 def _start(native, end, name):
     future = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # so that nobody but the job can cancel it
-    arguments = (native, end, future, name)
+    follower = Follower(native, end, future, name)
     try:
-        Follower(target=_follow, args=arguments, name="berth-job", daemon=False).start()
+        follower.start()
     except RuntimeError:  # at the end of the interpreter there are no new threads
-        _follow(*arguments)
-    except BaseException:  # ^C, maybe when the thread has begun
+        follower.run()
+    except BaseException:  # ^C, before the thread has begun or later
+        follower.work = None
         native.cancel()
         _save(native, end)
         raise
