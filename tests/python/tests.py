@@ -17,6 +17,7 @@ import jobs
 import lazily
 import loads
 import processes
+import robust
 import saves
 import settings
 import suite
@@ -38,7 +39,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes, jobs, ends)
+    modules = (saves, loads, errors, lazily, settings, unsafe, processes, jobs, ends, robust)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
