@@ -121,7 +121,7 @@ class Plain(Folder):
         with self.assertRaises(Declined) as caught:
             if why := _conditions.reason():
                 raise declined([], why)
-            _native.save(value, os.fsencode(target), None)
+            _native.save_begin(value, os.fsencode(target), None, False)
         self.assertEqual(caught.exception.path, path)
         self.assertIn(reason, caught.exception.reason)
         self.assertIn(reason, str(caught.exception))

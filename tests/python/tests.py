@@ -11,12 +11,15 @@ import warnings
 
 import torch
 
+import ends
 import errors
 import installed
+import jobs
 import lazily
 import loads
 import processes
 import records
+import robust
 import saves
 import settings
 import suite
@@ -38,7 +41,8 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, records, installed, errors, lazily, settings, unsafe, processes)
+    modules = (saves, loads, records, installed, errors, lazily, settings, unsafe, processes, jobs, ends,
+               robust)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -23,6 +23,7 @@ from berth._config import config
 from berth._counters import counters
 from berth._errors import (
     ArgumentError,
+    CancelledError,
     Error,
     FileError,
     MissingFileError,
@@ -30,6 +31,7 @@ from berth._errors import (
     UnsafeFileError,
 )
 from berth._install import install, installed, uninstall
+from berth._job import Job, save_async
 from berth._load import load
 from berth._open import File, Slice, open
 from berth._save import save
@@ -40,9 +42,11 @@ _os.register_at_fork(after_in_child=_native.after_fork)
 __version__ = _native.version()
 __all__ = [
     "ArgumentError",
+    "CancelledError",
     "Error",
     "File",
     "FileError",
+    "Job",
     "MissingFileError",
     "OutOfMemoryError",
     "RecordReport",
@@ -56,6 +60,7 @@ __all__ = [
     "load",
     "open",
     "save",
+    "save_async",
     "uninstall",
     "verify",
 ]

@@ -32,23 +32,22 @@ class Writer:
     """Stands for torch._C.PyTorchFileWriter: keeps what is written until all of it is there."""
 
     def __init__(self):
-        self.records = []
-        self._owners = []
+        self.records = []  # (name, bytes or address, nbytes, owner of the address)
 
     def write_record(self, name, data, nbytes):
         """data: a str, bytes, or a storage, which must keep its bytes until the save has ended."""
+        owner = data
         if name in ADDED:
             return
         if isinstance(data, str):
             data = data.encode()
         elif not isinstance(data, bytes):
-            self._owners.append(data)
             data = data.data_ptr()
-        self.records.append((name, data, nbytes))
+        self.records.append((name, data, nbytes, owner))
 
     def write_record_metadata(self, name, nbytes):
         """A record whose bytes are left out: torch.serialization.skip_data."""
-        self.records.append((name, None, nbytes))
+        self.records.append((name, None, nbytes, None))
 
 
 class Slice:
@@ -175,20 +174,13 @@ def check_known():
 # ---- saving and loading ----
 
 
-def save(obj, save_to, pickle_module, pickle_protocol, disable_byteorder):
-    """torch.save, but the records go to save_to(writer) at the end; after an exception they do not."""
+def pickled(obj, pickle_module, pickle_protocol, disable_byteorder):
+    """The records that torch.save would write, but those that the library adds."""
     check_known()
-
-    @contextlib.contextmanager
-    def open_writer(_):
-        writer = Writer()
-        yield writer
-        save_to(writer)
-
-    # The file: only its name or its method `write` is looked at.
-    with_opener("save", open_writer)(obj, io.BytesIO(), pickle_module, pickle_protocol,
-                                     _disable_byteorder_record=disable_byteorder)
-    count("save", "records")
+    writer = Writer()
+    with_opener("save", lambda _: contextlib.nullcontext(writer))(
+        obj, io.BytesIO(), pickle_module, pickle_protocol, _disable_byteorder_record=disable_byteorder)
+    return writer.records
 
 
 def load(f, map_location, pickle_module, weights_only, mmap, arguments):
