@@ -18,6 +18,7 @@ import processes
 import saves
 import settings
 import suite
+import tables
 import unsafe
 
 
@@ -36,7 +37,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes)
+    modules = (saves, loads, errors, lazily, tables, settings, unsafe, processes)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

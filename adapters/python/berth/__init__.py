@@ -32,6 +32,7 @@ from berth._errors import (
 )
 from berth._load import load
 from berth._open import File, Slice, open
+from berth._rows import Rows, Table, Ticket, rows
 from berth._save import save
 from berth._verify import RecordReport, Report, verify
 
@@ -48,12 +49,16 @@ __all__ = [
     "OutOfMemoryError",
     "RecordReport",
     "Report",
+    "Rows",
     "Slice",
+    "Table",
+    "Ticket",
     "UnsafeFileError",
     "config",
     "counters",
     "load",
     "open",
+    "rows",
     "save",
     "verify",
 ]
