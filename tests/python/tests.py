@@ -11,6 +11,7 @@ import warnings
 
 import torch
 
+import command
 import errors
 import lazily
 import loads
@@ -37,7 +38,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, tables, settings, unsafe, processes)
+    modules = (saves, loads, errors, lazily, tables, command, settings, unsafe, processes)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
