@@ -13,13 +13,14 @@ import torch
 
 import command
 import errors
+import integrations
 import lazily
 import loads
 import processes
+import rows
 import saves
 import settings
 import suite
-import tables
 import unsafe
 
 
@@ -38,7 +39,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, tables, command, settings, unsafe, processes)
+    modules = (saves, loads, errors, lazily, rows, command, settings, unsafe, processes, integrations)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
