@@ -29,7 +29,8 @@ class Command(Folder):
 
     def test_the_same_as_the_binary(self):
         bad = self.write("bad.pt", self.read(self.file)[:-30])
-        for arguments in (["ls", self.file], ["verify", bad], ["diff", self.file, bad], ["cat", self.file, "a"],
+        for arguments in (["ls", self.file], ["verify", bad], ["diff", self.file, bad],
+                          ["cat", self.file, "a"],
                           ["ls", "--help"], ["--version"], [], ["ls", "--no-such"], ["cat", self.file, "ü"],
                           ["config", "--set", "save.durability=file"], [b"ls", b"\xff\xfe"]):
             with self.subTest(arguments):
