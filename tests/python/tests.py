@@ -20,6 +20,7 @@ import processes
 import rows
 import saves
 import settings
+import stubs
 import suite
 import unsafe
 
@@ -39,7 +40,8 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, rows, command, settings, unsafe, processes, integrations)
+    modules = (saves, loads, errors, lazily, rows, command, settings, stubs, unsafe,
+               processes, integrations)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
