@@ -116,13 +116,6 @@ class Values(Folder):
         os.unlink(path)
         self.assertEqual(mapped["a"].sum(), 35000)
 
-    def test_modes_of_torch_are_declined(self):
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        torch.save(1, self.path("v.pt"))
-        with FakeTensorMode(), self.assertRaisesRegex(berth.Declined, "dispatch mode"):
-            berth.load(self.path("v.pt"))
-
     def test_values_nested_as_deep_as_a_file_can_be(self):
         import pickles
 

@@ -13,10 +13,12 @@ import torch
 
 import command
 import errors
+import installed
 import integrations
 import lazily
 import loads
 import processes
+import records
 import rows
 import saves
 import settings
@@ -40,7 +42,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, rows, command, settings, stubs, unsafe,
+    modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
                processes, integrations)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 

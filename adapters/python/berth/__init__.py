@@ -7,8 +7,8 @@
     with berth.open("model.pt") as file:        # lazy: tensors by name, and slices of them
         rows = file.slice("embedding.weight")[1000:1100]
 
-`berth.config` has the options, `berth.verify` checks a whole file, `berth.counters` counts what was
-saved and loaded. Errors are `berth.Error`; a file that names code is a `berth.UnsafeFileError`, and
+`berth.install()` makes torch.save and torch.load Berth's. `berth.config` has the options,
+`berth.verify` checks a whole file, `berth.counters` counts what was saved and loaded. Errors are `berth.Error`; a file that names code is a `berth.UnsafeFileError`, and
 nothing of it is run. All functions may be called from several threads at once.
 """
 
@@ -23,13 +23,13 @@ from berth._config import config
 from berth._counters import counters
 from berth._errors import (
     ArgumentError,
-    Declined,
     Error,
     FileError,
     MissingFileError,
     OutOfMemoryError,
     UnsafeFileError,
 )
+from berth._install import install, installed, uninstall
 from berth._load import load
 from berth._open import File, Slice, open
 from berth._rows import Rows, Table, Ticket, rows
@@ -41,7 +41,6 @@ _os.register_at_fork(after_in_child=_native.after_fork)
 __version__ = _native.version()
 __all__ = [
     "ArgumentError",
-    "Declined",
     "Error",
     "File",
     "FileError",
@@ -56,9 +55,12 @@ __all__ = [
     "UnsafeFileError",
     "config",
     "counters",
+    "install",
+    "installed",
     "load",
     "open",
     "rows",
     "save",
+    "uninstall",
     "verify",
 ]

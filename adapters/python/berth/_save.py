@@ -1,74 +1,87 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""berth.save: values are walked in C, and written without the GIL."""
+"""berth.save: values are walked in C, or pickled by PyTorch, and written without the GIL."""
 
 import io
 import os
+import pickle
 
-from berth import _conditions, _native
-from berth._counters import count, count_reason
-from berth._errors import Declined, declined
+from berth import _conditions, _native, _records
+from berth._counters import count
+from berth._errors import Declined
 from berth._source import descriptor_of, is_path
 
 # Files of Python's own, whose bytes go to their descriptor and nowhere else.
 REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
+PROTOCOL = 2
 
 
-def save(obj, f):
+def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
     """Saves a value as torch.save(obj, f) does, with the same bytes.
 
     To a path it is all or nothing: whatever fails, the path holds the old file or the whole new
     one. When it returns, the file is as durable as berth.config.save.durability says.
 
-    obj: plain Python values (None, bool, int, float, complex, str, bytes, bytearray, list, tuple,
-        set, dict, OrderedDict, Counter) of tensors, Parameters, storages, and torch's sizes,
-        devices, dtypes, layouts and quantization schemes, in exactly these types; nested as you
-        like. Tensors may be of any shape, stride and dtype, sparse, nested or quantized, on the
-        host or of the device "meta". They must not change until this returns.
+    obj: any value that torch.save can save. Plain values are walked in C: None, bool, int, float,
+        complex, str, bytes, bytearray, list, tuple, set, dict, OrderedDict, Counter; tensors,
+        Parameters and storages of the host, also sparse, nested or quantized ones; torch's sizes,
+        devices, dtypes, layouts and quantization schemes; in exactly these types, nested as you
+        like. PyTorch's own pickler pickles everything else; berth.counters() tells the two apart.
+        Tensors must not change until this returns.
     f: a path (str, bytes, os.PathLike), or an open binary file. A file is written from its current
         position on, and neither closed nor synced; what was written stays if the save fails.
+    pickle_module, pickle_protocol: as of torch.save; with others than the defaults PyTorch pickles.
 
     Raises:
-        berth.Declined: a value is none of these, before a byte is written; it names the value.
         berth.Error: it could not be written. FileError if the system says why.
         RuntimeError: as torch.save: storages of one memory have several dtypes.
-        What f.write raised; KeyboardInterrupt: the save was cancelled, and a path has its old file.
+        What pickling raised; what f.write raised; KeyboardInterrupt: the save was cancelled. In all
+        cases a path has its old file.
     Threads: any; other threads run while bytes are written.
     """
-    reason = _conditions.reason()
-    try:
-        if reason:
-            raise declined([], reason)
-        _save_to(obj, f)
-    except Declined as error:
-        count_reason(error.reason)
-        raise
-    count("save", "values")
+    save_any(obj, f, pickle_module, pickle_protocol, False)
 
 
-def _save_to(obj, f):
-    if is_path(f):
-        _native.save(obj, os.fsencode(f), None)
-        return
-    if not hasattr(f, "write"):
+def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
+    """By layers: in C if it is plain, else by PyTorch's pickler."""
+    if not is_path(f) and not hasattr(f, "write"):
         raise AttributeError("expected 'f' to be string, path, or a file-like object with a "
                              "'write' attribute")
+    if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
+            and not _conditions.reason()):
+        try:
+            save_to(f, lambda target: _native.save(obj, target, None))
+            count("save", "values")
+            return
+        except Declined:  # before a byte was written
+            pass
+    _records.save(obj, lambda writer: save_to(f, lambda target: _native.save_records(
+        writer.records, target, None, disable_byteorder)), pickle_module, pickle_protocol,
+        disable_byteorder)
+
+
+def save_to(f, write):
+    """Calls write(target) with what the native module writes to: bytes of a path, a descriptor, or a
+    function."""
+    if is_path(f):
+        write(os.fsencode(f))
+        return
     fd = descriptor_of(f, REAL_FILES)
     if fd is not None:
-        _save_to_file(obj, f, fd)
+        save_to_file(f, fd, write)
         return
-    _native.save(obj, f.write, None)
+    write(f.write)
     if hasattr(f, "flush"):
         f.flush()
 
 
-def _save_to_file(obj, file, fd):
+def save_to_file(file, fd, write):
     """Through the descriptor; Python's position follows."""
     file.flush()
     if not file.seekable():
-        _native.save(obj, fd, None)
+        write(fd)
         return
     os.lseek(fd, file.tell(), os.SEEK_SET)
     try:
-        _native.save(obj, fd, None)
+        write(fd)
     finally:
         file.seek(os.lseek(fd, 0, os.SEEK_CUR))

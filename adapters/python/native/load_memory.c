@@ -158,7 +158,9 @@ bool bpy_memory_fits(const berth_tensor *tensor, uint64_t nbytes)
 static dl_tensor describe(const bpy_memory *memory, const berth_tensor *tensor, int64_t *nbytes)
 {
     static int64_t one = 1;
-    dl_tensor made = {.data = memory->address, .device_type = DL_CPU, .lanes = 1};
+    /* PyTorch takes storages without an address for empty ones, each of its own. */
+    void *data = memory->nbytes > 0 ? memory->address : NULL;
+    dl_tensor made = {.data = data, .device_type = DL_CPU, .lanes = 1};
     *nbytes = (int64_t)memory->nbytes;
     if (!tensor) {
         made.rank = 1;

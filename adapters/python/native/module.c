@@ -14,6 +14,9 @@ static PyMethodDef functions[] = {
     {"save", bpy_save, METH_VARARGS,
      "save(value, target, archive_name)\n--\n\n"
      "Saves to a path (bytes), a descriptor (int) or a function that writes bytes."},
+    {"save_records", bpy_save_records, METH_VARARGS,
+     "save_records(records, target, archive_name, byteorder_last)\n--\n\n"
+     "Saves (name, bytes, address or None for zeros, nbytes) as the records of an archive."},
     {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {NULL, NULL, 0, NULL},
@@ -33,7 +36,8 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!module)
         return NULL;
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
-        bpy_rows_types_add(module) < 0 || PyModule_AddFunctions(module, bpy_option_functions) < 0) {
+        bpy_archive_type_add(module) < 0 || bpy_rows_types_add(module) < 0 ||
+        PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -11,11 +11,13 @@
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
  *   save.c            a tree -> a file; signals
+ *   save_records.c    records that torch has pickled -> a file
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
  *   load_values.c     a tree -> Python values
  *   load.c            the functions of an open file
+ *   archive.c         the records of a file, for torch to unpickle
  *   verify.c          what is wrong with a file
  *   rows.c            rows of large tables, by a cache
  *   options.c         options
@@ -189,10 +191,25 @@ int bpy_saver_keep(bpy_saver *saver, PyObject *object);
  */
 berth_value *bpy_refuse(bpy_saver *saver, const char *format, ...);
 
-/* The module's function save. */
+/*
+ * Saves a content, and waits for it without the GIL.
+ * Parameters: to: bytes: a path; an int: a descriptor; or a function that writes bytes.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_save_content(PyObject *to, const berth_content *content, const char *archive_name);
+
+/* The module's functions save and save_records. */
 PyObject *bpy_save(PyObject *module, PyObject *arguments);
+PyObject *bpy_save_records(PyObject *module, PyObject *arguments);
 
 /* ---- loading ---- */
+
+/*
+ * Where bytes come from: bytes: a path; an int: a descriptor; any other object: its buffer, which
+ * *buffer holds then, and *owner is not NULL.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner);
 
 /* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
 typedef struct bpy_checkpoint bpy_checkpoint;
@@ -285,8 +302,9 @@ PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value);
 
 void bpy_loader_free(bpy_loader *loader);
 
-/* Makes the type Checkpoint and adds it to the module. Returns: 0; -1. */
+/* Makes the types Checkpoint and Archive and adds them to the module. Return: 0; -1. */
 int bpy_checkpoint_type_add(PyObject *module);
+int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);

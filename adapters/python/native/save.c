@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * save(value, target, archive_name=None): walks the value with the GIL, then saves without it. The
- * save is a job, so that the main thread wakes up for signals: an exception of a handler
+ * save(value, target, archive_name): walks the value with the GIL, then saves without it. The save
+ * is a job, so that the main thread wakes up for signals: an exception of a handler
  * (KeyboardInterrupt) cancels it.
  */
 #include <errno.h>
@@ -76,16 +76,15 @@ static int job_wait(berth_job *job, writer *to, berth_error *error)
 }
 
 /* Returns: 0; -1: an exception is raised. */
-static int run(const berth_target *target, const berth_value *value, const char *archive_name,
+static int run(const berth_target *target, const berth_content *content, const char *archive_name,
                writer *to)
 {
-    const berth_content content = berth_of_value(value);
     const berth_params params = {.archive_name = archive_name};
     berth_error error;
     berth_job *job;
     int status;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_save_begin(target, &content, 0, &params, &job, &error);
+    status = berth_save_begin(target, content, 0, &params, &job, &error);
     Py_END_ALLOW_THREADS;
     if (status == 0) {
         status = job_wait(job, to, &error);
@@ -101,8 +100,7 @@ static int run(const berth_target *target, const berth_value *value, const char 
 
 /* ---- targets ---- */
 
-/* Saves to bytes: a path; an int: a descriptor; or a function that writes. */
-static int run_to(PyObject *to, const berth_value *value, const char *archive_name)
+int bpy_save_content(PyObject *to, const berth_content *content, const char *archive_name)
 {
     berth_target target;
     writer function = {.write = to};
@@ -116,7 +114,7 @@ static int run_to(PyObject *to, const berth_value *value, const char *archive_na
     }
     if (PyErr_Occurred())
         return -1;
-    int status = run(&target, value, archive_name, &function);
+    int status = run(&target, content, archive_name, &function);
     Py_XDECREF(function.type);
     Py_XDECREF(function.value);
     Py_XDECREF(function.traceback);
@@ -198,7 +196,8 @@ PyObject *bpy_save(PyObject *module, PyObject *arguments)
     if (!saver.torch)
         return NULL;
     const berth_value *value = walk(&saver, object);
-    int status = value ? run_to(target, value, archive_name) : -1;
+    const berth_content content = berth_of_value(value);
+    int status = value ? bpy_save_content(target, &content, archive_name) : -1;
     saver_free(&saver);
     if (status < 0)
         return NULL;
