@@ -5,7 +5,6 @@ install() goes first: transformers takes torch.save when it is imported.
 """
 
 import os
-import unittest
 import warnings
 
 import berth
@@ -19,15 +18,17 @@ import transformers  # noqa: E402
 from folder import Folder  # noqa: E402
 from same import same  # noqa: E402
 
-MODELS = {
-    "an encoder": lambda: transformers.BertModel(transformers.BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)),
-    "tied weights": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2)),
-    "half precision": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2)).bfloat16(),
-}
+def encoder():
+    return transformers.BertModel(transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32))
+
+
+def decoder():
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+
+
+MODELS = {"an encoder": encoder, "tied weights": decoder, "half precision": lambda: encoder().bfloat16()}
 
 
 class Integration(Folder):
@@ -107,7 +108,3 @@ class Accelerate(Integration):
         random_state = torch.load(self.path("state/random_states_0.pkl"), weights_only=False)
         self.assertIn("numpy_random_seed", random_state)
         same(torch.load(self.path("state/pytorch_model.bin")), model.state_dict(), resizable=False)
-
-
-if __name__ == "__main__":
-    unittest.main()
