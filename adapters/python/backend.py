@@ -12,6 +12,7 @@ from setuptools import build_meta
 from setuptools.command.build_ext import build_ext
 
 MODULE = "_native.abi3.so"
+COMMAND = "_command"  # only with Jansson
 
 
 def version():
@@ -27,12 +28,13 @@ class BuildByScons(build_ext):
         options = ["VARIANT=release", f"BUILD={build}", f"JANSSON={os.environ.get('JANSSON', 'none')}"]
         subprocess.check_call([sys.executable, "-m", "SCons", "-Q", f"-j{os.cpu_count() or 1}",
                                *options, "python"])
-        target = os.path.join(self.build_lib, "berth", MODULE)
-        if self.inplace:
-            target = os.path.join("adapters/python/berth", MODULE)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        shutil.copyfile(os.path.join(build, "release/python/berth", MODULE), target)
-        subprocess.check_call(["strip", "--strip-debug", target])
+        folder = "adapters/python/berth" if self.inplace else os.path.join(self.build_lib, "berth")
+        os.makedirs(folder, exist_ok=True)
+        for name in (MODULE, COMMAND):
+            made, target = os.path.join(build, "release/python/berth", name), os.path.join(folder, name)
+            if name == MODULE or os.path.exists(made):
+                shutil.copy(made, target)
+                subprocess.check_call(["strip", "--strip-debug", target])
 
 
 def setup(function, *arguments, **keywords):

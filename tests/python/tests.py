@@ -11,17 +11,21 @@ import warnings
 
 import torch
 
+import command
 import ends
 import errors
 import installed
+import integrations
 import jobs
 import lazily
 import loads
 import processes
 import records
 import robust
+import rows
 import saves
 import settings
+import stubs
 import suite
 import unsafe
 
@@ -41,8 +45,8 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, records, installed, errors, lazily, settings, unsafe, processes, jobs, ends,
-               robust)
+    modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
+               processes, jobs, ends, robust, integrations)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

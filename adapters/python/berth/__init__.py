@@ -34,6 +34,7 @@ from berth._install import install, installed, uninstall
 from berth._job import Job, save_async
 from berth._load import load
 from berth._open import File, Slice, open
+from berth._rows import Rows, Table, Ticket, rows
 from berth._save import save
 from berth._verify import RecordReport, Report, verify
 
@@ -51,7 +52,10 @@ __all__ = [
     "OutOfMemoryError",
     "RecordReport",
     "Report",
+    "Rows",
     "Slice",
+    "Table",
+    "Ticket",
     "UnsafeFileError",
     "config",
     "counters",
@@ -59,6 +63,7 @@ __all__ = [
     "installed",
     "load",
     "open",
+    "rows",
     "save",
     "save_async",
     "uninstall",

@@ -51,22 +51,10 @@ void bpy_loader_free(bpy_loader *loader)
 
 /* ---- bytes ---- */
 
-/* An exception that a signal's handler has raised during a load. */
-static int load_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    (void)context;
-    (void)done_nbytes;
-    (void)total_nbytes;
-    PyGILState_STATE state = PyGILState_Ensure();
-    int stop = PyErr_CheckSignals() < 0;
-    PyGILState_Release(state);
-    return stop;
-}
-
 /* Reads n storages into their memory, without the GIL. */
 static int read_bytes(bpy_loader *loader, const berth_destination *destinations, size_t n)
 {
-    const berth_params params = {.progress = load_progress};
+    const berth_params params = {.progress = bpy_check_signals};
     berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
     berth_error error;
     int status;

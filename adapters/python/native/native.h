@@ -20,6 +20,7 @@
  *   load.c            the functions of an open file
  *   archive.c         the records of a file, for PyTorch to unpickle
  *   verify.c          what is wrong with a file
+ *   rows.c            rows of large tables, by a cache
  *   options.c         options
  *
  * Everything here holds the GIL, if nothing else is said. Names across files begin with bpy_.
@@ -45,6 +46,12 @@
  * Returns: NULL.
  */
 PyObject *bpy_raise(const berth_error *error);
+
+/*
+ * A progress function, called without the GIL: runs the handlers of signals.
+ * Returns: not 0, which cancels: one has raised an exception.
+ */
+int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
 
 /* ---- maps ---- */
 
@@ -237,6 +244,15 @@ void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
  */
 bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
 
+/*
+ * What a Python object of the type Checkpoint has open.
+ * Returns: NULL: an exception is raised: it is closed, or another object.
+ */
+bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
+
+/* A tensor by its name; NULL: an exception is raised. */
+const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name);
+
 /* Whether its bytes may be used in place: they are a file's, not those of a Python object. */
 bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint);
 
@@ -306,6 +322,9 @@ int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);
+
+/* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
+int bpy_rows_types_add(PyObject *module);
 
 /* ---- options ---- */
 
