@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.load: bytes are read in parallel without the GIL, then values are made in C."""
 
-from berth import _conditions, _native
+from berth import _conditions, _native, _sparse
 from berth._counters import count, count_reason
 from berth._errors import declined
 from berth._source import is_path, source_of
@@ -50,16 +50,14 @@ def load(f, map_location=None, *, mmap=None):
 
 def _value_of(file, map_location, mmap):
     """The value of an open file."""
-    import torch
-
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
     try:
         value = file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays)
-        torch._utils._validate_loaded_sparse_tensors()
+        _sparse.check()
     finally:
-        torch._utils._sparse_tensors_to_validate.clear()
+        _sparse.forget()
     return value
 
 
