@@ -70,12 +70,12 @@ class Installed(unittest.TestCase):
 
     def test_verify(self):
         berth.save(self.VALUE, self.path)
-        self.assertTrue(berth.verify(self.path).ok)
+        self.assertTrue(berth.verify(self.path))
         with open(self.path, "rb+") as file:
             data = file.read()
             file.seek(data.index(self.VALUE["weight"].numpy().tobytes()))
             file.write(b"\xff")
-        self.assertFalse(berth.verify(self.path).ok)
+        self.assertFalse(berth.verify(self.path))
 
     def test_safetensors(self):
         header = json.dumps({"__metadata__": {"made": "here"},

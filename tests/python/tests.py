@@ -19,6 +19,7 @@ import saves
 import settings
 import suite
 import unsafe
+import wheels
 
 
 def chosen(tests, words):
@@ -36,7 +37,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes)
+    modules = (saves, loads, errors, lazily, settings, unsafe, processes, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
