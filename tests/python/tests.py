@@ -28,6 +28,7 @@ import settings
 import stubs
 import suite
 import unsafe
+import wheels
 
 
 def chosen(tests, words):
@@ -46,7 +47,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
-               processes, jobs, ends, robust, integrations)
+               processes, jobs, ends, robust, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -185,13 +185,14 @@ static int has_address(const bpy_loader *loader, const berth_storage *storage,
 }
 
 /*
- * PyTorch shares no storage without an address: none on the device "meta", and without mmap no
- * empty one. Consumes `made`, which was made of the storage, on failure.
+ * PyTorch before 2.15 shares no storage without an address: none on the device "meta", and without
+ * mmap no empty one. Consumes `made`, which was made of the storage, on failure.
  */
 static PyObject *forget_without_address(bpy_loader *loader, const berth_storage *storage,
                                         bpy_loaded_storage *slot, PyObject *made)
 {
-    int is_there = made ? has_address(loader, storage, slot) : 1;
+    bool is_shared = !made || loader->torch->shares_all;
+    int is_there = is_shared ? 1 : has_address(loader, storage, slot);
     if (is_there > 0)
         return made;
     Py_CLEAR(slot->first);

@@ -121,6 +121,7 @@ typedef struct bpy_torch {
     const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
     PyObject *dtypes[BERTH_DTYPE_COUNT];
     bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
+    bool shares_all;                /* storages without an address, too: PyTorch 2.15 and later */
     PyObject *layouts[BERTH_JAGGED + 1];
     PyObject *qschemes[BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1];
 } bpy_torch;
