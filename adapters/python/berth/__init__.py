@@ -7,9 +7,11 @@
     with berth.open("model.pt") as file:        # lazy: tensors by name, and slices of them
         rows = file.slice("embedding.weight")[1000:1100]
 
-`berth.install()` makes torch.save and torch.load Berth's. `berth.config` has the options,
-`berth.verify` checks a whole file, `berth.counters` counts what was saved and loaded. Errors are `berth.Error`; a file that names code is a `berth.UnsafeFileError`, and
-nothing of it is run. All functions may be called from several threads at once.
+`berth.install()` makes torch.save and torch.load Berth's, `berth.save_async` saves while the program
+goes on, `berth.rows` reads rows of large tables, `berth.verify` checks a whole file. `berth.config` has
+the options, `berth.counters` counts what was saved and loaded. Errors are `berth.Error`; a file that
+names code is a `berth.UnsafeFileError`, and nothing of it is run. All functions may be called from
+several threads at once.
 """
 
 import os as _os

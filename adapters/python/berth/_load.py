@@ -85,7 +85,7 @@ def _read_all(f):
 
 
 def _is_allowed(f):
-    """Whether PyTorch allows all that the file names: then the program has allowed more than Berth."""
+    """Whether PyTorch allows all that the file names: then the program has allowed more than Berth (Y1)."""
     try:
         return not _records.unknown() and not _records.unsafe_globals(f)
     except (RuntimeError, pickle.UnpicklingError):

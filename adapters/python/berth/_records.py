@@ -29,7 +29,7 @@ LEGACY, NOT_A_ZIP, TORCHSCRIPT = "legacy format", "not a zip archive", "TorchScr
 
 
 class Writer:
-    """Stands for torch._C.PyTorchFileWriter: keeps what is written until all of it is there."""
+    """Stands for torch._C.PyTorchFileWriter: keeps what is written until all of it is there (Y2)."""
 
     def __init__(self):
         self.records = []  # (name, bytes or address, nbytes, owner of the address)
@@ -86,7 +86,7 @@ class Reader:
         return self._archive.read(name)
 
     def get_storage_from_record(self, name, nbytes, _kind):
-        found, _, offset, method = self._record(name)
+        found, _, offset, method = self._record(name)  # Y3
         if found < nbytes or (found > nbytes and self._mapped is None):
             raise make("BERTH_E_TENSOR", f"{name} has {found} bytes, its storage has {nbytes}", 0,
                        offset, name)
@@ -147,7 +147,7 @@ def _names_in(code):
 
 @functools.cache
 def unknown():
-    """Why this PyTorch is not one that this module knows; "": it is."""
+    """Why this PyTorch is not one that this module knows (Y4); "": it is."""
     import torch
 
     version = f"PyTorch {torch.__version__}"
