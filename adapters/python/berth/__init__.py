@@ -3,6 +3,7 @@
 
     import berth
     berth.save(state, "model.pt")               # the bytes of torch.save; atomic, durable, parallel
+    job = berth.save_async(state, "model.pt")   # the same, while the program goes on
     state = berth.load("model.pt")              # what torch.load(weights_only=True) returns
     with berth.open("model.pt") as file:        # lazy: tensors by name, and slices of them
         rows = file.slice("embedding.weight")[1000:1100]

@@ -6,7 +6,6 @@ The thread, not the Job, keeps the save: a Job that is dropped goes on. The outc
 or None, always as the Future's result, so that neither it nor asyncio reports an exception itself.
 """
 
-import asyncio
 import atexit
 import concurrent.futures
 import logging
@@ -117,6 +116,8 @@ class Job:
         self._future.add_done_callback(lambda _: _call(pair))
 
     def __await__(self):
+        import asyncio
+
         self._check_process()
         try:
             _answer((yield from asyncio.wrap_future(self._future).__await__()))
