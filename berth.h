@@ -753,7 +753,8 @@ BERTH_API bool berth_as_float(const berth_value *value, double *result);
 BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
 
 /*
- * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too.
+ * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too. A STORAGE has a DTYPE, that
+ * of the class which names it, if it is typed; an empty storage may be named by several classes.
  * Parameters: number: becomes a berth_dtype, berth_qscheme or berth_layout_kind.
  */
 BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);
@@ -1449,6 +1450,11 @@ typedef struct berth_new_record {
 
 /* A flag of berth_of_records: the archive has these records only; Berth adds none. */
 #define BERTH_RECORDS_COMPLETE 1u
+/*
+ * A flag of berth_of_records: Berth adds `byteorder` behind `version`, not in front of the storages.
+ * Source: torch.save(_disable_byteorder_record=True).
+ */
+#define BERTH_RECORDS_BYTEORDER_LAST 2u
 
 typedef enum berth_content_kind {
     BERTH_CONTENT_VALUE = 1,
@@ -1480,6 +1486,7 @@ static inline berth_content berth_of_value(const berth_value *value)
  * `.storage_alignment`, `byteorder`, `version` and `.data/serialization_id` where PyTorch has them.
  * Then save.byteorder must be this machine's, because records are written as they are. A given
  * `.storage_alignment` must be equal to save.storage_alignment.
+ * Parameters: flags: BERTH_RECORDS_COMPLETE or BERTH_RECORDS_BYTEORDER_LAST.
  */
 static inline berth_content berth_of_records(const berth_new_record *records, size_t n_records,
                                              uint32_t flags)

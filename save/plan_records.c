@@ -41,24 +41,32 @@ static int plan_add_text(berth_plan *plan, const char *name, const char *text, b
     return plan_add_bytes(plan, name, text, strlen(text), error);
 }
 
-/* The records between data.pkl and the storages. */
-static int plan_add_format_alignment_byteorder(berth_plan *plan, const struct berth_config *config,
-                                               berth_error *error)
+static int plan_add_byteorder(berth_plan *plan, const struct berth_config *config,
+                              berth_error *error)
+{
+    return plan_add_text(plan, "byteorder", config_byteorder_is_big(config) ? "big" : "little",
+                         error);
+}
+
+/* Of the records between data.pkl and the storages. */
+static int plan_add_format_alignment(berth_plan *plan, berth_error *error)
 {
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
     plan_add_text(plan, ".format_version", "1", error);
     plan_add_text(plan, ".storage_alignment", plan->alignment_text, error);
-    plan_add_text(plan, "byteorder", config_byteorder_is_big(config) ? "big" : "little", error);
     return error->code;
 }
 
-/* The records behind the storages. */
-static int plan_add_version_and_id(berth_plan *plan, berth_error *error)
+static int plan_add_version(berth_plan *plan, berth_error *error)
+{
+    return plan_add_text(plan, "version", "3\n", error);
+}
+
+static int plan_add_id(berth_plan *plan, berth_error *error)
 {
     const bth_plan_record computed = {.swap_nbytes = 1};
 
-    if (plan_add_text(plan, "version", "3\n", error) < 0 ||
-        bth_plan_add(plan, NAME_ID, BTH_ID_NBYTES, &computed, error) < 0)
+    if (bth_plan_add(plan, NAME_ID, BTH_ID_NBYTES, &computed, error) < 0)
         return error->code;
     plan->id_index = plan->n_records - 1;
     return 0;
@@ -118,16 +126,24 @@ static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content
                                            const struct berth_config *config, berth_error *error)
 {
     bool complete = content->flags & BERTH_RECORDS_COMPLETE;
+    bool byteorder_last = content->flags & BERTH_RECORDS_BYTEORDER_LAST;
 
     for (size_t i = 0; i < content->n_records; i++) {
         const berth_new_record *record = &content->records[i];
         if (plan_add_caller_record(plan, record, error) < 0 ||
             plan_check_alignment_record(plan, record, error) < 0)
             return error->code;
-        if (i == 0 && !complete && plan_add_format_alignment_byteorder(plan, config, error) < 0)
+        if (i == 0 && !complete &&
+            (plan_add_format_alignment(plan, error) < 0 ||
+             (!byteorder_last && plan_add_byteorder(plan, config, error) < 0)))
             return error->code;
     }
-    return complete ? 0 : plan_add_version_and_id(plan, error);
+    if (complete)
+        return 0;
+    if (plan_add_version(plan, error) < 0 ||
+        (byteorder_last && plan_add_byteorder(plan, config, error) < 0))
+        return error->code;
+    return plan_add_id(plan, error);
 }
 
 static int content_check_records(const berth_content *content, const struct berth_config *config,
@@ -135,9 +151,10 @@ static int content_check_records(const berth_content *content, const struct bert
 {
     const berth_new_record *first = content->records;
 
-    if (content->flags & ~BERTH_RECORDS_COMPLETE)
-        return bth_fail_argument(error, "unknown flags 0x%x",
-                                 content->flags & ~BERTH_RECORDS_COMPLETE);
+    uint32_t unknown = content->flags & ~(BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST);
+
+    if (unknown)
+        return bth_fail_argument(error, "unknown flags 0x%x", unknown);
     if (!first || content->n_records == 0)
         return bth_fail_argument(error, "the content has no records");
     if (content->flags & BERTH_RECORDS_COMPLETE)
@@ -226,13 +243,13 @@ static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0 ||
         plan_add_bytes(plan, NAME_PICKLE, plan->pickled.bytes, plan->pickled.nbytes, error) < 0 ||
-        plan_add_format_alignment_byteorder(plan, config, error) < 0 ||
-        plan_add_storages(plan, foreign, error) < 0)
+        plan_add_format_alignment(plan, error) < 0 || plan_add_byteorder(plan, config, error) < 0 ||
+        plan_add_storages(plan, foreign, error) < 0 || plan_add_version(plan, error) < 0)
         return error->code;
     if (plan->pickled.has_nested)
         bth_log("%s: PyTorch 2.15 loads the nested tensors in it with weights_only=False alone",
                 plan->archive);
-    return plan_add_version_and_id(plan, error);
+    return plan_add_id(plan, error);
 }
 
 static int content_check(const berth_content *content, const struct berth_config *config,

@@ -36,7 +36,7 @@ void bth_row_buckets_count(bth_row_buckets *buckets, const bth_row_ids *ids, uin
         buckets->row_bits++;
     for (size_t i = 0; i < ids->n; i++) {
         int64_t id = bth_row_ids_get(ids, i);
-        if (id >= 0) /* not pruned */
+        if ((uint64_t)id < n_rows) /* not pruned; nor changed by the caller since it was checked */
             buckets->counts[(uint64_t)id >> buckets->row_bits]++;
     }
 }

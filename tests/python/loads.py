@@ -116,12 +116,14 @@ class Values(Folder):
         os.unlink(path)
         self.assertEqual(mapped["a"].sum(), 35000)
 
-    def test_modes_of_torch_are_declined(self):
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        torch.save(1, self.path("v.pt"))
-        with FakeTensorMode(), self.assertRaisesRegex(berth.Declined, "dispatch mode"):
-            berth.load(self.path("v.pt"))
+    def test_an_empty_storage_of_two_dtypes(self):
+        empty = torch.ones(0)
+        typed = torch.storage.TypedStorage(wrap_storage=empty.untyped_storage(), dtype=torch.float64,
+                                           _internal=True)
+        torch.save([empty, typed, typed], self.path("v.pt"))
+        for mmap in (False, True):
+            same(berth.load(self.path("v.pt"), mmap=mmap), torch.load(self.path("v.pt"), mmap=mmap),
+                 empty_are_shared=mmap)
 
     def test_values_nested_as_deep_as_a_file_can_be(self):
         import pickles

@@ -11,14 +11,24 @@ import warnings
 
 import torch
 
+import command
+import ends
 import errors
+import installed
+import integrations
+import jobs
 import lazily
 import loads
 import processes
+import records
+import robust
+import rows
 import saves
 import settings
+import stubs
 import suite
 import unsafe
+import wheels
 
 
 def chosen(tests, words):
@@ -36,7 +46,8 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, errors, lazily, settings, unsafe, processes)
+    modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
+               processes, jobs, ends, robust, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

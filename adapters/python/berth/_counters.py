@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Counts of saves and loads."""
 
+import os
 import threading
 
 _lock = threading.Lock()
-_counts = {"save": {"values": 0}, "load": {"values": 0}, "reasons": {}}
+WAYS = ("values", "records", "torch")
+_counts = {"save": dict.fromkeys(WAYS, 0), "load": dict.fromkeys(WAYS, 0), "reasons": {}}
+
+
+def _renew_lock():
+    """In a forked child: maybe a thread of the parent's, that of a job, has it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def count(operation, way):
@@ -20,8 +31,10 @@ def count_reason(reason):
 def counters():
     """What was saved and loaded since the process began.
 
-    Returns: {"save": {"values": n}, "load": {"values": n}, "reasons": {reason: n}}. "values" are
-    operations that succeeded; "reasons" says why saves and loads were declined.
+    Returns: {"save": {"values": n, "records": n, "torch": n}, "load": {the same},
+        "reasons": {reason: n}}. They are operations that succeeded. "values": plain values, in C.
+        "records": pickled or unpickled by PyTorch, written or read by Berth. "torch": left to
+        PyTorch under berth.install(), for one of the reasons.
     Threads: any.
     """
     with _lock:

@@ -1,44 +1,76 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""berth.load: bytes are read in parallel without the GIL, then values are made in C."""
+"""berth.load: bytes are read in parallel without the GIL, then values are made in C, or by PyTorch."""
 
-from berth import _conditions, _native
-from berth._counters import count, count_reason
-from berth._errors import declined
-from berth._source import is_path, source_of
+import io
+import pickle
+
+from berth import _conditions, _native, _records, _sparse
+from berth._counters import count
+from berth._errors import UnsafeFileError
+from berth._source import can_seek, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
 READ = "load.mmap=off load.unknown_globals=refuse"
 
 
-def load(f, map_location=None, *, mmap=None):
+def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=None,
+         **pickle_load_args):
     """Loads what torch.load(f, map_location, weights_only=True, mmap=mmap) does.
 
-    Nothing in the file is executed. The objects have the types, the identity, the sharing, the
-    strides and the flags that torch.load gives them. Files of torch.save of any version are read,
-    and .safetensors.
+    Nothing in the file is executed, unless weights_only is False. The objects have the types, the
+    identity, the sharing, the strides and the flags that torch.load gives them. Files of torch.save
+    of any version are read, and .safetensors.
 
     f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on.
     map_location: as of torch.load: None, a device or its name, a dict of names, or a function
         (storage, location) -> storage or None.
+    weights_only: True: plain values are made in C. If the file has classes or functions that are
+        allowed by torch.serialization.add_safe_globals, PyTorch's own weights_only unpickler makes
+        all values. False: PyTorch's unpickler executes what the file asks for. Do this only if you
+        trust the file. Berth never does it by itself.
     mmap: True: the tensors' bytes are the file's pages, read when they are touched; what is written
         to them stays in this process. The file must be a path, and must not be truncated while a
         tensor lives. False, None: all bytes are read now, into memory of each storage's own.
+    pickle_module, pickle_load_args: as of torch.load; only with weights_only=False.
 
     Returns: the value that was saved.
     Raises:
-        berth.UnsafeFileError: the pickle is malformed or names code; a pickle.UnpicklingError.
+        berth.UnsafeFileError: the pickle is malformed, or names code that is not allowed; a
+            pickle.UnpicklingError.
         berth.MissingFileError, berth.FileError: there is no such file, or it cannot be read.
         berth.Error: the file is broken, or no checkpoint. The message says where and why.
         KeyboardInterrupt: nothing is kept.
     Threads: any; other threads run while bytes are read.
     """
-    reason = _conditions.reason()
-    if reason:
-        count_reason(reason)
-        raise declined([], reason)
     if mmap and not is_path(f):
         raise ValueError("f must be a file path in order to use the mmap argument")
+    if not is_path(f) and not can_seek(f):
+        f = io.BytesIO(_read_all(f))
+    at = None if is_path(f) else f.tell()
+    refusal = None
+    if weights_only and pickle_module is None and not pickle_load_args and not _conditions.reason():
+        try:
+            return load_plain(f, map_location, mmap)
+        except UnsafeFileError as error:
+            refusal = error
+        if at is not None:
+            f.seek(at)
+        if refusal.status != "BERTH_E_FORBIDDEN" or not _is_allowed(f):
+            raise refusal
+        if at is not None:
+            f.seek(at)
+    try:
+        return _records.load(_records.path_of(f), map_location, pickle_module, weights_only,
+                             bool(mmap), pickle_load_args)
+    except Exception as error:
+        if refusal:
+            raise refusal from error
+        raise
+
+
+def load_plain(f, map_location, mmap):
+    """A file of plain values, in C."""
     file = _native.open(source_of(f), MAPPED if mmap else READ)
     try:
         value = _value_of(file, map_location, bool(mmap))
@@ -48,18 +80,28 @@ def load(f, map_location=None, *, mmap=None):
     return value
 
 
+def _read_all(f):
+    return bytes(source_of(f))
+
+
+def _is_allowed(f):
+    """Whether PyTorch allows all that the file names: then the program has allowed more than Berth (Y1)."""
+    try:
+        return not _records.unknown() and not _records.unsafe_globals(f)
+    except (RuntimeError, pickle.UnpicklingError):
+        return False
+
+
 def _value_of(file, map_location, mmap):
     """The value of an open file."""
-    import torch
-
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
     try:
         value = file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays)
-        torch._utils._validate_loaded_sparse_tensors()
+        _sparse.check()
     finally:
-        torch._utils._sparse_tensors_to_validate.clear()
+        _sparse.forget()
     return value
 
 

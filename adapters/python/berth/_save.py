@@ -1,74 +1,71 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""berth.save: values are walked in C, and written without the GIL."""
+"""berth.save: values are walked in C, or pickled by PyTorch, and written without the GIL."""
 
-import io
-import os
+import pickle
 
-from berth import _conditions, _native
-from berth._counters import count, count_reason
-from berth._errors import Declined, declined
-from berth._source import descriptor_of, is_path
+from berth import _conditions, _native, _records
+from berth._counters import count
+from berth._errors import Declined
+from berth._target import target_of
 
-# Files of Python's own, whose bytes go to their descriptor and nowhere else.
-REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
+PROTOCOL = 2
 
 
-def save(obj, f):
+def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
     """Saves a value as torch.save(obj, f) does, with the same bytes.
 
     To a path it is all or nothing: whatever fails, the path holds the old file or the whole new
     one. When it returns, the file is as durable as berth.config.save.durability says.
 
-    obj: plain Python values (None, bool, int, float, complex, str, bytes, bytearray, list, tuple,
-        set, dict, OrderedDict, Counter) of tensors, Parameters, storages, and torch's sizes,
-        devices, dtypes, layouts and quantization schemes, in exactly these types; nested as you
-        like. Tensors may be of any shape, stride and dtype, sparse, nested or quantized, on the
-        host or of the device "meta". They must not change until this returns.
+    obj: any value that torch.save can save. Plain values are walked in C: None, bool, int, float,
+        complex, str, bytes, bytearray, list, tuple, set, dict, OrderedDict, Counter; tensors,
+        Parameters and storages of the host, also sparse, nested or quantized ones; torch's sizes,
+        devices, dtypes, layouts and quantization schemes; in exactly these types, nested as you
+        like. PyTorch's own pickler pickles everything else; berth.counters() tells the two apart.
+        Tensors must not change until this returns.
     f: a path (str, bytes, os.PathLike), or an open binary file. A file is written from its current
         position on, and neither closed nor synced; what was written stays if the save fails.
+    pickle_module, pickle_protocol: as of torch.save; with others than the defaults PyTorch pickles.
 
     Raises:
-        berth.Declined: a value is none of these, before a byte is written; it names the value.
         berth.Error: it could not be written. FileError if the system says why.
         RuntimeError: as torch.save: storages of one memory have several dtypes.
-        What f.write raised; KeyboardInterrupt: the save was cancelled, and a path has its old file.
+        What pickling raised; what f.write raised; KeyboardInterrupt: the save was cancelled. In all
+        cases a path has its old file.
     Threads: any; other threads run while bytes are written.
     """
-    reason = _conditions.reason()
+    save_any(obj, f, pickle_module, pickle_protocol, False)
+
+
+def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
+    """torch.save with all its parameters but one."""
+    job, way, end = begin(obj, f, pickle_module, pickle_protocol, disable_byteorder)
+    is_saved = False
     try:
-        if reason:
-            raise declined([], reason)
-        _save_to(obj, f)
-    except Declined as error:
-        count_reason(error.reason)
-        raise
-    count("save", "values")
-
-
-def _save_to(obj, f):
-    if is_path(f):
-        _native.save(obj, os.fsencode(f), None)
-        return
-    if not hasattr(f, "write"):
-        raise AttributeError("expected 'f' to be string, path, or a file-like object with a "
-                             "'write' attribute")
-    fd = descriptor_of(f, REAL_FILES)
-    if fd is not None:
-        _save_to_file(obj, f, fd)
-        return
-    _native.save(obj, f.write, None)
-    if hasattr(f, "flush"):
-        f.flush()
-
-
-def _save_to_file(obj, file, fd):
-    """Through the descriptor; Python's position follows."""
-    file.flush()
-    if not file.seekable():
-        _native.save(obj, fd, None)
-        return
-    os.lseek(fd, file.tell(), os.SEEK_SET)
-    try:
-        _native.save(obj, fd, None)
+        job.finish()
+        is_saved = True
     finally:
-        file.seek(os.lseek(fd, 0, os.SEEK_CUR))
+        end(is_saved)
+    count("save", way)
+
+
+def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteorder=False,
+          snapshot=False):
+    """Begins a save: in C if the value is plain, else PyTorch pickles it.
+
+    Returns: (native Job, "values" or "records", end); end(is_saved) is to be called at its end.
+    """
+    target, end = target_of(f)
+    try:
+        if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
+                and not _conditions.reason()):
+            try:
+                return _native.save_begin(obj, target, None, snapshot), "values", end
+            except Declined:  # before a byte was written
+                pass
+        records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
+        job = _native.save_records_begin(records, target, None, disable_byteorder, snapshot)
+        return job, "records", end
+    except BaseException:
+        end(False)
+        raise

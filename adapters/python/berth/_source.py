@@ -3,6 +3,7 @@
 
 import io
 import os
+import tempfile
 
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
@@ -13,6 +14,8 @@ def is_path(f):
 
 def descriptor_of(f, kinds):
     """The descriptor of a real file; None: it is another kind of object."""
+    if type(f) is tempfile._TemporaryFileWrapper:
+        f = f.file
     try:
         return f.fileno() if type(f) in kinds else None
     except io.UnsupportedOperation:  # a BufferedReader around something else
@@ -29,7 +32,30 @@ def source_of(f):
     fd = descriptor_of(f, REAL_FILES)
     if fd is not None and f.seekable() and f.tell() == 0:
         return fd
+    return memoryview(_read_into(f) if hasattr(f, "readinto") else _read(f))
+
+
+def can_seek(f):
+    return hasattr(f, "seek") and hasattr(f, "tell") and (
+        not hasattr(f, "seekable") or f.seekable())
+
+
+def _read(f):
     data = f.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"read() returned {type(data).__name__}: the file is not open in binary mode")
-    return memoryview(data)
+    return data
+
+
+def _read_into(f):
+    """The rest of a file, without a second copy of it."""
+    try:
+        here = f.tell()
+        data = bytearray(f.seek(0, os.SEEK_END) - here)
+        f.seek(here)
+    except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
+        return _read(f)
+    n, view = 0, memoryview(data)
+    while n < len(data) and (more := f.readinto(view[n:])):
+        n += more
+    return view[:n]

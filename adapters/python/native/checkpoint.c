@@ -53,18 +53,18 @@ void bpy_checkpoint_release(bpy_checkpoint *checkpoint)
 
 /* ---- opening ---- */
 
-static int source_of(bpy_checkpoint *checkpoint, PyObject *from, berth_source *source)
+int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
 {
     if (PyBytes_Check(from)) {
         *source = berth_from_path(PyBytes_AsString(from));
     } else if (PyLong_Check(from)) {
         *source = berth_from_fd((int)PyLong_AsLong(from));
     } else {
-        if (PyObject_GetBuffer(from, &checkpoint->buffer, PyBUF_SIMPLE) < 0)
+        if (PyObject_GetBuffer(from, buffer, PyBUF_SIMPLE) < 0)
             return -1;
         Py_INCREF(from);
-        checkpoint->owner = from;
-        *source = berth_from_memory(checkpoint->buffer.buf, (size_t)checkpoint->buffer.len);
+        *owner = from;
+        *source = berth_from_memory(buffer->buf, (size_t)buffer->len);
     }
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -94,7 +94,7 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
         return PyErr_NoMemory(), NULL;
     atomic_init(&checkpoint->n_users, 1);
     berth_source source;
-    if (source_of(checkpoint, from, &source) == 0 &&
+    if (bpy_source_of(from, &source, &checkpoint->buffer, &checkpoint->owner) == 0 &&
         open_source(checkpoint, &source, assignments) == 0)
         return checkpoint;
     bpy_checkpoint_release(checkpoint);

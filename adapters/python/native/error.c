@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A berth_error becomes an exception: berth._errors.make chooses its class. */
+/* A berth_error becomes an exception (berth._errors.make chooses its class); signals do so, too. */
 #include "adapters/python/native/native.h"
 
 PyObject *bpy_raise(const berth_error *error)
@@ -23,4 +23,15 @@ PyObject *bpy_raise(const berth_error *error)
     Py_XDECREF(record);
     Py_DECREF(errors);
     return NULL;
+}
+
+int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    (void)done_nbytes;
+    (void)total_nbytes;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int stop = PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
+    return stop;
 }

@@ -29,6 +29,14 @@ static berth_checkpoint *opened_handle(PyObject *self)
     return checkpoint ? bpy_checkpoint_handle(checkpoint) : NULL;
 }
 
+bpy_checkpoint *bpy_checkpoint_of(PyObject *object)
+{
+    if (Py_TYPE(object) == checkpoint_type)
+        return opened(object);
+    PyErr_SetString(PyExc_TypeError, "the file is not one of berth.open");
+    return NULL;
+}
+
 static PyObject *text_object(const char *text)
 {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
@@ -175,6 +183,11 @@ static const berth_tensor *tensor_named(berth_checkpoint *handle, PyObject *name
         bpy_raise(&error);
     Py_XDECREF(bytes);
     return tensor;
+}
+
+const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name)
+{
+    return tensor_named(bpy_checkpoint_handle(checkpoint), name);
 }
 
 /* Checkpoint.tensor(name) -> (dtype, shape, stride, nbytes, flags) */

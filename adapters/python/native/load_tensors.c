@@ -51,22 +51,10 @@ void bpy_loader_free(bpy_loader *loader)
 
 /* ---- bytes ---- */
 
-/* An exception that a signal's handler has raised during a load. */
-static int load_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    (void)context;
-    (void)done_nbytes;
-    (void)total_nbytes;
-    PyGILState_STATE state = PyGILState_Ensure();
-    int stop = PyErr_CheckSignals() < 0;
-    PyGILState_Release(state);
-    return stop;
-}
-
 /* Reads n storages into their memory, without the GIL. */
 static int read_bytes(bpy_loader *loader, const berth_destination *destinations, size_t n)
 {
-    const berth_params params = {.progress = load_progress};
+    const berth_params params = {.progress = bpy_check_signals};
     berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
     berth_error error;
     int status;
@@ -197,13 +185,14 @@ static int has_address(const bpy_loader *loader, const berth_storage *storage,
 }
 
 /*
- * PyTorch shares no storage without an address: none on the device "meta", and without mmap no
- * empty one. Consumes `made`, which was made of the storage, on failure.
+ * PyTorch before 2.15 shares no storage without an address: none on the device "meta", and without
+ * mmap no empty one. Consumes `made`, which was made of the storage, on failure.
  */
 static PyObject *forget_without_address(bpy_loader *loader, const berth_storage *storage,
                                         bpy_loaded_storage *slot, PyObject *made)
 {
-    int is_there = made ? has_address(loader, storage, slot) : 1;
+    bool is_shared = !made || loader->torch->shares_all;
+    int is_there = is_shared ? 1 : has_address(loader, storage, slot);
     if (is_there > 0)
         return made;
     Py_CLEAR(slot->first);
@@ -217,7 +206,10 @@ static PyObject *forget_without_address(bpy_loader *loader, const berth_storage 
 PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
 {
     const berth_storage *storage = berth_as_storage(value);
-    berth_dtype dtype = berth_storage_get_info(storage)->dtype;
+    int dtype; /* 0: untyped */
+    (void)berth_as_constant(value, BERTH_KIND_DTYPE, &dtype);
+    if (loader->keeps_empty) /* it has the class by which it was first named */
+        dtype = (int)berth_storage_get_info(storage)->dtype;
     bpy_loaded_storage *slot = storage_slot(loader, storage);
     PyObject *untyped = slot ? untyped_of(loader, storage, slot) : NULL;
     if (!untyped)

@@ -10,13 +10,17 @@
  *   save_values.c     Python values -> a tree
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
- *   save.c            a tree -> a file; signals
+ *   save.c            a Python value -> a save
+ *   save_records.c    records that PyTorch has pickled -> a save
+ *   job.c             a save that goes on; signals
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
  *   load_values.c     a tree -> Python values
  *   load.c            the functions of an open file
+ *   archive.c         the records of a file, for PyTorch to unpickle
  *   verify.c          what is wrong with a file
+ *   rows.c            rows of large tables, by a cache
  *   options.c         options
  *
  * Everything here holds the GIL, if nothing else is said. Names across files begin with bpy_.
@@ -42,6 +46,12 @@
  * Returns: NULL.
  */
 PyObject *bpy_raise(const berth_error *error);
+
+/*
+ * A progress function, called without the GIL: runs the handlers of signals.
+ * Returns: not 0, which cancels: one has raised an exception.
+ */
+int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
 
 /* ---- maps ---- */
 
@@ -111,6 +121,7 @@ typedef struct bpy_torch {
     const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
     PyObject *dtypes[BERTH_DTYPE_COUNT];
     bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
+    bool shares_all;                /* storages without an address, too: PyTorch 2.15 and later */
     PyObject *layouts[BERTH_JAGGED + 1];
     PyObject *qschemes[BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1];
 } bpy_torch;
@@ -182,10 +193,38 @@ int bpy_saver_keep(bpy_saver *saver, PyObject *object);
  */
 berth_value *bpy_refuse(bpy_saver *saver, const char *format, ...);
 
-/* The module's function save. */
-PyObject *bpy_save(PyObject *module, PyObject *arguments);
+/* Frees what a saver has. It may be all zeros. */
+void bpy_saver_free(bpy_saver *saver);
+
+/* The module's functions save_begin and save_records_begin. */
+PyObject *bpy_save_begin(PyObject *module, PyObject *arguments);
+PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments);
+
+/* ---- jobs ---- */
+
+/*
+ * Begins a save.
+ * Parameters: saver: owns all that the content needs. to: bytes: a path; int: a descriptor; any
+ * other object: a function that writes bytes, called from the job's thread. flags: of
+ * berth_save_begin.
+ * Ownership: takes what the saver has, on failure too; it goes when the save is staged. If the
+ * last reference to the Job goes before the save has ended, the save is cancelled.
+ * Returns: a new reference; NULL: an exception is raised.
+ */
+PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *content,
+                        const char *archive_name, uint32_t flags);
+
+/* Makes the type Job and adds it to the module. Returns: 0; -1. */
+int bpy_job_type_add(PyObject *module);
 
 /* ---- loading ---- */
+
+/*
+ * Where bytes come from: bytes: a path; an int: a descriptor; any other object: its buffer, which
+ * *buffer holds then, and *owner is not NULL.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner);
 
 /* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
 typedef struct bpy_checkpoint bpy_checkpoint;
@@ -205,6 +244,15 @@ void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
  * Returns: NULL: an exception is raised.
  */
 bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
+
+/*
+ * What a Python object of the type Checkpoint has open.
+ * Returns: NULL: an exception is raised: it is closed, or another object.
+ */
+bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
+
+/* A tensor by its name; NULL: an exception is raised. */
+const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name);
 
 /* Whether its bytes may be used in place: they are a file's, not those of a Python object. */
 bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint);
@@ -269,11 +317,15 @@ PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value);
 
 void bpy_loader_free(bpy_loader *loader);
 
-/* Makes the type Checkpoint and adds it to the module. Returns: 0; -1. */
+/* Makes the types Checkpoint and Archive and adds them to the module. Return: 0; -1. */
 int bpy_checkpoint_type_add(PyObject *module);
+int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);
+
+/* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
+int bpy_rows_types_add(PyObject *module);
 
 /* ---- options ---- */
 

@@ -26,6 +26,14 @@ static uint64_t number_of(PyObject *storage, PyObject *name, bool *failed)
     return number;
 }
 
+/* The type by which a storage is saved: a dtype of PyTorch's older storage classes, or none. */
+static berth_dtype storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype)
+{
+    bool is_typed = dtype > 0 && dtype < BERTH_INT1 && !saver->torch->is_new[dtype] &&
+                    nbytes % berth_dtype_nbytes((berth_dtype)dtype) == 0;
+    return is_typed ? (berth_dtype)dtype : BERTH_DTYPE_NONE;
+}
+
 static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype)
 {
     bool failed = false;
@@ -35,18 +43,19 @@ static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype
         return NULL;
     if (!address && nbytes > 0)
         return bpy_refuse(saver, "its storage has no memory"), NULL;
-    bool is_typed = dtype > 0 && dtype < BERTH_INT1 && !saver->torch->is_new[dtype] &&
-                    nbytes % berth_dtype_nbytes((berth_dtype)dtype) == 0;
     PyObject *saved_as = saver->torch->dtypes[BERTH_UINT8];
     if (dtype > 0 && !saver->torch->is_new[dtype])
         saved_as = saver->torch->dtypes[dtype];
     if (check_address(saver, address, saved_as) < 0)
         return NULL;
-    return berth_storage_new(saver->tree, is_typed ? (berth_dtype)dtype : BERTH_DTYPE_NONE, address,
-                             nbytes, NULL);
+    return berth_storage_new(saver->tree, storage_class(saver, nbytes, dtype), address, nbytes,
+                             NULL);
 }
 
-/* A storage that was met before is saved again; by the same type, or PyTorch refuses it. */
+/*
+ * A storage that was met before is saved again; by the same type, or PyTorch refuses it. An empty
+ * one may have several types in PyTorch, but not in a tree.
+ */
 static berth_storage *storage_again(bpy_saver *saver, PyObject *untyped, int dtype,
                                     berth_storage *storage)
 {
@@ -54,7 +63,11 @@ static berth_storage *storage_again(bpy_saver *saver, PyObject *untyped, int dty
     void *address = (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, &failed);
     bool as_bytes = dtype <= 0 || saver->torch->is_new[dtype];
     PyObject *saved_as = saver->torch->dtypes[as_bytes ? BERTH_UINT8 : dtype];
-    return failed || check_address(saver, address, saved_as) < 0 ? NULL : storage;
+    if (failed || check_address(saver, address, saved_as) < 0)
+        return NULL;
+    if (!address && berth_storage_get_info(storage)->dtype != storage_class(saver, 0, dtype))
+        return bpy_refuse(saver, "its empty storage has another dtype, too"), NULL;
+    return storage;
 }
 
 /*

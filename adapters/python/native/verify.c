@@ -18,20 +18,9 @@ static void add_record(void *context, const berth_record_verdict *record)
     PyGILState_Release(state);
 }
 
-static int check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    (void)context;
-    (void)done_nbytes;
-    (void)total_nbytes;
-    PyGILState_STATE state = PyGILState_Ensure();
-    int stop = PyErr_CheckSignals() < 0;
-    PyGILState_Release(state);
-    return stop;
-}
-
 static PyObject *verify(const berth_source *source, PyObject *records)
 {
-    const berth_params params = {.progress = check_signals};
+    const berth_params params = {.progress = bpy_check_signals};
     berth_verdict verdict;
     berth_error error;
     int status;

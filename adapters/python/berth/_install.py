@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.install: torch.save and torch.load are Berth's from here on."""
+
+import contextlib
+import functools
+import os
+import pickle
+import threading
+
+from berth import _conditions, _records
+from berth._config import Patch
+from berth._counters import count, count_reason
+from berth._errors import Error
+from berth._load import load_plain
+from berth._save import PROTOCOL, save_any
+from berth._source import can_seek, is_path
+
+_lock = threading.Lock()
+_is_installed = False
+TRUE = ("1", "y", "yes", "true")
+# What PyTorch's own code would report, too, or would only try once more.
+FINAL = ("BERTH_E_SYSTEM", "BERTH_E_NO_SPACE", "BERTH_E_MEMORY", "BERTH_E_NOT_FOUND",
+         "BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS")
+
+
+def install():
+    """Makes torch.save and torch.load Berth's, for the whole process.
+
+    Parameters, values, bytes and semantics stay PyTorch's, and so do the messages about pickles. A
+    path is saved as a whole or not at all; what is broken is reported by Berth. PyTorch does what
+    Berth cannot: writing the format before 1.6, and reading TorchScript and streams that are no zip
+    archive; berth.counters() counts that. torch.utils.serialization.config is obeyed where it
+    differs from its defaults. May be called twice.
+
+    `from torch import save` keeps the function of that moment: import it after install().
+
+    Raises: RuntimeError: this PyTorch is not known to Berth; then nothing has changed.
+    Threads: any.
+    """
+    import torch
+
+    global _is_installed
+    with _lock:
+        if not _is_installed:
+            _records.check_known()
+            save, load = _wrapped("save", _save), _wrapped("load", _load)
+            for module in (torch, torch.serialization):
+                module.save, module.load = save, load
+            _is_installed = True
+
+
+def uninstall():
+    """Gives torch.save and torch.load back what they were. May be called twice.
+
+    What others have put in their place since install() stays, and calls PyTorch's functions.
+    Threads: any.
+    """
+    import torch
+
+    global _is_installed
+    with _lock:
+        if not _is_installed:
+            return
+        for module in (torch, torch.serialization):
+            for name in ("save", "load"):
+                if getattr(getattr(module, name), "_is_berth", False):
+                    setattr(module, name, _records.originals()[name])
+        _is_installed = False
+
+
+@contextlib.contextmanager
+def installed():
+    """install() for a `with` block or the calls of a decorated function; also inside of another one."""
+    was_installed = _is_installed
+    install()
+    try:
+        yield
+    finally:
+        if not was_installed:
+            uninstall()
+
+
+def _wrapped(name, function):
+    """Ours while it is installed, in the dress of PyTorch's."""
+    original = _records.originals()[name]
+
+    @functools.wraps(original)
+    def choose(*arguments, **named):
+        return (function if _is_installed else original)(*arguments, **named)
+
+    choose._is_berth = True
+    return choose
+
+
+# ---- options of PyTorch ----
+
+
+def _options():
+    """A patch of what torch.utils.serialization.config says, where it says something."""
+    import torch
+    from torch.utils.serialization import config
+
+    assignments = []
+    if not torch.serialization.get_crc32_options():
+        assignments.append("save.compute_crc32=off")
+    alignment = getattr(config.save, "storage_alignment", 64)
+    if alignment != 64:
+        assignments.append(f"save.storage_alignment={alignment}")
+    endianness = torch.serialization.get_default_load_endianness()
+    if endianness is not None:
+        assignments.append(f"load.endianness={endianness.name.lower()}")
+    return Patch(" ".join(assignments)) if assignments else contextlib.nullcontext()
+
+
+# ---- torch.save ----
+
+
+def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
+          _use_new_zipfile_serialization=True, _disable_byteorder_record=False):
+    if not _use_new_zipfile_serialization:
+        _records.originals()["save"](obj, f, pickle_module, pickle_protocol, False,
+                                     _disable_byteorder_record)
+        count("save", "torch")
+        count_reason(_records.LEGACY)
+        return
+    with _options():
+        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record)
+
+
+# ---- torch.load ----
+
+
+def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=None,
+          **pickle_load_args):
+    import torch
+    from torch.utils.serialization import config
+
+    maps = config.load.mmap if mmap is None else mmap
+    with _options():
+        if (pickle_module is None and not pickle_load_args and _is_weights_only(weights_only)
+                and not (maps and _maps_shared(torch)) and not _conditions.reason()
+                and _is_native(torch, f, map_location, maps)):
+            at = None if is_path(f) else f.tell()
+            try:
+                return load_plain(f, map_location, maps)
+            except Error as error:
+                if error.status in FINAL:
+                    raise
+            if at is not None:
+                f.seek(at)
+        return _records.load(f, map_location, pickle_module, weights_only, maps, pickle_load_args)
+
+
+def _is_weights_only(weights_only):
+    """As torch.load decides; it also warns about the variable."""
+    if weights_only is None:
+        return os.getenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() not in TRUE
+    return bool(weights_only)
+
+
+def _maps_shared(torch):
+    """Whether what is written to mapped tensors goes to the file: PyTorch maps it itself then."""
+    return torch.serialization.get_default_mmap_options() not in (None, 2)
+
+
+def _is_native(torch, f, map_location, maps):
+    """Whether the file is one of those that Berth reads as torch.load does, or says why it does not."""
+    if is_path(f):
+        if os.fspath(f).endswith(".safetensors"):
+            return map_location is None or isinstance(map_location, (str, torch.device))
+        with open(f, "rb") as file:
+            return torch.serialization._is_zipfile(file) or not maps
+    return not maps and can_seek(f) and torch.serialization._is_zipfile(f)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Values of any kind: PyTorch's own code pickles and unpickles them, over archives of Berth.
+
+PyTorch's functions run as they are, but for one name: where they open an archive they meet a Writer
+or a Reader. So their semantics and messages stay.
+"""
+
+import contextlib
+import functools
+import io
+import os
+import types
+from mmap import MAP_SHARED
+
+from berth import _native
+from berth._counters import count, count_reason
+from berth._errors import NO_OFFSET, make
+from berth._source import is_path, source_of
+
+# The parameters of the functions of PyTorch that this module calls.
+PARAMETERS = {
+    "save": ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization",
+             "_disable_byteorder_record"),
+    "load": ("f", "map_location", "pickle_module", "weights_only", "mmap"),
+}
+OPENERS = {"save": "_open_zipfile_writer", "load": "_open_zipfile_reader"}
+ADDED = (".format_version", ".storage_alignment", "byteorder")  # by the library itself
+LEGACY, NOT_A_ZIP, TORCHSCRIPT = "legacy format", "not a zip archive", "TorchScript archive"
+
+
+class Writer:
+    """Stands for torch._C.PyTorchFileWriter: keeps what is written until all of it is there (Y2)."""
+
+    def __init__(self):
+        self.records = []  # (name, bytes or address, nbytes, owner of the address)
+
+    def write_record(self, name, data, nbytes):
+        """data: a str, bytes, or a storage, which must keep its bytes until the save has ended."""
+        owner = data
+        if name in ADDED:
+            return
+        if isinstance(data, str):
+            data = data.encode()
+        elif not isinstance(data, bytes):
+            data = data.data_ptr()
+        self.records.append((name, data, nbytes, owner))
+
+    def write_record_metadata(self, name, nbytes):
+        """A record whose bytes are left out: torch.serialization.skip_data."""
+        self.records.append((name, None, nbytes, None))
+
+
+class Slice:
+    """A storage in the form in which PyTorch takes it from its reader."""
+
+    def __init__(self, storage):
+        self._untyped_storage = storage
+
+    def _typed_storage(self):
+        return self
+
+
+class Reader:
+    """Stands for torch._C.PyTorchFileReader.
+
+    mapped: the whole file as a storage, of which storages are slices; None: they are read
+    """
+
+    def __init__(self, file, mapped=None):
+        self._archive = _native.open_archive(source_of(file))
+        self._records = self._archive.records()
+        self._mapped = mapped
+        self.has_unpickled = False
+
+    def close(self):
+        self._archive = self._mapped = None
+
+    def has_record(self, name):
+        return name in self._records
+
+    def get_all_records(self):
+        return list(self._records)
+
+    def get_record(self, name):
+        self.has_unpickled |= name == "data.pkl"
+        return self._archive.read(name)
+
+    def get_storage_from_record(self, name, nbytes, _kind):
+        found, _, offset, method = self._record(name)  # Y3
+        if found < nbytes or (found > nbytes and self._mapped is None):
+            raise make("BERTH_E_TENSOR", f"{name} has {found} bytes, its storage has {nbytes}", 0,
+                       offset, name)
+        if self._mapped is None or method:  # what is compressed is inflated
+            return self._archive.storage(name)
+        return Slice(self._mapped[offset:offset + nbytes])
+
+    def get_record_offset(self, name):
+        return self._record(name)[2]
+
+    def get_record_header_offset(self, name):
+        return self._record(name)[1]
+
+    def get_record_offset_no_read(self, _header_offset, name, _nbytes, _alignment):
+        """Opening has compared the calculated offset with the directory."""
+        return self.get_record_offset(name)
+
+    def serialization_id(self):
+        name = ".data/serialization_id"
+        return self.get_record(name).decode() if self.has_record(name) else ""
+
+    def _record(self, name):
+        if name not in self._records:
+            raise make("BERTH_E_NOT_FOUND", f"{name}: the archive has no such record", 0, NO_OFFSET,
+                       name)
+        return self._records[name]
+
+
+# ---- PyTorch's functions ----
+
+
+@functools.cache
+def originals():
+    """PyTorch's own save and load, as they were at the first call."""
+    import torch
+
+    return {name: getattr(torch.serialization, name) for name in OPENERS}
+
+
+def with_opener(name, opener):
+    """PyTorch's save or load, which opens archives by `opener`."""
+    function = originals()[name]
+    names = {**function.__globals__, OPENERS[name]: opener}
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__,
+                              function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _names_in(code):
+    """All names that a function and those inside it use."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names_in(constant)
+    return found
+
+
+@functools.cache
+def unknown():
+    """Why this PyTorch is not one that this module knows (Y4); "": it is."""
+    import torch
+
+    version = f"PyTorch {torch.__version__}"
+    for name, parameters in PARAMETERS.items():
+        code = getattr(originals()[name], "__code__", None)
+        n = code.co_argcount + code.co_kwonlyargcount if code else 0
+        if not code or code.co_varnames[:n] != parameters or OPENERS[name] not in code.co_names:
+            return f"{version} has a torch.{name} that this version of Berth does not know"
+    for name, ours, theirs in (("_save", Writer, torch._C.PyTorchFileWriter),
+                               ("_load", Reader, torch._C.PyTorchFileReader)):
+        used = _names_in(getattr(torch.serialization, name).__code__) & set(dir(theirs))
+        missing = sorted(used - set(dir(ours)))
+        if missing:
+            return f"{version} uses {theirs.__name__}.{missing[0]}, which this version of Berth " \
+                "does not know"
+    return ""
+
+
+def check_known():
+    if unknown():
+        raise RuntimeError(unknown())
+
+
+# ---- saving and loading ----
+
+
+def pickled(obj, pickle_module, pickle_protocol, disable_byteorder):
+    """The records that torch.save would write, but those that the library adds."""
+    check_known()
+    writer = Writer()
+    with_opener("save", lambda _: contextlib.nullcontext(writer))(
+        obj, io.BytesIO(), pickle_module, pickle_protocol, _disable_byteorder_record=disable_byteorder)
+    return writer.records
+
+
+def load(f, map_location, pickle_module, weights_only, mmap, arguments):
+    """torch.load, but archives are read by Berth."""
+    check_known()
+    mapped = _map(f) if mmap else None
+    reader = None
+
+    @contextlib.contextmanager
+    def open_reader(file):
+        nonlocal reader
+        reader = Reader(f if is_path(f) else file, mapped)  # a path: messages name it
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    value = with_opener("load", open_reader)(f, map_location, pickle_module, weights_only=weights_only,
+                                             mmap=mmap and mapped is None, **arguments)
+    if reader and reader.has_unpickled:
+        count("load", "records")
+    else:
+        count("load", "torch")
+        count_reason(TORCHSCRIPT if reader else NOT_A_ZIP)
+    return value
+
+
+def _map(f):
+    """A whole archive as a storage; None: it is none, and PyTorch says why it cannot be mapped."""
+    import torch
+
+    if not is_path(f):
+        return None
+    with open(f, "rb") as file:
+        if not torch.serialization._is_zipfile(file):
+            return None
+    is_shared = torch.serialization.get_default_mmap_options() == MAP_SHARED
+    return torch.UntypedStorage.from_file(os.fspath(f), is_shared, os.path.getsize(f))
+
+
+def unsafe_globals(f):
+    """What a file names that torch.load(weights_only=True) does not allow; a set of names."""
+    import torch
+
+    unpickler = torch._weights_only_unpickler
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open(f, "rb")) if is_path(f) else f
+        reader = Reader(file)
+        stack.callback(reader.close)
+        named = unpickler.get_globals_in_pkl(io.BytesIO(reader.get_record("data.pkl")))
+    allowed = set(unpickler._get_allowed_globals()) | set(unpickler._get_user_allowed_globals())
+    return set(named) - allowed
+
+
+def path_of(f):
+    """A path in the form that PyTorch takes; anything else as it is."""
+    return os.fsdecode(f) if is_path(f) else f

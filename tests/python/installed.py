@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.save and torch.load while Berth is installed."""
+
+import gzip
+import inspect
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+
+import berth
+import torch
+from records import Mine, Runs, delta, model
+
+from folder import Folder
+
+VALUE = {"a": torch.arange(1000.), "b": [1, "two"]}
+
+
+def by(operation, way, reason=None):
+    counted = {(operation, way): 1}
+    if reason:
+        counted["reasons", reason] = 1
+    return counted
+
+
+class Installed(Folder):
+    def setUp(self):
+        super().setUp()
+        self.theirs = torch.save, torch.load
+        berth.install()
+        self.addCleanup(berth.uninstall)
+
+    def counted(self, expected, function, *arguments, **named):
+        counted, result = delta(function, *arguments, **named)
+        self.assertEqual(counted, expected)
+        return result
+
+    def test_both_names_and_the_dress(self):
+        self.assertIs(torch.save, torch.serialization.save)
+        self.assertIsNot(torch.save, self.theirs[0])
+        for mine, theirs in zip((torch.save, torch.load), self.theirs):
+            self.assertEqual(inspect.signature(mine), inspect.signature(theirs))
+            self.assertEqual((mine.__name__, mine.__doc__), (theirs.__name__, theirs.__doc__))
+        berth.install()
+        berth.uninstall()
+        berth.uninstall()
+        self.assertEqual((torch.save, torch.load), self.theirs)
+        self.assertEqual((torch.serialization.save, torch.serialization.load), self.theirs)
+
+    def test_blocks_and_decorators(self):
+        berth.uninstall()
+
+        @berth.installed()
+        def inside():
+            with berth.installed():
+                pass
+            return torch.save is not self.theirs[0]
+
+        self.assertTrue(inside() and inside())
+        self.assertIs(torch.save, self.theirs[0])
+        berth.install()
+        with berth.installed():
+            pass
+        self.assertIsNot(torch.save, self.theirs[0])
+
+    def test_a_wrapper_of_others_stays(self):
+        ours = torch.save
+        torch.save = lambda *arguments: ours(*arguments)
+        self.addCleanup(setattr, torch, "save", self.theirs[0])
+        berth.uninstall()
+        self.counted({}, torch.save, VALUE, self.path("v.pt"))  # by PyTorch, and not counted
+        self.assertEqual(self.theirs[1](self.path("v.pt"))["b"], VALUE["b"])
+
+    def test_plain_values_and_others(self):
+        for value, way in ((VALUE, "values"), (model(), "records")):
+            path = self.path("v.pt")
+            self.counted(by("save", way), torch.save, value, path)
+            with open(self.path("theirs/v.pt"), "wb") as file:
+                pass
+            self.theirs[0](value, self.path("theirs/v.pt"))
+            self.assertEqual(self.read(path), self.read(self.path("theirs/v.pt")))
+        self.counted(by("load", "records"), torch.load, path, weights_only=False)
+        torch.save(VALUE, path)
+        self.counted(by("load", "values"), torch.load, path)
+        self.counted(by("load", "values"), torch.load, path, "cpu", mmap=True, weights_only=True)
+        with open(path, "rb") as file:
+            self.counted(by("load", "values"), torch.load, file)
+        self.counted(by("load", "records"), torch.load, path, weights_only=False)
+
+    def test_what_is_left_to_torch(self):
+        path = self.path("v.pt")
+        self.counted(by("save", "torch", "legacy format"), torch.save, VALUE, path,
+                     _use_new_zipfile_serialization=False)
+        self.counted(by("load", "values"), torch.load, path)
+        with open(path, "rb") as file:
+            self.counted(by("load", "torch", "not a zip archive"), torch.load, file)
+        with gzip.open(self.path("v.gz"), "wb") as file:
+            self.theirs[0](VALUE, file, _use_new_zipfile_serialization=False)
+        with gzip.open(self.path("v.gz")) as file:
+            self.counted(by("load", "torch", "not a zip archive"), torch.load, file)
+        scripted = torch.jit.script(torch.nn.Linear(2, 2))
+        scripted.save(self.path("s.pt"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.counted(by("load", "torch", "TorchScript archive"), torch.load, self.path("s.pt"),
+                         weights_only=False)
+
+    def test_several_streams_in_one_file(self):
+        """What PyTorch reads of a file object leaves it at the same place."""
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            for i in range(3):
+                pickle.dump(i, file)
+                torch.save([i, torch.ones(i)], file, _use_new_zipfile_serialization=False)
+            file.seek(0)
+            for i in range(3):
+                self.assertEqual(pickle.load(file), i)
+                number, ones = torch.load(file)
+                self.assertEqual((number, ones.sum()), (i, i))
+
+    def test_file_objects(self):
+        class Reads(io.RawIOBase):
+            """Neither size nor descriptor."""
+
+            def __init__(self, data):
+                self.inner = io.BytesIO(data)
+
+            def seekable(self):
+                return True
+
+            def seek(self, at, whence=0):
+                if whence == 2:
+                    raise OSError("it has no end")
+                return self.inner.seek(at, whence)
+
+            def tell(self):
+                return self.inner.tell()
+
+            def readinto(self, buffer):
+                return self.inner.readinto(buffer)
+
+        buffer = io.BytesIO(b"before")
+        buffer.seek(6)
+        torch.save(VALUE, buffer)
+        data = buffer.getvalue()[6:]
+        buffer.seek(6)
+        for source in (buffer, io.BytesIO(data), Reads(data)):
+            self.assertEqual(self.counted(by("load", "values"), torch.load, source)["b"], VALUE["b"])
+        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
+            torch.save(VALUE, file)
+            file.seek(0)
+            self.assertEqual(torch.load(file)["b"], VALUE["b"])
+        ends = os.pipe()
+        with os.fdopen(ends[0], "rb") as read, os.fdopen(ends[1], "wb") as write:
+            torch.save([1], write)
+            write.close()
+            with self.assertRaises(OSError):
+                torch.load(read)
+
+    def test_the_messages_of_torch(self):
+        self.theirs[0]([Mine()], self.path("v.pt"))
+        mark = self.path("mark")
+        self.theirs[0](Runs(mark), self.path("evil.pt"))
+        for path in (self.path("v.pt"), self.path("evil.pt")):
+            messages = []
+            for load in (torch.load, self.theirs[1]):
+                with self.assertRaises(pickle.UnpicklingError) as caught:
+                    load(path)
+                messages.append(str(caught.exception))
+            self.assertEqual(messages[0], messages[1])
+            self.assertIn("Weights only load failed", messages[0])
+        self.assertFalse(os.path.exists(mark))
+        for arguments, named in ((([1], 5), {}), ):
+            with self.assertRaisesRegex(AttributeError, "'write' attribute"):
+                torch.save(*arguments, **named)
+        with self.assertRaisesRegex(RuntimeError, "explicit pickle_module"):
+            torch.load(self.path("v.pt"), pickle_module=pickle, weights_only=True)
+        with self.assertRaisesRegex(ValueError, "f must be a file path"):
+            torch.load(io.BytesIO(self.read(self.path("v.pt"))), mmap=True)
+        with self.assertRaises(FileNotFoundError):
+            torch.load(self.path("none.pt"))
+
+    def test_broken_files_are_refused_once(self):
+        torch.save(VALUE, self.path("v.pt"))
+        data = self.read(self.path("v.pt"))
+        for broken in (data[:-30], data[:2000]):
+            path = self.write("broken.pt", broken)
+            for weights_only in (True, False):
+                with self.assertRaisesRegex(berth.Error, "broken.pt: .*(cut off|not fit)"):
+                    torch.load(path, weights_only=weights_only)
+
+    def test_the_variables_of_torch(self):
+        torch.save([Mine()], self.path("v.pt"))
+        code = ("import sys, warnings; warnings.simplefilter('ignore')\n"
+                "import torch, berth, records; berth.install()\n"
+                f"try: torch.load({self.path('v.pt')!r}, **eval(sys.argv[1])); print('loaded')\n"
+                "except Exception as error: print(type(error).__name__)\n")
+        no, only = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+        for variables, options, expected in (
+                ((), "{}", "UnpicklingError"), ((no,), "{}", "loaded"),
+                ((no,), "{'weights_only': True}", "UnpicklingError"),
+                ((only,), "{'weights_only': False}", "UnpicklingError"),
+                ((no, only), "{}", "RuntimeError")):
+            done = subprocess.run([sys.executable, "-c", code, options], capture_output=True, text=True,
+                                  env={**os.environ, **dict.fromkeys(variables, "1")})
+            self.assertEqual(done.stdout, expected + "\n", done.stderr[-500:])
+
+    def test_the_options_of_torch(self):
+        from torch.utils.serialization import config
+
+        mine, theirs = self.path("mine/v.pt"), self.path("theirs/v.pt")
+        for option, value in (("save.compute_crc32", False), ("save.storage_alignment", 4096)):
+            for saved in (VALUE, Mine(VALUE)):
+                with self.subTest(option), config.patch({option: value}):
+                    torch.save(saved, mine)
+                    self.theirs[0](saved, theirs)
+                    self.assertEqual(self.read(mine), self.read(theirs))
+        torch.save(VALUE, mine, _disable_byteorder_record=True)
+        self.theirs[0](VALUE, theirs, _disable_byteorder_record=True)
+        self.assertEqual(self.read(mine), self.read(theirs))
+        with zipfile.ZipFile(theirs) as file, zipfile.ZipFile(mine, "w") as made:
+            for name in file.namelist():
+                if name != "v/byteorder":
+                    made.writestr(name, file.read(name))
+        big = torch.serialization.LoadEndianness.BIG
+        with config.patch({"load.endianness": big}):
+            loaded = [load(mine)["a"] for load in (torch.load, self.theirs[1])]
+        self.assertEqual(loaded[0][1].item(), struct.unpack(">f", struct.pack("<f", 1))[0])
+        self.assertTrue(torch.equal(*loaded))
+        torch.save(VALUE, mine)
+        with config.patch({"load.mmap": True}):
+            torch.load(mine)["a"].fill_(7)
+            with torch.serialization.set_default_mmap_options(1):  # MAP_SHARED
+                torch.load(mine)["a"].fill_(8)
+        self.assertEqual(torch.load(mine)["a"][0], 8)
+
+    def test_a_pytorch_that_is_not_known(self):
+        """Y4"""
+        berth.uninstall()
+        code = ("import torch, berth\n{}\n"
+                "try: berth.install()\nexcept RuntimeError as error: print(error)\n"
+                "berth.save([torch.ones(2)], {!r}); print(berth.load({!r}))\n"
+                "print(torch.load.__module__)\n")
+        path = self.path("v.pt")
+        for change, message in (
+                ("torch.serialization.load = lambda f: f", "has a torch.load that this version"),
+                ("def _load(zip_file): zip_file.get_record_size()\n"
+                 "torch.serialization._load = _load", "uses PyTorchFileReader.get_record_size, which")):
+            done = subprocess.run([sys.executable, "-c", code.format(change, path, path)],
+                                  capture_output=True, text=True, check=True)
+            self.assertIn(message, done.stdout)
+            self.assertIn("[tensor([1., 1.])]\ntorch.serialization", done.stdout)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lightning, transformers and accelerate with Berth, in a venv of their own: BERTH_LONG=1.
+
+Each file of integrations/ is one test here; its own tests are printed if one of them fails. The venv
+is made once, beside the build; the versions are in integrations/requirements.txt.
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import torch
+
+LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.join(HERE, "integrations")
+VENV = os.path.join(os.path.dirname(os.path.abspath(os.environ["BERTH_BUILD"])), "integrations")
+PYTHON = os.path.join(VENV, "bin/python")
+
+
+def make_venv():
+    """With this Python's own packages in sight; no other PyTorch is installed."""
+    requirements, made = os.path.join(FOLDER, "requirements.txt"), os.path.join(VENV, "made-of")
+    wanted = f"torch=={torch.__version__.partition('+')[0]}\n"
+    with open(requirements, encoding="utf-8") as file:
+        key = sys.executable + "\n" + wanted + file.read()
+    if os.path.exists(made):
+        with open(made, encoding="utf-8") as file:
+            if file.read() == key:
+                return
+    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+    packages = subprocess.run([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                              check=True, capture_output=True, text=True).stdout.strip()
+    with open(os.path.join(packages, "pytorch.pth"), "w", encoding="utf-8") as file:
+        file.write(os.path.dirname(os.path.dirname(torch.__file__)) + "\n")
+    constraint = os.path.join(VENV, "constraint.txt")
+    with open(constraint, "w", encoding="utf-8") as file:
+        file.write(wanted)
+    subprocess.run([PYTHON, "-m", "pip", "install", "-q", *os.environ.get("BERTH_PIP_ARGS", "").split(),
+                    "-r", requirements, "-c", constraint], check=True, stdin=subprocess.DEVNULL)
+    with open(made, "w", encoding="utf-8") as file:
+        file.write(key)
+
+
+@unittest.skipUnless(LONG, "installs packages: BERTH_LONG=1")
+class Integrations(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        make_venv()
+
+    def run_tests(self, name):
+        path = os.pathsep.join([FOLDER, HERE, os.environ["PYTHONPATH"]])
+        done = subprocess.run([PYTHON, "-m", "unittest", name], capture_output=True, text=True, check=False,
+                              cwd=FOLDER, env={**os.environ, "PYTHONPATH": path})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_lightning(self):
+        self.run_tests("trainer")
+
+    def test_transformers_and_accelerate(self):
+        self.run_tests("models")
