@@ -15,16 +15,19 @@ from starter import Starter
 HEAD = """
 import atexit, os, signal, sys, threading, time, berth, torch
 path = sys.argv[1]
-class Slow:
-    def __init__(self, seconds, fails=False):
-        self.file, self.seconds, self.fails = open(path, "wb", buffering=0), seconds, fails
+class Held:
+    # A file object that writes when may_write() allows it, and then may fail.
+    def __init__(self, may_write=lambda: not threading.main_thread().is_alive(), fails=False):
+        self.file, self.may_write, self.fails = open(path, "wb", buffering=0), may_write, fails
     def write(self, data):
-        time.sleep(self.seconds)
+        while not self.may_write():
+            time.sleep(0.001)
         if self.fails:
             raise ZeroDivisionError("of the writer")
         return self.file.write(data[:100_000])
     def flush(self):
         self.file.close()
+gate = threading.Event()
 def interrupt(seconds):
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 value = {"a": torch.arange(LENGTH), "b": "text"}
@@ -47,6 +50,9 @@ class Ends(Folder):
     def saved(self, code, length=1000.):
         """The process says "False" to job.done() and ends; the file is whole, and nothing else is there."""
         self.assertEqual(self.run_code(code, length), ("False\n", ""))
+        self.check(length)
+
+    def check(self, length):
         loaded = berth.load(self.path("v.pt"))
         self.assertTrue(torch.equal(loaded["a"], torch.arange(length)))
         self.assertEqual(os.listdir(self.folder), ["v.pt"])
@@ -54,59 +60,66 @@ class Ends(Folder):
     # ---- the end of the interpreter ----
 
     def test_in_the_middle_of_a_large_save(self):
+        """200 MB."""
         for snapshot in (True, False):
-            self.saved(f"print(berth.save_async(value, path, snapshot={snapshot}).done())\n",
-                       length=50_000_000.)
+            self.run_code(f"berth.save_async(value, path, snapshot={snapshot})\n", length=50_000_000.)
+            self.check(length=50_000_000.)
+
+    def test_in_the_middle_of_a_save_to_a_slow_object(self):
+        """Its write() and its flush() are called after the program's last line."""
+        self.saved("print(berth.save_async(value, Held()).done())\n", length=300_000.)
 
     def test_in_a_process_of_its_own(self):
         """Not of the starter's."""
-        code = (HEAD.replace("LENGTH", "300_000.")
-                + "print(berth.save_async(value, Slow(0.02)).done())\n")
+        code = (HEAD.replace("LENGTH", "300_000.") + "print(berth.save_async(value, Held()).done())\n")
         done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
                               text=True, check=False, timeout=120)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "False\n", ""))
-        self.assertEqual(berth.load(self.path("v.pt"))["a"][-1], 299_999)
-
-    def test_in_the_middle_of_a_save_to_a_slow_object(self):
-        """Its write() is called until the end, and flush() too."""
-        self.saved("print(berth.save_async(value, Slow(0.02)).done())\n", length=300_000.)
+        self.check(length=300_000.)
 
     def test_by_an_exception_and_by_sys_exit(self):
-        self.saved("job = berth.save_async(value, Slow(0.1))\nprint(job.done())\nsys.exit(0)\n")
-        _, log = self.run_code("berth.save_async(value, Slow(0.1)).done()\nnone\n", status=1)
+        self.saved("job = berth.save_async(value, Held())\nprint(job.done())\nsys.exit(0)\n")
+        _, log = self.run_code("berth.save_async(value, Held()).done()\nnone\n", status=1)
         self.assertIn("NameError", log)
-        self.assertEqual(berth.load(self.path("v.pt"))["b"], "text")
+        self.check(length=1000.)
+
+    def test_jobs_are_done_before_handlers_of_the_end_run(self):
+        self.saved("job = berth.save_async(value, Held())\n"
+                   "atexit.register(lambda: print(not job.done()))\n")
 
     def test_jobs_of_other_threads(self):
         """Of a daemon, too, which the interpreter does not wait for."""
         for daemon in (True, False):
             self.saved("def work():\n"
-                       "    print(berth.save_async(value, Slow(0.1)).done(), flush=True)\n"
-                       "    time.sleep(0.5)\n"
-                       f"thread = threading.Thread(target=work, daemon={daemon})\n"
-                       "thread.start()\n"
-                       "time.sleep(0.25)\n")
+                       "    print(berth.save_async(value, Held()).done(), flush=True)\n"
+                       "    gate.set()\n"
+                       f"    time.sleep({1000 * daemon})\n"
+                       f"threading.Thread(target=work, daemon={daemon}).start()\n"
+                       "gate.wait()\n")
 
     def test_jobs_that_begin_at_the_end(self):
         """By then the interpreter has waited for threads, and may make no new ones."""
         self.saved("@atexit.register\n"
                    "def last():\n"
-                   "    job = berth.save_async(value, Slow(0.1))\n"
+                   "    began = time.monotonic()\n"
+                   "    job = berth.save_async(value, Held(lambda: time.monotonic() > began + 0.1))\n"
                    "    print(False)\n")
 
     def test_callbacks_are_called_before_the_end(self):
-        self.saved("job = berth.save_async(value, Slow(0.1))\n"
+        self.saved("job = berth.save_async(value, Held())\n"
                    "job.add_done_callback(lambda job: print(not job.done()))\n")
 
     def test_a_failure_is_reported_at_the_end(self):
         """Once: of a job that is kept, of one that is dropped, not of one that was asked."""
-        for code in ("sys.kept = berth.save_async(value, Slow(0.05, fails=True))\n",
-                     "sys.kept = berth.save_async(value, Slow(0, fails=True))\ntime.sleep(0.3)\n",
-                     "berth.save_async(value, Slow(0.05, fails=True))\n"):
+        for code in ("sys.kept = berth.save_async(value, Held(fails=True))\n",
+                     "job = sys.kept = berth.save_async(value, Held(lambda: True, fails=True))\n"
+                     "while not job.done():\n"
+                     "    time.sleep(0.001)\n",
+                     "berth.save_async(value, Held(fails=True))\n"):
             _, log = self.run_code(code)
             self.assertEqual(log.count("nobody asked for its result"), 1, log)
             self.assertEqual(log.count("ZeroDivisionError: of the writer"), 1, log)
-        _, log = self.run_code("job = berth.save_async(value, Slow(0, fails=True))\n"
+        _, log = self.run_code("job = berth.save_async(value, Held(lambda: True, fails=True))\n"
                                "try:\n"
                                "    job.result()\n"
                                "except ZeroDivisionError:\n"
@@ -115,12 +128,20 @@ class Ends(Folder):
 
     def test_a_child_ends_without_its_parents_jobs(self):
         """It neither waits for them nor reports them."""
-        self.saved("job = berth.save_async(value, Slow(0.05))\n"
-                   "pid = os.fork()\n"
-                   "if pid == 0:\n"
-                   "    sys.exit(0)\n"
-                   "assert os.waitpid(pid, 0)[1] == 0\n"
-                   "print(job.done())\n", length=1_000_000.)
+        for fails in (False, True):
+            out, log = self.run_code(
+                f"ended = berth.save_async(value, Held(lambda: True, fails={fails}))\n"
+                "while not ended.done():\n"
+                "    time.sleep(0.001)\n"
+                "job = berth.save_async(value, Held(gate.is_set))\n"
+                "pid = os.fork()\n"
+                "if pid == 0:\n"
+                "    sys.exit(0)\n"
+                "assert os.waitpid(pid, 0)[1] == 0\n"
+                "print(job.done())\n"
+                "gate.set()\n")
+            self.assertEqual((out, log.count("nobody asked")), ("False\n", int(fails)))
+            self.check(length=1000.)
 
     def test_a_killed_process_leaves_the_old_file(self):
         """And a temporary, which the next save removes."""
@@ -135,26 +156,19 @@ class Ends(Folder):
 
     def interrupted(self, wait):
         """^C in a wait raises KeyboardInterrupt in time; the job goes on."""
-        self.saved("job = berth.save_async(value, Slow(0.02), snapshot=False)\n"
+        self.saved("job = berth.save_async(value, Held(gate.is_set), snapshot=False)\n"
                    "interrupt(0.2)\n"
-                   "began = time.monotonic()\n"
                    "try:\n"
                    f"    {wait}\n"
                    "except KeyboardInterrupt:\n"
-                   "    assert time.monotonic() - began < 10\n"
-                   "    print(job.done())\n", length=1_000_000.)
+                   "    print(job.done())\n"
+                   "    gate.set()\n", length=5_000_000.)
 
     def test_in_result(self):
         self.interrupted("job.result()")
 
     def test_in_staged(self):
-        self.saved("job = berth.save_async(value, Slow(0.02), snapshot=False)\n"
-                   "interrupt(0.2)\n"
-                   "try:\n"
-                   "    job.staged()\n"
-                   "    time.sleep(1)\n"
-                   "except KeyboardInterrupt:\n"
-                   "    print(job.done())\n", length=1_000_000.)
+        self.interrupted("job.staged()")
 
     def test_in_await(self):
         self.interrupted("import asyncio\n"
@@ -163,17 +177,48 @@ class Ends(Folder):
                          "    asyncio.run(main())")
 
     def test_a_user_who_cancels_then(self):
-        out, log = self.run_code("job = berth.save_async(value, Slow(0.02))\n"
+        out, log = self.run_code("job = berth.save_async(value, Held(gate.is_set))\n"
                                  "interrupt(0.2)\n"
                                  "try:\n"
                                  "    job.result()\n"
                                  "except KeyboardInterrupt:\n"
                                  "    print(job.cancel())\n"
+                                 "    gate.set()\n"
                                  "    try:\n"
                                  "        job.result()\n"
                                  "    except berth.CancelledError:\n"
-                                 "        print('cancelled')\n", length=1_000_000.)
+                                 "        print('cancelled')\n")
         self.assertEqual((out, log), ("True\ncancelled\n", ""))
+
+    def test_while_the_thread_starts(self):
+        """Nothing goes on then: the path has a whole file, and there is no temporary."""
+        out, log = self.run_code(
+            "berth.save(value, path)\n"
+            "def trace_at(number):\n"
+            "    calls = []\n"
+            "    def trace(frame, event, argument):\n"
+            "        if frame.f_back and frame.f_back.f_code is threading.Thread.start.__code__:\n"
+            "            calls.append(frame.f_code.co_name)\n"
+            "            if len(calls) == number:\n"
+            "                print(calls[-1], end=' ')\n"
+            "                raise KeyboardInterrupt\n"
+            "    return trace\n"
+            "number = 0\n"
+            "while True:\n"
+            "    number += 1\n"
+            "    sys.settrace(trace_at(number))\n"
+            "    try:\n"
+            "        berth.save_async(value, path).result()\n"
+            "        break\n"
+            "    except KeyboardInterrupt:\n"
+            "        names = os.listdir(os.path.dirname(path))\n"
+            "        assert names == ['v.pt'], (number, names)\n"
+            "    finally:\n"
+            "        sys.settrace(None)\n"
+            "print(number)\n", length=3_000_000.)
+        self.assertEqual(log, "")
+        self.assertIn("wait ", out)  # for the thread, which may have begun
+        self.check(length=3_000_000.)
 
     def test_anywhere(self):
         """Interrupts at all places of beginning and waiting: a whole file, no temporary, no hang."""

@@ -3,10 +3,12 @@
 
 import asyncio
 import concurrent.futures
+import errno
 import gc
 import io
 import os
 import threading
+import time
 import weakref
 
 import berth
@@ -297,8 +299,10 @@ class Reports(Case):
         gc.disable()
         self.addCleanup(gc.enable)
         with self.assertLogs("berth") as caught:
-            job = self.failed()
+            gate, job = self.gated(error=ZeroDivisionError("of the writer"))
             job.add_done_callback(lambda _: None)
+            gate.open()
+            no_jobs()
             self.assertEqual(caught.output, [])
             del job
             self.assertEqual(len(caught.output), 1)
@@ -370,6 +374,31 @@ class References(Case):
             job.result(SECONDS)
             self.assertIsNone(gone())
             self.assertEqual(gate.data.getvalue(), expected)
+
+    def test_tensors_are_not_held_longer_if_nobody_asks(self):
+        """A small value is copied into buffers before it is written: the job is staged."""
+        gone = weakref.ref(self.value["a"])
+        gate, job = self.gated(snapshot=False)
+        self.value, end = None, time.monotonic() + SECONDS
+        while gone() and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertIsNone(gone())
+        self.assertFalse(job.done())
+
+    def test_a_file_is_not_held_by_its_error(self):
+        gc.disable()
+        self.addCleanup(gc.enable)
+        file = io.FileIO(self.write("v.pt", b""), "r")
+        gone, job = weakref.ref(file), berth.save_async(self.value, file)
+        try:  # assertRaises would clear the frames of the traceback
+            job.result(SECONDS)
+        except berth.FileError as error:
+            caught = error
+        no_jobs()
+        file.close()
+        del file
+        self.assertIsNone(gone())
+        self.assertEqual(caught.errno, errno.EBADF)
 
     def test_the_file_object_is_not_held_when_the_job_is_done(self):
         gc.disable()
