@@ -77,6 +77,27 @@ class Values(Folder):
             other[i].zero_()
         self.assertGreater(n_shared, 1)
 
+    def test_bad_sparse_indices_are_refused_where_torch_refuses_them(self):
+        """PyTorch 2.13 only where the program wants it, all others."""
+        path = self.path("v.pt")
+        torch.save(torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), path)
+        for checks in (False, True):
+            with torch.sparse.check_sparse_tensor_invariants(checks):
+                said = [self.message(load, path) for load in (berth.load, torch.load)]
+                self.assertEqual(said[0], said[1])
+        self.assertIn("found index 9", said[0])
+        good = torch.sparse_coo_tensor([[0, 2]], [1., 2.], (3,))
+        torch.save(good, path)
+        with torch.sparse.check_sparse_tensor_invariants():  # of the load that failed nothing is left
+            same(berth.load(path), torch.load(path))
+
+    def message(self, load, path):
+        try:
+            load(path)
+        except RuntimeError as error:
+            return str(error)
+        return "loaded"
+
     def test_the_other_byte_order(self):
         value = {"a": torch.arange(5.), "b": torch.arange(5, dtype=torch.int16)}
         with berth.config.patch("save.byteorder=big"):
