@@ -12,6 +12,7 @@ import warnings
 import torch
 
 import command
+import devices
 import errors
 import installed
 import integrations
@@ -43,7 +44,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
-               processes, integrations)
+               processes, devices, integrations)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
