@@ -753,7 +753,8 @@ BERTH_API bool berth_as_float(const berth_value *value, double *result);
 BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
 
 /*
- * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too.
+ * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too. A STORAGE has a DTYPE, that
+ * of the class which names it, if it is typed; an empty storage may be named by several classes.
  * Parameters: number: becomes a berth_dtype, berth_qscheme or berth_layout_kind.
  */
 BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);

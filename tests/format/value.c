@@ -414,6 +414,8 @@ Test(value, askers_of_other_kinds_give_nothing)
     berth_storage *storage = berth_storage_new(tree, BERTH_INT8, "abc", 3, "cpu");
     cr_assert_not(
         berth_as_constant(berth_make_storage(tree, storage), BERTH_KIND_STORAGE, &number));
+    cr_assert(berth_as_constant(berth_make_storage(tree, storage), BERTH_KIND_DTYPE, &number));
+    cr_assert_eq(number, BERTH_INT8);
     /* What keeps a bool of another meaning. */
     const int64_t one = 1;
     const berth_tensor tensor = {.dtype = BERTH_INT8, .rank = 1, .shape = &one, .data = &one};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* E1 to E3: the weights of programs of torch.export, good ones and each kind of wrong ones. */
+/* E1, E2, E3: the weights of programs of torch.export, good ones and each kind of wrong ones. */
 #include "tests/support/load/archive.h"
 
 TestSuite(exported, .init = begin_sample, .fini = end_sample, .timeout = 60);

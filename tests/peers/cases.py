@@ -144,14 +144,12 @@ def deep():
 
 # ---- tensors ----
 
-SAVED = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16,
-    torch.int32, torch.int64, torch.uint8, torch.bool, torch.complex64, torch.complex128,
-    torch.complex32, torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2,
-    torch.float8_e4m3fn, torch.float8_e5m2fnuz, torch.float8_e4m3fnuz, torch.float8_e8m0fnu,
-    torch.float4_e2m1fn_x2, torch.bits8, torch.bits16, torch.bits1x8, torch.bits2x4, torch.bits4x2,
-]
-SAVED += [torch.bcomplex32] if hasattr(torch, "bcomplex32") else []
+SAVED = """
+    float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 bool complex64 complex128 complex32
+    uint16 uint32 uint64 float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz float8_e8m0fnu
+    float4_e2m1fn_x2 bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32
+""".split()
+SAVED = [getattr(torch, name) for name in SAVED if hasattr(torch, name)]  # an older PyTorch has fewer
 NEW = torch.storage._new_dtypes()
 
 

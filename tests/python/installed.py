@@ -240,6 +240,7 @@ class Installed(Folder):
         self.assertEqual(torch.load(mine)["a"][0], 8)
 
     def test_a_pytorch_that_is_not_known(self):
+        """Y4"""
         berth.uninstall()
         code = ("import torch, berth\n{}\n"
                 "try: berth.install()\nexcept RuntimeError as error: print(error)\n"

@@ -117,6 +117,15 @@ class Values(Folder):
         os.unlink(path)
         self.assertEqual(mapped["a"].sum(), 35000)
 
+    def test_an_empty_storage_of_two_dtypes(self):
+        empty = torch.ones(0)
+        typed = torch.storage.TypedStorage(wrap_storage=empty.untyped_storage(), dtype=torch.float64,
+                                           _internal=True)
+        torch.save([empty, typed, typed], self.path("v.pt"))
+        for mmap in (False, True):
+            same(berth.load(self.path("v.pt"), mmap=mmap), torch.load(self.path("v.pt"), mmap=mmap),
+                 empty_are_shared=mmap)
+
     def test_values_nested_as_deep_as_a_file_can_be(self):
         import pickles
 

@@ -175,7 +175,7 @@ class Threads(Folder):
 
             marks.append(len(ticks))
             with self.assertRaises(Declined):
-                _native.save([ints, Last()], os.fsencode(self.path("v.pt")), None)
+                _native.save_begin([ints, Last()], os.fsencode(self.path("v.pt")), None, False)
 
         def load(ticks):
             def mark(storage, _location):
@@ -198,7 +198,7 @@ class Threads(Folder):
         def walk():
             while not stop.is_set():
                 with self.assertRaises(Declined):
-                    _native.save([values, object()], os.fsencode(self.path("v.pt")), None)
+                    _native.save_begin([values, object()], os.fsencode(self.path("v.pt")), None, False)
 
         expected, in_walks, codes = sys.getswitchinterval(), 0, []
         thread = threading.Thread(target=walk)

@@ -131,6 +131,7 @@ class Saves(Folder):
             self.identical(torch.ones(1000, device="cuda"))
 
     def test_an_exception_of_the_pickler_leaves_the_old_file(self):
+        """Y2"""
         path = self.write("v.pt", b"old")
         for value in (Raises(), [torch.ones(5), lambda: 1]):
             with self.assertRaises((ZeroDivisionError, pickle.PicklingError, AttributeError)):
@@ -203,6 +204,7 @@ class Loads(Folder):
                 self.assertEqual((type(box), type(point), box.content.sum()), (Box, Point, 2))
 
     def test_code_runs_only_if_the_caller_asks_for_it(self):
+        """Y1"""
         mark = self.path("mark")
         path = self.saved({"t": torch.ones(2), "evil": Runs(mark)})
         for source in (path, io.BytesIO(self.read(path))):
@@ -231,6 +233,7 @@ class Loads(Folder):
         self.assertEqual(set(moved), {"cpu"})
 
     def test_the_containers_are_checked(self):
+        """Y3"""
         path = self.saved(Mine(a=torch.arange(1000.), b=torch.ones(1)))
         data = self.read(path)
         cut = self.write("cut.pt", data[:-100])

@@ -13,19 +13,23 @@ import torch
 
 import command
 import devices
+import ends
 import errors
 import installed
 import integrations
+import jobs
 import lazily
 import loads
 import processes
 import records
+import robust
 import rows
 import saves
 import settings
 import stubs
 import suite
 import unsafe
+import wheels
 
 
 def chosen(tests, words):
@@ -44,7 +48,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
-               processes, devices, integrations)
+               processes, jobs, ends, robust, devices, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

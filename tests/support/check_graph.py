@@ -38,8 +38,8 @@ def names_of(path):
 
 def calls(objects, room, root):
     """{source: {source it calls: names}} within a room."""
-    built = {os.path.relpath(path, objects)[:-len(".os")] + ".c": path
-             for path in glob.glob(f"{objects}/{room}/**/*.os", recursive=True)}
+    built = {os.path.relpath(path, objects)[:-len(".o")] + ".c": path
+             for path in glob.glob(f"{objects}/{room}/**/*.o", recursive=True)}
     # An object may be older than the removal of its source.
     seen = {source: names_of(path) for source, path in built.items()
             if os.path.exists(os.path.join(root, source))}

@@ -3,13 +3,16 @@
 
     import berth
     berth.save(state, "model.pt")               # the bytes of torch.save; atomic, durable, parallel
+    job = berth.save_async(state, "model.pt")   # the same, while the program goes on
     state = berth.load("model.pt")              # what torch.load(weights_only=True) returns
     with berth.open("model.pt") as file:        # lazy: tensors by name, and slices of them
         rows = file.slice("embedding.weight")[1000:1100]
 
-`berth.install()` makes torch.save and torch.load Berth's. `berth.config` has the options,
-`berth.verify` checks a whole file, `berth.counters` counts what was saved and loaded. Errors are `berth.Error`; a file that names code is a `berth.UnsafeFileError`, and
-nothing of it is run. All functions may be called from several threads at once.
+`berth.install()` makes torch.save and torch.load Berth's, `berth.save_async` saves while the program
+goes on, `berth.rows` reads rows of large tables, `berth.verify` checks a whole file. `berth.config` has
+the options, `berth.counters` counts what was saved and loaded. Errors are `berth.Error`; a file that
+names code is a `berth.UnsafeFileError`, and nothing of it is run. All functions may be called from
+several threads at once.
 """
 
 import os as _os
@@ -23,6 +26,7 @@ from berth._config import config
 from berth._counters import counters
 from berth._errors import (
     ArgumentError,
+    CancelledError,
     Error,
     FileError,
     MissingFileError,
@@ -30,6 +34,7 @@ from berth._errors import (
     UnsafeFileError,
 )
 from berth._install import install, installed, uninstall
+from berth._job import Job, save_async
 from berth._load import load
 from berth._open import File, Slice, open
 from berth._rows import Rows, Table, Ticket, rows
@@ -41,9 +46,11 @@ _os.register_at_fork(after_in_child=_native.after_fork)
 __version__ = _native.version()
 __all__ = [
     "ArgumentError",
+    "CancelledError",
     "Error",
     "File",
     "FileError",
+    "Job",
     "MissingFileError",
     "OutOfMemoryError",
     "RecordReport",
@@ -61,6 +68,7 @@ __all__ = [
     "open",
     "rows",
     "save",
+    "save_async",
     "uninstall",
     "verify",
 ]

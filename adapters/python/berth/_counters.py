@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Counts of saves and loads."""
 
+import os
 import threading
 
 _lock = threading.Lock()
 WAYS = ("values", "records", "torch")
 _counts = {"save": dict.fromkeys(WAYS, 0), "load": dict.fromkeys(WAYS, 0), "reasons": {}}
+
+
+def _renew_lock():
+    """In a forked child: maybe a thread of the parent's, that of a job, has it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def count(operation, way):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Exceptions. The library's messages are passed on as they are."""
 
+import concurrent.futures
 import pickle
 
 NO_OFFSET = 2**64 - 1
@@ -41,6 +42,10 @@ class UnsafeFileError(Error, pickle.UnpicklingError):
     """The file's pickle is malformed, or names code that is no part of tensors. Nothing was run."""
 
 
+class CancelledError(Error, concurrent.futures.CancelledError):
+    """The save was cancelled: Job.cancel() returned True. A path has its old file."""
+
+
 class Declined(TypeError):
     """A value that has no plain form: Berth saves plain Python types and tensors.
 
@@ -61,6 +66,7 @@ CLASSES = {
     "BERTH_E_NOT_FOUND": MissingFileError,
     "BERTH_E_PICKLE": UnsafeFileError,
     "BERTH_E_FORBIDDEN": UnsafeFileError,
+    "BERTH_E_CANCELLED": CancelledError,
 }
 
 

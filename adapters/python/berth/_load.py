@@ -4,7 +4,7 @@
 import io
 import pickle
 
-from berth import _conditions, _native, _records
+from berth import _conditions, _native, _records, _sparse
 from berth._counters import count
 from berth._errors import UnsafeFileError
 from berth._source import can_seek, is_path, source_of
@@ -85,7 +85,7 @@ def _read_all(f):
 
 
 def _is_allowed(f):
-    """Whether PyTorch allows all that the file names: then the program has allowed more than Berth."""
+    """Whether PyTorch allows all that the file names: then the program has allowed more than Berth (Y1)."""
     try:
         return not _records.unknown() and not _records.unsafe_globals(f)
     except (RuntimeError, pickle.UnpicklingError):
@@ -94,16 +94,14 @@ def _is_allowed(f):
 
 def _value_of(file, map_location, mmap):
     """The value of an open file."""
-    import torch
-
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
     try:
         value = file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays)
-        torch._utils._validate_loaded_sparse_tensors()
+        _sparse.check()
     finally:
-        torch._utils._sparse_tensors_to_validate.clear()
+        _sparse.forget()
     return value
 
 

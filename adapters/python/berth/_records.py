@@ -29,26 +29,25 @@ LEGACY, NOT_A_ZIP, TORCHSCRIPT = "legacy format", "not a zip archive", "TorchScr
 
 
 class Writer:
-    """Stands for torch._C.PyTorchFileWriter: keeps what is written until all of it is there."""
+    """Stands for torch._C.PyTorchFileWriter: keeps what is written until all of it is there (Y2)."""
 
     def __init__(self):
-        self.records = []
-        self._owners = []
+        self.records = []  # (name, bytes or address, nbytes, owner of the address)
 
     def write_record(self, name, data, nbytes):
         """data: a str, bytes, or a storage, which must keep its bytes until the save has ended."""
+        owner = data
         if name in ADDED:
             return
         if isinstance(data, str):
             data = data.encode()
         elif not isinstance(data, bytes):
-            self._owners.append(data)
             data = data.data_ptr()
-        self.records.append((name, data, nbytes))
+        self.records.append((name, data, nbytes, owner))
 
     def write_record_metadata(self, name, nbytes):
         """A record whose bytes are left out: torch.serialization.skip_data."""
-        self.records.append((name, None, nbytes))
+        self.records.append((name, None, nbytes, None))
 
 
 class Slice:
@@ -87,7 +86,7 @@ class Reader:
         return self._archive.read(name)
 
     def get_storage_from_record(self, name, nbytes, _kind):
-        found, _, offset, method = self._record(name)
+        found, _, offset, method = self._record(name)  # Y3
         if found < nbytes or (found > nbytes and self._mapped is None):
             raise make("BERTH_E_TENSOR", f"{name} has {found} bytes, its storage has {nbytes}", 0,
                        offset, name)
@@ -148,7 +147,7 @@ def _names_in(code):
 
 @functools.cache
 def unknown():
-    """Why this PyTorch is not one that this module knows; "": it is."""
+    """Why this PyTorch is not one that this module knows (Y4); "": it is."""
     import torch
 
     version = f"PyTorch {torch.__version__}"
@@ -175,20 +174,13 @@ def check_known():
 # ---- saving and loading ----
 
 
-def save(obj, save_to, pickle_module, pickle_protocol, disable_byteorder):
-    """torch.save, but the records go to save_to(writer) at the end; after an exception they do not."""
+def pickled(obj, pickle_module, pickle_protocol, disable_byteorder):
+    """The records that torch.save would write, but those that the library adds."""
     check_known()
-
-    @contextlib.contextmanager
-    def open_writer(_):
-        writer = Writer()
-        yield writer
-        save_to(writer)
-
-    # The file: only its name or its method `write` is looked at.
-    with_opener("save", open_writer)(obj, io.BytesIO(), pickle_module, pickle_protocol,
-                                     _disable_byteorder_record=disable_byteorder)
-    count("save", "records")
+    writer = Writer()
+    with_opener("save", lambda _: contextlib.nullcontext(writer))(
+        obj, io.BytesIO(), pickle_module, pickle_protocol, _disable_byteorder_record=disable_byteorder)
+    return writer.records
 
 
 def load(f, map_location, pickle_module, weights_only, mmap, arguments):

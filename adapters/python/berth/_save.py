@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save: values are walked in C, or pickled by PyTorch, and written without the GIL."""
 
-import io
-import os
 import pickle
 
 from berth import _conditions, _native, _records
 from berth._counters import count
 from berth._errors import Declined
-from berth._source import descriptor_of, is_path
+from berth._target import target_of
 
-# Files of Python's own, whose bytes go to their descriptor and nowhere else.
-REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
 PROTOCOL = 2
 
 
@@ -42,46 +38,34 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
 
 
 def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
-    """By layers: in C if it is plain, else by PyTorch's pickler."""
-    if not is_path(f) and not hasattr(f, "write"):
-        raise AttributeError("expected 'f' to be string, path, or a file-like object with a "
-                             "'write' attribute")
-    if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
-            and not _conditions.reason()):
-        try:
-            save_to(f, lambda target: _native.save(obj, target, None))
-            count("save", "values")
-            return
-        except Declined:  # before a byte was written
-            pass
-    _records.save(obj, lambda writer: save_to(f, lambda target: _native.save_records(
-        writer.records, target, None, disable_byteorder)), pickle_module, pickle_protocol,
-        disable_byteorder)
-
-
-def save_to(f, write):
-    """Calls write(target) with what the native module writes to: bytes of a path, a descriptor, or a
-    function."""
-    if is_path(f):
-        write(os.fsencode(f))
-        return
-    fd = descriptor_of(f, REAL_FILES)
-    if fd is not None:
-        save_to_file(f, fd, write)
-        return
-    write(f.write)
-    if hasattr(f, "flush"):
-        f.flush()
-
-
-def save_to_file(file, fd, write):
-    """Through the descriptor; Python's position follows."""
-    file.flush()
-    if not file.seekable():
-        write(fd)
-        return
-    os.lseek(fd, file.tell(), os.SEEK_SET)
+    """torch.save with all its parameters but one."""
+    job, way, end = begin(obj, f, pickle_module, pickle_protocol, disable_byteorder)
+    is_saved = False
     try:
-        write(fd)
+        job.finish()
+        is_saved = True
     finally:
-        file.seek(os.lseek(fd, 0, os.SEEK_CUR))
+        end(is_saved)
+    count("save", way)
+
+
+def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteorder=False,
+          snapshot=False):
+    """Begins a save: in C if the value is plain, else PyTorch pickles it.
+
+    Returns: (native Job, "values" or "records", end); end(is_saved) is to be called at its end.
+    """
+    target, end = target_of(f)
+    try:
+        if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
+                and not _conditions.reason()):
+            try:
+                return _native.save_begin(obj, target, None, snapshot), "values", end
+            except Declined:  # before a byte was written
+                pass
+        records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
+        job = _native.save_records_begin(records, target, None, disable_byteorder, snapshot)
+        return job, "records", end
+    except BaseException:
+        end(False)
+        raise

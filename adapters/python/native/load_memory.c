@@ -31,6 +31,7 @@ struct bpy_memory {
     size_t nbytes;
     size_t mapped_nbytes; /* of a map of our own; 0: behind this struct, or the checkpoint's */
     bpy_checkpoint *checkpoint; /* whose memory it is; NULL: our own */
+    bool *is_gone;              /* while PyTorch makes a tensor of it: set when it is freed */
 };
 
 static size_t rounded_up(size_t nbytes, size_t to)
@@ -123,14 +124,21 @@ void bpy_memory_free(bpy_memory *memory)
     free(memory);
 }
 
+static void free_by_torch(bpy_memory *memory)
+{
+    if (memory->is_gone)
+        *memory->is_gone = true;
+    bpy_memory_free(memory);
+}
+
 static void free_versioned(dl_versioned *self)
 {
-    bpy_memory_free(self->context);
+    free_by_torch(self->context);
 }
 
 static void free_managed(dl_managed *self)
 {
-    bpy_memory_free(self->context);
+    free_by_torch(self->context);
 }
 
 /* ---- tensors ---- */
@@ -186,7 +194,6 @@ static PyObject *to_tensor_by_table(const dl_exchange *exchange, bpy_memory *mem
         (dl_versioned){.major = 1, .context = memory, .free = free_versioned, .tensor = *tensor};
     if (exchange->to_object(&memory->versioned, &object) == 0)
         return object;
-    bpy_memory_free(memory);
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "PyTorch made no tensor of a storage");
     return NULL;
@@ -199,18 +206,26 @@ static PyObject *to_tensor_by_capsule(const bpy_torch *torch, bpy_memory *memory
     PyObject *capsule = PyCapsule_New(&memory->managed, "dltensor", NULL);
     PyObject *object =
         capsule ? PyObject_CallFunctionObjArgs(torch->from_dlpack, capsule, NULL) : NULL;
-    if (!object) /* the capsule was not consumed: it keeps its name */
-        bpy_memory_free(memory);
     Py_XDECREF(capsule);
     return object;
 }
 
+/* Where PyTorch fails late (PyTorch 2.13: no memory for the Python object), it has freed the
+ * memory. */
 PyObject *bpy_memory_to_tensor(const bpy_torch *torch, bpy_memory *memory,
                                const berth_tensor *tensor)
 {
     int64_t nbytes;
+    bool is_gone = false;
     dl_tensor made = describe(memory, tensor, &nbytes);
     const dl_exchange *exchange = torch->exchange;
-    return exchange && exchange->major == 1 ? to_tensor_by_table(exchange, memory, &made)
-                                            : to_tensor_by_capsule(torch, memory, &made);
+    memory->is_gone = &is_gone;
+    PyObject *object = exchange && exchange->major == 1
+                           ? to_tensor_by_table(exchange, memory, &made)
+                           : to_tensor_by_capsule(torch, memory, &made);
+    if (object)
+        memory->is_gone = NULL;
+    else if (!is_gone)
+        bpy_memory_free(memory);
+    return object;
 }

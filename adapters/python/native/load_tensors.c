@@ -225,13 +225,14 @@ static int has_address(const bpy_loader *loader, const berth_storage *storage,
 }
 
 /*
- * PyTorch shares no storage without an address: none on the device "meta", and without mmap no
- * empty one. Consumes `made`, which was made of the storage, on failure.
+ * PyTorch before 2.15 shares no storage without an address: none on the device "meta", and without
+ * mmap no empty one. Consumes `made`, which was made of the storage, on failure.
  */
 static PyObject *forget_without_address(bpy_loader *loader, const berth_storage *storage,
                                         bpy_loaded_storage *slot, PyObject *made)
 {
-    int is_there = made ? has_address(loader, storage, slot) : 1;
+    bool is_shared = !made || loader->torch->shares_all;
+    int is_there = is_shared ? 1 : has_address(loader, storage, slot);
     if (is_there > 0)
         return made;
     Py_CLEAR(slot->first);
@@ -245,7 +246,10 @@ static PyObject *forget_without_address(bpy_loader *loader, const berth_storage 
 PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
 {
     const berth_storage *storage = berth_as_storage(value);
-    berth_dtype dtype = berth_storage_get_info(storage)->dtype;
+    int dtype; /* 0: untyped */
+    (void)berth_as_constant(value, BERTH_KIND_DTYPE, &dtype);
+    if (loader->keeps_empty) /* it has the class by which it was first named */
+        dtype = (int)berth_storage_get_info(storage)->dtype;
     bpy_loaded_storage *slot = storage_slot(loader, storage);
     PyObject *untyped = slot ? untyped_of(loader, storage, slot) : NULL;
     if (!untyped)

@@ -11,12 +11,14 @@ static PyObject *version(PyObject *module, PyObject *unused)
 
 static PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "version()\n--\n\nThe library's version."},
-    {"save", bpy_save, METH_VARARGS,
-     "save(value, target, archive_name)\n--\n\n"
-     "Saves to a path (bytes), a descriptor (int) or a function that writes bytes."},
-    {"save_records", bpy_save_records, METH_VARARGS,
-     "save_records(records, target, archive_name, byteorder_last)\n--\n\n"
-     "Saves (name, bytes, address or None for zeros, nbytes) as the records of an archive."},
+    {"save_begin", bpy_save_begin, METH_VARARGS,
+     "save_begin(value, target, archive_name, snapshot)\n--\n\n"
+     "Begins to save to a path (bytes), a descriptor (int) or a function that writes bytes.\n"
+     "snapshot: the tensors are copied first. Returns a Job."},
+    {"save_records_begin", bpy_save_records_begin, METH_VARARGS,
+     "save_records_begin(records, target, archive_name, byteorder_last, snapshot)\n--\n\n"
+     "The same of the records of an archive: (name, bytes, address or None for zeros, nbytes,\n"
+     "owner of the address)."},
     {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {NULL, NULL, 0, NULL},
@@ -36,8 +38,8 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!module)
         return NULL;
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
-        bpy_archive_type_add(module) < 0 || bpy_rows_types_add(module) < 0 ||
-        PyModule_AddFunctions(module, bpy_option_functions) < 0) {
+        bpy_archive_type_add(module) < 0 || bpy_job_type_add(module) < 0 ||
+        bpy_rows_types_add(module) < 0 || PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -10,14 +10,15 @@
  *   save_values.c     Python values -> a tree
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
- *   save.c            a tree -> a file; signals
- *   save_records.c    records that torch has pickled -> a file
+ *   save.c            a Python value -> a save
+ *   save_records.c    records that PyTorch has pickled -> a save
+ *   job.c             a save that goes on; signals
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
  *   load_values.c     a tree -> Python values
  *   load.c            the functions of an open file
- *   archive.c         the records of a file, for torch to unpickle
+ *   archive.c         the records of a file, for PyTorch to unpickle
  *   verify.c          what is wrong with a file
  *   rows.c            rows of large tables, by a cache
  *   options.c         options
@@ -120,6 +121,7 @@ typedef struct bpy_torch {
     const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
     PyObject *dtypes[BERTH_DTYPE_COUNT];
     bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
+    bool shares_all;                /* storages without an address, too: PyTorch 2.15 and later */
     PyObject *layouts[BERTH_JAGGED + 1];
     PyObject *qschemes[BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1];
 } bpy_torch;
@@ -191,16 +193,29 @@ int bpy_saver_keep(bpy_saver *saver, PyObject *object);
  */
 berth_value *bpy_refuse(bpy_saver *saver, const char *format, ...);
 
-/*
- * Saves a content, and waits for it without the GIL.
- * Parameters: to: bytes: a path; an int: a descriptor; or a function that writes bytes.
- * Returns: 0; -1: an exception is raised.
- */
-int bpy_save_content(PyObject *to, const berth_content *content, const char *archive_name);
+/* Frees what a saver has. It may be all zeros. */
+void bpy_saver_free(bpy_saver *saver);
 
-/* The module's functions save and save_records. */
-PyObject *bpy_save(PyObject *module, PyObject *arguments);
-PyObject *bpy_save_records(PyObject *module, PyObject *arguments);
+/* The module's functions save_begin and save_records_begin. */
+PyObject *bpy_save_begin(PyObject *module, PyObject *arguments);
+PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments);
+
+/* ---- jobs ---- */
+
+/*
+ * Begins a save.
+ * Parameters: saver: owns all that the content needs. to: bytes: a path; int: a descriptor; any
+ * other object: a function that writes bytes, called from the job's thread. flags: of
+ * berth_save_begin.
+ * Ownership: takes what the saver has, on failure too; it goes when the save is staged. If the
+ * last reference to the Job goes before the save has ended, the save is cancelled.
+ * Returns: a new reference; NULL: an exception is raised.
+ */
+PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *content,
+                        const char *archive_name, uint32_t flags);
+
+/* Makes the type Job and adds it to the module. Returns: 0; -1. */
+int bpy_job_type_add(PyObject *module);
 
 /* ---- loading ---- */
 

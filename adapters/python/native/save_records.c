@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * save_records(records, target, archive_name, byteorder_last): records that torch has pickled, as
- * (name, data, nbytes). data is bytes, the address of memory that the caller keeps, or None for
- * zeros.
+ * save_records_begin(records, target, archive_name, byteorder_last, snapshot): records that PyTorch
+ * has pickled, as (name, data, nbytes, owner). data is bytes, the address of the owner's memory, or
+ * None for zeros.
  */
 #include "adapters/python/native/native.h"
 
@@ -17,9 +17,9 @@ static int read_zeros(void *context, void *buffer, size_t nbytes, uint64_t offse
 
 static int set_record(berth_new_record *record, PyObject *item)
 {
-    PyObject *data;
+    PyObject *data, *owner;
     unsigned long long nbytes;
-    if (!PyArg_ParseTuple(item, "sOK", &record->name, &data, &nbytes))
+    if (!PyArg_ParseTuple(item, "sOKO", &record->name, &data, &nbytes, &owner))
         return -1;
     record->nbytes = nbytes;
     if (data == Py_None) {
@@ -48,26 +48,29 @@ static berth_new_record *records_of(PyObject *tuple, size_t n)
     return records;
 }
 
-PyObject *bpy_save_records(PyObject *module, PyObject *arguments)
+PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments)
 {
     (void)module;
     PyObject *list, *target;
     const char *archive_name;
-    int byteorder_last;
-    if (!PyArg_ParseTuple(arguments, "OOzp", &list, &target, &archive_name, &byteorder_last))
+    int byteorder_last, snapshot;
+    if (!PyArg_ParseTuple(arguments, "OOzpp", &list, &target, &archive_name, &byteorder_last,
+                          &snapshot))
         return NULL;
+    bpy_saver saver = {0};
     PyObject *tuple = PySequence_Tuple(list); /* nobody can change it meanwhile */
-    size_t n = tuple ? (size_t)PyTuple_Size(tuple) : 0;
-    berth_new_record *records = tuple ? records_of(tuple, n) : NULL;
-    int status = -1;
-    if (records) {
-        const berth_content content =
-            berth_of_records(records, n, byteorder_last ? BERTH_RECORDS_BYTEORDER_LAST : 0);
-        status = bpy_save_content(target, &content, archive_name);
-    }
-    PyMem_Free(records);
-    Py_XDECREF(tuple);
-    if (status < 0)
+    if (!tuple || bpy_saver_keep(&saver, tuple) < 0)
         return NULL;
-    Py_RETURN_NONE;
+    size_t n = (size_t)PyTuple_Size(tuple);
+    berth_new_record *records = records_of(tuple, n);
+    if (!records) {
+        bpy_saver_free(&saver);
+        return NULL;
+    }
+    const berth_content content =
+        berth_of_records(records, n, byteorder_last ? BERTH_RECORDS_BYTEORDER_LAST : 0);
+    PyObject *job =
+        bpy_job_begin(&saver, target, &content, archive_name, snapshot ? BERTH_SAVE_SNAPSHOT : 0);
+    PyMem_Free(records);
+    return job;
 }

@@ -100,6 +100,18 @@ static void find_exchange(void)
     PyErr_Clear(); /* an older PyTorch */
 }
 
+/* Whether this PyTorch is 2.15 or later, which shares storages without an address, too. */
+static int find_sharing(void)
+{
+    PyObject *version = find("torch", "__version__");
+    PyObject *since = Py_BuildValue("(ii)", 2, 15);
+    int is_later = version && since ? PyObject_RichCompareBool(version, since, Py_GE) : -1;
+    names.shares_all = is_later > 0;
+    Py_XDECREF(version);
+    Py_XDECREF(since);
+    return is_later < 0 ? -1 : 0;
+}
+
 const bpy_torch *bpy_torch_get(void)
 {
     static bool done;
@@ -113,7 +125,7 @@ const bpy_torch *bpy_torch_get(void)
     }
     find_constants();
     find_exchange();
-    if (find_new_dtypes() < 0)
+    if (find_new_dtypes() < 0 || find_sharing() < 0)
         return NULL;
     done = true;
     return &names;

@@ -14,9 +14,11 @@
 #define MOST_NS 4000000
 #define INTERVAL 0.0005 /* seconds */
 
+static PyObject *get_interval, *set_interval; /* functions of sys */
+
 /* Of all walks that go on; the GIL protects them. The other two: as before the first one began. */
 static size_t n_walks;
-static double interval_before;
+static PyObject *interval_before; /* NULL: it stays as it is */
 static int collected_before;
 
 static int64_t now_ns(void)
@@ -26,32 +28,50 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* sys.getswitchinterval(); -1: it failed. */
-static double get_interval(void)
+/* Both functions of sys, looked up once: to restore the interval takes no memory. */
+static bool has_functions(void)
 {
-    PyObject *get = PySys_GetObject("getswitchinterval");
-    PyObject *object = get ? PyObject_CallNoArgs(get) : NULL;
-    double interval = object ? PyFloat_AsDouble(object) : -1;
-    Py_XDECREF(object);
-    return interval;
+    if (!get_interval)
+        get_interval = Py_XNewRef(PySys_GetObject("getswitchinterval"));
+    if (!set_interval)
+        set_interval = Py_XNewRef(PySys_GetObject("setswitchinterval"));
+    return get_interval && set_interval;
 }
 
-static void set_interval(double interval)
+static void change_interval(PyObject *to)
 {
-    PyObject *set = PySys_GetObject("setswitchinterval");
-    Py_XDECREF(set ? PyObject_CallFunction(set, "d", interval) : NULL);
+    Py_XDECREF(to ? PyObject_CallFunctionObjArgs(set_interval, to, NULL) : NULL);
 }
 
-/* Sets it unless the program has changed it: it is `from`, or whatever it is if that is 0. */
-static double change_interval(double from, double to)
+static void shorten_interval(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    double before = get_interval();
-    if (from == 0 ? before > to : before == from)
-        set_interval(to);
+    interval_before = has_functions() ? PyObject_CallNoArgs(get_interval) : NULL;
+    if (interval_before && PyFloat_AsDouble(interval_before) > INTERVAL) {
+        PyObject *interval = PyFloat_FromDouble(INTERVAL);
+        change_interval(interval);
+        Py_XDECREF(interval);
+    } else {
+        Py_CLEAR(interval_before);
+    }
     PyErr_Restore(type, value, traceback);
-    return before;
+}
+
+/* Unless the program has changed it. Without memory to ask, it has not. */
+static void restore_interval(void)
+{
+    PyObject *type, *value, *traceback;
+    if (!interval_before)
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *now = PyObject_CallNoArgs(get_interval);
+    PyErr_Clear();
+    if (!now || PyFloat_AsDouble(now) == INTERVAL)
+        change_interval(interval_before);
+    Py_XDECREF(now);
+    Py_CLEAR(interval_before);
+    PyErr_Restore(type, value, traceback);
 }
 
 void bpy_walk_begin(bpy_walk *walk)
@@ -60,13 +80,12 @@ void bpy_walk_begin(bpy_walk *walk)
     if (n_walks++ > 0)
         return;
     collected_before = PyGC_Disable();
-    interval_before = change_interval(0, INTERVAL);
+    shorten_interval();
 }
 
 static void restore(void)
 {
-    if (interval_before > INTERVAL)
-        (void)change_interval(INTERVAL, interval_before);
+    restore_interval();
     if (collected_before)
         PyGC_Enable();
 }

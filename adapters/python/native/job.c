@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The type Job: a save that goes on. It owns what must live until the save is staged, the function
+ * that is written to, and the library's job. A save that is waited for is a Job, too: only its
+ * waiting differs.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "adapters/python/native/native.h"
+
+#define SECONDS_BETWEEN_SIGNALS 0.05
+
+/* A Python function that is written to. */
+typedef struct writer {
+    PyObject *write;
+    PyObject *type, *value, *traceback; /* the exception of a call that failed */
+    bool is_cancelled;
+} writer;
+
+typedef struct job_object {
+    PyObject_HEAD bpy_saver saver; /* zeros from when the save is staged on */
+    writer writer;
+    int fd;         /* the save's own, so that a file may be closed meanwhile; -1: none */
+    berth_job *job; /* NULL: it did not begin */
+} job_object;
+
+static PyTypeObject *job_type;
+
+/* ---- on the job's thread ---- */
+
+/* Whether the call took all bytes: None, as some files return, or their number. */
+static int write_bytes(writer *to, const char *bytes, size_t nbytes)
+{
+    while (nbytes > 0 && !to->is_cancelled) {
+        PyObject *taken = PyObject_CallFunction(to->write, "y#", bytes, (Py_ssize_t)nbytes);
+        size_t n = taken && taken != Py_None ? PyLong_AsSize_t(taken) : nbytes;
+        Py_XDECREF(taken);
+        if (!taken || PyErr_Occurred())
+            return -1;
+        if (n == 0 || n > nbytes) {
+            PyErr_Format(PyExc_OSError, "write() took %zu of %zu bytes", n, nbytes);
+            return -1;
+        }
+        bytes += n;
+        nbytes -= n;
+    }
+    return 0;
+}
+
+/* What is left of a cancelled save is not written, and is no failure of the function. */
+static int writer_write(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    (void)offset;
+    writer *to = context;
+    PyGILState_STATE state = PyGILState_Ensure();
+    if (!to->type && write_bytes(to, buffer, nbytes) < 0)
+        PyErr_Fetch(&to->type, &to->value, &to->traceback);
+    int failure = to->type ? EIO : 0;
+    PyGILState_Release(state);
+    return failure;
+}
+
+/* ---- begin ---- */
+
+static int begin(job_object *self, const berth_target *target, const berth_content *content,
+                 const char *archive_name, uint32_t flags)
+{
+    const berth_params params = {.archive_name = archive_name};
+    berth_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_save_begin(target, content, flags, &params, &self->job, &error);
+    Py_END_ALLOW_THREADS;
+    if (status < 0)
+        bpy_raise(&error);
+    return status;
+}
+
+static int duplicate(job_object *self, PyObject *number)
+{
+    int fd = (int)PyLong_AsLong(number);
+    if (PyErr_Occurred())
+        return -1;
+    self->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (self->fd < 0)
+        PyErr_SetFromErrno(PyExc_OSError);
+    return self->fd < 0 ? -1 : 0;
+}
+
+static int begin_to(job_object *self, PyObject *to, const berth_content *content,
+                    const char *archive_name, uint32_t flags)
+{
+    berth_target target;
+    const berth_sink sink = {.write = writer_write, .context = &self->writer, .in_order = true};
+    if (PyBytes_Check(to)) {
+        target = berth_to_path(PyBytes_AsString(to));
+    } else if (PyLong_Check(to)) {
+        if (duplicate(self, to) < 0)
+            return -1;
+        target = berth_to_fd(self->fd);
+    } else {
+        Py_INCREF(to);
+        self->writer.write = to;
+        target = berth_to_sink(&sink);
+    }
+    return begin(self, &target, content, archive_name, flags);
+}
+
+/* Other threads run meanwhile: they find it empty already. */
+static void drop_saver(job_object *self)
+{
+    bpy_saver saver = self->saver;
+    self->saver = (bpy_saver){0};
+    bpy_saver_free(&saver);
+}
+
+PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *content,
+                        const char *archive_name, uint32_t flags)
+{
+    job_object *self = PyObject_New(job_object, job_type);
+    if (!self) {
+        bpy_saver_free(saver);
+        return NULL;
+    }
+    self->saver = *saver;
+    *saver = (bpy_saver){0};
+    self->writer = (writer){0};
+    self->fd = -1;
+    self->job = NULL;
+    if (begin_to(self, to, content, archive_name, flags) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (flags & BERTH_SAVE_SNAPSHOT)
+        drop_saver(self);
+    return (PyObject *)self;
+}
+
+/* ---- waiting ---- */
+
+/* Whether the event is there; *status: 0, or what failed. */
+static bool wait_for(job_object *self, berth_job_event event, double seconds, int *status,
+                     berth_error *error)
+{
+    Py_BEGIN_ALLOW_THREADS;
+    *status = berth_job_wait(self->job, event, seconds, error);
+    Py_END_ALLOW_THREADS;
+    if (*status == BERTH_E_TIMEOUT)
+        return false;
+    drop_saver(self);
+    return true;
+}
+
+static void close_fd(job_object *self)
+{
+    if (self->fd >= 0)
+        (void)close(self->fd);
+    self->fd = -1;
+}
+
+/* The save has ended. Returns: 0; -1: its exception is raised, and is not kept. */
+static int end(job_object *self, int status, const berth_error *error)
+{
+    close_fd(self);
+    writer ended = self->writer;
+    self->writer = (writer){0};
+    Py_XDECREF(ended.write);
+    if (ended.type)
+        PyErr_Restore(ended.type, ended.value, ended.traceback);
+    else if (status < 0)
+        bpy_raise(error);
+    return ended.type || status < 0 ? -1 : 0;
+}
+
+static bool cancel(job_object *self)
+{
+    bool is_in_time = berth_job_cancel(self->job);
+    self->writer.is_cancelled |= is_in_time;
+    return is_in_time;
+}
+
+/* ---- methods ---- */
+
+/* Job.staged(seconds) -> True; False: not yet; None: the save failed before. */
+static PyObject *job_staged(PyObject *job, PyObject *arguments)
+{
+    double seconds;
+    berth_error error;
+    int status;
+    if (!PyArg_ParseTuple(arguments, "d", &seconds))
+        return NULL;
+    if (!wait_for((job_object *)job, BERTH_JOB_STAGED, seconds, &status, &error))
+        Py_RETURN_FALSE;
+    if (status < 0)
+        Py_RETURN_NONE;
+    Py_RETURN_TRUE;
+}
+
+/* Job.wait(): until it is done; raises what the save raised, once. */
+static PyObject *job_wait(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    berth_error error;
+    int status;
+    (void)wait_for((job_object *)job, BERTH_JOB_DONE, -1, &status, &error);
+    if (end((job_object *)job, status, &error) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Job.finish(): the same on the main thread; an exception of a signal's handler cancels the save.
+ */
+static PyObject *job_finish(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    job_object *self = (job_object *)job;
+    berth_error error;
+    int status;
+    while (!wait_for(self, BERTH_JOB_DONE, SECONDS_BETWEEN_SIGNALS, &status, &error))
+        if (PyErr_CheckSignals() < 0) {
+            cancel(self);
+            return NULL;
+        }
+    if (end(self, status, &error) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *job_cancel(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(cancel((job_object *)job));
+}
+
+static PyObject *job_progress(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    uint64_t done_nbytes, total_nbytes;
+    berth_job_progress(((job_object *)job)->job, &done_nbytes, &total_nbytes);
+    return Py_BuildValue("(KK)", (unsigned long long)done_nbytes, (unsigned long long)total_nbytes);
+}
+
+/* ---- the type ---- */
+
+/* One that goes on is cancelled, and waited for: whoever wants its end keeps it. */
+static void job_dealloc(PyObject *job)
+{
+    job_object *self = (job_object *)job;
+    PyTypeObject *type = Py_TYPE(job);
+    cancel(self);
+    Py_BEGIN_ALLOW_THREADS;
+    berth_job_free(self->job);
+    Py_END_ALLOW_THREADS;
+    close_fd(self);
+    drop_saver(self);
+    Py_XDECREF(self->writer.write);
+    Py_XDECREF(self->writer.type);
+    Py_XDECREF(self->writer.value);
+    Py_XDECREF(self->writer.traceback);
+    PyObject_Free(job);
+    Py_DECREF(type);
+}
+
+static PyMethodDef job_methods[] = {
+    {"staged", job_staged, METH_VARARGS,
+     "staged(seconds)\n--\n\n"
+     "Waits; less than 0: without a limit. None: the save failed before."},
+    {"wait", job_wait, METH_NOARGS,
+     "wait()\n--\n\n"
+     "Waits until the save has ended; raises what it raised, the first time."},
+    {"finish", job_finish, METH_NOARGS,
+     "finish()\n--\n\n"
+     "The same, but an exception of a signal's handler (KeyboardInterrupt) cancels the save."},
+    {"cancel", job_cancel, METH_NOARGS, "cancel()\n--\n\nWhether the path keeps its old file."},
+    {"progress", job_progress, METH_NOARGS, "progress()\n--\n\nBytes done, and in all."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot job_slots[] = {
+    {Py_tp_dealloc, job_dealloc},
+    {Py_tp_methods, job_methods},
+    {0, NULL},
+};
+
+int bpy_job_type_add(PyObject *module)
+{
+    PyType_Spec job = {.name = "berth._native.Job",
+                       .basicsize = sizeof(job_object),
+                       .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                       .slots = job_slots};
+    job_type = (PyTypeObject *)PyType_FromSpec(&job);
+    return job_type ? PyModule_AddType(module, job_type) : -1;
+}
