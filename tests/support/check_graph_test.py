@@ -31,7 +31,7 @@ class GraphCheck(unittest.TestCase):
         return whole
 
     def compile(self, path, text):
-        into = os.path.join(self.objects, path[:-len(".c")] + ".os")
+        into = os.path.join(self.objects, path[:-len(".c")] + ".o")
         os.makedirs(os.path.dirname(into), exist_ok=True)
         subprocess.run(["gcc", "-c", self.write(path, text), "-o", into], check=True)
 
