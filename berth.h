@@ -753,8 +753,9 @@ BERTH_API bool berth_as_float(const berth_value *value, double *result);
 BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
 
 /*
- * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too. A STORAGE has a DTYPE, that
- * of the class which names it, if it is typed; an empty storage may be named by several classes.
+ * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too. A STORAGE has a DTYPE,
+ * that of the class which names it, if it is typed; an empty storage may be named by several
+ * classes.
  * Parameters: number: becomes a berth_dtype, berth_qscheme or berth_layout_kind.
  */
 BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);
@@ -1451,7 +1452,8 @@ typedef struct berth_new_record {
 /* A flag of berth_of_records: the archive has these records only; Berth adds none. */
 #define BERTH_RECORDS_COMPLETE 1u
 /*
- * A flag of berth_of_records: Berth adds `byteorder` behind `version`, not in front of the storages.
+ * A flag of berth_of_records: Berth adds `byteorder` behind `version`, not in front of the
+ * storages.
  * Source: torch.save(_disable_byteorder_record=True).
  */
 #define BERTH_RECORDS_BYTEORDER_LAST 2u

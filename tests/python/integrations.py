@@ -10,6 +10,7 @@ import subprocess
 import sys
 import unittest
 
+import berth
 import torch
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
@@ -41,6 +42,18 @@ def make_venv():
                     "-r", requirements, "-c", constraint], check=True, stdin=subprocess.DEVNULL)
     with open(made, "w", encoding="utf-8") as file:
         file.write(key)
+
+
+class Without(unittest.TestCase):
+    def test_lightning(self):
+        """The module is imported without Lightning and PyTorch; a plugin says what is missing."""
+        code = ("from berth.lightning import BerthCheckpointIO\n"
+                "try:\n    BerthCheckpointIO()\nexcept ImportError as error:\n    print(error)")
+        package = os.path.dirname(os.path.dirname(berth.__file__))
+        done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True,
+                              env={**os.environ, "PYTHONPATH": package})
+        self.assertEqual(done.stdout, "berth.lightning needs Lightning, which is not installed: "
+                         "pip install lightning\n")
 
 
 @unittest.skipUnless(LONG, "installs packages: BERTH_LONG=1")

@@ -10,6 +10,7 @@ import cases
 import torch
 
 from folder import Folder
+from processes import resident
 from same import Different, same
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
@@ -200,6 +201,24 @@ class Places(Folder):
         self.assertEqual(calls[:4], calls[4:8])  # ours, then torch's
         self.same_as_torch(lambda storage, location: None)
         self.same_as_torch(lambda storage, location: storage.clone())
+
+    def test_the_hosts_memory(self):
+        """What is moved elsewhere needs the host's memory for 64 MiB and one storage, not for the file."""
+        n, nbytes = 20, 12 << 20
+        torch.save([torch.full((nbytes // 4,), i) for i in range(n)] + [torch.ones(3)], self.file)
+        found, most = [], [0]
+
+        def move(storage, location):
+            found.append(int.from_bytes(bytes(storage[:4]), "little"))
+            most[0] = max(most[0], resident())
+            return torch.UntypedStorage(storage.nbytes(), device="meta")
+
+        before = resident()
+        value = berth.load(self.file, move)
+        self.assertEqual(found[:n], list(range(n)))
+        self.assertEqual({each.device.type for each in value}, {"meta"})
+        if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # which keeps what was freed
+            self.assertLess(most[0] - before, (64 << 20) + 3 * nbytes)
 
     def test_a_function_that_fails(self):
         def fail(storage, location):

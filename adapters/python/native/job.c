@@ -210,6 +210,20 @@ static PyObject *job_wait(PyObject *job, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* An exception is raised: the save ends now, also if a traceback keeps the job. */
+static PyObject *end_cancelled(job_object *self)
+{
+    PyObject *type, *value, *traceback;
+    berth_error error;
+    int status;
+    PyErr_Fetch(&type, &value, &traceback);
+    cancel(self);
+    (void)wait_for(self, BERTH_JOB_DONE, -1, &status, &error);
+    close_fd(self);
+    PyErr_Restore(type, value, traceback);
+    return NULL;
+}
+
 /* Job.finish(): the same on the main thread; an exception of a signal's handler cancels the save.
  */
 static PyObject *job_finish(PyObject *job, PyObject *unused)
@@ -219,10 +233,8 @@ static PyObject *job_finish(PyObject *job, PyObject *unused)
     berth_error error;
     int status;
     while (!wait_for(self, BERTH_JOB_DONE, SECONDS_BETWEEN_SIGNALS, &status, &error))
-        if (PyErr_CheckSignals() < 0) {
-            cancel(self);
-            return NULL;
-        }
+        if (PyErr_CheckSignals() < 0)
+            return end_cancelled(self);
     if (end(self, status, &error) < 0)
         return NULL;
     Py_RETURN_NONE;

@@ -5,12 +5,19 @@
  */
 #include "adapters/python/native/native.h"
 
+/*
+ * Storages that map_location moves elsewhere are read when they are asked for, together with those
+ * behind them: if all were read first, they would need the host's memory for the whole file.
+ */
+#define AHEAD_NBYTES (UINT64_C(64) << 20)
+
 /* What has become of a storage. */
 typedef struct bpy_loaded_storage {
     bpy_memory *memory; /* not used by a tensor yet */
     PyObject *first;    /* a tensor of the whole storage */
     PyObject *untyped;  /* an UntypedStorage */
     PyObject *typed;    /* the TypedStorage that stands for it as a value */
+    bool is_read;       /* `memory` was made */
 } bpy_loaded_storage;
 
 static bpy_loaded_storage *storage_slot(bpy_loader *loader, const berth_storage *storage)
@@ -75,27 +82,64 @@ static int prepare(bpy_loader *loader, const berth_storage *storage, berth_desti
         slot->memory = bpy_memory_new(nbytes);
     if (!slot || !slot->memory)
         return -1;
+    slot->is_read = true;
     *made = (berth_destination){
         .storage = storage, .address = bpy_memory_address(slot->memory), .nbytes = nbytes};
     return 0;
 }
 
-int bpy_load_storages(bpy_loader *loader)
+/* Whether nobody has to be asked where a storage goes. */
+static bool stays_on_host(const bpy_loader *loader, const berth_storage *storage)
+{
+    const char *location = berth_storage_get_info(storage)->location;
+    return !loader->restore || (loader->cpu_stays && strcmp(location, "cpu") == 0);
+}
+
+static bool is_read(const bpy_loader *loader, const berth_storage *storage)
+{
+    const bpy_loaded_storage *slot = bpy_map_get(&loader->storages, storage);
+    return slot && slot->is_read;
+}
+
+/* Whether a storage is one of those that stay on the host; or of the others, and not read yet. */
+static bool is_one_of(const bpy_loader *loader, const berth_storage *storage, bool that_stay)
+{
+    return stays_on_host(loader, storage) == that_stay && (that_stay || !is_read(loader, storage));
+}
+
+/* Reads such storages from `first` on, until they have max_nbytes bytes. */
+static int read_storages(bpy_loader *loader, const berth_storage *first, bool that_stay,
+                         uint64_t max_nbytes)
 {
     const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
-    size_t n = 0, room = 0;
-    for (const berth_storage *at = NULL; (at = berth_storage_next(handle, at));)
-        room++;
-    if (loader->in_place || loader->is_meta || room == 0)
+    size_t n = 0, made = 0;
+    uint64_t nbytes = 0;
+    for (const berth_storage *at = first; at && nbytes < max_nbytes;
+         at = berth_storage_next(handle, at))
+        if (is_one_of(loader, at, that_stay)) {
+            nbytes += berth_storage_get_info(at)->nbytes;
+            n++;
+        }
+    if (n == 0)
         return 0;
-    berth_destination *destinations = PyMem_Calloc(room, sizeof *destinations);
+    berth_destination *destinations = PyMem_Calloc(n, sizeof *destinations);
     int status = destinations ? 0 : (PyErr_NoMemory(), -1);
-    for (const berth_storage *at = NULL; status == 0 && (at = berth_storage_next(handle, at));)
-        status = prepare(loader, at, &destinations[n++]);
+    for (const berth_storage *at = first; status == 0 && made < n;
+         at = berth_storage_next(handle, at))
+        if (is_one_of(loader, at, that_stay))
+            status = prepare(loader, at, &destinations[made++]);
     if (status == 0)
         status = read_bytes(loader, destinations, n);
     PyMem_Free(destinations);
     return status;
+}
+
+int bpy_load_storages(bpy_loader *loader)
+{
+    if (loader->in_place || loader->is_meta)
+        return 0;
+    const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    return read_storages(loader, berth_storage_next(handle, NULL), true, UINT64_MAX);
 }
 
 /* ---- storages ---- */
@@ -105,6 +149,9 @@ static bpy_memory *take_memory(bpy_loader *loader, const berth_storage *storage,
                                bpy_loaded_storage *slot)
 {
     uint64_t nbytes = berth_storage_get_info(storage)->nbytes;
+    if (!loader->in_place && !slot->is_read && nbytes > 0 &&
+        read_storages(loader, storage, false, AHEAD_NBYTES) < 0)
+        return NULL;
     bpy_memory *memory = slot->memory;
     slot->memory = NULL;
     if (memory)
@@ -130,13 +177,6 @@ static PyObject *meta_storage(bpy_loader *loader, uint64_t nbytes)
     Py_XDECREF(arguments);
     Py_XDECREF(keywords);
     return made;
-}
-
-/* Whether nobody has to be asked where a storage goes. */
-static bool stays_on_host(const bpy_loader *loader, const berth_storage *storage)
-{
-    const char *location = berth_storage_get_info(storage)->location;
-    return !loader->restore || (loader->cpu_stays && strcmp(location, "cpu") == 0);
 }
 
 /* Where map_location sends it. Consumes the reference. */

@@ -301,7 +301,7 @@ typedef struct bpy_loader {
 } bpy_loader;
 
 /*
- * Reads the bytes of all storages, if they are not used in place.
+ * Reads the bytes of all storages that stay on the host, if they are not used in place.
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_load_storages(bpy_loader *loader);

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tensors on a GPU, against PyTorch: skipped where PyTorch finds none; tools/gpu runs it where it does."""
+
+import unittest
+
+import berth
+import torch
+
+from folder import Folder
+from same import same
+
+DEVICE = "cuda:0"
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "PyTorch finds no GPU")
+class Devices(Folder):
+    def value(self, device):
+        torch.manual_seed(1)
+        whole = torch.rand(30, 100, device=device)
+        return {"whole": whole, "part": whole[5:, 3:9], "turned": whole.t(), "empty": whole[:0, :0].clone(),
+                "half": whole.bfloat16(), "bools": whole > 0.5, "complex": torch.complex(whole, whole).conj(),
+                "parameter": torch.nn.Parameter(torch.rand(7, device=device)),
+                "sparse": (whole > 0.9).to_sparse(), "host": torch.rand(5), "number": 7,
+                "storage": torch.rand(11, device=device).untyped_storage()}
+
+    def test_saves_have_the_same_bytes(self):
+        value = self.value(DEVICE)
+        berth.save(value, self.path("mine/v.pt"))
+        torch.save(value, self.path("theirs/v.pt"))
+        self.assertEqual(self.read(self.path("mine/v.pt")), self.read(self.path("theirs/v.pt")))
+
+    def test_a_save_waits_for_kernels(self):
+        """Of the current stream, whichever that is."""
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+            with torch.cuda.stream(stream):
+                found = torch.ones(4096, 4096, device=DEVICE)
+                for _ in range(50):
+                    found = found @ found
+                    found /= found.max()
+                berth.save(found, self.path("v.pt"))
+                self.assertTrue(torch.equal(berth.load(self.path("v.pt"), "cpu"), found.cpu()))
+
+    def test_loads_are_the_same(self):
+        for saved_on in (DEVICE, "cpu"):
+            torch.save(self.value(saved_on), self.path("v.pt"))
+            for where in (None, "cpu", "cuda", DEVICE, torch.device("cuda"), {DEVICE: "cpu"}, {"cpu": DEVICE},
+                          lambda storage, _: storage, lambda storage, _: storage.cuda(), "meta"):
+                for mmap in (False, True):
+                    with self.subTest(saved_on=saved_on, where=where, mmap=mmap):
+                        mine = berth.load(self.path("v.pt"), where, mmap=mmap)
+                        theirs = torch.load(self.path("v.pt"), where, weights_only=True, mmap=mmap)
+                        same(mine, theirs, empty_are_shared=mmap, resizable=False)
+                        if where != "meta":
+                            same(self.on_host(mine), self.on_host(theirs), resizable=False)
+
+    def on_host(self, value):
+        return {key: each.cpu() if isinstance(each, (torch.Tensor, torch.UntypedStorage)) else each
+                for key, each in value.items() if not isinstance(each, torch.TypedStorage)}
