@@ -19,6 +19,9 @@ typedef struct kind_case {
 
 #define BYTES(text) text, sizeof text - 1
 
+/* The rest is behind the file. */
+#define LESS_BY(n, text) text, sizeof text - 1 - (n)
+
 #define NAMES "; it names "
 #define NEVER ", which Berth never calls"
 #define DCP "ctorch.distributed.checkpoint.metadata\nMetadata\n"
@@ -49,6 +52,8 @@ Test(pickle_kind, bare_and_legacy)
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("4")},
         {BYTES("\x80\5\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("5")},
         {BYTES("\x80\2\x95\x0d\0\0\0\0\0\0\0" MAGIC), "a bare pickle, not a PyTorch checkpoint"},
+        {LESS_BY(1, "\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC),
+         "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x81\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), NONE "81 04 95 0d"},
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0\x8a\x0a"), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x06"), NONE "80 06"},
