@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* When offsets are calculated, and when the directory is read. */
 #include "tests/support/load/archive.h"
+#include "tests/support/load/deflated_scene.h"
 
 TestSuite(open, .init = begin_sample, .fini = end_sample);
 
@@ -166,6 +167,42 @@ Test(open, files_of_pytorch_are_read_at_every_level)
             expect_small();
             close_opened();
         }
+}
+
+static uint8_t *header_of(const char *name)
+{
+    uint8_t *at = memmem(file, file_nbytes, name, strlen(name));
+
+    cr_assert_not_null(at);
+    return at - 30;
+}
+
+/* Z5: also where nothing but the head is looked at. */
+Test(open, local_headers_in_the_head_are_taken_apart)
+{
+    build(NULL);
+    header_of("sample/data/0")[28] -= 4; /* its extra fields end within one */
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
+                   "memory: at byte 854: a malformed extra field, 59 bytes before the end of the "
+                   "extra fields");
+    build(NULL);
+    header_of("sample/.storage_alignment")[6] |= 1; /* encrypted */
+    expect_failure("load.check=none", BERTH_E_ARCHIVE,
+                   "memory: .storage_alignment at byte 593: the local header's flags is 2057, the "
+                   "directory's 2056");
+}
+
+/* What is the reason stays the reason. */
+Test(open, a_deflated_pickle_without_format_version)
+{
+    remove_record(".format_version");
+    zip_again("data.pkl");
+    logged[0] = 0;
+    berth_set_log(keep_log, NULL);
+    open_file("");
+    berth_set_log(NULL, NULL);
+    cr_expect_str_eq(logged, "memory: storages are found through the directory, not by calculated "
+                             "offsets: the first record is not a stored data.pkl");
 }
 
 /* Z13: debug mode and load.repacked=refuse refuse it, with what differs first. */

@@ -19,6 +19,9 @@ typedef struct kind_case {
 
 #define BYTES(text) text, sizeof text - 1
 
+/* The rest is behind the file. */
+#define LESS_BY(n, text) text, sizeof text - 1 - (n)
+
 #define NAMES "; it names "
 #define NEVER ", which Berth never calls"
 #define DCP "ctorch.distributed.checkpoint.metadata\nMetadata\n"
@@ -51,6 +54,8 @@ Test(pickle_kind, bare_and_legacy)
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("4")},
         {BYTES("\x80\5\x95\x0d\0\0\0\0\0\0\0" MAGIC), OLD("5")},
         {BYTES("\x80\2\x95\x0d\0\0\0\0\0\0\0" MAGIC), "a bare pickle, not a PyTorch checkpoint"},
+        {LESS_BY(1, "\x80\4\x95\x0d\0\0\0\0\0\0\0" MAGIC),
+         "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x81\4\x95\x0d\0\0\0\0\0\0\0" MAGIC), NONE "81 04 95 0d"},
         {BYTES("\x80\4\x95\x0d\0\0\0\0\0\0\0\x8a\x0a"), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x06"), NONE "80 06"},
@@ -151,12 +156,11 @@ Test(pickle_kind, of_checkpoints)
     }
 }
 
+/* A read that fails has left its bytes all the same. */
 static int read_first_alone(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
-    if (offset > 0)
-        return -1;
-    memcpy(buffer, context, nbytes);
-    return 0;
+    memcpy(buffer, (const char *)context + offset, nbytes);
+    return offset > 0 ? -1 : 0;
 }
 
 /* A read that fails while its global is looked for does not hide what it was refused for. */
@@ -167,7 +171,8 @@ Test(pickle_kind, where_no_more_can_be_read)
     const berth_source source = {
         .nbytes = sizeof bytes, .read = read_first_alone, .context = bytes};
 
-    memset(bytes + 40, 'N', sizeof bytes - 40);
+    size_t n = strlen(bytes);
+    memset(bytes + n, 'N', sizeof bytes - n);
     memcpy(bytes + 1000, "cposix\nsystem\n.", 15);
     cr_expect_eq(berth_open_source(&source, only("load.head_nbytes=1", NULL), &checkpoint, &error),
                  BERTH_E_FORBIDDEN);

@@ -164,7 +164,7 @@ static int n_json_left;
 
 static void *refuse_json(size_t nbytes)
 {
-    return n_json_left-- > 0 ? malloc(nbytes) : NULL;
+    return n_json_left-- == 0 ? NULL : malloc(nbytes);
 }
 
 /* W6, of the parser's own allocations; some of them it takes for an error of the text. */

@@ -288,10 +288,10 @@ static int n_json_left;
 
 static void *refuse_json(size_t nbytes)
 {
-    return n_json_left-- > 0 ? malloc(nbytes) : NULL;
+    return n_json_left-- == 0 ? NULL : malloc(nbytes);
 }
 
-/* Saves where the JSON library's nth allocation and all behind it are refused. True: some were. */
+/* Saves where the JSON library's nth allocation is refused. True: it was. */
 static bool save_with_json(int n, const berth_content *content, const char *options, int *code)
 {
     berth_config *config = berth_config_new(NULL);
