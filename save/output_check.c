@@ -14,6 +14,8 @@
 /* Where the CRC lies in a descriptor and in a directory entry (FORMAT.md 2, 3). */
 #define DESCRIPTOR_CRC_AT 4
 #define ENTRY_CRC_AT 16
+/* How much is read at a time of what another process wrote. */
+#define PRESENT_NBYTES ((uint64_t)1 << 20)
 
 /* What has been written of one record. */
 typedef struct written_record {
@@ -295,6 +297,23 @@ static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uin
             check_piece(check, pieces[i].iov_base, pieces[i].iov_len, at, error) < 0)
             return error->code;
     return check->inner.write(check->inner.context, pieces, n_pieces, offset, error);
+}
+
+int bth_output_check_read_present(bth_output_check *check, bth_range range, berth_error *error)
+{
+    uint64_t end = range.offset + range.nbytes;
+    size_t most = (size_t)bth_min(range.nbytes, PRESENT_NBYTES);
+    uint8_t *bytes = bth_allocate(most);
+
+    if (!bytes)
+        return bth_fail_memory(error, most);
+    for (uint64_t at = range.offset; at < end && error->code == BERTH_OK; at += most) {
+        size_t n = (size_t)bth_min(most, end - at);
+        if (check->inner.read(check->inner.context, bytes, n, at, error) == 0)
+            check_piece(check, bytes, n, at, error);
+    }
+    bth_release(bytes);
+    return error->code;
 }
 
 static int check_read(void *context, void *buffer, size_t nbytes, uint64_t offset,

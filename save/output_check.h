@@ -23,6 +23,8 @@ bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output 
                                        berth_error *error);
 /* The same output with the check before it. */
 bth_output bth_output_check_get_output(bth_output_check *check);
+/* Reads what another process has written into the output, and counts it as written. */
+int bth_output_check_read_present(bth_output_check *check, bth_range range, berth_error *error);
 /* When all is written: BERTH_E_OFFSETS if a part is missing. */
 int bth_output_check_finish(const bth_output_check *check, berth_error *error);
 void bth_output_check_free(bth_output_check *check); /* NULL: nothing */

@@ -13,6 +13,7 @@
 #include "save/image.h"
 #include "save/output_file.h"
 #include "save/plan.h"
+#include "save/run.h"
 #include "save/snapshot.h"
 
 typedef struct bth_operation {
@@ -24,8 +25,9 @@ typedef struct bth_operation {
     berth_stats stats;
     bth_storage_stats *storage_stats; /* NULL: not wanted */
     double begin_seconds;
-    berth_plan *plan; /* NULL: a file of another format */
-    uint64_t nbytes;  /* of the file */
+    berth_plan *plan;    /* NULL: a file of another format */
+    uint64_t nbytes;     /* of the file */
+    bth_run_parts parts; /* other processes have written the rest; zeros: nothing */
     bth_snapshot snapshot;
     bth_output output;
     void *memory;           /* of a target in memory */
