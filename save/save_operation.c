@@ -244,7 +244,7 @@ static void operation_set_stats_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static const char *stats_find_slowest_stage(const berth_stats *stats)
+const char *bth_stats_find_slowest_stage(const berth_stats *stats)
 {
     if (stats->moved_nbytes == 0)
         return NULL;
@@ -290,7 +290,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     operation_run(operation, &settings, error);
     operation_set_stats_method(operation);
     stats->transfer_seconds = bth_seconds() - begin;
-    stats->limited_by = stats_find_slowest_stage(stats);
+    stats->limited_by = bth_stats_find_slowest_stage(stats);
     return error->code;
 }
 

@@ -61,6 +61,9 @@ int bth_operation_finish(bth_operation *operation, berth_error *error);
  * error's message and returns the code. */
 int bth_operation_end(bth_operation *operation, berth_error *error);
 
+/* "disk", "device" or "processor"; NULL: nothing was moved. */
+const char *bth_stats_find_slowest_stage(const berth_stats *stats);
+
 /* From any thread, any number of times. True: the target keeps its old content. */
 bool bth_operation_cancel(bth_operation *operation);
 
