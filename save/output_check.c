@@ -299,17 +299,30 @@ static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uin
     return check->inner.write(check->inner.context, pieces, n_pieces, offset, error);
 }
 
-int bth_output_check_read_present(bth_output_check *check, bth_range range, berth_error *error)
+/* The first bytes are a part of the id, and in no checksum of their own. */
+static int check_start(const bth_output_check *check, const bth_present *present,
+                       const uint8_t *bytes, berth_error *error)
 {
-    uint64_t end = range.offset + range.nbytes;
-    size_t most = (size_t)bth_min(range.nbytes, PRESENT_NBYTES);
+    if (memcmp(bytes, present->start, sizeof present->start) == 0)
+        return 0;
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, present->record),
+                    present->range.offset,
+                    "the first bytes are not those that its writer reported");
+}
+
+int bth_output_check_read_present(bth_output_check *check, const bth_present *present,
+                                  berth_error *error)
+{
+    uint64_t at = present->range.offset, end = at + present->range.nbytes;
+    size_t most = (size_t)bth_min(present->range.nbytes, PRESENT_NBYTES);
     uint8_t *bytes = bth_allocate(most);
 
     if (!bytes)
         return bth_fail_memory(error, most);
-    for (uint64_t at = range.offset; at < end && error->code == BERTH_OK; at += most) {
+    for (; at < end && error->code == BERTH_OK; at += most) {
         size_t n = (size_t)bth_min(most, end - at);
-        if (check->inner.read(check->inner.context, bytes, n, at, error) == 0)
+        if (check->inner.read(check->inner.context, bytes, n, at, error) == 0 &&
+            (at > present->range.offset || check_start(check, present, bytes, error) == 0))
             check_piece(check, bytes, n, at, error);
     }
     bth_release(bytes);

@@ -264,7 +264,7 @@ static int operation_run(bth_operation *operation, const bth_run_settings *setti
         return error->code;
     bth_output output = bth_output_check_get_output(check);
     for (size_t i = 0; i < operation->parts.n_present && error->code == BERTH_OK; i++)
-        bth_output_check_read_present(check, operation->parts.present[i].range, error);
+        bth_output_check_read_present(check, &operation->parts.present[i], error);
     if (error->code == BERTH_OK &&
         bth_run(operation->plan, &output, settings, &operation->stats, error) == 0)
         bth_output_check_finish(check, error);

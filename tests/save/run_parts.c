@@ -95,7 +95,7 @@ static int write_the_rest(parts_scene *scene, unsigned n_workers, uint64_t tile_
     bth_output output = bth_output_check_get_output(check);
 
     for (size_t i = 0; i < scene->parts.n_present; i++)
-        (void)bth_output_check_read_present(check, scene->parts.present[i].range, error);
+        (void)bth_output_check_read_present(check, &scene->parts.present[i], error);
     if (error->code == 0 && bth_run(scene->plan, &output, &settings, &stats, error) == 0)
         (void)bth_output_check_finish(check, error);
     bth_output_check_free(check);

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Tickets and receipts of an enemy: cut, changed by a byte, changed with the checksum put right.
+ * Each is refused with a sentence, or does what it may: it never leaves its file, its file's size
+ * or its memory.
+ */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "save/joint/joint_receipt.h"
+#include "save/temporary.h"
+#include "tests/support/save/records.h"
+#include "tests/support/scene.h"
+
+enum { N = 5000, FEW = 6, N_WRITERS = 2 };
+
+static berth_error error;
+static float w[N], v[FEW];
+static berth_tree *tree;
+static berth_value *outline;
+static berth_joint *joint;
+static berth_joint_info info;
+static void *receipts[N_WRITERS];
+static size_t receipt_nbytes[N_WRITERS];
+
+static void begin(void)
+{
+    void *receipt;
+
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    for (size_t i = 0; i < N_WRITERS; i++) {
+        const berth_slice slices[] = {
+            berth_slice_bytes("w", i * N * 2, N * 2, (char *)w + i * N * 2),
+            berth_slice_bytes("v", i * 12, 12, (char *)v + i * 12)};
+        assert_ok(berth_joint_write(info.ticket, info.ticket_nbytes, i, slices, 2, NULL, &receipt,
+                                    &receipt_nbytes[i], &error));
+        free(receipts[i]);
+        receipts[i] = malloc(receipt_nbytes[i]);
+        memcpy(receipts[i], receipt, receipt_nbytes[i]);
+        berth_free(receipt);
+    }
+}
+
+static void set_up(void)
+{
+    const int64_t shape[] = {2, N / 2};
+
+    begin_model_scene();
+    patch("save.durability=none io.threads=1");
+    test_write_file(path, "old", 3);
+    for (size_t i = 0; i < N; i++)
+        w[i] = (float)i;
+    memset(v, 7, sizeof v);
+    tree = berth_tree_new(NULL);
+    outline = berth_make_dict(tree);
+    berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    berth_dict_set(outline, "v", test_vector(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, FEW));
+}
+
+static void tear_down(void)
+{
+    for (size_t i = 0; i < N_WRITERS; i++)
+        free(receipts[i]);
+    berth_tree_free(tree);
+    end_scene();
+}
+
+TestSuite(joint_hostile, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* A copy that ends where its memory ends, so that the address sanitizer sees a read behind it. */
+static uint8_t *copy_of(const void *bytes, size_t nbytes)
+{
+    uint8_t *copy = malloc(nbytes ? nbytes : 1);
+
+    memcpy(copy, bytes, nbytes);
+    return copy;
+}
+
+static int write_with(const uint8_t *ticket, size_t nbytes)
+{
+    const berth_slice slices[] = {berth_slice_whole("w", w), berth_slice_whole("v", v)};
+    void *receipt;
+    size_t n;
+    int status = berth_joint_write(ticket, nbytes, 0, slices, 2, NULL, &receipt, &n, &error);
+
+    cr_assert_eq(status == 0, receipt != NULL);
+    cr_assert(status == 0 || error.message[0]);
+    berth_free(receipt);
+    return status;
+}
+
+static int add_one(const uint8_t *receipt, size_t nbytes)
+{
+    int status = berth_joint_add_receipt(joint, receipt, nbytes, &error);
+
+    cr_assert(status == 0 || error.message[0]);
+    return status;
+}
+
+typedef int (*use_function)(const uint8_t *bytes, size_t nbytes);
+
+static void check_every_prefix_is_refused(use_function use, const void *bytes, size_t nbytes)
+{
+    for (size_t n = 0; n < nbytes; n += n < 400 ? 1 : 97) {
+        uint8_t *copy = copy_of(bytes, n);
+        int status = use(copy, n);
+        cr_assert(status == BERTH_E_TRUNCATED || status == BERTH_E_CHECKSUM, "%zu: %s", n,
+                  error.message);
+        free(copy);
+    }
+}
+
+static void check_every_changed_byte_is_refused(use_function use, const void *bytes, size_t nbytes)
+{
+    uint8_t *copy = copy_of(bytes, nbytes);
+
+    for (size_t i = 0; i < nbytes; i++) {
+        copy[i] ^= (uint8_t)(1 + i % 255);
+        int status = use(copy, nbytes);
+        cr_assert(status == BERTH_E_CHECKSUM || (i < 8 && status == BERTH_E_ARGUMENT) ||
+                      (i >= 8 && i < 12 && status == BERTH_E_UNSUPPORTED),
+                  "byte %zu: %s", i, error.message);
+        copy[i] ^= (uint8_t)(1 + i % 255);
+    }
+    free(copy);
+}
+
+Test(joint_hostile, cut_or_changed_on_the_way)
+{
+    begin();
+    check_every_prefix_is_refused(write_with, info.ticket, info.ticket_nbytes);
+    check_every_changed_byte_is_refused(write_with, info.ticket, info.ticket_nbytes);
+    check_every_prefix_is_refused(add_one, receipts[0], receipt_nbytes[0]);
+    check_every_changed_byte_is_refused(add_one, receipts[0], receipt_nbytes[0]);
+    cr_assert_eq(add_one(info.ticket, info.ticket_nbytes), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "these bytes are no receipt"), "%s", error.message);
+    cr_assert_eq(write_with(receipts[0], receipt_nbytes[0]), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "these bytes are no ticket"), "%s", error.message);
+    berth_joint_abort(joint);
+}
+
+/* ---- with the checksum put right ---- */
+
+static const uint8_t changes[] = {0x01, 0x80, 0xff};
+
+static off_t temporary_nbytes(void)
+{
+    struct stat status;
+    char *temporary = temporary_path(folder, "model.pt", 0);
+
+    cr_assert_eq(stat(temporary, &status), 0);
+    free(temporary);
+    return status.st_size;
+}
+
+/* It can make a writer write elsewhere in the file of its own save, and no further. */
+Test(joint_hostile, a_ticket_that_lies)
+{
+    size_t n_refused = 0, n_taken = 0;
+
+    begin();
+    off_t before = temporary_nbytes();
+    uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
+    for (size_t i = 0; i + 4 < info.ticket_nbytes; i++)
+        for (size_t j = 0; j < sizeof changes; j++) {
+            copy[i] ^= changes[j];
+            bth_blob_put_end(copy, info.ticket_nbytes);
+            int status = write_with(copy, info.ticket_nbytes);
+            *(status < 0 ? &n_refused : &n_taken) += 1;
+            cr_assert_eq(temporary_nbytes(), before, "byte %zu", i);
+            copy[i] ^= changes[j];
+        }
+    free(copy);
+    cr_assert_eq(test_folder_count(folder), 2, "a ticket has made a file");
+    cr_assert_gt(n_refused, info.ticket_nbytes);
+    cr_assert_gt(n_taken, 10); /* paths in messages, numbers of writers, smaller shapes */
+    berth_joint_abort(joint);
+    cr_assert(test_file_holds(path, "old", 3));
+}
+
+/* Whether the lie is found: at the receipt, or at the end. Never a file of another size. */
+static bool is_found(const uint8_t *lie, bool *in_debug)
+{
+    size_t nbytes;
+
+    if (add_one(lie, receipt_nbytes[0]) < 0) {
+        berth_joint_abort(joint);
+        return true;
+    }
+    (void)add_one(receipts[1], receipt_nbytes[1]);
+    uint64_t whole = info.nbytes;
+    int status = berth_joint_finish(joint, &error);
+    *in_debug = status == BERTH_E_CHECKSUM;
+    uint8_t *file = test_read_file(path, &nbytes);
+    cr_assert(status < 0 ? nbytes == 3 && memcmp(file, "old", 3) == 0 : nbytes == whole);
+    free(file);
+    test_write_file(path, "old", 3);
+    return status < 0;
+}
+
+/* In debug mode the only lies that are believed are the fragments: nobody else has these bytes. */
+Test(joint_hostile, a_receipt_that_lies)
+{
+    size_t n_debug = 0, n_found = 0, n_parts = 2, head = BTH_BLOB_HEAD_NBYTES + 12;
+
+    patch("debug=on");
+    for (size_t i = 0; i < head + n_parts * 32; i++)
+        for (size_t j = 0; j < sizeof changes; j++) {
+            bool in_debug = false;
+            begin();
+            uint8_t *copy = copy_of(receipts[0], receipt_nbytes[0]);
+            copy[i] ^= changes[j];
+            bth_blob_put_end(copy, receipt_nbytes[0]);
+            bool found = is_found(copy, &in_debug);
+            cr_assert(found, "byte %zu", i);
+            n_found += found;
+            n_debug += in_debug;
+            free(copy);
+        }
+    cr_assert_geq(n_debug, 12, "the CRC of the part that is in the file");
+    cr_assert_gt(n_found, 200);
+    assert_ok(berth_config_unpatch(&error));
+}
