@@ -123,8 +123,10 @@ static int joint_begin(berth_joint *joint, const char *path, const berth_value *
 {
     const berth_target target = berth_to_path(path);
     const berth_content content = berth_of_value(outline);
+    berth_params own = params ? *params : (berth_params){0};
 
-    if (bth_operation_begin(&joint->operation, &target, &content, false, params, error) < 0 ||
+    own.n_storage_stats = 0; /* it knows only what it writes itself */
+    if (bth_operation_begin(&joint->operation, &target, &content, false, &own, error) < 0 ||
         joint_write_ticket(joint, outline, n_writers, error) < 0 ||
         joint_allocate_receipts(joint, n_writers, error) < 0)
         return error->code;

@@ -162,7 +162,7 @@ static uint64_t text_nbytes(const char *text)
 
 static uint64_t ticket_compute_nbytes(const bth_ticket *ticket, const outline_tables *tables)
 {
-    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 4 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
+    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 5 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
                       text_nbytes(ticket->folder) + text_nbytes(ticket->temporary) +
                       24 * tables->n_storages + BTH_BLOB_END_NBYTES;
 
@@ -179,6 +179,7 @@ static uint8_t *ticket_put_head(uint8_t *out, const bth_ticket *ticket)
     out = bth_put_u32(out, ticket->block_nbytes);
     out = bth_put_u32(out, ticket->compute_crc32);
     out = bth_put_u32(out, (uint64_t)ticket->durability);
+    out = bth_put_u32(out, BTH_MACHINE_IS_BIG_ENDIAN);
     out = bth_put_u64(out, ticket->file_nbytes);
     out = bth_blob_put_text(out, ticket->path);
     out = bth_blob_put_text(out, ticket->folder);

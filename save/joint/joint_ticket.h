@@ -6,7 +6,8 @@
  *
  *     "BerthTkt", u32 version                    little-endian, nothing between the fields
  *     16 bytes identity of the save
- *     u32 writers, u32 block, u32 CRCs are computed, u32 durability, u64 size of the file
+ *     u32 writers, u32 block, u32 CRCs are computed, u32 durability, u32 the coordinator's machine
+ *     is big-endian, u64 size of the file
  *     text path (for messages), text folder, text name of the temporary
  *     u32 storages, u32 tensors
  *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset, u64 nbytes

@@ -125,19 +125,30 @@ static int writer_report_progress(void *context, uint64_t done_nbytes, uint64_t 
                                     writer->middle_nbytes);
 }
 
-/* The file has its size already: whole blocks before its end are never padded. */
-static int writer_write_middles(joint_writer *writer, berth_error *error)
+/*
+ * The file has its size already: whole blocks before its end are never padded. Where direct writes
+ * need larger blocks than the coordinator's, they could write bytes of others.
+ */
+static bth_output writer_begin_output(joint_writer *writer)
 {
     uint64_t nbytes = writer->ticket.file_nbytes & ~(uint64_t)(BTH_MAX_DIRECT_BLOCK_NBYTES - 1);
     bth_output output =
         bth_output_file_begin(&writer->file, writer->fd, nbytes, &writer->config, false);
 
-    if (output.constraints.block_nbytes > writer->ticket.block_nbytes)
-        return bth_fail_status(error, BERTH_E_UNSUPPORTED,
-                               "direct writes here need blocks of %u bytes, the ticket has %u: "
-                               "set save.method=buffered",
-                               output.constraints.block_nbytes, writer->ticket.block_nbytes);
+    if (output.constraints.block_nbytes <= writer->ticket.block_nbytes)
+        return output;
+    bth_direct_close(&writer->file.direct);
+    writer->config.save_method = BTH_SAVE_BUFFERED;
+    output = bth_output_file_begin(&writer->file, writer->fd, nbytes, &writer->config, false);
+    writer->file.reason = "direct writes here need larger blocks than the save has";
+    return output;
+}
+
+static int writer_write_middles(joint_writer *writer, berth_error *error)
+{
+    bth_output output = writer_begin_output(writer);
     bth_run_settings settings = bth_run_settings_of(&writer->config, writer->plan, &output);
+
     settings.parts.ranges = writer->ranges;
     settings.parts.n_ranges = writer->plan->n_records;
     settings.crc32s = writer->crc32s;

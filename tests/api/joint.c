@@ -99,6 +99,7 @@ static const char *const ways[] = {
     "save.method=buffered save.storage_alignment=1 save.compute_crc32=off",
     "save.method=direct save.compute_crc32=off",
     "save.method=direct debug=on",
+    "save.method=direct save.byteorder=big",
 };
 
 Test(joint, the_file_is_that_of_one_process, .timeout = 120)
