@@ -223,3 +223,77 @@ Test(joint_hostile, a_receipt_that_lies)
     cr_assert_gt(n_found, 200);
     assert_ok(berth_config_unpatch(&error));
 }
+
+/* ---- numbers that agree with each other ---- */
+
+static void check_ticket_is_refused(uint8_t *lie, size_t nbytes, const char *sentence)
+{
+    bth_blob_put_end(lie, nbytes);
+    cr_assert_eq(write_with(lie, nbytes), BERTH_E_ARGUMENT, "%s", error.message);
+    cr_assert(strstr(error.message, sentence), "%s", error.message);
+}
+
+/* A file of the same seal, whose name is not that of a temporary. */
+Test(joint_hostile, a_ticket_that_names_another_file)
+{
+    size_t nbytes;
+    bth_ticket ticket;
+
+    begin();
+    cr_assert_eq(bth_ticket_read(info.ticket, info.ticket_nbytes, &ticket, &error), 0);
+    size_t at = (size_t)(ticket.temporary - (const char *)info.ticket);
+    char *temporary = test_path(folder, ticket.temporary);
+    uint8_t *sealed = test_read_file(temporary, &nbytes);
+    uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+    lie[at + 1] = 'x';
+    char *other = test_path(folder, (char *)lie + at);
+    test_write_file(other, sealed, nbytes);
+    check_ticket_is_refused(lie, info.ticket_nbytes,
+                            "the ticket is invalid: the place of the file");
+    cr_assert(test_file_holds(other, sealed, nbytes));
+    bth_ticket_free_all(&ticket);
+    free(temporary);
+    free(sealed);
+    free(other);
+    free(lie);
+    berth_joint_abort(joint);
+}
+
+/* A tensor and its storage that go beyond the end of the file together. */
+Test(joint_hostile, a_ticket_with_a_storage_beyond_the_file)
+{
+    bth_ticket ticket;
+
+    begin();
+    uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+    cr_assert_eq(bth_ticket_read(lie, info.ticket_nbytes, &ticket, &error), 0);
+    cr_assert_eq(ticket.n_storages, 2);
+    /* "v" is the last storage and the first tensor. */
+    size_t nbytes_at = ticket.tensors[0] - 8, shape_at = ticket.tensors[0] + 24;
+    (void)bth_put_u64(lie + nbytes_at, 1 << 30);
+    (void)bth_put_u64(lie + shape_at, (1 << 30) / sizeof *v);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: a storage");
+    (void)bth_put_u64(lie + nbytes_at, sizeof v);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: a tensor");
+    bth_ticket_free_all(&ticket);
+    free(lie);
+    berth_joint_abort(joint);
+}
+
+/* A part behind the end of its storage, with fragments for all of it. */
+Test(joint_hostile, a_receipt_with_a_part_beyond_its_storage)
+{
+    size_t head = BTH_BLOB_HEAD_NBYTES + 12, more = 16;
+
+    begin();
+    size_t nbytes = receipt_nbytes[0] + more;
+    uint8_t *lie = calloc(1, nbytes);
+    memcpy(lie, receipts[0], receipt_nbytes[0]);
+    (void)bth_put_u64(lie + head + 32 + 16, 12 + more);
+    bth_blob_put_end(lie, nbytes);
+    cr_assert_eq(add_one(lie, nbytes), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "the receipt of writer 0 is invalid: a part"), "%s",
+              error.message);
+    free(lie);
+    berth_joint_abort(joint);
+}
