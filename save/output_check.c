@@ -299,7 +299,7 @@ static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uin
     return check->inner.write(check->inner.context, pieces, n_pieces, offset, error);
 }
 
-/* The first bytes are a part of the id, and in no checksum of their own. */
+/* J7: the first bytes are a part of the id, and in no checksum of their own. */
 static int check_start(const bth_output_check *check, const bth_present *present,
                        const uint8_t *bytes, berth_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Tiles of a run that writes only ranges of the file. */
+/* Tiles of a run that writes only ranges of the file (J1: the tiles of others are theirs). */
 #include "config/error.h"
 #include "config/memory.h"
 #include "save/run_state.h"

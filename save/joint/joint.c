@@ -197,6 +197,7 @@ int berth_joint_add_receipt(berth_joint *joint, const void *receipt, size_t nbyt
     return 0;
 }
 
+/* J3 */
 static int joint_check_receipts_are_there(const berth_joint *joint, berth_error *error)
 {
     for (uint32_t i = 0; i < joint->ticket.n_writers; i++)
@@ -208,6 +209,7 @@ static int joint_check_receipts_are_there(const berth_joint *joint, berth_error 
 
 /* ---- the end ---- */
 
+/* J6: whatever fails before the rename leaves the old file. */
 static int joint_finish(berth_joint *joint, berth_error *error)
 {
     bth_operation *operation = &joint->operation;

@@ -48,6 +48,7 @@ static int joint_file_check(const bth_ticket *ticket, int fd, berth_error *error
     return 0;
 }
 
+/* J5 */
 int bth_joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error)
 {
     int folder;

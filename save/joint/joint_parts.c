@@ -57,7 +57,7 @@ static int parts_collect(bth_joint_parts *parts, const bth_ticket *ticket,
     return 0;
 }
 
-/* ---- every byte once ---- */
+/* ---- every byte once (J3) ---- */
 
 static int parts_fail(const bth_ticket *ticket, size_t storage, berth_error *error,
                       const char *format, ...) __attribute__((format(printf, 4, 5)));

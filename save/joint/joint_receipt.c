@@ -9,6 +9,7 @@
 #define PART_NBYTES (4 + 4 + 8 + 8 + BTH_ID_START_NBYTES)
 #define HEAD_NBYTES (BTH_BLOB_HEAD_NBYTES + 4 + 8)
 
+/* J2 */
 bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_part *part)
 {
     uint64_t mask = ticket->block_nbytes - 1;
@@ -80,7 +81,7 @@ static int receipt_fail(const bth_receipt *receipt, const char *what, berth_erro
                              what);
 }
 
-/* `behind`: the end of the part before, as a place in the file. */
+/* J4. `behind`: the end of the part before, as a place in the file. */
 static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part, uint64_t *behind)
 {
     static const uint8_t zeros[BTH_ID_START_NBYTES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Reading a ticket, as the file of a stranger. */
+/* Reading a ticket, as the file of a stranger (J4). */
 #include "save/joint/joint_ticket.h"
 
 #include <limits.h>
@@ -44,7 +44,7 @@ static int ticket_read_numbers(bth_ticket *ticket, bth_cursor *cursor, berth_err
     return 0;
 }
 
-/* A writer writes to no file but a temporary of a save. */
+/* J5: a writer writes to no file but a temporary of a save. */
 static int ticket_read_places(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
 {
     ticket->path = bth_blob_read_text(cursor);

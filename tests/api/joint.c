@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One file by many processes is the file that one process would have saved. */
+/* J1: one file by many processes is the file that one process would have saved. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -162,7 +162,7 @@ Test(joint_refused, slices)
     berth_joint_abort(joint);
 }
 
-/* ---- receipts ---- */
+/* ---- receipts (J3) ---- */
 
 /* All that the outline needs, of `i` slices less. */
 static const berth_slice complete[] = {WHOLE("w", w), WHOLE("v", v), WHOLE("packed", w),
@@ -222,7 +222,7 @@ Test(joint_refused, bytes_that_nobody_or_two_writers_wrote)
     finish_with(both, 2, "data/4: writers 2 and 1 have both written its byte 10 (tensor 'packed')");
 }
 
-/* ---- another save ---- */
+/* ---- another save (J4, J5) ---- */
 
 Test(joint_refused, a_ticket_or_a_receipt_of_another_save)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Joint saves with a fault in the coordinator or in a writer, and with either of them killed: the
- * path has the complete old file or the complete new one (W1, W4, W6); what a killed coordinator
- * leaves is removed as that of any save (X5).
+ * path has the complete old file or the complete new one (J6, W1, W4, W6); what a killed
+ * coordinator leaves is removed as that of any save (X5).
  */
 #include <signal.h>
 #include <sys/wait.h>

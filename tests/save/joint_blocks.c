@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* No block of a joint save's file is written by two processes, whatever the slices are. */
+/* J2: no block of a joint save's file is written by two processes, whatever the slices are. */
 #include <stdatomic.h>
 #include <unistd.h>
 

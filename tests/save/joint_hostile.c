@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Tickets and receipts of an enemy: cut, changed by a byte, changed with the checksum put right.
- * Each is refused with a sentence, or does what it may: it never leaves its file, its file's size
- * or its memory.
+ * J4: tickets and receipts of an enemy: cut, changed by a byte, changed with the checksum put
+ * right. Each is refused with a sentence, or does what it may: it never leaves its file, its file's
+ * size or its memory.
  */
 #include <sys/stat.h>
 #include <unistd.h>
@@ -200,7 +200,8 @@ static bool is_found(const uint8_t *lie, bool *in_debug)
     return status < 0;
 }
 
-/* In debug mode the only lies that are believed are the fragments: nobody else has these bytes. */
+/* J7: in debug mode the only lies that are believed are the fragments: nobody else has these bytes.
+ */
 Test(joint_hostile, a_receipt_that_lies)
 {
     size_t n_debug = 0, n_found = 0, n_parts = 2, head = BTH_BLOB_HEAD_NBYTES + 12;
@@ -233,7 +234,7 @@ static void check_ticket_is_refused(uint8_t *lie, size_t nbytes, const char *sen
     cr_assert(strstr(error.message, sentence), "%s", error.message);
 }
 
-/* A file of the same seal, whose name is not that of a temporary. */
+/* J5: a file of the same seal, whose name is not that of a temporary. */
 Test(joint_hostile, a_ticket_that_names_another_file)
 {
     size_t nbytes;
@@ -296,4 +297,38 @@ Test(joint_hostile, a_receipt_with_a_part_beyond_its_storage)
               error.message);
     free(lie);
     berth_joint_abort(joint);
+}
+
+/* What reading it takes is less than it has bytes, also if its counts lie. */
+Test(joint_hostile, a_ticket_takes_less_memory_than_it_has_bytes)
+{
+    size_t nbytes;
+    bth_ticket ticket;
+
+    begin();
+    nbytes = info.ticket_nbytes;
+    uint8_t *lie = copy_of(info.ticket, nbytes);
+    cr_assert_eq(bth_ticket_read(lie, nbytes, &ticket, &error), 0);
+    size_t counts_at = ticket.tensors[0] - ticket.n_storages * 24 - 8;
+    bth_ticket_free_all(&ticket);
+    berth_joint_abort(joint);
+    berth_tree_free(tree);
+    assert_ok(berth_config_unpatch(&error));
+    test_memory_watch();
+    for (unsigned i = 0; i < 4; i++) {
+        if (i % 2)
+            (void)bth_put_u32(lie + counts_at, UINT32_MAX);
+        if (i / 2)
+            (void)bth_put_u32(lie + counts_at + 4, UINT32_MAX);
+        bth_blob_put_end(lie, nbytes);
+        int status = bth_ticket_read(lie, nbytes, &ticket, &error);
+        cr_assert_eq(status, i == 0 ? 0 : BERTH_E_ARGUMENT, "%u: %s", i, error.message);
+        bth_ticket_free_all(&ticket);
+        bth_error_clear(&error);
+        cr_assert_lt(test_memory_seen().peak_nbytes, nbytes);
+        cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    }
+    test_memory_unwatch();
+    free(lie);
+    tree = NULL;
 }
