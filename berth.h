@@ -1755,13 +1755,14 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
 /* ---- many writers, one file ---- */
 
 /*
- * A save of one checkpoint whose bytes several processes have. One process is the coordinator:
+ * A save of one checkpoint whose bytes several processes have. One process is the coordinator; it
+ * plans the file and reserves its space, and in the end completes the file and replaces the old
+ * one:
  *
- *     berth_joint_begin(path, outline, 4, NULL, &joint, &error)   plans the file, reserves its
- * space berth_joint_get_info(joint, &info)                          info.ticket goes to all writers
- *     berth_joint_add_receipt(joint, bytes, nbytes, &error)       for each writer
- *     berth_joint_finish(joint, &error)                           completes the file, replaces the
- * old
+ *     berth_joint_begin(path, outline, 4, NULL, &joint, &error)
+ *     berth_joint_get_info(joint, &info)                            // info.ticket: to all writers
+ *     berth_joint_add_receipt(joint, receipt, nbytes, &error)       // one from each writer
+ *     berth_joint_finish(joint, &error)
  *
  * Each of the 4 writers, one of which may be the coordinator's process, calls
  *
@@ -1779,7 +1780,8 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  *
  * No block of the file (4096 bytes, or a page) is written by two processes. The bytes of a slice
  * that lie in blocks with bytes of others travel in the receipt: at most 8 KiB for each range of a
- * slice, and small slices as a whole.
+ * slice, and small slices as a whole. With save.storage_alignment=4096 and slices of whole 4096
+ * bytes there are none.
  *
  * If a writer or the coordinator fails or dies, the path keeps its old file, as long as
  * berth_joint_finish was not called. A coordinator that dies leaves its temporary, as any save that
@@ -1798,8 +1800,8 @@ typedef struct berth_joint berth_joint;
  * Lifetime: the outline, and the bytes that it has, must live unchanged until the joint save ends,
  * and so must what params points to. *joint is the caller's until berth_joint_finish or
  * berth_joint_abort; NULL on failure.
- * Errors: as for berth_save. BERTH_E_ARGUMENT: no tensor of the outline has a storage that is
- * elsewhere, so that no slice could name it; or the path leads to a file without a name.
+ * Errors: as for berth_save. BERTH_E_ARGUMENT: a storage that is elsewhere has no tensor in the
+ * outline, so that no slice could name it; or the path leads to a file without a name.
  */
 BERTH_API BERTH_MUST_CHECK int berth_joint_begin(const char *path, const berth_value *outline,
                                                  size_t n_writers, const berth_params *params,
@@ -1859,10 +1861,8 @@ typedef enum berth_slice_kind {
 /* What a writer has. Made by berth_slice_whole, berth_slice_of or berth_slice_bytes. */
 typedef struct berth_slice {
     berth_slice_kind kind;
-    const char
-        *name; /* of a tensor of the outline, as berth_tensor_at gives it: "model.0.weight" */
-    const void
-        *data; /* in this machine's byte order; must not change until berth_joint_write ends */
+    const char *name; /* of a tensor of the outline, as berth_tensor_at gives it */
+    const void *data; /* in this machine's byte order; must not change during berth_joint_write */
     const int64_t *starts;
     const int64_t *lengths;
     uint64_t offset;
@@ -1900,8 +1900,8 @@ static inline berth_slice berth_slice_bytes(const char *name, uint64_t offset, u
 /*
  * The share of one writer in a storage that all of them have. Shares are whole MiB, but for the end
  * of the storage. A writer whose share is empty has *share_nbytes 0.
- * Parameters: index: the number of the storage among those that are dealt out, so that not always
- * the same writers get the last share. offset, share_nbytes: receive the share.
+ * Parameters: index: the number of the storage among those that are dealt out, so that small ones
+ * do not all go to one writer. n_writers: 1 or more. offset, share_nbytes: receive the share.
  */
 static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writers, size_t writer,
                                     uint64_t *offset, uint64_t *share_nbytes)
@@ -1919,17 +1919,18 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
 /*
  * Writes slices of one writer into the file, makes them durable as the coordinator's
  * save.durability says, and gives a receipt for the coordinator. The ticket is treated as bytes of
- * a stranger: nothing but a temporary that belongs to its save is ever written to. Parameters:
- * ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of berth_joint_begin.
- * slices: n_slices of them, which do not overlap; several may be of one tensor. params: its config
- * (but what decides bytes is the coordinator's), progress and stats are used. Lifetime: *receipt is
- * the caller's, to be freed by berth_free; NULL on failure. Errors: BERTH_E_NOT_FOUND: a name that
- * the outline does not have, or the save has ended. BERTH_E_ARGUMENT: a slice is invalid, or
- * overlaps another one; the ticket is invalid, or of another save. BERTH_E_TRUNCATED,
- * BERTH_E_CHECKSUM, BERTH_E_UNSUPPORTED: the ticket was cut, changed, or is of another version.
- * BERTH_E_UNSUPPORTED: a slice of a dimension other than the first lies in pieces of less than 1
- * MiB. Otherwise as for berth_save. After an error nothing of what was written counts;
- * berth_joint_write may be called again. Threads: any; one at a time for one number.
+ * a stranger: nothing but a temporary that belongs to its save is ever written to.
+ * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
+ * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
+ * params: its config (what decides bytes is the coordinator's), progress and stats are used.
+ * Lifetime: *receipt is the caller's, to be freed by berth_free; NULL on failure.
+ * Errors: BERTH_E_NOT_FOUND: a name that the outline does not have, or the save has ended.
+ * BERTH_E_ARGUMENT: a slice is invalid, or overlaps another one; the ticket is invalid, or of
+ * another save. BERTH_E_TRUNCATED, BERTH_E_CHECKSUM, BERTH_E_UNSUPPORTED: the ticket was cut,
+ * changed, or is of another version. BERTH_E_UNSUPPORTED: a slice of a dimension other than the
+ * first lies in pieces of less than 1 MiB. Otherwise as for berth_save. After an error nothing of
+ * what was written counts; berth_joint_write may be called again.
+ * Threads: any; one at a time for one number.
  */
 BERTH_API BERTH_MUST_CHECK int berth_joint_write(const void *ticket, size_t ticket_nbytes,
                                                  size_t writer, const berth_slice *slices,
