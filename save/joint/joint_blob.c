@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/joint/joint_blob.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -60,8 +61,9 @@ int bth_blob_begin_reading(bth_blob_kind kind, const void *bytes, size_t nbytes,
     (void)bth_cursor_bytes(cursor, MAGIC_NBYTES);
     if (blob_check_version(kind, bth_cursor_u32(cursor), error) < 0)
         return error->code;
-    memcpy(identity, bth_cursor_bytes(cursor, BTH_JOINT_IDENTITY_NBYTES),
-           BTH_JOINT_IDENTITY_NBYTES);
+    const uint8_t *found = bth_cursor_bytes(cursor, BTH_JOINT_IDENTITY_NBYTES);
+    assert(found); /* by the length above */
+    memcpy(identity, found, BTH_JOINT_IDENTITY_NBYTES);
     return blob_check_crc32(kind, bytes, nbytes, error);
 }
 

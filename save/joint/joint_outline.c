@@ -113,6 +113,21 @@ static int outline_tensor_compare(const void *a, const void *b)
     return strcmp(((const outline_tensor *)a)->name, ((const outline_tensor *)b)->name);
 }
 
+static int outline_add_tensors(outline_tables *tables, const bth_names *names, berth_error *error)
+{
+    size_t n = bth_names_tensor_count(names);
+    size_t nbytes = bth_array_nbytes(n + 1, sizeof *tables->tensors);
+
+    tables->tensors = bth_allocate(nbytes);
+    if (!tables->tensors)
+        return bth_fail_memory(error, nbytes);
+    for (size_t i = 0; i < n; i++)
+        if (outline_add_tensor(tables, names, i, error) < 0)
+            return error->code;
+    qsort(tables->tensors, tables->n_tensors, sizeof *tables->tensors, outline_tensor_compare);
+    return 0;
+}
+
 static int outline_collect_tensors(outline_tables *tables, const berth_value *outline,
                                    berth_error *error)
 {
@@ -120,16 +135,8 @@ static int outline_collect_tensors(outline_tables *tables, const berth_value *ou
 
     if (bth_names_new(outline, &names, error) < 0)
         return error->code;
-    size_t n = bth_names_tensor_count(names);
-    size_t nbytes = bth_array_nbytes(n + 1, sizeof *tables->tensors);
-    tables->tensors = bth_allocate(nbytes);
-    if (!tables->tensors)
-        bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < n && error->code == BERTH_OK; i++)
-        (void)outline_add_tensor(tables, names, i, error);
+    (void)outline_add_tensors(tables, names, error);
     bth_names_free(names);
-    if (error->code == BERTH_OK)
-        qsort(tables->tensors, tables->n_tensors, sizeof *tables->tensors, outline_tensor_compare);
     return error->code;
 }
 

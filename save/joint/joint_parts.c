@@ -47,7 +47,7 @@ static int parts_collect(bth_joint_parts *parts, const bth_ticket *ticket,
     for (size_t i = 0; i < ticket->n_writers; i++)
         n += receipts[i].n_parts;
     size_t nbytes = bth_array_nbytes(n + 1, sizeof *parts->parts);
-    parts->parts = bth_allocate(nbytes);
+    parts->parts = bth_allocate_zeroed(nbytes);
     if (!parts->parts)
         return bth_fail_memory(error, nbytes);
     for (size_t i = 0; i < ticket->n_writers; i++)

@@ -189,7 +189,8 @@ void bth_ticket_tensor_at(const bth_ticket *ticket, size_t i, bth_ticket_tensor 
     size_t at = ticket->tensors[i];
     bth_cursor cursor = bth_cursor_make(ticket->bytes + at, ticket->nbytes - at);
 
-    (void)tensor_read(&cursor, tensor);
+    if (!tensor_read(&cursor, tensor)) /* it was read before */
+        *tensor = (bth_ticket_tensor){.name = ""};
 }
 
 bool bth_ticket_find_tensor(const bth_ticket *ticket, const char *name, bth_ticket_tensor *tensor)
