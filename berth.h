@@ -340,7 +340,8 @@ typedef struct berth_tensor {
     berth_storage *storage; /* NULL: a meta tensor; or, when made, a storage of its own over `data`,
                                on "cpu" */
     const void *data;       /* when made without a storage: the elements. They must not change until
-                               the tree is freed. NULL when returned: use berth_tensor_data */
+                               the tree is freed. BERTH_ELSEWHERE: another process has them. NULL
+                               when returned: use berth_tensor_data */
     uint32_t flags;         /* BERTH_REQUIRES_GRAD, ... */
     berth_qscheme qscheme;  /* BERTH_NOT_QUANTIZED for most */
     double scale;           /* per tensor */
@@ -392,11 +393,15 @@ static inline bool berth_tensor_is_contiguous(const berth_tensor *tensor)
     return contiguous;
 }
 
+/* In place of the data of a storage, or of a tensor: another process has them (berth_joint_begin).
+ */
+#define BERTH_ELSEWHERE ((const void *)~(uintptr_t)0)
+
 /*
  * Makes a storage from memory of the host.
  * Parameters: dtype: the type of the elements, which decides the storage class in the file;
- * BERTH_DTYPE_NONE: untyped. nbytes: a multiple of the item's size. location: where the file says
- * that the storage was: "cpu", "cuda:0", ...; NULL: "cpu".
+ * BERTH_DTYPE_NONE: untyped. data: the bytes, or BERTH_ELSEWHERE. nbytes: a multiple of the item's
+ * size. location: where the file says that the storage was: "cpu", "cuda:0", ...; NULL: "cpu".
  * Lifetime: the bytes stay the caller's. They must live, unchanged, as long as the tree.
  * Returns: the storage; NULL on failure, and berth_tree_error tells why.
  * Errors: BERTH_E_ARGUMENT: nbytes is no multiple of the item's size, or the location is "meta",
@@ -1755,6 +1760,192 @@ typedef void (*berth_temporary_function)(void *context, const berth_temporary *t
 BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_seconds,
                                       berth_temporary_function report, void *context,
                                       berth_error *error);
+
+/* ---- many writers, one file ---- */
+
+/*
+ * A save of one checkpoint whose bytes several processes have. One process is the coordinator; it
+ * plans the file and reserves its space, and in the end completes the file and replaces the old
+ * one:
+ *
+ *     berth_joint_begin(path, outline, 4, NULL, &joint, &error)
+ *     berth_joint_get_info(joint, &info)                            // info.ticket: to all writers
+ *     berth_joint_add_receipt(joint, receipt, nbytes, &error)       // one from each writer
+ *     berth_joint_finish(joint, &error)
+ *
+ * Each of the 4 writers, one of which may be the coordinator's process, calls
+ *
+ *     const berth_slice slices[] = {berth_slice_of("weight", starts, lengths, data)};
+ *     berth_joint_write(ticket, ticket_nbytes, number, slices, 1, NULL, &receipt, &nbytes, &error)
+ *
+ * and sends the receipt back. Tickets and receipts are bytes; the caller carries them, by MPI or in
+ * any other way. All processes need the same version of Berth and see the file system of the path,
+ * under the same path.
+ *
+ * The outline is the value to be saved. Storages whose bytes are with the writers are made of
+ * BERTH_ELSEWHERE; the coordinator writes all others itself. The file is byte for byte the one that
+ * berth_save of the whole value would write to that path, whoever wrote which slice. What
+ * berth_save says about paths, rights and temporaries holds for it too.
+ *
+ * No block of the file (4096 bytes, or a page) is written by two processes. The bytes of a slice
+ * that lie in blocks with bytes of others travel in the receipt: at most 8 KiB for each range of a
+ * slice, and small slices as a whole. With save.storage_alignment=4096 and slices of whole 4096
+ * bytes there are none.
+ *
+ * If a writer or the coordinator fails or dies, the path keeps its old file, as long as
+ * berth_joint_finish was not called. A coordinator that dies leaves its temporary, as any save that
+ * is killed. A process that may still be in berth_joint_write must be gone before its number is
+ * given to another one, and before berth_joint_finish is called: it has the new file open.
+ */
+typedef struct berth_joint berth_joint;
+
+/* The largest number of writers. */
+#define BERTH_MAX_WRITERS 1048576
+
+/*
+ * Begins a joint save in the coordinator.
+ * Parameters: outline: see above. n_writers: 1 to BERTH_MAX_WRITERS; each of them must give a
+ * receipt, also if it has nothing to write. params: as for berth_save, without storage_stats.
+ * Lifetime: the outline, and the bytes that it has, must live unchanged until the joint save ends,
+ * and so must what params points to. *joint is the caller's until berth_joint_finish or
+ * berth_joint_abort; NULL on failure.
+ * Errors: as for berth_save. BERTH_E_ARGUMENT: a storage that is elsewhere has no tensor in the
+ * outline, so that no slice could name it; or the path leads to a file without a name.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_joint_begin(const char *path, const berth_value *outline,
+                                                 size_t n_writers, const berth_params *params,
+                                                 berth_joint **joint, berth_error *error);
+
+/* What a joint save is, for its writers and in numbers. */
+typedef struct berth_joint_info {
+    const void *ticket; /* for berth_joint_write */
+    size_t ticket_nbytes;
+    uint64_t nbytes; /* exact size of the file */
+    size_t n_writers;
+    size_t n_receipts; /* that were added */
+    uint64_t reserved[4];
+} berth_joint_info;
+
+/*
+ * Fills *info.
+ * Parameters: joint: NULL: *info becomes zeros.
+ * Lifetime: the ticket lives as long as the joint save.
+ */
+BERTH_API void berth_joint_get_info(const berth_joint *joint, berth_joint_info *info);
+
+/*
+ * Adds the receipt of one writer, in any order. It is treated as bytes of a stranger.
+ * Parameters: receipt: nbytes bytes, which are copied.
+ * Errors: BERTH_E_TRUNCATED, BERTH_E_CHECKSUM: it was cut or changed. BERTH_E_UNSUPPORTED: it is of
+ * another version of Berth. BERTH_E_ARGUMENT: it is no receipt, of another save, invalid, or that
+ * writer's second one. After an error the joint save is as before; another receipt may be added.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_joint_add_receipt(berth_joint *joint, const void *receipt,
+                                                       size_t nbytes, berth_error *error);
+
+/*
+ * Writes the rest of the file, makes it durable, and puts it at its path. In debug mode
+ * (BERTH_SERIALIZATION_DEBUG=1) all that the writers wrote is read, and compared with the checksums
+ * in their receipts.
+ * Lifetime: frees `joint`, on failure too.
+ * Errors: BERTH_E_ARGUMENT: a writer has given no receipt; or a byte of a storage was written by
+ * nobody, or by two writers. The message names the writers, the storage and its tensor. Otherwise
+ * as for berth_save.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_joint_finish(berth_joint *joint, berth_error *error);
+
+/*
+ * Gives up: the path keeps its old file.
+ * Parameters: joint: NULL: does nothing.
+ * Lifetime: frees `joint`.
+ */
+BERTH_API void berth_joint_abort(berth_joint *joint);
+
+typedef enum berth_slice_kind {
+    BERTH_SLICE_WHOLE = 1,
+    BERTH_SLICE_BOX = 2,
+    BERTH_SLICE_BYTES = 3
+} berth_slice_kind;
+
+/* What a writer has. Made by berth_slice_whole, berth_slice_of or berth_slice_bytes. */
+typedef struct berth_slice {
+    berth_slice_kind kind;
+    const char *name; /* of a tensor of the outline, as berth_tensor_at gives it */
+    const void *data; /* in this machine's byte order; must not change during berth_joint_write */
+    const int64_t *starts;
+    const int64_t *lengths;
+    uint64_t offset;
+    uint64_t nbytes;
+    uint64_t reserved[4]; /* 0 */
+} berth_slice;
+
+/* All elements of a contiguous tensor, in row-major order. */
+static inline berth_slice berth_slice_whole(const char *name, const void *data)
+{
+    const berth_slice slice = {BERTH_SLICE_WHOLE, name, data, NULL, NULL, 0, 0, {0}};
+    return slice;
+}
+
+/*
+ * Elements starts[d] to starts[d] + lengths[d] - 1 of each dimension d of a contiguous tensor.
+ * Parameters: data: these elements alone, in row-major order.
+ * Shapes: starts, lengths: one number for each dimension of the tensor.
+ */
+static inline berth_slice berth_slice_of(const char *name, const int64_t *starts,
+                                         const int64_t *lengths, const void *data)
+{
+    const berth_slice slice = {BERTH_SLICE_BOX, name, data, starts, lengths, 0, 0, {0}};
+    return slice;
+}
+
+/* Bytes of the storage of a tensor, from `offset` on. */
+static inline berth_slice berth_slice_bytes(const char *name, uint64_t offset, uint64_t nbytes,
+                                            const void *data)
+{
+    const berth_slice slice = {BERTH_SLICE_BYTES, name, data, NULL, NULL, offset, nbytes, {0}};
+    return slice;
+}
+
+/*
+ * The share of one writer in a storage that all of them have. Shares are whole MiB, but for the end
+ * of the storage. A writer whose share is empty has *share_nbytes 0.
+ * Parameters: index: the number of the storage among those that are dealt out, so that small ones
+ * do not all go to one writer. n_writers: 1 or more. offset, share_nbytes: receive the share.
+ */
+static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writers, size_t writer,
+                                    uint64_t *offset, uint64_t *share_nbytes)
+{
+    const uint64_t unit = (uint64_t)1 << 20;
+    const uint64_t n_units = nbytes / unit + (nbytes % unit != 0);
+    const uint64_t turn = (writer + index) % n_writers;
+    const uint64_t each = n_units / n_writers, more = n_units % n_writers;
+    const uint64_t begin = (each * turn + (turn < more ? turn : more)) * unit;
+    const uint64_t end = begin + (each + (turn < more)) * unit;
+    *offset = begin < nbytes ? begin : nbytes;
+    *share_nbytes = (end < nbytes ? end : nbytes) - *offset;
+}
+
+/*
+ * Writes slices of one writer into the file, makes them durable as the coordinator's
+ * save.durability says, and gives a receipt for the coordinator. The ticket is treated as bytes of
+ * a stranger: nothing but a temporary that belongs to its save is ever written to.
+ * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
+ * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
+ * params: its config (what decides bytes is the coordinator's), progress and stats are used.
+ * Lifetime: *receipt is the caller's, to be freed by berth_free; NULL on failure.
+ * Errors: BERTH_E_NOT_FOUND: a name that the outline does not have, or the save has ended.
+ * BERTH_E_ARGUMENT: a slice is invalid, or overlaps another one; the ticket is invalid, or of
+ * another save. BERTH_E_TRUNCATED, BERTH_E_CHECKSUM, BERTH_E_UNSUPPORTED: the ticket was cut,
+ * changed, or is of another version. BERTH_E_UNSUPPORTED: a slice of a dimension other than the
+ * first lies in pieces of less than 1 MiB. Otherwise as for berth_save. After an error nothing of
+ * what was written counts; berth_joint_write may be called again.
+ * Threads: any; one at a time for one number.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_joint_write(const void *ticket, size_t ticket_nbytes,
+                                                 size_t writer, const berth_slice *slices,
+                                                 size_t n_slices, const berth_params *params,
+                                                 void **receipt, size_t *receipt_nbytes,
+                                                 berth_error *error);
 
 /* ===================================================================== */
 /*  Loading                                                              */

@@ -122,23 +122,23 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
  * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
  * disk. W2: never repeated after a failure: the kernel may have dropped the pages, and succeed.
  */
-static int commit_sync_data(const bth_commit *commit, berth_error *error)
+static int commit_sync_data(int fd, int64_t durability, berth_error *error)
 {
     int result = 0;
 
-    if (commit->durability == BTH_DURABILITY_FULL)
-        result = bth_system.fsync(commit->fd);
-    else if (commit->durability == BTH_DURABILITY_FILE)
-        result = bth_system.fdatasync(commit->fd);
+    if (durability == BTH_DURABILITY_FULL)
+        result = bth_system.fsync(fd);
+    else if (durability == BTH_DURABILITY_FILE)
+        result = bth_system.fdatasync(fd);
     if (result < 0)
         return bth_fail_system(error, errno, "cannot be synced");
     return 0;
 }
 
 /* Some file systems (NFS) report a failed write at close only: closes a copy of the descriptor. */
-static int commit_check_close_errors(const bth_commit *commit, berth_error *error)
+static int commit_check_close_errors(int fd, berth_error *error)
 {
-    int copy = bth_system.dup(commit->fd);
+    int copy = bth_system.dup(fd);
 
     if (copy < 0 || (bth_system.close(copy) < 0 && errno != EINTR))
         return bth_fail_system(error, errno, "cannot be closed");
@@ -159,11 +159,16 @@ static int commit_sync_folder(const bth_commit *commit, berth_error *error)
     return error->code;
 }
 
+int bth_commit_sync_file(int fd, int64_t durability, berth_error *error)
+{
+    if (commit_sync_data(fd, durability, error) == 0)
+        commit_check_close_errors(fd, error);
+    return error->code;
+}
+
 int bth_commit_sync(bth_commit *commit, berth_error *error)
 {
-    if (commit_sync_data(commit, error) == 0)
-        commit_check_close_errors(commit, error);
-    return error->code;
+    return bth_commit_sync_file(commit->fd, commit->durability, error);
 }
 
 static bool commit_metadata_is_unchanged_since_copy(const struct stat *copied,

@@ -28,6 +28,8 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
 /* Makes the written data as durable as `durability` says. After a failure the commit must be
  * aborted (W2). */
 int bth_commit_sync(bth_commit *commit, berth_error *error);
+/* The same for a descriptor of the temporary that another process has opened. */
+int bth_commit_sync_file(int fd, int64_t durability, berth_error *error);
 /* Renames the temporary to the target. A failure of the rename leaves the old file; a later one is
  * BERTH_E_NOT_DURABLE. Ends the commit either way. */
 int bth_commit_replace(bth_commit *commit, berth_error *error);

@@ -311,6 +311,17 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
     return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
 }
 
+void bth_image_add_present(bth_image *image, const bth_present *present)
+{
+    const bth_range start = {.offset = present->range.offset, .nbytes = sizeof present->start};
+    uint64_t at = present->range.offset - image->plan->records[present->record].layout.data_offset;
+
+    assert(present->range.nbytes >= sizeof present->start);
+    image_keep_start(image, present->record, present->start, start);
+    if (image->sums)
+        (void)image_add_crc32(image, present->record, present->crc32, present->range.nbytes, at);
+}
+
 /* Renders the record's data. *completed: the tile has completed its CRC. */
 static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
                              berth_error *error)

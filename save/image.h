@@ -82,6 +82,16 @@ typedef struct bth_image {
 
 /* Adds the sums, if the plan wants CRCs. The plan and the constraints are set. */
 int bth_image_allocate_crc32s(bth_image *image, berth_error *error);
+/* Data of a record, 8 bytes or more, that another process has written into the file. */
+typedef struct bth_present {
+    size_t record;
+    bth_range range;                    /* of the file */
+    uint32_t crc32;                     /* of these bytes; 0 where none are computed */
+    uint8_t start[BTH_ID_START_NBYTES]; /* the first of them */
+} bth_present;
+
+/* Counts such data as rendered. Before the first tile, after all else is allocated. */
+void bth_image_add_present(bth_image *image, const bth_present *present);
 /* Releases what belongs to the image. */
 void bth_image_free_all(bth_image *image);
 

@@ -14,6 +14,8 @@
 /* Where the CRC lies in a descriptor and in a directory entry (FORMAT.md 2, 3). */
 #define DESCRIPTOR_CRC_AT 4
 #define ENTRY_CRC_AT 16
+/* How much is read at a time of what another process wrote. */
+#define PRESENT_NBYTES ((uint64_t)1 << 20)
 
 /* What has been written of one record. */
 typedef struct written_record {
@@ -295,6 +297,36 @@ static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uin
             check_piece(check, pieces[i].iov_base, pieces[i].iov_len, at, error) < 0)
             return error->code;
     return check->inner.write(check->inner.context, pieces, n_pieces, offset, error);
+}
+
+/* J7: the first bytes are a part of the id, and in no checksum of their own. */
+static int check_start(const bth_output_check *check, const bth_present *present,
+                       const uint8_t *bytes, berth_error *error)
+{
+    if (memcmp(bytes, present->start, sizeof present->start) == 0)
+        return 0;
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, present->record),
+                    present->range.offset,
+                    "the first bytes are not those that its writer reported");
+}
+
+int bth_output_check_read_present(bth_output_check *check, const bth_present *present,
+                                  berth_error *error)
+{
+    uint64_t at = present->range.offset, end = at + present->range.nbytes;
+    size_t most = (size_t)bth_min(present->range.nbytes, PRESENT_NBYTES);
+    uint8_t *bytes = bth_allocate(most);
+
+    if (!bytes)
+        return bth_fail_memory(error, most);
+    for (; at < end && error->code == BERTH_OK; at += most) {
+        size_t n = (size_t)bth_min(most, end - at);
+        if (check->inner.read(check->inner.context, bytes, n, at, error) == 0 &&
+            (at > present->range.offset || check_start(check, present, bytes, error) == 0))
+            check_piece(check, bytes, n, at, error);
+    }
+    bth_release(bytes);
+    return error->code;
 }
 
 static int check_read(void *context, void *buffer, size_t nbytes, uint64_t offset,

@@ -13,8 +13,7 @@
 #ifndef BTH_SAVE_OUTPUT_CHECK_H
 #define BTH_SAVE_OUTPUT_CHECK_H
 
-#include "save/output.h"
-#include "save/plan.h"
+#include "save/image.h"
 
 typedef struct bth_output_check bth_output_check;
 
@@ -23,6 +22,9 @@ bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output 
                                        berth_error *error);
 /* The same output with the check before it. */
 bth_output bth_output_check_get_output(bth_output_check *check);
+/* Reads what another process has written into the output, and counts it as written. */
+int bth_output_check_read_present(bth_output_check *check, const bth_present *present,
+                                  berth_error *error);
 /* When all is written: BERTH_E_OFFSETS if a part is missing. */
 int bth_output_check_finish(const bth_output_check *check, berth_error *error);
 void bth_output_check_free(bth_output_check *check); /* NULL: nothing */

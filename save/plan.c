@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/plan.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -165,13 +166,14 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     return 0;
 }
 
-int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
-                       const bth_plan_record *content, berth_error *error)
+int bth_plan_add_part(berth_plan *plan, const char *name, bth_range range,
+                      const bth_plan_record *content, berth_error *error)
 {
-    uint64_t begin = plan_end(plan), end;
+    uint64_t begin = range.offset, nbytes = range.nbytes, end;
     size_t name_nbytes = 0;
     bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
 
+    assert(begin >= plan_end(plan));
     if (!record)
         return error->code;
     if (!bth_try_add(begin, nbytes, &end) || end > INT64_MAX)
@@ -181,6 +183,12 @@ int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
         .header_offset = begin, .data_offset = begin, .nbytes = nbytes, .next_offset = end};
     plan_end_record(plan, record);
     return 0;
+}
+
+int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
+                       const bth_plan_record *content, berth_error *error)
+{
+    return bth_plan_add_part(plan, name, (bth_range){plan_end(plan), nbytes}, content, error);
 }
 
 const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
@@ -263,7 +271,7 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "the plan has no records");
-    if (plan->is_safetensors) {
+    if (plan->is_safetensors || plan->is_parts) {
         plan->nbytes = plan->tail_offset = plan->directory_offset = plan_end(plan);
         plan->max_header_nbytes = 1; /* no header is rendered */
         return 0;

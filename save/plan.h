@@ -61,6 +61,8 @@ struct berth_plan {
     bth_pickled pickled; /* of a value */
     /* A safetensors file: records[0] is its header, the others are tensors without any gap. */
     bool is_safetensors;
+    /* Parts of a file that others write too: records without headers, with gaps between them. */
+    bool is_parts;
     uint8_t *header;      /* the bytes of records[0] */
     berth_storage *views; /* one for each tensor */
     size_t n_left_out;    /* values that are no plain tensors */
@@ -81,7 +83,10 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
 /* Appends bytes without a header or an alignment: a part of a safetensors file. */
 int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
                        const bth_plan_record *content, berth_error *error);
-/* Refuses duplicate names (Z8) and lays out the directory, unless it is a safetensors file. */
+/* The same at an offset that is not before the end of the last one: a part of any file. */
+int bth_plan_add_part(berth_plan *plan, const char *name, bth_range range,
+                      const bth_plan_record *content, berth_error *error);
+/* Refuses duplicate names (Z8) and lays out the directory, unless the plan has neither. */
 int bth_plan_close(berth_plan *plan, berth_error *error);
 
 /* Whether record i holds a storage; of safetensors: a tensor. */

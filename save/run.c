@@ -159,6 +159,9 @@ static void run_choose_sizes(bth_run_state *run)
     if (run->tile_nbytes < min_nbytes)
         run->tile_nbytes = min_nbytes;
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
+    if (settings->parts.ranges)
+        n_tiles = run->n_range_tiles =
+            bth_run_ranges_count_tiles(&settings->parts, run->tile_nbytes);
     if (run->n_workers > n_tiles)
         run->n_workers = (unsigned)n_tiles;
     if (run->staging.n_buffers > n_tiles)
@@ -228,6 +231,22 @@ static int run_open_slots(bth_run_state *run, berth_error *error)
     return 0;
 }
 
+static int run_begin_image(bth_run_state *run, berth_error *error)
+{
+    const bth_run_parts *parts = &run->settings->parts;
+
+    if (bth_image_allocate_crc32s(&run->image, error) < 0 ||
+        bth_image_begin_id(&run->image, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < parts->n_present; i++) {
+        bth_image_add_present(&run->image, &parts->present[i]);
+        run->present_nbytes += parts->present[i].range.nbytes;
+    }
+    if (parts->ranges)
+        run->tiles = bth_run_ranges_make_tiles(parts, run->tile_nbytes, error);
+    return error->code;
+}
+
 static int run_prepare(bth_run_state *run, berth_error *error)
 {
     bth_output_constraints *constraints = &run->image.constraints;
@@ -238,8 +257,7 @@ static int run_prepare(bth_run_state *run, berth_error *error)
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
     run_choose_sizes(run);
-    if (run_open_slots(run, error) < 0 || bth_image_allocate_crc32s(&run->image, error) < 0 ||
-        bth_image_begin_id(&run->image, error) < 0)
+    if (run_open_slots(run, error) < 0 || run_begin_image(run, error) < 0)
         return error->code;
     return run_allocate_buffers(run, error);
 }
@@ -260,7 +278,8 @@ static int run_report_progress(void *context)
 
     if (!settings->progress)
         return 0;
-    return settings->progress(settings->progress_context, atomic_load(&run->done_nbytes),
+    return settings->progress(settings->progress_context,
+                              run->present_nbytes + atomic_load(&run->done_nbytes),
                               run->image.plan->nbytes);
 }
 
@@ -270,7 +289,9 @@ static int run_write_part_of_file(bth_run_state *run, uint64_t begin, uint64_t e
     assert(begin < end);
     run->begin = begin;
     run->end = end;
-    run->n_tiles = (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+    run->n_tiles = run->tiles && !run->is_tail
+                       ? run->n_range_tiles
+                       : (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
     atomic_store(&run->n_unread, run->n_tiles);
     return bth_pool_run(run->n_workers, run->n_tiles, bth_run_tile, run_report_progress, run,
                         error);
@@ -319,6 +340,8 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
 
     if (run_prepare(&run, error) == 0)
         run_write_all(&run, error);
+    for (size_t i = 0; settings->crc32s && i < plan->n_records; i++)
+        settings->crc32s[i] = bth_image_crc32(&run.image, i);
     stats->moved_nbytes = atomic_load(&run.done_nbytes);
     stats->n_requests = atomic_load(&run.n_requests);
     stats->render_seconds = (double)atomic_load(&run.render_nanoseconds) * 1e-9;
@@ -328,6 +351,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     bth_deferred_free_all(&run.deferred);
     bth_file_close(run.image.pages);
     bth_release(run.allocated);
+    bth_release(run.tiles);
     bth_image_free_all(&run.image);
     return error->code;
 }

@@ -7,6 +7,18 @@
 #include "save/output.h"
 #include "save/plan.h"
 
+/*
+ * What of the data part is written, if not all of it: whole blocks of the output, in order. The
+ * last range may end with the data part instead. Zeros: all of it. Data that other processes have
+ * written are in no range; they are counted by bth_image_add_present.
+ */
+typedef struct bth_run_parts {
+    const bth_range *ranges;
+    size_t n_ranges;
+    const bth_present *present;
+    size_t n_present;
+} bth_run_parts;
+
 typedef struct bth_run_settings {
     unsigned n_workers;               /* 0 or 1: the caller's thread */
     uint64_t tile_nbytes;             /* > 0; cut down to whole blocks where the output has them */
@@ -14,7 +26,9 @@ typedef struct bth_run_settings {
     bth_storage_stats *storage_stats; /* one a record, to be filled; NULL: not wanted */
     unsigned n_staging;               /* staging buffers for devices; 0: one a worker */
     bool is_pinned;                   /* they are */
-    bool read_back;                   /* debug: check what was written, where it can be read */
+    bth_run_parts parts;
+    uint32_t *crc32s; /* one a record, to be filled; NULL: not wanted */
+    bool read_back;   /* debug: check what was written, where it can be read */
     berth_progress_function progress;
     void *progress_context;
     void (*staged)(void *context); /* called when nothing of the caller's is read any more */

@@ -69,6 +69,13 @@ void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *ti
 size_t bth_deferred_copy_last_data_block_to_tile(const bth_deferred *deferred,
                                                  const bth_image *image, bth_tile *tile);
 
+/* ---- run_ranges.c ---- */
+
+/* How many tiles the ranges have, and these. A tile crosses no multiple of tile_nbytes. */
+uint64_t bth_run_ranges_count_tiles(const bth_run_parts *parts, uint64_t tile_nbytes);
+bth_range *bth_run_ranges_make_tiles(const bth_run_parts *parts, uint64_t tile_nbytes,
+                                     berth_error *error);
+
 /* ---- run.c ---- */
 
 typedef struct bth_run_state {
@@ -81,13 +88,16 @@ typedef struct bth_run_state {
     uint64_t n_tiles;    /* of that part */
     bool is_tail;        /* that part: it depends on all CRCs, and reads nothing of the caller's */
     uint64_t tile_nbytes;
-    uint32_t block_nbytes; /* 1: any range can be written */
+    bth_range *tiles; /* of the data part, if only ranges of it are written; NULL: all of it */
+    uint64_t n_range_tiles; /* of those */
+    uint32_t block_nbytes;  /* 1: any range can be written */
     unsigned n_workers;
     uint8_t *allocated;
     uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
     uint8_t *scratch; /* in it: max_header_nbytes for each worker */
     bth_staging_need staging;
     bth_staging_slots slots; /* where storages lie on devices */
+    uint64_t present_nbytes; /* that other processes have written */
     _Atomic uint64_t done_nbytes;
     _Atomic uint64_t n_requests;
     _Atomic uint64_t n_unread; /* tiles that still read of the caller's memory */

@@ -25,7 +25,7 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
         return bth_fail_no_space(
             error, failed->system_errno, name, at,
             bth_missing_nbytes(output->room ? output->room(output->context) : UINT64_MAX,
-                               plan->nbytes, atomic_load(&run->done_nbytes)));
+                               plan->nbytes, run->present_nbytes + atomic_load(&run->done_nbytes)));
     if (failed->system_errno)
         bth_fail_errno(error, failed->system_errno, name, at, "%s",
                        failed->code == BERTH_E_CALLBACK ? "the sink failed" : "cannot write");
@@ -135,6 +135,11 @@ static int tile_render(bth_run_state *run, bth_tile *tile, berth_error *error)
 /* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
 static void tile_set_range(const bth_run_state *run, uint64_t task, bth_tile *tile)
 {
+    if (run->tiles && !run->is_tail) {
+        tile->offset = run->tiles[task].offset;
+        tile->nbytes = (size_t)run->tiles[task].nbytes;
+        return;
+    }
     uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
     uint64_t end = run->end - begin < run->tile_nbytes ? run->end : begin + run->tile_nbytes;
 

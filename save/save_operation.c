@@ -8,7 +8,6 @@
 #include "config/options.h"
 #include "io/clock.h"
 #include "save/output_check.h"
-#include "save/run.h"
 #include "save/save_error.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
@@ -245,7 +244,7 @@ static void operation_set_stats_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
-static const char *stats_find_slowest_stage(const berth_stats *stats)
+const char *bth_stats_find_slowest_stage(const berth_stats *stats)
 {
     if (stats->moved_nbytes == 0)
         return NULL;
@@ -264,7 +263,10 @@ static int operation_run(bth_operation *operation, const bth_run_settings *setti
     if (!check)
         return error->code;
     bth_output output = bth_output_check_get_output(check);
-    if (bth_run(operation->plan, &output, settings, &operation->stats, error) == 0)
+    for (size_t i = 0; i < operation->parts.n_present && error->code == BERTH_OK; i++)
+        bth_output_check_read_present(check, &operation->parts.present[i], error);
+    if (error->code == BERTH_OK &&
+        bth_run(operation->plan, &output, settings, &operation->stats, error) == 0)
         bth_output_check_finish(check, error);
     bth_output_check_free(check);
     return error->code;
@@ -277,6 +279,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     berth_stats *stats = &operation->stats;
     double begin = bth_seconds();
 
+    settings.parts = operation->parts;
     settings.storage_stats = operation->storage_stats;
     settings.progress = operation_report_progress;
     settings.progress_context = operation;
@@ -287,7 +290,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     operation_run(operation, &settings, error);
     operation_set_stats_method(operation);
     stats->transfer_seconds = bth_seconds() - begin;
-    stats->limited_by = stats_find_slowest_stage(stats);
+    stats->limited_by = bth_stats_find_slowest_stage(stats);
     return error->code;
 }
 

@@ -13,6 +13,7 @@
 #include "save/image.h"
 #include "save/output_file.h"
 #include "save/plan.h"
+#include "save/run.h"
 #include "save/snapshot.h"
 
 typedef struct bth_operation {
@@ -24,8 +25,9 @@ typedef struct bth_operation {
     berth_stats stats;
     bth_storage_stats *storage_stats; /* NULL: not wanted */
     double begin_seconds;
-    berth_plan *plan; /* NULL: a file of another format */
-    uint64_t nbytes;  /* of the file */
+    berth_plan *plan;    /* NULL: a file of another format */
+    uint64_t nbytes;     /* of the file */
+    bth_run_parts parts; /* other processes have written the rest; zeros: nothing */
     bth_snapshot snapshot;
     bth_output output;
     void *memory;           /* of a target in memory */
@@ -58,6 +60,9 @@ int bth_operation_finish(bth_operation *operation, berth_error *error);
 /* Reports the statistics, removes the temporary of an unfinished save, frees. Adds the path to the
  * error's message and returns the code. */
 int bth_operation_end(bth_operation *operation, berth_error *error);
+
+/* "disk", "device" or "processor"; NULL: nothing was moved. */
+const char *bth_stats_find_slowest_stage(const berth_stats *stats);
 
 /* From any thread, any number of times. True: the target keeps its old content. */
 bool bth_operation_cancel(bth_operation *operation);

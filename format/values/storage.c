@@ -120,12 +120,13 @@ berth_storage *bth_storage_new_without_data(berth_tree *tree, berth_dtype dtype,
 berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
                                  uint64_t nbytes, const char *location)
 {
+    bool is_elsewhere = data == BERTH_ELSEWHERE;
     if (tree && !data && nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a storage of %" PRIu64 " bytes without data", nbytes);
     berth_storage *storage = bth_storage_new_without_data(tree, dtype, nbytes, location);
     if (storage)
-        storage->data = data;
+        storage->data = is_elsewhere ? NULL : data;
     return storage;
 }
 

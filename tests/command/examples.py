@@ -33,3 +33,16 @@ class Examples(Case):
         said = subprocess.run([os.environ["BERTH_PYTHON"], "-c", code, self.path("e.pt")], check=True,
                               stdout=subprocess.PIPE, text=True).stdout
         self.assertRegex(said, r"\A\[\('model', OrderedDict.*\('step', 10\)\]\n\Z")
+
+    def test_many_writers_save_what_pytorch_saves(self):
+        code = """if True:
+            import sys, torch
+            state = torch.load(sys.argv[1], weights_only=True)
+            assert state["epoch"] == 7 and state["weight"].flatten().equal(torch.arange(256000.0))
+            torch.save(state, sys.argv[2])"""
+        os.mkdir(self.path("again"))
+        ours, theirs = self.path("joint.pt"), self.path("again/joint.pt")
+        subprocess.run([self.program("joint"), ours], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([os.environ["BERTH_PYTHON"], "-c", code, ours, theirs], check=True)
+        with open(ours, "rb") as one, open(theirs, "rb") as other:
+            self.assertEqual(one.read(), other.read())

@@ -33,7 +33,7 @@ STEPS = {
     "faults": (("debug", ["command", "tests"]),
                ["{build}/debug/tests/faults/" + name + " --jobs=1" for name in
                 ("save", "load", "rows", "prefetch", "jobs", "full_disk", "writers", "power",
-                 "changing", "refused")] + ["tests/faults/run"]),
+                 "changing", "refused", "joint")] + ["tests/faults/run"]),
     "fuzz": (("debug", ["command"]), ["tests/fuzz/run --record"]),
 }
 FUZZ_PAGE = "tests/fuzz/README.md"

@@ -158,6 +158,7 @@ house_examples() {
             ./infer "$root/examples/mlp.pt" && ./train t.pt 95 &&
             ./train t.pt 300 && ./edit t.pt e.pt && "$BUILD/release/berth" verify e.pt &&
             ! "$BUILD/release/berth" ls e.pt | grep optimizer && ./stream && ./rows rows.pt &&
+            ./joint joint.pt && "$BUILD/release/berth" verify joint.pt &&
             ./config --help && ./config --save.durability=file && ./cpp cpp.pt) || return 1
     done
     rm -rf "$there"

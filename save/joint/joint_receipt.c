@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/joint/joint_receipt.h"
+
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+
+#define PART_NBYTES (4 + 4 + 8 + 8 + BTH_ID_START_NBYTES)
+#define HEAD_NBYTES (BTH_BLOB_HEAD_NBYTES + 4 + 8)
+
+/* J2 */
+bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_part *part)
+{
+    uint64_t mask = ticket->block_nbytes - 1;
+    uint64_t begin = ticket->storages[part->storage].data_offset + part->at;
+    uint64_t end = begin + part->nbytes;
+    uint64_t middle = (begin + mask) & ~mask, tail = end & ~mask;
+
+    if (middle >= tail)
+        return (bth_joint_split){.head_nbytes = part->nbytes};
+    return (bth_joint_split){middle - begin, {middle, tail - middle}, end - tail};
+}
+
+/* ---- writing ---- */
+
+int bth_receipt_new(const bth_ticket *ticket, uint32_t writer, size_t n_parts,
+                    uint64_t fragments_nbytes, uint8_t **bytes, size_t *nbytes, uint8_t **fragments,
+                    berth_error *error)
+{
+    size_t parts_nbytes = bth_array_nbytes(n_parts, PART_NBYTES);
+    uint64_t all;
+
+    if (!bth_try_add(parts_nbytes, fragments_nbytes, &all) ||
+        !bth_try_add(all, HEAD_NBYTES + BTH_BLOB_END_NBYTES, &all) || all > SIZE_MAX)
+        return bth_fail_memory(error, UINT64_MAX);
+    *nbytes = (size_t)all;
+    *bytes = bth_allocate(*nbytes);
+    if (!*bytes)
+        return bth_fail_memory(error, all);
+    uint8_t *out = bth_blob_put_head(*bytes, BTH_BLOB_RECEIPT, ticket->identity);
+    out = bth_put_u64(bth_put_u32(out, writer), n_parts);
+    *fragments = out + parts_nbytes;
+    return 0;
+}
+
+void bth_receipt_complete(uint8_t *bytes, size_t nbytes, const bth_joint_part *parts,
+                          size_t n_parts)
+{
+    uint8_t *out = bytes + HEAD_NBYTES;
+
+    for (size_t i = 0; i < n_parts; i++) {
+        out = bth_put_u32(out, parts[i].storage);
+        out = bth_put_u32(out, parts[i].crc32);
+        out = bth_put_u64(out, parts[i].at);
+        out = bth_put_u64(out, parts[i].nbytes);
+        memcpy(out, parts[i].start, sizeof parts[i].start);
+        out += sizeof parts[i].start;
+    }
+    bth_blob_put_end(bytes, nbytes);
+}
+
+/* ---- reading ---- */
+
+bth_joint_part bth_receipt_part(const bth_receipt *receipt, size_t i)
+{
+    bth_cursor cursor = bth_cursor_make(receipt->parts + i * PART_NBYTES, PART_NBYTES);
+    bth_joint_part part;
+
+    part.storage = bth_cursor_u32(&cursor);
+    part.crc32 = bth_cursor_u32(&cursor);
+    part.at = bth_cursor_u64(&cursor);
+    part.nbytes = bth_cursor_u64(&cursor);
+    memcpy(part.start, bth_cursor_bytes(&cursor, sizeof part.start), sizeof part.start);
+    return part;
+}
+
+static int receipt_fail(const bth_receipt *receipt, const char *what, berth_error *error)
+{
+    return bth_fail_argument(error, "the receipt of writer %u is invalid: %s", receipt->writer,
+                             what);
+}
+
+/* J4. `behind`: the end of the part before, as a place in the file. */
+static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part, uint64_t *behind)
+{
+    static const uint8_t zeros[BTH_ID_START_NBYTES];
+
+    if (part->storage >= ticket->n_storages)
+        return false;
+    const bth_ticket_storage *storage = &ticket->storages[part->storage];
+    if (part->nbytes == 0 || part->at > storage->nbytes ||
+        part->nbytes > storage->nbytes - part->at || storage->data_offset + part->at < *behind)
+        return false;
+    *behind = storage->data_offset + part->at + part->nbytes;
+    bool is_in_file = bth_joint_part_split(ticket, part).middle.nbytes > 0;
+    return (is_in_file || memcmp(part->start, zeros, sizeof zeros) == 0) &&
+           ((is_in_file && ticket->compute_crc32) || part->crc32 == 0);
+}
+
+static int receipt_check_parts(const bth_ticket *ticket, const bth_receipt *receipt,
+                               uint64_t fragments_nbytes, berth_error *error)
+{
+    uint64_t behind = 0;
+
+    for (size_t i = 0; i < receipt->n_parts; i++) {
+        bth_joint_part part = bth_receipt_part(receipt, i);
+        if (!part_is_valid(ticket, &part, &behind))
+            return receipt_fail(receipt, "a part", error);
+        bth_joint_split split = bth_joint_part_split(ticket, &part);
+        uint64_t nbytes = split.head_nbytes + split.tail_nbytes;
+        if (nbytes > fragments_nbytes)
+            return receipt_fail(receipt, "fragments are missing", error);
+        fragments_nbytes -= nbytes;
+    }
+    return fragments_nbytes == 0 ? 0 : receipt_fail(receipt, "bytes follow its end", error);
+}
+
+int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
+                     bth_receipt *receipt, berth_error *error)
+{
+    uint8_t identity[BTH_JOINT_IDENTITY_NBYTES];
+    bth_cursor cursor;
+
+    *receipt = (bth_receipt){.writer = UINT32_MAX};
+    if (bth_blob_begin_reading(BTH_BLOB_RECEIPT, bytes, nbytes, &cursor, identity, error) < 0)
+        return error->code;
+    receipt->writer = bth_cursor_u32(&cursor);
+    uint64_t n_parts = bth_cursor_u64(&cursor);
+    if (!cursor.good)
+        return bth_blob_fail(BTH_BLOB_RECEIPT, "it ends too early", error);
+    if (memcmp(identity, ticket->identity, sizeof identity) != 0)
+        return bth_fail_argument(error, "the receipt of writer %u is of another save",
+                                 receipt->writer);
+    if (receipt->writer >= ticket->n_writers)
+        return bth_fail_argument(error, "the receipt is of writer %u, the save has %u writers",
+                                 receipt->writer, ticket->n_writers);
+    if (n_parts > bth_cursor_left(&cursor) / PART_NBYTES)
+        return receipt_fail(receipt, "the number of parts", error);
+    receipt->n_parts = (size_t)n_parts;
+    receipt->parts = bth_cursor_bytes(&cursor, receipt->n_parts * PART_NBYTES);
+    size_t fragments_nbytes = bth_cursor_left(&cursor);
+    receipt->fragments = bth_cursor_bytes(&cursor, fragments_nbytes);
+    return receipt_check_parts(ticket, receipt, fragments_nbytes, error);
+}

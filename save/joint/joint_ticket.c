@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Reading a ticket, as the file of a stranger (J4). */
+#include "save/joint/joint_ticket.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "format/values/value.h"
+#include "io/direct.h"
+#include "save/temporary.h"
+
+#define STORAGE_NBYTES 24
+#define MIN_TENSOR_NBYTES 29 /* rank 0, a name of no bytes */
+
+static int ticket_fail(const char *what, berth_error *error)
+{
+    return bth_blob_fail(BTH_BLOB_TICKET, what, error);
+}
+
+static bool block_is_valid(uint32_t nbytes)
+{
+    return nbytes >= BTH_DIRECT_BLOCK_NBYTES && nbytes <= BTH_MAX_DIRECT_BLOCK_NBYTES &&
+           (nbytes & (nbytes - 1)) == 0;
+}
+
+static int ticket_read_numbers(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
+{
+    ticket->n_writers = bth_cursor_u32(cursor);
+    ticket->block_nbytes = bth_cursor_u32(cursor);
+    uint32_t compute_crc32 = bth_cursor_u32(cursor);
+    ticket->compute_crc32 = compute_crc32 == 1;
+    ticket->durability = bth_cursor_u32(cursor);
+    uint32_t is_big_endian = bth_cursor_u32(cursor);
+    ticket->file_nbytes = bth_cursor_u64(cursor);
+    if (!cursor->good || ticket->n_writers == 0 || !block_is_valid(ticket->block_nbytes) ||
+        compute_crc32 > 1 || ticket->durability > BTH_DURABILITY_FULL || is_big_endian > 1 ||
+        ticket->file_nbytes > INT64_MAX)
+        return ticket_fail("an option", error);
+    if (is_big_endian != BTH_MACHINE_IS_BIG_ENDIAN)
+        return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                               "the coordinator's machine has another byte order");
+    return 0;
+}
+
+/* J5: a writer writes to no file but a temporary of a save. */
+static int ticket_read_places(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
+{
+    ticket->path = bth_blob_read_text(cursor);
+    ticket->folder = bth_blob_read_text(cursor);
+    ticket->temporary = bth_blob_read_text(cursor);
+    if (!ticket->path || !ticket->folder || ticket->folder[0] != '/' ||
+        strlen(ticket->folder) >= PATH_MAX || !ticket->temporary ||
+        !bth_temporary_is_name(ticket->temporary))
+        return ticket_fail("the place of the file", error);
+    return 0;
+}
+
+/* ---- storages ---- */
+
+static bool swap_unit_is_valid(uint32_t nbytes)
+{
+    return nbytes == 1 || nbytes == 2 || nbytes == 4 || nbytes == 8;
+}
+
+/* `behind`: the end of the storage before. */
+static bool storage_is_valid(const bth_ticket *ticket, const bth_ticket_storage *storage,
+                             uint64_t behind)
+{
+    return storage->data_offset >= behind && storage->data_offset <= ticket->file_nbytes &&
+           storage->nbytes <= ticket->file_nbytes - storage->data_offset &&
+           swap_unit_is_valid(storage->swap_nbytes) && storage->nbytes % storage->swap_nbytes == 0;
+}
+
+static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
+{
+    uint64_t behind = 0;
+
+    if (ticket->n_storages > bth_cursor_left(cursor) / STORAGE_NBYTES)
+        return ticket_fail("the number of storages", error);
+    size_t nbytes = ticket->n_storages * sizeof *ticket->storages;
+    ticket->storages = bth_allocate(nbytes);
+    if (!ticket->storages && nbytes > 0)
+        return bth_fail_memory(error, nbytes);
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        bth_ticket_storage *storage = &ticket->storages[i];
+        storage->record = bth_cursor_u32(cursor);
+        storage->swap_nbytes = bth_cursor_u32(cursor);
+        storage->data_offset = bth_cursor_u64(cursor);
+        storage->nbytes = bth_cursor_u64(cursor);
+        if (!storage_is_valid(ticket, storage, behind))
+            return ticket_fail("a storage", error);
+        behind = storage->data_offset + storage->nbytes;
+    }
+    return 0;
+}
+
+/* ---- tensors ---- */
+
+/* Reads one, and checks only what reading needs. */
+static bool tensor_read(bth_cursor *cursor, bth_ticket_tensor *tensor)
+{
+    tensor->storage = bth_cursor_u32(cursor);
+    uint32_t dtype = bth_cursor_u32(cursor), rank = bth_cursor_u32(cursor);
+    uint32_t is_contiguous = bth_cursor_u32(cursor);
+    tensor->offset = bth_cursor_u64(cursor);
+    if (!cursor->good || dtype >= BERTH_DTYPE_COUNT || rank > BERTH_MAX_RANK || is_contiguous > 1)
+        return false;
+    tensor->dtype = (berth_dtype)dtype;
+    tensor->rank = (int32_t)rank;
+    tensor->is_contiguous = is_contiguous;
+    for (uint32_t i = 0; i < rank; i++)
+        tensor->shape[i] = (int64_t)bth_cursor_u64(cursor);
+    tensor->name = bth_blob_read_text(cursor);
+    return tensor->name != NULL;
+}
+
+/* A contiguous tensor lies inside its storage; of others no slice is taken. */
+static bool tensor_is_valid(const bth_ticket *ticket, const bth_ticket_tensor *tensor)
+{
+    const berth_tensor plain = {
+        .dtype = tensor->dtype, .rank = tensor->rank, .shape = tensor->shape};
+    int64_t numel;
+
+    if (tensor->storage >= ticket->n_storages || tensor->dtype == BERTH_DTYPE_NONE ||
+        !bth_shape_numel(tensor->shape, tensor->rank, &numel))
+        return false;
+    uint64_t nbytes = ticket->storages[tensor->storage].nbytes, own;
+    for (int32_t i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] < 0)
+            return false;
+    if (!bth_try_multiply((uint64_t)numel, berth_dtype_nbytes(tensor->dtype), &own))
+        return false;
+    own = berth_tensor_nbytes(&plain);
+    return !tensor->is_contiguous || own == 0 ||
+           (tensor->offset <= nbytes && own <= nbytes - tensor->offset);
+}
+
+static int ticket_read_tensors(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
+{
+    bth_ticket_tensor tensor;
+    const char *before = NULL;
+
+    if (ticket->n_tensors > bth_cursor_left(cursor) / MIN_TENSOR_NBYTES)
+        return ticket_fail("the number of tensors", error);
+    size_t nbytes = ticket->n_tensors * sizeof *ticket->tensors;
+    ticket->tensors = bth_allocate(nbytes);
+    if (!ticket->tensors && nbytes > 0)
+        return bth_fail_memory(error, nbytes);
+    for (size_t i = 0; i < ticket->n_tensors; i++, before = tensor.name) {
+        ticket->tensors[i] = cursor->at;
+        if (!tensor_read(cursor, &tensor) || !tensor_is_valid(ticket, &tensor) ||
+            (before && strcmp(before, tensor.name) >= 0))
+            return ticket_fail("a tensor", error);
+    }
+    return bth_cursor_left(cursor) == 0 ? 0 : ticket_fail("bytes follow its end", error);
+}
+
+int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_error *error)
+{
+    bth_cursor cursor;
+
+    *ticket = (bth_ticket){.bytes = bytes, .nbytes = nbytes};
+    if (bth_blob_begin_reading(BTH_BLOB_TICKET, bytes, nbytes, &cursor, ticket->identity, error) <
+            0 ||
+        ticket_read_numbers(ticket, &cursor, error) < 0 ||
+        ticket_read_places(ticket, &cursor, error) < 0)
+        return error->code;
+    ticket->n_storages = bth_cursor_u32(&cursor);
+    ticket->n_tensors = bth_cursor_u32(&cursor);
+    if (ticket_read_storages(ticket, &cursor, error) == 0)
+        (void)ticket_read_tensors(ticket, &cursor, error);
+    return error->code;
+}
+
+void bth_ticket_free_all(bth_ticket *ticket)
+{
+    bth_release(ticket->storages);
+    bth_release(ticket->tensors);
+    ticket->storages = NULL;
+    ticket->tensors = NULL;
+}
+
+/* ---- looking one up ---- */
+
+void bth_ticket_tensor_at(const bth_ticket *ticket, size_t i, bth_ticket_tensor *tensor)
+{
+    size_t at = ticket->tensors[i];
+    bth_cursor cursor = bth_cursor_make(ticket->bytes + at, ticket->nbytes - at);
+
+    if (!tensor_read(&cursor, tensor)) /* it was read before */
+        *tensor = (bth_ticket_tensor){.name = ""};
+}
+
+bool bth_ticket_find_tensor(const bth_ticket *ticket, const char *name, bth_ticket_tensor *tensor)
+{
+    size_t low = 0, high = ticket->n_tensors;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        bth_ticket_tensor_at(ticket, middle, tensor);
+        int order = strcmp(name, tensor->name);
+        if (order == 0)
+            return true;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return false;
+}
+
+const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
+{
+    bth_ticket_tensor tensor;
+
+    for (size_t i = 0; i < ticket->n_tensors; i++) {
+        bth_ticket_tensor_at(ticket, i, &tensor);
+        if (tensor.storage == storage)
+            return tensor.name;
+    }
+    return "?";
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Save tickets: what the coordinator of a joint save tells its writers, as bytes. Any process can
+ * have changed them: each number is checked before it is used, and reading allocates less than the
+ * ticket has bytes.
+ *
+ *     "BerthTkt", u32 version                    little-endian, nothing between the fields
+ *     16 bytes identity of the save
+ *     u32 writers, u32 block, u32 CRCs are computed, u32 durability, u32 the coordinator's machine
+ *     is big-endian, u64 size of the file
+ *     text path (for messages), text folder, text name of the temporary
+ *     u32 storages, u32 tensors
+ *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset, u64 nbytes
+ *     tensors, by name: u32 storage (place in this list), u32 dtype, u32 rank, u32 contiguous,
+ *                       u64 offset in bytes, rank x u64 shape, text name
+ *     u32 CRC-32 of all before
+ *
+ * A text is u32 nbytes, its bytes, a NUL.
+ */
+#ifndef BTH_SAVE_JOINT_TICKET_H
+#define BTH_SAVE_JOINT_TICKET_H
+
+#include "config/options.h"
+#include "save/joint/joint_blob.h"
+
+/* A storage whose bytes the writers have. */
+typedef struct bth_ticket_storage {
+    uint32_t record; /* the N of data/N */
+    uint32_t swap_nbytes;
+    uint64_t data_offset;
+    uint64_t nbytes;
+} bth_ticket_storage;
+
+/* A tensor on such a storage. */
+typedef struct bth_ticket_tensor {
+    const char *name;
+    uint32_t storage;
+    berth_dtype dtype;
+    int32_t rank;
+    bool is_contiguous;
+    uint64_t offset; /* of its first element in the storage, in bytes */
+    int64_t shape[BERTH_MAX_RANK];
+} bth_ticket_tensor;
+
+typedef struct bth_ticket {
+    const uint8_t *bytes; /* the caller's */
+    size_t nbytes;
+    uint8_t identity[BTH_JOINT_IDENTITY_NBYTES];
+    uint32_t n_writers;
+    uint32_t block_nbytes; /* no two processes write the same block; a power of two */
+    bool compute_crc32;
+    int64_t durability;
+    uint64_t file_nbytes;
+    const char *path;
+    const char *folder;
+    const char *temporary;
+    uint32_t n_storages;
+    uint32_t n_tensors;
+    bth_ticket_storage *storages;
+    size_t *tensors; /* where each begins in the bytes */
+} bth_ticket;
+
+/* The caller then calls bth_ticket_free_all, after a failure too. */
+int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_error *error);
+void bth_ticket_free_all(bth_ticket *ticket);
+/* i < n_tensors. */
+void bth_ticket_tensor_at(const bth_ticket *ticket, size_t i, bth_ticket_tensor *tensor);
+/* False: there is no tensor of that name. */
+bool bth_ticket_find_tensor(const bth_ticket *ticket, const char *name, bth_ticket_tensor *tensor);
+/* A name of a tensor on the storage, for messages. */
+const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
+
+/* ---- joint_outline.c: writing one ---- */
+
+/*
+ * The ticket of a plan whose storages without bytes the writers have. All members of `ticket` but
+ * bytes, nbytes, storages, tensors and their numbers are set. The caller releases *bytes.
+ */
+int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
+                     uint8_t **bytes, size_t *nbytes, berth_error *error);
+/* Whether record i of the plan is a storage without bytes. */
+bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i);
+
+#endif

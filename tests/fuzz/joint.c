@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Tickets and receipts of joint saves (J4): any bytes as both, with their checksums put right. What
+ * is accepted of a ticket lies in its file; parts of a receipt lie in their storages; receipts that
+ * are complete leave just the rest of the file to be written.
+ */
+#include "tests/support/fuzz/target.h"
+#include "tests/support/support.h"
+
+#include <errno.h>
+
+#include "config/error.h"
+#include "config/memory.h"
+#include "save/joint/joint_parts.h"
+#include "save/joint/joint_slices.h"
+
+#define MAX_RECEIPT_NBYTES 16384
+#define IDENTITY_AT 12
+
+/* An input: u16 nbytes of the ticket, the ticket, the receipt. Copies, that end where they end. */
+typedef struct blobs {
+    uint8_t *ticket, *receipt;
+    size_t ticket_nbytes, receipt_nbytes;
+} blobs;
+
+static uint8_t *copy_and_put_end(const uint8_t *bytes, size_t nbytes)
+{
+    uint8_t *copy = malloc(nbytes + (nbytes == 0));
+
+    memcpy(copy, bytes, nbytes);
+    if (nbytes >= BTH_BLOB_HEAD_NBYTES + BTH_BLOB_END_NBYTES)
+        bth_blob_put_end(copy, nbytes);
+    return copy;
+}
+
+static blobs blobs_of(const uint8_t *bytes, size_t nbytes)
+{
+    blobs made = {.ticket_nbytes = (size_t)bytes[0] | (size_t)bytes[1] << 8};
+
+    if (made.ticket_nbytes > nbytes - 2)
+        made.ticket_nbytes = nbytes - 2;
+    made.receipt_nbytes = nbytes - 2 - made.ticket_nbytes;
+    made.ticket = copy_and_put_end(bytes + 2, made.ticket_nbytes);
+    made.receipt = copy_and_put_end(bytes + 2 + made.ticket_nbytes, made.receipt_nbytes);
+    return made;
+}
+
+static bool check_status(int status, const berth_error *error)
+{
+    MUST(status == (int)error->code && (status < 0) == (error->message[0] != 0), "%d: %s", status,
+         error->message);
+    MUST(is_clean_text(error->message), "not one line of UTF-8: %s", error->message);
+    return status == 0;
+}
+
+/* ---- tickets ---- */
+
+static void check_part(const bth_ticket *ticket, const bth_joint_part *part)
+{
+    MUST(part->storage < ticket->n_storages, "no such storage");
+    const bth_ticket_storage *storage = &ticket->storages[part->storage];
+    bth_joint_split split = bth_joint_part_split(ticket, part);
+    uint64_t begin = storage->data_offset + part->at, middle = split.middle.nbytes;
+
+    MUST(part->nbytes > 0 && part->at <= storage->nbytes &&
+             part->nbytes <= storage->nbytes - part->at &&
+             begin + part->nbytes <= ticket->file_nbytes,
+         "a part is not in its storage");
+    MUST(split.head_nbytes + middle + split.tail_nbytes == part->nbytes, "a split is not its part");
+    MUST(middle == 0 || (middle % ticket->block_nbytes == 0 &&
+                         split.middle.offset % ticket->block_nbytes == 0 &&
+                         split.middle.offset == begin + split.head_nbytes),
+         "a middle is not of whole blocks");
+    MUST(split.head_nbytes + split.tail_nbytes < 2 * (uint64_t)ticket->block_nbytes,
+         "more fragments than two blocks");
+}
+
+/* Slices of every tensor. No byte of them is read. */
+static void check_slices(const bth_ticket *ticket, const bth_ticket_tensor *tensor, unsigned kind)
+{
+    static const char nothing;
+    int64_t starts[BERTH_MAX_RANK], lengths[BERTH_MAX_RANK];
+    berth_slice slices[] = {berth_slice_whole(tensor->name, &nothing),
+                            berth_slice_of(tensor->name, starts, lengths, &nothing),
+                            berth_slice_bytes(tensor->name, kind, kind * 7777, &nothing)};
+    bth_slice_parts parts;
+    berth_error error = {0};
+
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        starts[i] = kind % 4 == 1 ? 0 : (int64_t)(kind % 3);
+        lengths[i] = i == 0 || kind % 2 ? tensor->shape[i] / 2 : tensor->shape[i];
+    }
+    if (check_status(bth_slice_parts_make(ticket, &slices[kind % 3], 1, &parts, &error), &error))
+        for (size_t i = 0; i < parts.n; i++)
+            check_part(ticket, &parts.parts[i].part);
+    bth_release(parts.parts);
+}
+
+static void check_ticket(const bth_ticket *ticket)
+{
+    uint64_t behind = 0;
+
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        const bth_ticket_storage *storage = &ticket->storages[i];
+        MUST(storage->data_offset >= behind, "storages overlap");
+        behind = storage->data_offset + storage->nbytes;
+        MUST(behind >= storage->data_offset && behind <= ticket->file_nbytes, "beyond the file");
+    }
+    for (size_t i = 0; i < ticket->n_tensors && i < 64; i++) {
+        bth_ticket_tensor tensor, found;
+        bth_ticket_tensor_at(ticket, i, &tensor);
+        MUST(bth_ticket_find_tensor(ticket, tensor.name, &found) && found.name == tensor.name,
+             "%s is not found", tensor.name);
+        for (unsigned kind = 0; kind < 12; kind++)
+            check_slices(ticket, &tensor, kind);
+    }
+}
+
+/* ---- receipts ---- */
+
+static berth_storage *elsewhere(berth_tree *tree, uint64_t nbytes)
+{
+    return berth_storage_new(tree, BERTH_UINT8, BERTH_ELSEWHERE, nbytes, NULL);
+}
+
+/* The plan of a file that has the ticket's storages and nothing else. NULL: it has none. */
+static berth_plan *plan_of(const bth_ticket *ticket, berth_tree *tree)
+{
+    struct berth_config config = {.save_storage_alignment = 1};
+    berth_error error = {0};
+    berth_plan *plan = bth_plan_new("joint", &config, ticket->n_storages, &error);
+
+    plan->is_parts = true;
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        const bth_ticket_storage *storage = &ticket->storages[i];
+        const bth_plan_record content = {.storage = elsewhere(tree, storage->nbytes)};
+        const bth_range range = {storage->data_offset, storage->nbytes};
+        MUST(bth_plan_add_part(plan, "data/0", range, &content, &error) == 0, "%s", error.message);
+    }
+    plan->tail_offset = ticket->file_nbytes;
+    return plan;
+}
+
+/* What is present and what is left are the file, in order. Fragments are read where they lie. */
+static void check_rest(const bth_ticket *ticket, const berth_plan *plan,
+                       const bth_joint_parts *parts)
+{
+    const bth_run_parts *run = &parts->run;
+    uint64_t at = 0;
+    uint8_t byte;
+
+    for (size_t i = 0, j = 0; i < run->n_ranges || j < run->n_present;) {
+        bool is_range = i < run->n_ranges && run->ranges[i].offset == at;
+        MUST(is_range || (j < run->n_present && run->present[j].range.offset == at),
+             "byte %llu is nobody's", (unsigned long long)at);
+        at += is_range ? run->ranges[i++].nbytes : run->present[j++].range.nbytes;
+    }
+    MUST(at == ticket->file_nbytes, "the rest ends at %llu", (unsigned long long)at);
+    for (size_t i = 0; i < plan->n_records; i++) {
+        const bth_plan_record *record = &plan->records[i];
+        bool is_head = parts->sources[i].parts[0].split.head_nbytes > 0;
+        MUST(record->read(record->context, &byte, 1, 0) == (is_head ? 0 : EIO), "a fragment");
+    }
+}
+
+static void check_receipt(const bth_ticket *ticket, const bth_receipt *receipt)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    bth_joint_parts parts;
+    berth_error error = {0};
+    bool has_empty = false;
+
+    for (size_t i = 0; i < receipt->n_parts; i++) {
+        bth_joint_part part = bth_receipt_part(receipt, i);
+        check_part(ticket, &part);
+    }
+    for (size_t i = 0; i < ticket->n_storages; i++)
+        has_empty |= ticket->storages[i].nbytes == 0; /* no outline has such */
+    if (ticket->n_writers == 1 && ticket->n_storages > 0 && !has_empty) {
+        berth_plan *plan = plan_of(ticket, tree);
+        is_accepted =
+            check_status(bth_joint_parts_make(ticket, receipt, plan, &parts, &error), &error);
+        if (is_accepted)
+            check_rest(ticket, plan, &parts);
+        bth_joint_parts_free_all(&parts);
+        berth_plan_free(plan);
+    }
+    berth_tree_free(tree);
+}
+
+void check_input(const uint8_t *bytes, size_t nbytes)
+{
+    bth_ticket ticket;
+    bth_receipt receipt;
+    berth_error error = {0};
+
+    if (nbytes < 2)
+        return;
+    blobs made = blobs_of(bytes, nbytes);
+    count_memory_from_now();
+    size_t before_nbytes = live_nbytes;
+    double since = processor_seconds();
+    bool is_good =
+        check_status(bth_ticket_read(made.ticket, made.ticket_nbytes, &ticket, &error), &error);
+    MUST(most_nbytes - before_nbytes <= made.ticket_nbytes, "J4: %zu bytes of memory for %zu",
+         most_nbytes - before_nbytes, made.ticket_nbytes);
+    if (is_good) {
+        check_ticket(&ticket);
+        bth_error_clear(&error);
+        if (check_status(
+                bth_receipt_read(&ticket, made.receipt, made.receipt_nbytes, &receipt, &error),
+                &error))
+            check_receipt(&ticket, &receipt);
+    }
+    bth_ticket_free_all(&ticket);
+    check_time(since, nbytes);
+    MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
+    free(made.ticket);
+    free(made.receipt);
+}
+
+/* ---- changes: numbers, where they may be ---- */
+
+size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
+{
+    static const uint64_t telling[] = {0,    1,          2,         4095,      4096,
+                                       8192, UINT32_MAX, INT64_MAX, UINT64_MAX};
+
+    nbytes = start_over(bytes, nbytes, most);
+    if (nbytes < 16 || number % 3 == 0)
+        return LLVMFuzzerMutate(bytes, nbytes, most);
+    size_t at = 2 + random_below(nbytes - 10), n = random_below(2) ? 4 : 8;
+    if (number % 3 == 1) {
+        bth_put_integer(bytes + at, telling[random_below(sizeof telling / sizeof *telling)], n);
+        return nbytes;
+    }
+    bth_cursor cursor = bth_cursor_make(bytes + at, n);
+    bth_put_integer(bytes + at, bth_cursor_integer(&cursor, n) + random_below(33) - 16, n);
+    return nbytes;
+}
+
+/* ---- seeds: a save with one writer ---- */
+
+static void seed_save(const char *folder, const char *name, int64_t rows, int64_t columns,
+                      unsigned n_slices)
+{
+    const int64_t shape[] = {rows, columns};
+    float *elements = calloc((size_t)(rows * columns), sizeof *elements);
+    uint8_t *bytes = malloc(2 + 65535 + MAX_RECEIPT_NBYTES);
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree);
+    char *path = test_path(folder, name);
+    berth_slice slices[16];
+    size_t nbytes, n = n_slices < 8 ? n_slices : 8;
+    berth_joint_info info;
+    berth_joint *joint;
+    berth_error error;
+    void *receipt;
+
+    for (size_t i = 0; i < n; i++) {
+        static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+        berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+        slices[2 * i] = berth_slice_bytes(names[i], 0, (uint64_t)rows * 4, elements);
+        slices[2 * i + 1] = berth_slice_bytes(names[i], (uint64_t)rows * 4,
+                                              (uint64_t)(rows * (columns - 1)) * 4, elements);
+    }
+    MUST(berth_joint_begin(path, root, 1, NULL, &joint, &error) == 0, "%s", error.message);
+    berth_joint_get_info(joint, &info);
+    MUST(berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices, 2 * n, NULL, &receipt,
+                           &nbytes, &error) == 0 &&
+             nbytes <= MAX_RECEIPT_NBYTES,
+         "%s", error.message);
+    (void)bth_put_u16(bytes, info.ticket_nbytes);
+    memcpy(bytes + 2, info.ticket, info.ticket_nbytes);
+    /* The same bytes each time. */
+    memset(bytes + 2 + IDENTITY_AT, 7, BTH_JOINT_IDENTITY_NBYTES);
+    memcpy(bytes + 2 + info.ticket_nbytes, receipt, nbytes);
+    memset(bytes + 2 + info.ticket_nbytes + IDENTITY_AT, 7, BTH_JOINT_IDENTITY_NBYTES);
+    size_t all = 2 + info.ticket_nbytes + nbytes;
+    berth_free(receipt);
+    berth_joint_abort(joint);
+    berth_tree_free(tree);
+    seed(name, bytes, all); /* memory is counted from here on */
+    free(path);
+    free(bytes);
+    free(elements);
+}
+
+void make_seeds(void)
+{
+    char *folder = test_folder_new();
+
+    seed_save(folder, "small", 2, 3, 1);
+    seed_save(folder, "several", 5, 60, 5);
+    seed_save(folder, "middles", 1000, 9, 1);
+    test_folder_remove(folder);
+    seed_folder("tests/fuzz/found/joint", "");
+}
+
+#ifndef BERTH_FUZZER
+
+Test(tickets_and_receipts, keep_all_properties)
+{
+    cr_assert_geq(replay_seeds(test_is_long() ? 20000 : 3000), 3);
+}
+#endif

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * J4: tickets and receipts of an enemy: cut, changed by a byte, changed with the checksum put
+ * right. Each is refused with a sentence, or does what it may: it never leaves its file, its file's
+ * size or its memory.
+ */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/error.h"
+#include "save/joint/joint_receipt.h"
+#include "save/temporary.h"
+#include "tests/support/save/records.h"
+#include "tests/support/scene.h"
+
+enum { N = 5000, FEW = 6, N_WRITERS = 2 };
+
+static berth_error error;
+static float w[N], v[FEW];
+static berth_tree *tree;
+static berth_value *outline;
+static berth_joint *joint;
+static berth_joint_info info;
+static void *receipts[N_WRITERS];
+static size_t receipt_nbytes[N_WRITERS];
+
+static void begin(void)
+{
+    void *receipt;
+
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    for (size_t i = 0; i < N_WRITERS; i++) {
+        const berth_slice slices[] = {
+            berth_slice_bytes("w", i * N * 2, N * 2, (char *)w + i * N * 2),
+            berth_slice_bytes("v", i * 12, 12, (char *)v + i * 12)};
+        assert_ok(berth_joint_write(info.ticket, info.ticket_nbytes, i, slices, 2, NULL, &receipt,
+                                    &receipt_nbytes[i], &error));
+        free(receipts[i]);
+        receipts[i] = malloc(receipt_nbytes[i]);
+        memcpy(receipts[i], receipt, receipt_nbytes[i]);
+        berth_free(receipt);
+    }
+}
+
+static void set_up(void)
+{
+    const int64_t shape[] = {2, N / 2};
+
+    begin_model_scene();
+    patch("save.durability=none io.threads=1");
+    test_write_file(path, "old", 3);
+    for (size_t i = 0; i < N; i++)
+        w[i] = (float)i;
+    memset(v, 7, sizeof v);
+    tree = berth_tree_new(NULL);
+    outline = berth_make_dict(tree);
+    berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    berth_dict_set(outline, "v", test_vector(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, FEW));
+}
+
+static void tear_down(void)
+{
+    for (size_t i = 0; i < N_WRITERS; i++)
+        free(receipts[i]);
+    berth_tree_free(tree);
+    end_scene();
+}
+
+TestSuite(joint_hostile, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* A copy that ends where its memory ends, so that the address sanitizer sees a read behind it. */
+static uint8_t *copy_of(const void *bytes, size_t nbytes)
+{
+    uint8_t *copy = malloc(nbytes ? nbytes : 1);
+
+    memcpy(copy, bytes, nbytes);
+    return copy;
+}
+
+static int write_with(const uint8_t *ticket, size_t nbytes)
+{
+    const berth_slice slices[] = {berth_slice_whole("w", w), berth_slice_whole("v", v)};
+    void *receipt;
+    size_t n;
+    int status = berth_joint_write(ticket, nbytes, 0, slices, 2, NULL, &receipt, &n, &error);
+
+    cr_assert_eq(status == 0, receipt != NULL);
+    cr_assert(status == 0 || error.message[0]);
+    berth_free(receipt);
+    return status;
+}
+
+static int add_one(const uint8_t *receipt, size_t nbytes)
+{
+    int status = berth_joint_add_receipt(joint, receipt, nbytes, &error);
+
+    cr_assert(status == 0 || error.message[0]);
+    return status;
+}
+
+typedef int (*use_function)(const uint8_t *bytes, size_t nbytes);
+
+static void check_every_prefix_is_refused(use_function use, const void *bytes, size_t nbytes)
+{
+    for (size_t n = 0; n < nbytes; n += n < 400 ? 1 : 97) {
+        uint8_t *copy = copy_of(bytes, n);
+        int status = use(copy, n);
+        cr_assert(status == BERTH_E_TRUNCATED || status == BERTH_E_CHECKSUM, "%zu: %s", n,
+                  error.message);
+        free(copy);
+    }
+}
+
+static void check_every_changed_byte_is_refused(use_function use, const void *bytes, size_t nbytes)
+{
+    uint8_t *copy = copy_of(bytes, nbytes);
+
+    for (size_t i = 0; i < nbytes; i++) {
+        copy[i] ^= (uint8_t)(1 + i % 255);
+        int status = use(copy, nbytes);
+        cr_assert(status == BERTH_E_CHECKSUM || (i < 8 && status == BERTH_E_ARGUMENT) ||
+                      (i >= 8 && i < 12 && status == BERTH_E_UNSUPPORTED),
+                  "byte %zu: %s", i, error.message);
+        copy[i] ^= (uint8_t)(1 + i % 255);
+    }
+    free(copy);
+}
+
+Test(joint_hostile, cut_or_changed_on_the_way)
+{
+    begin();
+    check_every_prefix_is_refused(write_with, info.ticket, info.ticket_nbytes);
+    check_every_changed_byte_is_refused(write_with, info.ticket, info.ticket_nbytes);
+    check_every_prefix_is_refused(add_one, receipts[0], receipt_nbytes[0]);
+    check_every_changed_byte_is_refused(add_one, receipts[0], receipt_nbytes[0]);
+    cr_assert_eq(add_one(info.ticket, info.ticket_nbytes), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "these bytes are no receipt"), "%s", error.message);
+    cr_assert_eq(write_with(receipts[0], receipt_nbytes[0]), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "these bytes are no ticket"), "%s", error.message);
+    berth_joint_abort(joint);
+}
+
+/* ---- with the checksum put right ---- */
+
+static const uint8_t changes[] = {0x01, 0x80, 0xff};
+
+static off_t temporary_nbytes(void)
+{
+    struct stat status;
+    char *temporary = temporary_path(folder, "model.pt", 0);
+
+    cr_assert_eq(stat(temporary, &status), 0);
+    free(temporary);
+    return status.st_size;
+}
+
+/* It can make a writer write elsewhere in the file of its own save, and no further. */
+Test(joint_hostile, a_ticket_that_lies)
+{
+    size_t n_refused = 0, n_taken = 0;
+
+    begin();
+    off_t before = temporary_nbytes();
+    uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
+    for (size_t i = 0; i + 4 < info.ticket_nbytes; i++)
+        for (size_t j = 0; j < sizeof changes; j++) {
+            copy[i] ^= changes[j];
+            bth_blob_put_end(copy, info.ticket_nbytes);
+            int status = write_with(copy, info.ticket_nbytes);
+            *(status < 0 ? &n_refused : &n_taken) += 1;
+            cr_assert_eq(temporary_nbytes(), before, "byte %zu", i);
+            copy[i] ^= changes[j];
+        }
+    free(copy);
+    cr_assert_eq(test_folder_count(folder), 2, "a ticket has made a file");
+    cr_assert_gt(n_refused, info.ticket_nbytes);
+    cr_assert_gt(n_taken, 10); /* paths in messages, numbers of writers, smaller shapes */
+    berth_joint_abort(joint);
+    cr_assert(test_file_holds(path, "old", 3));
+}
+
+/* Whether the lie is found: at the receipt, or at the end. Never a file of another size. */
+static bool is_found(const uint8_t *lie, bool *in_debug)
+{
+    size_t nbytes;
+
+    if (add_one(lie, receipt_nbytes[0]) < 0) {
+        berth_joint_abort(joint);
+        return true;
+    }
+    (void)add_one(receipts[1], receipt_nbytes[1]);
+    uint64_t whole = info.nbytes;
+    int status = berth_joint_finish(joint, &error);
+    *in_debug = status == BERTH_E_CHECKSUM;
+    uint8_t *file = test_read_file(path, &nbytes);
+    cr_assert(status < 0 ? nbytes == 3 && memcmp(file, "old", 3) == 0 : nbytes == whole);
+    free(file);
+    test_write_file(path, "old", 3);
+    return status < 0;
+}
+
+/* J7: in debug mode the only lies that are believed are the fragments: nobody else has these bytes.
+ */
+Test(joint_hostile, a_receipt_that_lies)
+{
+    size_t n_debug = 0, n_found = 0, n_parts = 2, head = BTH_BLOB_HEAD_NBYTES + 12;
+
+    patch("debug=on");
+    for (size_t i = 0; i < head + n_parts * 32; i++)
+        for (size_t j = 0; j < sizeof changes; j++) {
+            bool in_debug = false;
+            begin();
+            uint8_t *copy = copy_of(receipts[0], receipt_nbytes[0]);
+            copy[i] ^= changes[j];
+            bth_blob_put_end(copy, receipt_nbytes[0]);
+            bool found = is_found(copy, &in_debug);
+            cr_assert(found, "byte %zu", i);
+            n_found += found;
+            n_debug += in_debug;
+            free(copy);
+        }
+    cr_assert_geq(n_debug, 12, "the CRC of the part that is in the file");
+    cr_assert_gt(n_found, 200);
+    assert_ok(berth_config_unpatch(&error));
+}
+
+/* ---- numbers that agree with each other ---- */
+
+static void check_ticket_is_refused(uint8_t *lie, size_t nbytes, const char *sentence)
+{
+    bth_blob_put_end(lie, nbytes);
+    cr_assert_eq(write_with(lie, nbytes), BERTH_E_ARGUMENT, "%s", error.message);
+    cr_assert(strstr(error.message, sentence), "%s", error.message);
+}
+
+/* J5: a file of the same seal, whose name is not that of a temporary. */
+Test(joint_hostile, a_ticket_that_names_another_file)
+{
+    size_t nbytes;
+    bth_ticket ticket;
+
+    begin();
+    cr_assert_eq(bth_ticket_read(info.ticket, info.ticket_nbytes, &ticket, &error), 0);
+    size_t at = (size_t)(ticket.temporary - (const char *)info.ticket);
+    char *temporary = test_path(folder, ticket.temporary);
+    uint8_t *sealed = test_read_file(temporary, &nbytes);
+    uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+    lie[at + 1] = 'x';
+    char *other = test_path(folder, (char *)lie + at);
+    test_write_file(other, sealed, nbytes);
+    check_ticket_is_refused(lie, info.ticket_nbytes,
+                            "the ticket is invalid: the place of the file");
+    cr_assert(test_file_holds(other, sealed, nbytes));
+    bth_ticket_free_all(&ticket);
+    free(temporary);
+    free(sealed);
+    free(other);
+    free(lie);
+    berth_joint_abort(joint);
+}
+
+/* A tensor and its storage that go beyond the end of the file together. */
+Test(joint_hostile, a_ticket_with_a_storage_beyond_the_file)
+{
+    bth_ticket ticket;
+
+    begin();
+    uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+    cr_assert_eq(bth_ticket_read(lie, info.ticket_nbytes, &ticket, &error), 0);
+    cr_assert_eq(ticket.n_storages, 2);
+    /* "v" is the last storage and the first tensor. */
+    size_t nbytes_at = ticket.tensors[0] - 8, shape_at = ticket.tensors[0] + 24;
+    (void)bth_put_u64(lie + nbytes_at, 1 << 30);
+    (void)bth_put_u64(lie + shape_at, (1 << 30) / sizeof *v);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: a storage");
+    (void)bth_put_u64(lie + nbytes_at, sizeof v);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: a tensor");
+    bth_ticket_free_all(&ticket);
+    free(lie);
+    berth_joint_abort(joint);
+}
+
+/* A part behind the end of its storage, with fragments for all of it. */
+Test(joint_hostile, a_receipt_with_a_part_beyond_its_storage)
+{
+    size_t head = BTH_BLOB_HEAD_NBYTES + 12, more = 16;
+
+    begin();
+    size_t nbytes = receipt_nbytes[0] + more;
+    uint8_t *lie = calloc(1, nbytes);
+    memcpy(lie, receipts[0], receipt_nbytes[0]);
+    (void)bth_put_u64(lie + head + 32 + 16, 12 + more);
+    bth_blob_put_end(lie, nbytes);
+    cr_assert_eq(add_one(lie, nbytes), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "the receipt of writer 0 is invalid: a part"), "%s",
+              error.message);
+    free(lie);
+    berth_joint_abort(joint);
+}
+
+/* What reading it takes is less than it has bytes, also if its counts lie. */
+Test(joint_hostile, a_ticket_takes_less_memory_than_it_has_bytes)
+{
+    size_t nbytes;
+    bth_ticket ticket;
+
+    begin();
+    nbytes = info.ticket_nbytes;
+    uint8_t *lie = copy_of(info.ticket, nbytes);
+    cr_assert_eq(bth_ticket_read(lie, nbytes, &ticket, &error), 0);
+    size_t counts_at = ticket.tensors[0] - ticket.n_storages * 24 - 8;
+    bth_ticket_free_all(&ticket);
+    berth_joint_abort(joint);
+    berth_tree_free(tree);
+    assert_ok(berth_config_unpatch(&error));
+    test_memory_watch();
+    for (unsigned i = 0; i < 4; i++) {
+        if (i % 2)
+            (void)bth_put_u32(lie + counts_at, UINT32_MAX);
+        if (i / 2)
+            (void)bth_put_u32(lie + counts_at + 4, UINT32_MAX);
+        bth_blob_put_end(lie, nbytes);
+        int status = bth_ticket_read(lie, nbytes, &ticket, &error);
+        cr_assert_eq(status, i == 0 ? 0 : BERTH_E_ARGUMENT, "%u: %s", i, error.message);
+        bth_ticket_free_all(&ticket);
+        bth_error_clear(&error);
+        cr_assert_lt(test_memory_seen().peak_nbytes, nbytes);
+        cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    }
+    test_memory_unwatch();
+    free(lie);
+    tree = NULL;
+}
