@@ -102,6 +102,10 @@ void bth_zip_free_directory(bth_zip_directory *directory);
 int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                         berth_error *error);
 
+/* How a message begins, behind record and byte, that refuses what other tools unpack. */
+#define BTH_ZIP_REFUSED_ENCRYPTION "encrypted (flags 0x"
+#define BTH_ZIP_REFUSED_METHOD "compression method "
+
 /* Refuses a name that two readers could understand in two ways (Z8), also before it is written. The
  * top folder, which all names share, need not be marked.
  * `at`: the byte of the file where its entry begins. */

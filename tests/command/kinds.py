@@ -60,8 +60,8 @@ BY_TOOLS = [
     ("rm -rf f f.zip; mkdir f; mv demo.pt f; zip -q -r f.zip f; rm -r f", "f.zip",
      "a zip archive that holds a .pt file: `unzip f.zip` unpacks it", "f/demo.pt"),
     ("rm -rf f f.zip; mkdir f; cd f; unzip -q ../demo.pt; cd ..; zip -q -r f.zip f; rm -r f", "f.zip",
-     "a zip archive that holds a checkpoint's folder in another folder: `unzip f.zip` unpacks it",
-     None),
+     "a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW f.zip && (cd NEW/* && "
+     "zip -0r ../../NEW.pt *)` leaves the other folder out", "NEW.pt"),
     ("(cat demo.pt; echo bye) >x.pt", "x.pt", "at byte 1055651: 4 bytes follow the archive, which ends "
      "here: `head -c 1055651 x.pt >NEW.pt` leaves them out", "NEW.pt"),
     ("cat demo.pt demo.pt >x.pt", "x.pt", "at byte 1055651: several archives in one file: the last one "

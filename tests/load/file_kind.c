@@ -303,6 +303,8 @@ Test(file_kind, zip_archives_of_several_files)
                                            {"mmm", NO_FOLDER},
                                            {"w.npy", NO_FOLDER},
                                            {"m/data.pkl", NO_FOLDER},
+                                           {"data.pkm", NO_FOLDER},
+                                           {"data.pkl", NO_FOLDER},
                                            {"a/m.safetensors", IT_HOLDS(".safetensors")}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -316,6 +318,27 @@ Test(file_kind, zip_archives_of_several_files)
         zip.bytes[zip.central_at[1] + 28] ^= 0x80; /* a size beyond the directory */
         cr_expect_lt(open_bytes(zip.bytes, zip.nbytes, ""), 0);
         cr_expect_null(strstr(error.message, "unzip"));
+        test_zip_free(&zip);
+    }
+}
+
+/* By `zip -r ../x.pt .`; without data/ nothing helps. */
+Test(file_kind, a_checkpoint_without_its_folder)
+{
+    static const char *const others[] = {"data/0", "data/", "date/0", "data"};
+
+    for (size_t i = 0; i < 4; i++) {
+        const test_entry entries[] = {test_stored("data.pkl", "a", 1),
+                                      test_stored(others[i], "b", 1)};
+        test_zip zip = test_zip_new_foreign(entries, 2);
+        char says[400];
+        (void)snprintf(says, sizeof says,
+                       "memory: at byte %zu: 'data.pkl' lies in no top folder; a checkpoint's "
+                       "records share one%s",
+                       zip.central_at[0],
+                       i < 2 ? " (`unzip -d NEW FILE && zip -0r NEW.pt NEW` puts them into one)"
+                             : "");
+        expect_failure_of(zip.bytes, zip.nbytes, "", BERTH_E_ARCHIVE, says);
         test_zip_free(&zip);
     }
 }
@@ -389,7 +412,8 @@ Test(file_kind, archives_without_data_pkl)
         {"pytorch_model.bin", HOLDS(".bin")},
         {"model.safetensors", HOLDS(".safetensors")},
         {"inner/data.pkl",
-         "memory: a zip archive that holds a checkpoint's folder in another folder" UNZIP},
+         "memory: a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW "
+         "FILE && (cd NEW/* && zip -0r ../../NEW.pt *)` leaves the other folder out"},
         {"archive_format", COMPILED},
     };
 

@@ -3,6 +3,9 @@
 
 from corpus_kind import ANY_END, Kind
 
+ROOTED = " (`unzip -d NEW new.pt && zip -0r NEW.pt NEW` puts them into one)"
+PACKED = ": `7z x -oNEW new.pt && (cd NEW && zip -0r ../NEW.pt *)` makes a checkpoint of it"
+
 REPACKED = [
     Kind("zip -0", "zip -q0r new.pt model"),
     Kind("zip -0 -X: no extra fields", "zip -q0rX new.pt model"),
@@ -24,12 +27,13 @@ REPACKED = [
     Kind("zip -0 -j: no folder", "zip -q0rj new.pt model",
          "at byte 71624: 'data.pkl' lies in no top folder; a checkpoint's records share one"),
     Kind("zip -0 within the folder", "cd model; zip -q0r ../new.pt .",
-         "at byte 71792: 'data.pkl' lies in no top folder; a checkpoint's records share one"),
+         "at byte 71792: 'data.pkl' lies in no top folder; a checkpoint's records share one" + ROOTED),
     Kind("zip -0 of a renamed folder", "mv model best; zip -q0r new.pt best"),
     Kind("zip -0 of a folder with blanks", "mv model 'my model (1)'; zip -q0r new.pt 'my model (1)'"),
     Kind("zip -0 of a folder in UTF-8", "mv model größe; LC_ALL=C.UTF-8 zip -q0r new.pt größe"),
     Kind("zip -0 of a folder in another folder", "mkdir outer; mv model outer; zip -q0r new.pt outer",
-         "a zip archive that holds a checkpoint's folder in another folder: `unzip new.pt` unpacks it"),
+         "a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW new.pt && (cd NEW/* && "
+         "zip -0r ../../NEW.pt *)` leaves the other folder out"),
     Kind("zip -0 of data/ in capitals", "mv model/data model/DATA; zip -q0r new.pt model",
          "data/0: data.pkl names it, but the archive does not hold it", torch=True,
          why="Z8: PyTorch finds names without their case; here they are bytes"),
@@ -165,19 +169,19 @@ COMPRESSED = [
                '\'.\', \'model\')"; mv new.zip new.pt'),
     Kind("python3 -m zipfile -c", "find model -exec touch {} +; python3 -m zipfile -c new.pt model"),
     Kind("zip -Z bzip2", "zip -qr -Z bzip2 new.pt model",
-         "data.pkl at byte #: compression method 12; only stored (0) and deflated (8) can be read"),
+         "data.pkl at byte #: compression method 12; only stored (0) and deflated (8) can be read" + PACKED),
     Kind("7z -mm=Deflate64", "7zz a -bd -tzip -mm=Deflate64 new.pt model >log",
-         ".data/serialization_id at byte #: compression method 9; only stored (0) and deflated (8) can be read"),
+         ".data/serialization_id at byte #: compression method 9; only stored (0) and deflated (8) can be read" + PACKED),
     Kind("7z -mm=LZMA", "7zz a -bd -tzip -mm=LZMA new.pt model >log",
-         "data/# at byte #: compression method 14; only stored (0) and deflated (8) can be read"),
+         "data/# at byte #: compression method 14; only stored (0) and deflated (8) can be read" + PACKED),
     Kind("7z -mm=BZip2", "7zz a -bd -tzip -mm=BZip2 new.pt model >log",
-         "data/# at byte #: compression method 12; only stored (0) and deflated (8) can be read"),
+         "data/# at byte #: compression method 12; only stored (0) and deflated (8) can be read" + PACKED),
     Kind("7z -mm=PPMd", "7zz a -bd -tzip -mm=PPMd new.pt model >log",
-         ".data/serialization_id at byte #: compression method 98; only stored (0) and deflated (8) can be read"),
+         ".data/serialization_id at byte #: compression method 98; only stored (0) and deflated (8) can be read" + PACKED),
     Kind("zip -e", "zip -q0r -P secret new.pt model",
-         "data.pkl at byte 72386: encrypted (flags 0x0009)"),
+         "data.pkl at byte 72386: encrypted (flags 0x0009)" + PACKED),
     Kind("7z -p, AES", "7zz a -bd -tzip -mx0 -psecret -mem=AES256 new.pt model >log",
-         ".data/serialization_id at byte 72187: encrypted (flags 0x0001)"),
+         ".data/serialization_id at byte 72187: encrypted (flags 0x0001)" + PACKED),
     Kind("zip -s: the last part", "zip -q0r -s 64k split.zip model; cp split.zip new.pt",
          "the last part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"),
     Kind("zip -s: the first part",
