@@ -249,13 +249,14 @@ extern const char *const bth_small_names[BTH_N_SMALL];
 /* `byteorder`: "little" or "big", nothing else. */
 int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
                                berth_error *error);
-/* `.storage_alignment`: decimal, 1 to BTH_MAX_ALIGNMENT_READ. */
+/* `.storage_alignment`: decimal, 1 to BTH_MAX_ALIGNMENT_READ. White space may surround it, a plus
+ * sign and zeros precede it; so they may in the next two. */
 int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                                uint32_t *alignment, berth_error *error);
 /* `.format_version`: decimal, 0 to 999999999. */
 int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                                     uint32_t *version, berth_error *error);
-/* Z11: a version record, "3\n" as PyTorch writes it. */
+/* Z11: a version record, "3\n" as PyTorch writes it: decimal, 1 to BTH_MAX_VERSION_READ. */
 int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
                              uint64_t offset, berth_error *error);
 

@@ -544,10 +544,22 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     static const char *const options[] = {"", "load.check=headers",
                                           "load.calculate_storage_offsets=off"};
     static const char *const names[] = {"version", ".data/version"};
-    static const char *const good[] = {"1", "3\n", "10\n", "3\r\n", "3 \t\n\n"};
-    static const char *const bad[] = {
-        "", "0", "11\n", "x", "-1", " 3", "3 1", "\n", "1234567890123456"};
-    static const char end[] = "is no version that PyTorch reads: 1 to 10";
+    static const char *const good[] = {"1",  "3\n", "10\n", "3\r\n",   "3 \t\n\n",
+                                       " 3", "+3",  "03",   "\v+0010 "};
+    static const char *const bad[] = {"",
+                                      "0",
+                                      "11\n",
+                                      "x",
+                                      "-1",
+                                      "3x",
+                                      "3.0",
+                                      "+",
+                                      "++3",
+                                      "0x3",
+                                      "3 1",
+                                      "\n",
+                                      "1234567890123456"};
+    static const char end[] = "is no decimal number from 1 to 10";
 
     remove_record("version");
     for (size_t k = 0; k < 2 * 3; k++) {
@@ -570,7 +582,8 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     add_text("version", "12345678901234567");
     build(NULL);
     cr_expect_eq(open_bytes(file, file_nbytes, ""), BERTH_E_ARCHIVE);
-    cr_expect_not_null(strstr(error.message, "17 bytes are no version"), "%s", error.message);
+    cr_expect_not_null(strstr(error.message, "17 bytes are no decimal number"), "%s",
+                       error.message);
 }
 
 /* With and without another record behind the storages; load.check=none looks at no directory. */
