@@ -107,10 +107,10 @@ int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *pre
 #define BTH_ZIP_REFUSED_METHOD "compression method "
 
 /* Refuses a name that two readers could understand in two ways (Z8), also before it is written. The
- * top folder, which all names share, need not be marked.
- * `at`: the byte of the file where its entry begins. */
-int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
-                       berth_error *error);
+ * top folder, which all names share, need not be marked, and may be like "a:b", as PyTorch writes
+ * it for a:b.pt. `at`: the byte of the file where its entry begins. */
+int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
+                       bool with_top_folder, uint64_t at, berth_error *error);
 
 /* The entry of a record by its own name ("data/0", no top folder), or NULL. */
 bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *record,

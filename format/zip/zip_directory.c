@@ -272,7 +272,8 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
         zip_central entry = {.at = end->directory_offset + cursor->at};
         if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
             bth_zip_check_name(entry.name, entry.kept.name_nbytes,
-                               (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
+                               (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, true, entry.at,
+                               error) < 0 ||
             entry_check_or_set_top_folder(filling, &entry, error) < 0)
             return error->code;
         entry_keep_name(filling, &entry);

@@ -30,6 +30,7 @@ REPACKED = [
          "at byte 71792: 'data.pkl' lies in no top folder; a checkpoint's records share one" + ROOTED),
     Kind("zip -0 of a renamed folder", "mv model best; zip -q0r new.pt best"),
     Kind("zip -0 of a folder with blanks", "mv model 'my model (1)'; zip -q0r new.pt 'my model (1)'"),
+    Kind("zip -0 of a folder with a letter and a colon", "mv model a:b; zip -q0r new.pt a:b"),
     Kind("zip -0 of a folder in UTF-8", "mv model größe; LC_ALL=C.UTF-8 zip -q0r new.pt größe"),
     Kind("zip -0 of a folder in another folder", "mkdir outer; mv model outer; zip -q0r new.pt outer",
          "a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW new.pt && (cd NEW/* && "
