@@ -27,7 +27,7 @@ static const struct suffix {
     {".npy",
      {"arrays of NumPy (.npz), not a PyTorch checkpoint",
       BTH_RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
-      "makes one of them"},
+      "makes one of them if they are numbers in this machine's byte order"},
      false},
     {"/data.pkl",
      {"a zip archive that holds a checkpoint's folder in another folder", "unzip -d NEW ",

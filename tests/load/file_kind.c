@@ -74,7 +74,7 @@ Test(file_kind, by_their_signatures)
         {BYTES("\x93NUMPY"),
          "an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c \"import sys, numpy, "
          "torch; torch.save(torch.from_numpy(numpy.load(sys.argv[1])), 'NEW.pt')\" FILE` makes one "
-         "of it"},
+         "of it if it holds numbers in this machine's byte order"},
         /* Nearly one. */
         {BYTES("\x1f\x8a\x08"), NONE "1f 8a 08"},
         {BYTES("\x1f"), NONE "1f"},
@@ -449,7 +449,8 @@ Test(file_kind, archives_without_a_folder)
         {LOCAL("\x05", "w.npy"),
          "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c \"import sys, "
          "numpy, torch; torch.save({k: torch.from_numpy(v) for k, v in "
-         "numpy.load(sys.argv[1]).items()}, 'NEW.pt')\" FILE` makes one of them"},
+         "numpy.load(sys.argv[1]).items()}, 'NEW.pt')\" FILE` makes one of them if they "
+         "are numbers in this machine's byte order"},
         {LOCAL("\x04", "m.pt/"), HOLDS(".pt")},
         {LOCAL("\x20", "serialized_exported_program.json"), EXPORTED},
     };
