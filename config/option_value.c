@@ -113,6 +113,8 @@ static const char *option_writing(const bth_option_row *row)
     case BTH_OPTION_CHOICE:
         return "";
     default:
+        if (row->is_power_of_two)
+            return ", written as 64, 512 or 4KiB";
         return option_is_in_bytes(row) ? ", written as 4096, 64KiB or 4GB" : ", in digits";
     }
 }

@@ -158,8 +158,10 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
 
     if (bth_config_copy_for_operation(params, &archive->config, error) < 0)
         return error->code;
-    if (bth_reader_open_source(source, &archive->reader, error) < 0)
+    if (bth_reader_open_source(source, &archive->reader, error) < 0) {
+        (void)bth_folder_explain(source, error);
         return bth_error_prefix(error, bth_source_name(source));
+    }
     bth_head_cache_initialize(&cache, &archive->reader);
     (void)archive_read_and_check(archive, &cache, &request, error);
     bth_head_cache_free(&cache);

@@ -80,8 +80,10 @@ static int checkpoint_verify_mapped_data_and_indices(berth_checkpoint *checkpoin
 static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_source *source,
                                     const berth_params *params, berth_error *error)
 {
-    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0)
+    if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0) {
+        (void)bth_folder_explain(source, error);
         return bth_error_prefix(error, bth_source_name(source));
+    }
     bth_lock_initialize(&checkpoint->lock);
     atomic_init(&checkpoint->process, bth_process_unique_number());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);

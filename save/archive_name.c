@@ -15,14 +15,15 @@
  */
 #define KEPT_NBYTES 511
 
-int bth_check_record_or_archive_name(const char *what, const char *name, berth_error *error)
+static int name_check(const char *what, const char *name, bool is_archive, berth_error *error)
 {
     berth_error bad;
 
     if (!name)
         name = "";
     bth_error_clear(&bad);
-    if (bth_zip_check_name((const uint8_t *)name, strlen(name), true, BERTH_NO_OFFSET, &bad) < 0)
+    if (bth_zip_check_name((const uint8_t *)name, strlen(name), true, is_archive, BERTH_NO_OFFSET,
+                           &bad) < 0)
         return bth_fail_argument(error, "the %s: %s", what, bad.message);
     const char *slash = strrchr(name, '/');
     if (slash && !slash[1])
@@ -30,9 +31,14 @@ int bth_check_record_or_archive_name(const char *what, const char *name, berth_e
     return 0;
 }
 
+int bth_check_record_name(const char *name, berth_error *error)
+{
+    return name_check("record name", name, false, error);
+}
+
 int bth_check_archive_name(const char *name, berth_error *error)
 {
-    if (bth_check_record_or_archive_name("archive name", name, error) == 0 && strchr(name, '/'))
+    if (name_check("archive name", name, true, error) == 0 && strchr(name, '/'))
         bth_fail_argument(error, "the archive name: it contains a slash: '%s'", name);
     if (error->code == 0 && strlen(name) >= KEPT_NBYTES)
         bth_fail_argument(

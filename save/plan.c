@@ -151,7 +151,7 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
 {
     size_t name_nbytes = 0;
 
-    if (bth_check_record_or_archive_name("record name", name, error) < 0)
+    if (bth_check_record_name(name, error) < 0)
         return error->code;
     bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
     if (!record || plan_check_full_name(plan, record, name, name_nbytes, error) < 0 ||

@@ -31,17 +31,34 @@ int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t off
     return record_fail("byteorder", offset, bytes, nbytes, "neither 'little' nor 'big'", error);
 }
 
-/* One spelling per number: digits only, no leading zero. */
+static bool byte_is_space(uint8_t byte)
+{
+    return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
+/*
+ * What both Python's int() and C's strtoull() take for this number: white space may surround it; a
+ * plus sign and zeros may precede it. Up to 9 digits behind these.
+ */
 static bool record_read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
 {
+    const uint8_t *end = bytes + nbytes;
     uint32_t read = 0;
 
-    if (nbytes == 0 || nbytes > 9 || (bytes[0] == '0' && nbytes > 1))
+    while (bytes < end && byte_is_space(*bytes))
+        bytes++;
+    while (end > bytes && byte_is_space(end[-1]))
+        end--;
+    if (end - bytes > 1 && *bytes == '+')
+        bytes++;
+    while (end - bytes > 1 && *bytes == '0')
+        bytes++;
+    if (bytes == end || end - bytes > 9)
         return false;
-    for (size_t i = 0; i < nbytes; i++) {
-        if (bytes[i] < '0' || bytes[i] > '9')
+    for (; bytes < end; bytes++) {
+        if (*bytes < '0' || *bytes > '9')
             return false;
-        read = read * 10 + (bytes[i] - (uint32_t)'0');
+        read = read * 10 + (*bytes - (uint32_t)'0');
     }
     *value = read;
     return true;
@@ -68,22 +85,12 @@ int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_
                        "no decimal number of up to 9 digits", error);
 }
 
-static bool byte_is_space(uint8_t byte)
-{
-    return byte == ' ' || (byte >= '\t' && byte <= '\r');
-}
-
 int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
                              uint64_t offset, berth_error *error)
 {
-    size_t n_digits = nbytes;
     uint32_t read = 0;
 
-    while (n_digits > 0 && byte_is_space(bytes[n_digits - 1]))
-        n_digits--;
-
-    if (record_read_decimal(bytes, n_digits, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
+    if (record_read_decimal(bytes, nbytes, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
         return BERTH_OK;
-    return record_fail(record, offset, bytes, n_digits, "no version that PyTorch reads: 1 to 10",
-                       error);
+    return record_fail(record, offset, bytes, nbytes, "no decimal number from 1 to 10", error);
 }

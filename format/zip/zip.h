@@ -102,11 +102,15 @@ void bth_zip_free_directory(bth_zip_directory *directory);
 int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                         berth_error *error);
 
+/* How a message begins, behind record and byte, that refuses what other tools unpack. */
+#define BTH_ZIP_REFUSED_ENCRYPTION "encrypted (flags 0x"
+#define BTH_ZIP_REFUSED_METHOD "compression method "
+
 /* Refuses a name that two readers could understand in two ways (Z8), also before it is written. The
- * top folder, which all names share, need not be marked.
- * `at`: the byte of the file where its entry begins. */
-int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
-                       berth_error *error);
+ * top folder, which all names share, need not be marked, and may be like "a:b", as PyTorch writes
+ * it for a:b.pt. `at`: the byte of the file where its entry begins. */
+int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
+                       bool with_top_folder, uint64_t at, berth_error *error);
 
 /* The entry of a record by its own name ("data/0", no top folder), or NULL. */
 bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *record,
@@ -245,13 +249,14 @@ extern const char *const bth_small_names[BTH_N_SMALL];
 /* `byteorder`: "little" or "big", nothing else. */
 int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
                                berth_error *error);
-/* `.storage_alignment`: decimal, 1 to BTH_MAX_ALIGNMENT_READ. */
+/* `.storage_alignment`: decimal, 1 to BTH_MAX_ALIGNMENT_READ. White space may surround it, a plus
+ * sign and zeros precede it; so they may in the next two. */
 int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                                uint32_t *alignment, berth_error *error);
 /* `.format_version`: decimal, 0 to 999999999. */
 int bth_record_parse_format_version(const uint8_t *bytes, size_t nbytes, uint64_t offset,
                                     uint32_t *version, berth_error *error);
-/* Z11: a version record, "3\n" as PyTorch writes it. */
+/* Z11: a version record, "3\n" as PyTorch writes it: decimal, 1 to BTH_MAX_VERSION_READ. */
 int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nbytes,
                              uint64_t offset, berth_error *error);
 

@@ -186,14 +186,14 @@ static int entry_check_version_flags_method(const zip_central *entry, berth_erro
                           entry->version_needed / 10, entry->version_needed % 10,
                           BTH_ZIP_LAST_VERSION / 10, BTH_ZIP_LAST_VERSION % 10);
     if (entry->kept.flags & (BTH_ZIP_FLAG_ENCRYPTED | BTH_ZIP_FLAG_STRONG | BTH_ZIP_FLAG_MASKED))
-        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED, "encrypted (flags 0x%04x)",
+        return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED, BTH_ZIP_REFUSED_ENCRYPTION "%04x)",
                           entry->kept.flags);
     if (entry->kept.flags & BTH_ZIP_FLAG_PATCH)
         return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED, "patch data (flags 0x%04x)",
                           entry->kept.flags);
     if (entry->kept.method != BTH_ZIP_STORED && entry->kept.method != BTH_ZIP_DEFLATED)
         return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
-                          "compression method %d; only stored (0) and deflated (8) can be read",
+                          BTH_ZIP_REFUSED_METHOD "%d; only stored (0) and deflated (8) can be read",
                           entry->kept.method);
     if (entry->kept.method == BTH_ZIP_DEFLATED && /* Z12 */
         entry->kept.compressed_nbytes < entry->kept.nbytes / BTH_DEFLATE_MAX_RATIO +
@@ -272,7 +272,8 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
         zip_central entry = {.at = end->directory_offset + cursor->at};
         if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
             bth_zip_check_name(entry.name, entry.kept.name_nbytes,
-                               (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, entry.at, error) < 0 ||
+                               (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, true, entry.at,
+                               error) < 0 ||
             entry_check_or_set_top_folder(filling, &entry, error) < 0)
             return error->code;
         entry_keep_name(filling, &entry);

@@ -71,8 +71,9 @@ static bool name_component_has_drive(const uint8_t *component, size_t length)
     return letter >= 'a' && letter <= 'z' && component[1] == ':';
 }
 
-static int name_check_components(const uint8_t *name, size_t name_nbytes, uint64_t at,
-                                 berth_error *error)
+/* `may_have_drive`: the first component may have one, but not alone: "c:/x" is absolute. */
+static int name_check_components(const uint8_t *name, size_t name_nbytes, bool may_have_drive,
+                                 uint64_t at, berth_error *error)
 {
     const char *text = (const char *)name;
     size_t begin = 0;
@@ -83,7 +84,8 @@ static int name_check_components(const uint8_t *name, size_t name_nbytes, uint64
         if (name_component_is_empty_or_dots(name + begin, length))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
                             (int)length, text + begin, (int)name_nbytes, text);
-        if (name_component_has_drive(name + begin, length))
+        if (name_component_has_drive(name + begin, length) &&
+            (!may_have_drive || begin > 0 || length == 2))
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a drive letter: '%.*s'",
                             (int)name_nbytes, text);
         begin += length + 1;
@@ -91,8 +93,8 @@ static int name_check_components(const uint8_t *name, size_t name_nbytes, uint64
     return BERTH_OK;
 }
 
-int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8, uint64_t at,
-                       berth_error *error)
+int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
+                       bool with_top_folder, uint64_t at, berth_error *error)
 {
     if (name_nbytes == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
@@ -103,7 +105,7 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
     if (name[0] == '/')
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an absolute name: '%.*s'",
                         (int)name_nbytes, (const char *)name);
-    return name_check_components(name, name_nbytes, at, error);
+    return name_check_components(name, name_nbytes, with_top_folder, at, error);
 }
 
 bool bth_zip_name_is_folder(const uint8_t *name, size_t name_nbytes)

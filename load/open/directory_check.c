@@ -107,7 +107,7 @@ static bool render_check_set_prefix(render_check *check)
 
     bth_error_clear(&ignored);
     if (nbytes >= NAME_MAX_NBYTES ||
-        bth_zip_check_name((const uint8_t *)archive, nbytes, true, 0, &ignored) < 0)
+        bth_zip_check_name((const uint8_t *)archive, nbytes, true, true, 0, &ignored) < 0)
         return false;
     memcpy(check->name, archive, nbytes);
     check->name[nbytes] = '/';

@@ -193,13 +193,16 @@ int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, 
 
 /* For a file that is neither a zip nor in the legacy format. Reads 64 KiB of it at most. */
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error);
+/* After a path could not be opened: adds what a checkpoint in a folder needs. */
+int bth_folder_explain(const berth_source *source, berth_error *error);
 /* For a zip: refuses it if its first record lies in no folder and its name tells what it is. */
 int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error);
 /* For a zip whose directory was read: refuses it if it has no data.pkl, or is a program. */
 int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
                                     berth_error *error);
 
-/* After an error of the directory: adds it if a file in the archive could be opened by itself. */
+/* After an error of the directory: adds it if a file in the archive could be opened by itself, or
+ * what makes a checkpoint of the archive. */
 int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const bth_reader *reader,
                                   berth_error *error);
 

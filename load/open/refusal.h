@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How a refusal says what a file is. Private to refused_kinds.c, refused_pickles.c and
- * refused_archives.c. */
+ * refused_archives.c, but for words of command lines. */
 #ifndef BTH_LOAD_OPEN_REFUSAL_H
 #define BTH_LOAD_OPEN_REFUSAL_H
 

@@ -27,10 +27,11 @@ static const struct suffix {
     {".npy",
      {"arrays of NumPy (.npz), not a PyTorch checkpoint",
       BTH_RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
-      "makes one of them"},
+      "makes one of them if they are numbers in this machine's byte order"},
      false},
     {"/data.pkl",
-     {"a zip archive that holds a checkpoint's folder in another folder", UNZIPS},
+     {"a zip archive that holds a checkpoint's folder in another folder", "unzip -d NEW ",
+      " && (cd NEW/* && zip -0r ../../NEW.pt *)", "leaves the other folder out"},
      false},
     {".pt", {"a zip archive that holds a .pt file", UNZIPS}, true},
     {".pth", {"a zip archive that holds a .pth file", UNZIPS}, true},
@@ -98,13 +99,44 @@ static bool container_has_models(const bth_container *container)
     return false;
 }
 
+/* What other tools unpack; they ask for the password. */
+static int archive_explain_unsupported(const bth_reader *reader, berth_error *error)
+{
+    if (strstr(error->message, ": " BTH_ZIP_REFUSED_ENCRYPTION) ||
+        strstr(error->message, ": " BTH_ZIP_REFUSED_METHOD))
+        return bth_error_append(error,
+                                ": `7z x -oNEW %s && (cd NEW && zip -0r ../NEW.pt *)` makes a "
+                                "checkpoint of it",
+                                bth_file_word_make(reader).text);
+    return error->code;
+}
+
+/* What the entries' names tell. */
+typedef struct names_seen {
+    const struct suffix *file; /* that can be opened by itself */
+    bool data_pkl, data;       /* in no folder */
+} names_seen;
+
+static void names_seen_add(names_seen *seen, const char *name, size_t nbytes)
+{
+    const struct suffix *found = name_find_suffix(name, nbytes);
+
+    if (found && found->is_file && !seen->file)
+        seen->file = found;
+    seen->data_pkl = seen->data_pkl || (nbytes == 8 && memcmp(name, "data.pkl", 8) == 0);
+    seen->data = seen->data || (nbytes >= 5 && memcmp(name, "data/", 5) == 0);
+}
+
 int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const bth_reader *reader,
                                   berth_error *error)
 {
     enum { SIZES_AT = 28 }; /* in an entry: of its name, extra fields and comment */
     bth_cursor cursor = bth_cursor_make(directory, nbytes);
-    const struct suffix *found;
+    names_seen seen = {0};
+    bth_file_word word = bth_file_word_make(reader);
 
+    if (error->code == BERTH_E_UNSUPPORTED)
+        return archive_explain_unsupported(reader, error);
     while (error->code == BERTH_E_ARCHIVE && cursor.good && bth_cursor_left(&cursor) > 0) {
         (void)bth_cursor_bytes(&cursor, SIZES_AT);
         size_t n = bth_cursor_u16(&cursor), n_others = bth_cursor_u16(&cursor);
@@ -112,11 +144,15 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
         (void)bth_cursor_bytes(&cursor, BTH_ZIP_CENTRAL_NBYTES - SIZES_AT - 6);
         const char *name = (const char *)bth_cursor_bytes(&cursor, n);
         (void)bth_cursor_bytes(&cursor, n_others);
-        found = cursor.good ? name_find_suffix(name, n) : NULL;
-        if (found && found->is_file)
-            return bth_error_append(error, " (it is %s: `unzip %s` unpacks it)", found->kind.what,
-                                    bth_file_word_make(reader).text);
+        if (cursor.good)
+            names_seen_add(&seen, name, n);
     }
+    if (seen.file)
+        return bth_error_append(error, " (it is %s: `unzip %s` unpacks it)", seen.file->kind.what,
+                                word.text);
+    if (seen.data_pkl && seen.data)
+        return bth_error_append(
+            error, " (`unzip -d NEW %s && zip -0r NEW.pt NEW` puts them into one)", word.text);
     return error->code;
 }
 

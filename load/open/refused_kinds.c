@@ -86,7 +86,8 @@ static const struct signature {
     {"\x93NUMPY",
      6,
      {"an array of NumPy (.npy), not a PyTorch checkpoint",
-      BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "", "makes one of it"}},
+      BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
+      "makes one of it if it holds numbers in this machine's byte order"}},
 };
 
 static bool head_begins_with(const bth_head_cache *cache, const char *bytes, size_t nbytes)

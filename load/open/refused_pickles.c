@@ -16,6 +16,9 @@
  * far, however many bytes an open has read. */
 #define LEGACY_NBYTES (64 << 10)
 
+/* So much of the .metadata in a folder is looked at. */
+#define METADATA_NBYTES (64 << 10)
+
 /* Refuses the kind, or what it is without its command, and the global that was found. */
 static void kind_refuse(const bth_file_kind *kind, const bth_head_cache *cache,
                         const bth_found_global *found, berth_error *error)
@@ -142,6 +145,30 @@ void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
             "the .metadata of a checkpoint of torch.distributed.checkpoint: " BTH_DCP_TO_TORCH);
     else
         kind_refuse(&bare, cache, &found, error);
+}
+
+int bth_folder_explain(const berth_source *source, berth_error *error)
+{
+    char place[4096];
+    berth_error found;
+    bth_reader reader;
+    bth_head_cache cache;
+
+    if (error->code != BERTH_E_NOT_CHECKPOINT || source->kind != BERTH_SOURCE_PATH ||
+        snprintf(place, sizeof place, "%s/.metadata", source->path) >= (int)sizeof place)
+        return error->code;
+    const berth_source metadata = berth_from_path(place);
+    bth_error_clear(&found);
+    if (bth_reader_open_source(&metadata, &reader, &found) < 0)
+        return error->code;
+    bth_head_cache_initialize(&cache, &reader);
+    if (bth_head_cache_extend_head(&cache, METADATA_NBYTES, &found) == 0)
+        bth_head_refuse_pickle(&cache, &found);
+    if (found.code == BERTH_E_NOT_CHECKPOINT)
+        (void)bth_error_append(error, "; in it is %s", found.message);
+    bth_head_cache_free(&cache);
+    bth_reader_close(&reader);
+    return error->code;
 }
 
 /* ---- pickles of checkpoints ---- */

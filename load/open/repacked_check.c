@@ -6,6 +6,7 @@
 #include "config/error.h"
 #include "format/zip/zip.h"
 #include "load/open/open_steps.h"
+#include "load/open/refusal.h"
 
 bool bth_opening_may_be_repacked(bth_opening *opening, const berth_error *error)
 {
@@ -49,6 +50,16 @@ static int contents_note_difference(bth_opening *opening, berth_error *error)
     return 0;
 }
 
+static int contents_refuse_repacked(const bth_opening *opening, berth_error *error)
+{
+    *error = opening->difference;
+    return bth_error_append(error,
+                            "; the file was repacked, which debug mode and load.repacked=refuse "
+                            "refuse: `berth convert --set debug=off --set load.repacked=accept %s "
+                            "NEW.pt` mends it",
+                            bth_file_word_make(opening->cache.reader).text);
+}
+
 /*
  * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
  * local header and descriptor agrees with the directory.
@@ -63,7 +74,7 @@ static int contents_accept_repacked(bth_opening *opening, berth_error *error)
     opening->contents->repacked = true;
     if ((opening->looks_repacked || bth_opening_check_all_headers(opening, error) == 0) &&
         (config->debug || config->load_repacked == BTH_REPACKED_REFUSE))
-        *error = opening->difference;
+        return contents_refuse_repacked(opening, error);
     return error->code;
 }
 

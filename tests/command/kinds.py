@@ -31,10 +31,12 @@ dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no
 
 # Each file, its sentence, and what the pasted command makes; None: it makes nothing to open.
 NPY = ('an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
-       'torch.save(torch.from_numpy(numpy.load(sys.argv[1])), \'NEW.pt\')" a.npy` makes one of it')
+       'torch.save(torch.from_numpy(numpy.load(sys.argv[1])), \'NEW.pt\')" a.npy` makes one of it '
+       "if it holds numbers in this machine's byte order")
 NPZ = ('arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
        'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, '
-       '\'NEW.pt\')" a.npz` makes one of them')
+       '\'NEW.pt\')" a.npz` makes one of them if they are numbers in this '
+       "machine's byte order")
 DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
        "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint "
        "of its directory, but runs what its .metadata names: only if you trust it")
@@ -60,8 +62,8 @@ BY_TOOLS = [
     ("rm -rf f f.zip; mkdir f; mv demo.pt f; zip -q -r f.zip f; rm -r f", "f.zip",
      "a zip archive that holds a .pt file: `unzip f.zip` unpacks it", "f/demo.pt"),
     ("rm -rf f f.zip; mkdir f; cd f; unzip -q ../demo.pt; cd ..; zip -q -r f.zip f; rm -r f", "f.zip",
-     "a zip archive that holds a checkpoint's folder in another folder: `unzip f.zip` unpacks it",
-     None),
+     "a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW f.zip && (cd NEW/* && "
+     "zip -0r ../../NEW.pt *)` leaves the other folder out", "NEW.pt"),
     ("(cat demo.pt; echo bye) >x.pt", "x.pt", "at byte 1055651: 4 bytes follow the archive, which ends "
      "here: `head -c 1055651 x.pt >NEW.pt` leaves them out", "NEW.pt"),
     ("cat demo.pt demo.pt >x.pt", "x.pt", "at byte 1055651: several archives in one file: the last one "

@@ -290,7 +290,7 @@ Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
     variable("BERTH_SAVE_STORAGE_ALIGNMENT", "48");
     expect_every_operation_to_fail(
         BERTH_E_OPTION, "save.storage_alignment = 48: must be 1 to 32768, a power of two, written "
-                        "as 4096, 64KiB or 4GB (BERTH_SAVE_STORAGE_ALIGNMENT in the environment)");
+                        "as 64, 512 or 4KiB (BERTH_SAVE_STORAGE_ALIGNMENT in the environment)");
     forget_environment();
     variable("BERTH_FORCE_LOAD_CHECK", "");
     expect_every_operation_to_fail(BERTH_E_OPTION,

@@ -100,13 +100,13 @@ Test(values, of_alignments_are_powers_of_two)
     expect_set("save.storage_alignment", "4KiB", "4096");
     expect_refused("save.storage_alignment", "48",
                    "save.storage_alignment = 48: must be 1 to 32768, a power of two, written as "
-                   "4096, 64KiB or 4GB (set by the program)");
+                   "64, 512 or 4KiB (set by the program)");
     expect_refused("save.storage_alignment", "0",
                    "save.storage_alignment = 0: must be 1 to 32768, a power of two, written as "
-                   "4096, 64KiB or 4GB (set by the program)");
+                   "64, 512 or 4KiB (set by the program)");
     expect_refused("save.storage_alignment", "65536",
                    "save.storage_alignment = 65536: must be 1 to 32768, a power of two, written as "
-                   "4096, 64KiB or 4GB (set by the program)");
+                   "64, 512 or 4KiB (set by the program)");
 }
 
 Test(values, of_bytes_have_units)

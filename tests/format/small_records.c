@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Z11: the small records are read by their exact spelling. */
+/* Z11: what the small records may say. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +56,8 @@ Test(small_records, alignments_are_decimal_from_1_to_65536)
     static const struct {
         const char *text;
         uint32_t value;
-    } rows[] = {{"1", 1}, {"3", 3}, {"64", 64}, {"32768", 32768}, {"65536", 65536}};
+    } rows[] = {{"1", 1},         {"3", 3},     {"64", 64},        {"32768", 32768},
+                {"65536", 65536}, {"64\n", 64}, {" +064\r\n", 64}, {"0000000000064", 64}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint32_t alignment = 0;
         berth_error error;
@@ -67,8 +68,8 @@ Test(small_records, alignments_are_decimal_from_1_to_65536)
 
 Test(small_records, any_other_alignment_is_refused)
 {
-    static const char *const texts[] = {"",   "0",  "65537", "4294967360", "-1", "+64", "064",
-                                        " 4", "4 ", "64\t",  "0x40",       "6a", "6.4"};
+    static const char *const texts[] = {"",    "0", "65537", "4294967360", "-1",   "+",  "+-64",
+                                        "6 4", " ", "6_4",   "000",        "0x40", "6a", "6.4"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         uint32_t alignment = 7;
         berth_error error;
@@ -78,7 +79,7 @@ Test(small_records, any_other_alignment_is_refused)
         snprintf(sentence, sizeof sentence,
                  ".storage_alignment at byte 576: '%s' (%zu bytes) is no decimal number from 1 to "
                  "65536",
-                 strcmp(texts[i], "64\t") ? texts[i] : "64?", strlen(texts[i]));
+                 texts[i], strlen(texts[i]));
         cr_expect_str_eq(error.message, sentence, "%s", error.message);
     }
 }
@@ -98,8 +99,10 @@ Test(small_records, format_versions_are_decimal)
     cr_expect_eq(bth_record_parse_format_version(bytes_of(""), 0, 448, &version, &error),
                  BERTH_E_ARCHIVE);
     bth_error_clear(&error);
-    cr_expect_eq(bth_record_parse_format_version(bytes_of("1\n"), 2, 448, &version, &error),
+    cr_expect_eq(bth_record_parse_format_version(bytes_of("1\n"), 2, 448, &version, &error), 0);
+    cr_expect_eq(version, 1);
+    cr_expect_eq(bth_record_parse_format_version(bytes_of("1x\n"), 3, 448, &version, &error),
                  BERTH_E_ARCHIVE);
-    cr_expect_str_eq(error.message, ".format_version at byte 448: '1?' (2 bytes) is no decimal "
+    cr_expect_str_eq(error.message, ".format_version at byte 448: '1x?' (3 bytes) is no decimal "
                                     "number of up to 9 digits");
 }

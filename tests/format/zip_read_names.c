@@ -42,6 +42,30 @@ Test(zip_names, a_drive_letter_is_refused)
     expect_read(with_name("m/:"), 2);
 }
 
+/* As PyTorch writes it for a:b.pt. */
+Test(zip_names, a_top_folder_may_begin_like_one)
+{
+    static const struct {
+        const char *folder;
+        bool is_read;
+    } cases[] = {{"a:b", true}, {"Z: c:", true}, {"a:", false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char names[2][32], whole[256];
+        snprintf(names[0], sizeof names[0], "%s/data.pkl", cases[i].folder);
+        snprintf(names[1], sizeof names[1], "%s/data/0", cases[i].folder);
+        const test_entry entries[] = {test_stored(names[0], "pickle", 6),
+                                      test_stored(names[1], "x", 1)};
+        test_zip zip = test_zip_new_foreign(entries, 2);
+        snprintf(whole, sizeof whole, "at byte %zu: a name with a drive letter: '%s'",
+                 zip.central_at[0], names[0]);
+        if (cases[i].is_read)
+            expect_read(zip, 2);
+        else
+            expect_refused(zip, BERTH_E_ARCHIVE, whole);
+    }
+}
+
 /* They only look like "..", byteorder and version. */
 Test(zip_names, near_names_are_read)
 {

@@ -34,6 +34,30 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_str_eq(error.message, expected);
 }
 
+/* Of what is in .metadata only a pickle is told. */
+Test(bad_input, a_folder_with_metadata)
+{
+    static const char *const cases[][2] = {
+        {"\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.",
+         "is a folder, not a file; in it is the .metadata of a checkpoint of "
+         "torch.distributed.checkpoint: `python3 -m torch.distributed.checkpoint.format_utils "
+         "dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint of its directory, but runs what its "
+         ".metadata names: only if you trust it"},
+        {"\x80\2cposix\nsystem\n.",
+         "is a folder, not a file; in it is a bare pickle, not a PyTorch checkpoint; it names the "
+         "global posix system, which Berth never calls"},
+        {"a text", "is a folder, not a file"},
+        {"", "is a folder, not a file"},
+    };
+    char *metadata = test_path(folder, ".metadata");
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_write_file(metadata, cases[i][0], strlen(cases[i][0]));
+        expect_no_path(folder, BERTH_E_NOT_CHECKPOINT, cases[i][1]);
+    }
+    free(metadata);
+}
+
 /* By both functions that take a descriptor, which stays open. */
 static void expect_no_descriptor(int fd, int code, const char *text)
 {

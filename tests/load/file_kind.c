@@ -74,7 +74,7 @@ Test(file_kind, by_their_signatures)
         {BYTES("\x93NUMPY"),
          "an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c \"import sys, numpy, "
          "torch; torch.save(torch.from_numpy(numpy.load(sys.argv[1])), 'NEW.pt')\" FILE` makes one "
-         "of it"},
+         "of it if it holds numbers in this machine's byte order"},
         /* Nearly one. */
         {BYTES("\x1f\x8a\x08"), NONE "1f 8a 08"},
         {BYTES("\x1f"), NONE "1f"},
@@ -304,6 +304,8 @@ Test(file_kind, zip_archives_of_several_files)
                                            {"mmm", NO_FOLDER},
                                            {"w.npy", NO_FOLDER},
                                            {"m/data.pkl", NO_FOLDER},
+                                           {"data.pkm", NO_FOLDER},
+                                           {"data.pkl", NO_FOLDER},
                                            {"a/m.safetensors", IT_HOLDS(".safetensors")}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -317,6 +319,27 @@ Test(file_kind, zip_archives_of_several_files)
         zip.bytes[zip.central_at[1] + 28] ^= 0x80; /* a size beyond the directory */
         cr_expect_lt(open_bytes(zip.bytes, zip.nbytes, ""), 0);
         cr_expect_null(strstr(error.message, "unzip"));
+        test_zip_free(&zip);
+    }
+}
+
+/* By `zip -r ../x.pt .`; without data/ nothing helps. */
+Test(file_kind, a_checkpoint_without_its_folder)
+{
+    static const char *const others[] = {"data/0", "data/", "date/0", "data"};
+
+    for (size_t i = 0; i < 4; i++) {
+        const test_entry entries[] = {test_stored("data.pkl", "a", 1),
+                                      test_stored(others[i], "b", 1)};
+        test_zip zip = test_zip_new_foreign(entries, 2);
+        char says[400];
+        (void)snprintf(says, sizeof says,
+                       "memory: at byte %zu: 'data.pkl' lies in no top folder; a checkpoint's "
+                       "records share one%s",
+                       zip.central_at[0],
+                       i < 2 ? " (`unzip -d NEW FILE && zip -0r NEW.pt NEW` puts them into one)"
+                             : "");
+        expect_failure_of(zip.bytes, zip.nbytes, "", BERTH_E_ARCHIVE, says);
         test_zip_free(&zip);
     }
 }
@@ -390,7 +413,8 @@ Test(file_kind, archives_without_data_pkl)
         {"pytorch_model.bin", HOLDS(".bin")},
         {"model.safetensors", HOLDS(".safetensors")},
         {"inner/data.pkl",
-         "memory: a zip archive that holds a checkpoint's folder in another folder" UNZIP},
+         "memory: a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW "
+         "FILE && (cd NEW/* && zip -0r ../../NEW.pt *)` leaves the other folder out"},
         {"archive_format", COMPILED},
     };
 
@@ -426,7 +450,8 @@ Test(file_kind, archives_without_a_folder)
         {LOCAL("\x05", "w.npy"),
          "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c \"import sys, "
          "numpy, torch; torch.save({k: torch.from_numpy(v) for k, v in "
-         "numpy.load(sys.argv[1]).items()}, 'NEW.pt')\" FILE` makes one of them"},
+         "numpy.load(sys.argv[1]).items()}, 'NEW.pt')\" FILE` makes one of them if they "
+         "are numbers in this machine's byte order"},
         {LOCAL("\x04", "m.pt/"), HOLDS(".pt")},
         {LOCAL("\x20", "serialized_exported_program.json"), EXPORTED},
     };
@@ -532,10 +557,22 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     static const char *const options[] = {"", "load.check=headers",
                                           "load.calculate_storage_offsets=off"};
     static const char *const names[] = {"version", ".data/version"};
-    static const char *const good[] = {"1", "3\n", "10\n", "3\r\n", "3 \t\n\n"};
-    static const char *const bad[] = {
-        "", "0", "11\n", "x", "-1", " 3", "3 1", "\n", "1234567890123456"};
-    static const char end[] = "is no version that PyTorch reads: 1 to 10";
+    static const char *const good[] = {"1",  "3\n", "10\n", "3\r\n",   "3 \t\n\n",
+                                       " 3", "+3",  "03",   "\v+0010 "};
+    static const char *const bad[] = {"",
+                                      "0",
+                                      "11\n",
+                                      "x",
+                                      "-1",
+                                      "3x",
+                                      "3.0",
+                                      "+",
+                                      "++3",
+                                      "0x3",
+                                      "3 1",
+                                      "\n",
+                                      "1234567890123456"};
+    static const char end[] = "is no decimal number from 1 to 10";
 
     remove_record("version");
     for (size_t k = 0; k < 2 * 3; k++) {
@@ -558,7 +595,8 @@ Test(file_kind, versions_that_pytorch_does_not_read)
     add_text("version", "12345678901234567");
     build(NULL);
     cr_expect_eq(open_bytes(file, file_nbytes, ""), BERTH_E_ARCHIVE);
-    cr_expect_not_null(strstr(error.message, "17 bytes are no version"), "%s", error.message);
+    cr_expect_not_null(strstr(error.message, "17 bytes are no decimal number"), "%s",
+                       error.message);
 }
 
 /* With and without another record behind the storages; load.check=none looks at no directory. */

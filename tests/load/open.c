@@ -211,14 +211,16 @@ Test(open, a_file_zipped_again_is_refused_on_request)
     expect_refused(
         "torch/zipped-again.pt", "load.repacked=refuse", BERTH_E_OFFSETS,
         "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
-        "directory has it at byte 119; load.calculate_storage_offsets=off reads it there");
+        "directory has it at byte 119; load.calculate_storage_offsets=off reads it "
+        "there" REPACKED_REFUSED);
     expect_refused(
         "torch/zipped-again.pt", "debug=on", BERTH_E_OFFSETS,
         "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
-        "directory has it at byte 119; load.calculate_storage_offsets=off reads it there");
+        "directory has it at byte 119; load.calculate_storage_offsets=off reads it "
+        "there" REPACKED_REFUSED);
     expect_refused("torch/deflated-pickle.pt", "debug=on", BERTH_E_OFFSETS,
                    "memory: data.pkl at byte 0: the layout has it stored, but it is deflated; "
-                   "load.calculate_storage_offsets=off reads it");
+                   "load.calculate_storage_offsets=off reads it" REPACKED_REFUSED);
 }
 
 /* Z13: at every level, and with every kind of statistics. */
@@ -295,7 +297,7 @@ Test(open, a_small_record_behind_a_longer_one_is_told)
     expect_failure("load.check=directory load.repacked=refuse", BERTH_E_OFFSETS,
                    "memory: .storage_alignment at byte 1400: the directory has it here, but the "
                    "layout has it before the storages; load.calculate_storage_offsets=off reads it "
-                   "here");
+                   "here" REPACKED_REFUSED);
 }
 
 /* Z5: there all local headers are compared. */

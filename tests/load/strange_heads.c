@@ -150,7 +150,7 @@ Test(strange_heads, a_small_record_with_a_descriptor_that_pytorch_does_not_write
     expect_failure("load.check=none" REFUSE, BERTH_E_OFFSETS,
                    "memory: .storage_alignment at byte 593: the layout puts its header here, right "
                    "after .format_version; the directory has it at byte 589; "
-                   "load.calculate_storage_offsets=off reads it there");
+                   "load.calculate_storage_offsets=off reads it there" REPACKED_REFUSED);
 }
 
 /* Z6: with a zip64 field in its header, here of the header's offset, a descriptor has 24 bytes. */
@@ -173,7 +173,7 @@ Test(strange_heads, data_pkl_with_a_zip64_field)
     expect_failure("load.check=none" REFUSE, BERTH_E_OFFSETS,
                    "memory: .format_version at byte 488: the layout puts its header here, right "
                    "after data.pkl; it is at byte 496; load.calculate_storage_offsets=off reads "
-                   "it there");
+                   "it there" REPACKED_REFUSED);
     expect_sample(OFF);
 }
 
@@ -264,7 +264,7 @@ Test(strange_heads, padding_of_another_length_in_the_first_storage)
     expect_failure("load.check=none" REFUSE, BERTH_E_OFFSETS,
                    "memory: data/0 at byte 960: the layout puts its data here, at the first "
                    "multiple of 64 after the header; its local header puts it at byte 1024; "
-                   "load.calculate_storage_offsets=off reads it there");
+                   "load.calculate_storage_offsets=off reads it there" REPACKED_REFUSED);
 }
 
 /* Z5: its descriptor is as much shorter, so that the directory is just as it was. */
@@ -385,7 +385,7 @@ Test(strange_heads, a_repacked_file_that_is_shorter_than_its_layout)
     expect_failure("load.check=none" REFUSE, BERTH_E_OFFSETS,
                    "memory: data/2 at byte 229396: the layout has its end here; the directory has "
                    "what follows it at byte 197396; load.calculate_storage_offsets=off uses its "
-                   "local header");
+                   "local header" REPACKED_REFUSED);
     file_nbytes -= 1;
     expect_failure("", BERTH_E_TRUNCATED,
                    "memory: data/2 at byte 229376: its 4 bytes do not fit into the file's 198758");

@@ -129,6 +129,7 @@ def pasted(says):
         return
     words = re.sub(r"\bFILE\b", "new.pt", found[1]).replace("NAME.zip", "split.zip")
     words = words.replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)
+    words = re.sub("^7z x", "7zz x -psecret", words)  # the corpus's password
     run(words)
     if "NEW.zip" in words:
         os.rename("NEW.zip", "NEW.pt")

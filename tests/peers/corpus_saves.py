@@ -178,13 +178,14 @@ SAVED = [
          "which Berth never calls"),
     Kind("numpy.save", of_numpy(numpy.save, numpy.zeros(3)),
          'an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
-         'torch.save(torch.from_numpy(numpy.load(sys.argv[1])), \'NEW.pt\')" new.pt` makes one of it'),
+         'torch.save(torch.from_numpy(numpy.load(sys.argv[1])), \'NEW.pt\')" new.pt` makes one of it '
+         "if it holds numbers in this machine's byte order"),
     Kind("numpy.savez", of_numpy(numpy.savez, weight=numpy.zeros(3)),
          'arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
          'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, \'NEW.pt\')" new.pt` '
-         "makes one of them"),
+         "makes one of them if they are numbers in this machine's byte order"),
     Kind("numpy.savez_compressed", of_numpy(numpy.savez_compressed, weight=numpy.zeros(3)),
          'arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sys, numpy, torch; '
          'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, \'NEW.pt\')" new.pt` '
-         "makes one of them"),
+         "makes one of them if they are numbers in this machine's byte order"),
 ]

@@ -180,6 +180,8 @@ Test(plan, names_that_a_strict_reader_refuses_are_not_written)
         {"a/../b", "the record name: a name with a part '..': 'a/../b'"},
         {"a\\b", "the record name: a name with a backslash: 'a\\b'"},
         {"c:/x", "the record name: a name with a drive letter: 'c:/x'"},
+        {"c:x", "the record name: a name with a drive letter: 'c:x'"},
+        {"c:x/y", "the record name: a name with a drive letter: 'c:x/y'"},
         {"a\nb", "the record name: a name with a control character: 0x0a at its byte 1"},
         {"a\xff", "the record name: a name that is not UTF-8: 0xff at its byte 1"},
         {"code/", "the record name: it ends with a slash: 'code/'"},
@@ -192,6 +194,7 @@ Test(plan, names_that_a_strict_reader_refuses_are_not_written)
     check_refused("a/b", few, 4, 0, "", "the archive name: it contains a slash: 'a/b'");
     check_refused("..", few, 4, 0, "", "the archive name: a name with a part '..': '..'");
     check_refused("", few, 4, 0, "", "the archive name: an empty name");
+    check_refused("c:", few, 4, 0, "", "the archive name: a name with a drive letter: 'c:'");
 }
 
 Test(plan, a_name_of_more_than_65535_bytes_is_refused)
@@ -288,6 +291,8 @@ Test(plan, the_archive_is_named_after_the_path_as_pytorch_does)
         {NULL, "archive"},
         {"folder/", "archive"},
         {"a\tb.pt", "archive"},
+        {"a:b.pt", "a:b"},
+        {"a:.pt", "archive"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
