@@ -28,8 +28,6 @@ extern const struct argp_child bench_children[];
 
 /* "2GiB", "512M", "4096": the bytes, at least 1; anything else is an error of usage. */
 uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
-/* A number from 1 to `max`; anything else is an error of usage. */
-uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
 
 /* ---- bench_tensors.c ---- */
 

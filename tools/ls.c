@@ -36,15 +36,6 @@ static const char *tensor_device_name(const berth_tensor *tensor)
     return tensor->storage ? berth_storage_get_info(tensor->storage)->location : "meta";
 }
 
-static json_t *json_ints(const int64_t *numbers, int32_t n)
-{
-    json_t *array = json_array();
-
-    for (int32_t i = 0; i < n; i++)
-        json_array_append_new(array, json_integer(numbers[i]));
-    return array;
-}
-
 static json_t *tensor_json(const berth_named_tensor *named)
 {
     const berth_tensor *tensor = named->tensor;

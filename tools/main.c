@@ -11,6 +11,7 @@ static const command commands[] = {
     {"ls", "list the tensors of a checkpoint", run_ls},
     {"info", "show what a file is and what it contains", run_info},
     {"verify", "check a whole file, every checksum included", run_verify},
+    {"show", "show values: epoch, rates, settings, a few elements", run_show},
     {"cat", "write one tensor's elements to standard output", run_cat},
     {"copy", "copy a checkpoint, with a new layout if options say so", run_copy},
     {"convert", "convert between .pt, .safetensors and older .pt files", run_convert},

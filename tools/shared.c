@@ -166,6 +166,18 @@ error_t parse_plain_options(int key, char *word, struct argp_state *state)
     return parse_positional(key, word, state, &options->words);
 }
 
+uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state)
+{
+    char *end;
+
+    errno = 0;
+    uint64_t n = strtoull(word, &end, 10);
+    if (*word < '0' || *word > '9' || *end || errno || n < 1 || n > max)
+        print_usage_error_and_exit(state, "%s: '%s' is not a number from 1 to %" PRIu64, option,
+                                   word, max);
+    return n;
+}
+
 int exit_code(const berth_error *error)
 {
     switch (error->code) {
@@ -253,6 +265,15 @@ json_t *text_json(const char *text)
         safe[n++] = (char)((unsigned char)*at < 0x80 ? *at : '?');
     safe[n] = '\0';
     return json_string(safe);
+}
+
+json_t *json_ints(const int64_t *numbers, int32_t n)
+{
+    json_t *array = json_array();
+
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(array, json_integer(numbers[i]));
+    return array;
 }
 
 /* Escapes the control characters that JSON allows in strings: terminals would obey them. */

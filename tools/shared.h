@@ -39,6 +39,7 @@ typedef struct command {
 int run_ls(int argc, char **argv);
 int run_info(int argc, char **argv);
 int run_verify(int argc, char **argv);
+int run_show(int argc, char **argv);
 int run_cat(int argc, char **argv);
 int run_copy(int argc, char **argv);
 int run_convert(int argc, char **argv);
@@ -69,6 +70,9 @@ typedef struct plain_options {
 
 error_t parse_plain_options(int key, char *word, struct argp_state *state);
 
+/* A number from 1 to `max`; anything else is an error of usage. */
+uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
+
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*
@@ -94,6 +98,8 @@ int finish_output(int code);
 
 /* A JSON string of any text. Bytes that are not UTF-8 become question marks. */
 json_t *text_json(const char *text);
+/* An array of n numbers. */
+json_t *json_ints(const int64_t *numbers, int32_t n);
 /* Prints a JSON value and a newline to stdout, and releases it. Returns EXIT_YES or EXIT_TROUBLE.
  */
 int print_json(json_t *value);
@@ -184,7 +190,25 @@ int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int6
  */
 int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes);
 
+/* ---- elements_text.c ---- */
+
+/* The shortest text that reads back as the same number. */
+void print_float(FILE *out, double number);
+/* One element: a number, True or False, "(1.0, 2.0j)", or else its bytes. */
+void print_element(FILE *out, berth_dtype dtype, const uint8_t *at);
+
 /* ---- non_tensor_values.c ---- */
+
+/* Containers and objects that are in a tree more than once, but no tensors. */
+typedef struct repeated_values repeated_values;
+/* Finds them, without recursion. NULL: no memory. */
+repeated_values *repeated_values_find(const berth_value *root);
+void repeated_values_free(repeated_values *all);
+/* Called by a later walk when it enters a value. Returns 0, or a status if memory is out. */
+int repeated_values_note_path(repeated_values *all, const berth_walk *walk,
+                              const berth_value *value);
+/* The path that was noted for a value; NULL: none. */
+const char *repeated_values_first_path(const repeated_values *all, const berth_value *value);
 
 /* Called with a later path to a container with items; `first` is its first path. */
 typedef int (*alias_function)(void *context, const char *path, const char *first);

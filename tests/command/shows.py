@@ -15,7 +15,7 @@ from case import BERTH, Case, old
 
 class Help(Case):
     def test_every_command_has_help_and_exits_0(self):
-        for name in "ls info verify cat copy convert diff clean config bench demo".split():
+        for name in "ls info show verify cat copy convert diff clean config bench demo".split():
             self.assertIn("Usage:", self.berth(name, "--help").out)
         self.assertIn("verify", self.berth("--help").out)
         self.assertRegex(self.berth("--version").out, r"^berth \d+\.\d+\.\d+\n$")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command day by day: show, several files, selections, standard input and output, sets."""
+
+import json
+import zipfile
+
+from case import Case, old
+
+
+class Show(Case):
+    def test_a_whole_checkpoint(self):
+        self.assertRegex(self.berth("show", self.demo, "model.layers.0.bias").out,
+                         r"^float32 \[256\]: 0.036000013, 0.037(, 0.0\d+){18}, \.\.\.\n$")
+        lines = self.berth("show", self.demo).out.splitlines()
+        self.assertEqual(lines[:3], ["dict of 3", "  'model': OrderedDict of 9",
+                                     "    'layers.0.weight': float32 [256, 256]: -0.5, -0.499, -0.498, -0.497, ..."])
+        self.assertEqual(lines[-2:], ["  'epoch': 3", "  'learning_rate': 0.0001"])
+
+    def test_one_value_by_path(self):
+        self.assertEqual(self.berth("show", self.demo, "epoch").out, "3\n")
+        self.assertEqual(self.berth("show", self.demo, "['learning_rate']").out, "0.0001\n")
+        self.assertEqual(self.berth("show", "--json", self.demo, "epoch").out, "3\n")
+        training = old("training-1.13-zip.pth")
+        self.assertEqual(self.berth("show", training, "optimizer.param_groups.0.betas").out, "(0.9, 0.999)\n")
+        self.refused("show", self.demo, "epok", code=1, says=["demo.pt", '"epok"'])
+
+    def test_what_is_left_out_is_counted(self):
+        done = self.berth("show", self.demo, "-n", "2", "-d", "1")
+        self.assertEqual(done.out, "dict of 3\n  'model': OrderedDict of 9\n    ... 9 more\n  'epoch': 3\n  ... 1 more\n")
+        self.assertEqual(done.err, "berth: 10 values are left out; --length all --depth all shows them\n")
+        self.assertEqual(self.berth("show", self.demo, "-qn2", "-d1").err, "")
+        self.assertEqual(json.loads(self.berth("show", self.demo, "-n", "2", "-d", "1", "--json").out),
+                         {"model": {"...": {"left_out": 9}}, "epoch": 3, "...": {"left_out": 1}})
+        elements = json.loads(self.berth("show", self.demo, "model.layers.0.bias", "--json", "-n", "all").out)
+        self.assertEqual(len(elements["first_elements"]), 256)
+
+    def test_what_is_there_twice_is_an_alias(self):
+        """As written by hand: a list that is in itself, and a dict under two keys."""
+        pickle = (b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01}q\x02X\x01\x00\x00\x00kK\x07s"
+                  b"X\x01\x00\x00\x00bh\x02X\x04\x00\x00\x00selfh\x00u.")
+        with zipfile.ZipFile(self.path("alias.pt"), "w") as archive:
+            archive.writestr("alias/data.pkl", pickle)
+            archive.writestr("alias/version", "3\n")
+        self.assertEqual(self.berth("show", "alias.pt").out,
+                         "dict of 3\n  'a': dict of 1\n    'k': 7\n  'b': alias of ['a']\n"
+                         "  'self': alias of the whole\n")
+        self.assertEqual(json.loads(self.berth("show", "alias.pt", "--json").out),
+                         {"a": {"k": 7}, "b": {"alias_of": "['a']"}, "self": {"alias_of": "the whole"}})
+
+    def test_objects_that_are_not_built(self):
+        done = self.berth("show", old("unknown-1.13-zip.pth"), "extra", "--set", "load.unknown_globals=inert")
+        self.assertIn("<__main__ Unknown>, not built\n", done.out)
+        self.assertIn("'value': 1\n", done.out)
+
+    def test_of_usage(self):
+        for words in (["--depth", "0"], ["--length", "many"], ["-n", "-1"]):
+            self.assertIn("is not a number", self.berth("show", self.demo, *words, code=2).err)
