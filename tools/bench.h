@@ -8,10 +8,6 @@
 
 #include "tools/shared.h"
 
-int run_bench_save(int argc, char **argv);
-int run_bench_load(int argc, char **argv);
-int run_bench_rows(int argc, char **argv);
-
 /* ---- bench_options.c ---- */
 
 /* Options of save and load: FILE, or tensors of the sizes given. */

@@ -99,17 +99,18 @@ static int cat_tensor(berth_checkpoint *checkpoint, const char *file, const char
     return tensor_write_elements(checkpoint, tensor, params);
 }
 
+const struct argp cat_argp = {
+    own_options,
+    cat_parse,
+    "FILE NAME",
+    "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
+    "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
+    common_children,
+    NULL,
+    NULL};
+
 int run_cat(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        cat_parse,
-        "FILE NAME",
-        "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
-        "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
-        common_children,
-        NULL,
-        NULL};
     cat_options options = {.words = {.min = 2, .max = 2}};
     berth_checkpoint *checkpoint;
     berth_stats stats = {0};
@@ -117,7 +118,7 @@ int run_cat(int argc, char **argv)
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&cat_argp, argc, argv, &options);
     if (options.common.json)
         return print_trouble("--json does not apply: elements are written as raw bytes; use "
                              "`berth ls --json`");

@@ -187,26 +187,27 @@ static int conversion_open_and_run(conversion *c)
     return code;
 }
 
+const struct argp convert_argp = {
+    own_options,
+    convert_parse,
+    "IN OUT",
+    "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
+    "decides, IN may have any name. From checkpoint to checkpoint, write an older, repacked "
+    "or compressed file in today's format. "
+    "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
+    "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
+    "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
+    "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
+    "that.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_convert(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        convert_parse,
-        "IN OUT",
-        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-        "decides, IN may have any name. From checkpoint to checkpoint, write an older, repacked "
-        "or compressed file in today's format. "
-        "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
-        "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
-        "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
-        "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
-        "that.",
-        common_children,
-        NULL,
-        NULL};
     convert_options options = {.words = {.min = 2, .max = 2}};
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&convert_argp, argc, argv, &options);
     const char *in = options.words.words[0], *out = options.words.words[1];
     conversion c = {.in = in,
                     .out = out,

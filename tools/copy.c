@@ -258,23 +258,24 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
     return code;
 }
 
+const struct argp copy_argp = {
+    NULL,
+    parse_plain_options,
+    "IN OUT",
+    "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
+    "same, byte for byte, unless options change its layout: --set "
+    "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
+    "name inside is kept. A record that does not match its checksum is refused, because the "
+    "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
+    "without a checksum. If storages are compressed, the copy is written anew, without "
+    "compression. Any other repacked file, and the legacy format, are refused: `berth "
+    "convert` reads them.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_copy(int argc, char **argv)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "IN OUT",
-        "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
-        "same, byte for byte, unless options change its layout: --set "
-        "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
-        "name inside is kept. A record that does not match its checksum is refused, because the "
-        "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
-        "without a checksum. If storages are compressed, the copy is written anew, without "
-        "compression. Any other repacked file, and the legacy format, are refused: `berth "
-        "convert` reads them.",
-        common_children,
-        NULL,
-        NULL};
     plain_options options = {.words = {.min = 2, .max = 2}};
     copy c = {0};
     berth_stats stats = {0};
@@ -282,7 +283,7 @@ int run_copy(int argc, char **argv)
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&copy_argp, argc, argv, &options);
     if (check_in_place_output_has_name(options.words.words[0], options.words.words[1]))
         return EXIT_TROUBLE;
     const berth_source source = berth_from_path(options.words.words[0]);

@@ -375,27 +375,28 @@ static int comparison_print(comparison *c, const common *options)
     return finish_output(code);
 }
 
+const struct argp diff_argp = {
+    NULL,
+    parse_plain_options,
+    "A B",
+    "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
+    "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
+    "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta). The "
+    "exit code is 1 if they differ. Indices of sparse tensors are checked first; --set "
+    "load.check=directory skips that.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_diff(int argc, char **argv)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "A B",
-        "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
-        "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
-        "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta). The "
-        "exit code is 1 if they differ. Indices of sparse tensors are checked first; --set "
-        "load.check=directory skips that.",
-        common_children,
-        NULL,
-        NULL};
     plain_options options = {.words = {.min = 2, .max = 2}};
     berth_stats stats = {0};
     berth_params params;
     comparison c = {.params = &params};
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&diff_argp, argc, argv, &options);
     progress_begin_without_signals(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
     c.differences = json_array();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth info: what a file is and what it contains. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,34 +141,36 @@ static void print_info(const berth_info *info)
                "compressed", info->n_deflated);
 }
 
-static int print_info_report(const berth_info *info, const device_summary *devices, size_t n,
-                             const berth_stats *stats, const common *options)
+static int print_info_report(files *all, const berth_info *info, const device_summary *devices,
+                             size_t n, const berth_stats *stats, const common *options)
 {
     if (options->json) {
         json_t *report = info_json(info);
         json_object_set_new(report, "devices", devices_json(devices, n));
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
-        return print_json(report);
+        return files_print_json(all, report);
     }
+    files_print_heading(all);
     print_info(info);
     print_storages_by_device(devices, n);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
 }
 
-int run_info(int argc, char **argv)
+const struct argp info_argp = {
+    NULL,
+    parse_plain_options,
+    "FILE...",
+    "Show what a checkpoint is: container, format version, alignment, byte order, the number "
+    "of records, storages and tensors, whether it has checksums, and on which devices its "
+    "storages were.",
+    common_children,
+    NULL,
+    NULL};
+
+static int info_of_file(void *context, files *all)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "FILE",
-        "Show what a checkpoint is: container, format version, alignment, byte order, the number "
-        "of records, storages and tensors, whether it has checksums, and on which devices its "
-        "storages were.",
-        common_children,
-        NULL,
-        NULL};
-    plain_options options = {.words = {.min = 1, .max = 1}};
+    const common *options = context;
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
@@ -176,16 +179,23 @@ int run_info(int argc, char **argv)
     device_summary *devices = NULL;
     size_t n = 0;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
-        return print_stats_if_requested(&options.common, &stats, fail(&error));
+    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
+        return print_stats_if_requested(options, &stats, fail(&error));
     int code = EXIT_YES;
     if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
     else if ((code = list_devices_of_storages(checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
-        code = print_info_report(&info, devices, n, &stats, &options.common);
+        code = print_info_report(all, &info, devices, n, &stats, options);
     free(devices);
     berth_close(checkpoint);
     return code;
+}
+
+int run_info(int argc, char **argv)
+{
+    plain_options options = {.words = {.min = 1, .max = INT_MAX}};
+
+    parse_options(&info_argp, argc, argv, &options);
+    return for_each_file(&options.words, &options.common, info_of_file, &options.common);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth ls: the tensors of a checkpoint, or the records of any archive of its kind. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,7 +84,7 @@ static int print_alias(void *context, const char *path, const char *first)
     return 0;
 }
 
-static int list_tensors(berth_checkpoint *checkpoint, bool json)
+static int list_tensors(files *all, berth_checkpoint *checkpoint, bool json)
 {
     json_t *array = json ? json_array() : NULL;
     size_t n = berth_tensor_count(checkpoint), long_nbytes = 0;
@@ -91,9 +92,11 @@ static int list_tensors(berth_checkpoint *checkpoint, bool json)
     berth_error error;
     int code;
 
-    if (!json)
+    if (!json) {
+        files_print_heading(all);
         printf("%-13s %-20s %12s  %14s  %-7s %s\n", "dtype", "shape", "bytes", "offset", "device",
                "name");
+    }
     for (size_t i = 0; i < n; i++) {
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0) {
             json_decref(array);
@@ -109,12 +112,12 @@ static int list_tensors(berth_checkpoint *checkpoint, bool json)
             print_tensor(&named);
     }
     if (json)
-        return print_json(array);
+        return files_print_json(all, array);
     code = walk_aliases(berth_root(checkpoint), print_alias, NULL);
     return code ? code : finish_output(EXIT_YES);
 }
 
-static int list_records(const char *path, const common *options)
+static int list_records(files *all, const common *options)
 {
     json_t *array = options->json ? json_array() : NULL;
     berth_archive *archive;
@@ -122,12 +125,14 @@ static int list_records(const char *path, const common *options)
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    const berth_source source = berth_from_path(path);
+    const berth_source source = berth_from_path(all->path);
 
     if (berth_archive_open(&source, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }
+    if (!array)
+        files_print_heading(all);
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         if (array)
             json_array_append_new(
@@ -145,36 +150,44 @@ static int list_records(const char *path, const common *options)
     berth_archive_close(archive);
     if (options->stats)
         print_stats(&stats);
-    return array ? print_json(array) : finish_output(EXIT_YES);
+    return array ? files_print_json(all, array) : finish_output(EXIT_YES);
 }
 
-int run_ls(int argc, char **argv)
+const struct argp ls_argp = {
+    own_options,
+    ls_parse,
+    "FILE...",
+    "List the tensors of checkpoints: dtype, shape, bytes, offset of the first element in "
+    "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
+    "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
+    "name. A container that is there again is listed as an alias.",
+    common_children,
+    NULL,
+    NULL};
+
+static int ls_file(void *context, files *all)
 {
-    static const struct argp argp = {
-        own_options,
-        ls_parse,
-        "FILE",
-        "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in "
-        "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
-        "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
-        "name. A container that is there again is listed as an alias.",
-        common_children,
-        NULL,
-        NULL};
-    ls_options options = {.words = {.min = 1, .max = 1}};
+    const ls_options *options = context;
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (options.records)
-        return list_records(options.words.words[0], &options.common);
-    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
+    if (options->records)
+        return list_records(all, &options->common);
+    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = list_tensors(checkpoint, options.common.json);
+    int code = list_tensors(all, checkpoint, options->common.json);
     berth_close(checkpoint);
-    if (options.common.stats)
+    if (options->common.stats)
         print_stats(&stats);
     return code;
+}
+
+int run_ls(int argc, char **argv)
+{
+    ls_options options = {.words = {.min = 1, .max = INT_MAX}};
+
+    parse_options(&ls_argp, argc, argv, &options);
+    return for_each_file(&options.words, &options.common, ls_file, &options);
 }

@@ -29,35 +29,59 @@ typedef struct common {
  */
 extern const struct argp_child common_children[];
 
-/* One row for each subcommand; run gets its own argv and returns the exit code. */
+/*
+ * The commands, in the order of `berth --help`: identifier, words, what it does. Each has a
+ * run_NAME, which gets its own argv and returns the exit code, and a NAME_argp. The help, the man
+ * page and the completions of shells are made from these rows and parsers.
+ */
+#define COMMANDS(COMMAND)                                                                          \
+    COMMAND(ls, "ls", "list the tensors of a checkpoint")                                          \
+    COMMAND(info, "info", "show what a file is and what it contains")                              \
+    COMMAND(show, "show", "show values: epoch, rates, settings, a few elements")                   \
+    COMMAND(verify, "verify", "check a whole file, every checksum included")                       \
+    COMMAND(cat, "cat", "write one tensor's elements to standard output")                          \
+    COMMAND(copy, "copy", "copy a checkpoint, with a new layout if options say so")                \
+    COMMAND(convert, "convert", "convert between .pt, .safetensors and older .pt files")           \
+    COMMAND(diff, "diff", "compare two checkpoints")                                               \
+    COMMAND(clean, "clean", "list and remove temporary files of killed saves")                     \
+    COMMAND(config, "config", "show every option, its value and where it comes from")              \
+    COMMAND(bench_save, "bench save", "time one save of a checkpoint into the current folder")     \
+    COMMAND(bench_load, "bench load",                                                              \
+            "time one load of a checkpoint, cold or warm, or only its opening")                    \
+    COMMAND(bench_rows, "bench rows",                                                              \
+            "time reading rows of a table that is larger than its memory")                         \
+    COMMAND(demo, "demo", "make a checkpoint, save, verify, map and show it")
+
 typedef struct command {
-    const char *name;
+    const char *name; /* one word, or two: "bench save" */
     const char *summary;
+    const struct argp *argp;
     int (*run)(int argc, char **argv);
 } command;
 
-int run_ls(int argc, char **argv);
-int run_info(int argc, char **argv);
-int run_verify(int argc, char **argv);
-int run_show(int argc, char **argv);
-int run_cat(int argc, char **argv);
-int run_copy(int argc, char **argv);
-int run_convert(int argc, char **argv);
-int run_diff(int argc, char **argv);
-int run_config(int argc, char **argv);
-int run_bench(int argc, char **argv);
-int run_demo(int argc, char **argv);
-int run_clean(int argc, char **argv);
+#define DECLARE_COMMAND(name, words, summary)                                                      \
+    int run_##name(int argc, char **argv);                                                         \
+    extern const struct argp name##_argp;
+COMMANDS(DECLARE_COMMAND)
 
-/* ---- shared.c ---- */
+/* All of them; the last has no name. */
+extern const command commands[];
 
-/* Positional arguments of a subcommand, in order: min to max of them. */
+/* ---- options.c ---- */
+
+/* Positional arguments of a subcommand, in order: min to max of them, in argv. */
 typedef struct positional {
-    const char *words[2];
+    char **words;
     int n;
     int min;
     int max;
 } positional;
+
+/*
+ * Parses the words of a command into `options`, the input of its parser. Wrong usage and --help end
+ * the process.
+ */
+void parse_options(const struct argp *argp, int argc, char **argv, void *options);
 
 /* Called by parsers: stores one positional word, or checks their number at the end. */
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words);
@@ -70,6 +94,9 @@ typedef struct plain_options {
 
 error_t parse_plain_options(int key, char *word, struct argp_state *state);
 
+/* argp_error without control characters: a word can be any file name, `berth ls *`. */
+void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* A number from 1 to `max`; anything else is an error of usage. */
 uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
 
@@ -81,13 +108,14 @@ bool option_is_default(const char *name);
  */
 void set_load_check_data_by_default(void);
 
+/* ---- shared.c ---- */
+
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
 /* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
 int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* argp_error without control characters: a word can be any file name, `berth ls *`. */
-void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Bytes of the control character at `at`: 1, or 2 for U+0080 to U+009F; 0: it is none. */
+size_t control_nbytes(const char *at);
 bool has_control(const char *text);
 /* Prints a name from a file, without control characters. */
 void print_without_control_chars(FILE *out, const char *name);
@@ -137,6 +165,33 @@ int check_in_place_output_has_name(const char *in, const char *out);
  * EXIT_TROUBLE after printing why.
  */
 int check_total_of_long_names(size_t *counted, size_t nbytes);
+
+/* ---- files.c ---- */
+
+/* The files that a command was given. */
+typedef struct files {
+    size_t n, n_begun;
+    const char *path; /* of the file at hand */
+    json_t *reports;  /* with --json, if there are several */
+} files;
+
+/* Reports on the file at hand. Returns its exit code. */
+typedef int (*file_function)(void *context, files *all);
+/*
+ * Calls the function for each word. Returns the largest exit code; after a signal (128 and more) no
+ * more files are begun.
+ */
+int for_each_file(const positional *words, const common *options, file_function function,
+                  void *context);
+/* Of several files: the line that begins a block, or the beginning of a line. */
+void files_print_heading(const files *all);
+void files_print_prefix(const files *all);
+/*
+ * Prints the report of one file; of several, keeps it for an array of objects, each with "file". A
+ * report that is an array becomes their "items". A file without a report gets its "exit_code".
+ * Releases it. Returns EXIT_YES or EXIT_TROUBLE.
+ */
+int files_print_json(files *all, json_t *report);
 
 /* ---- progress.c ---- */
 

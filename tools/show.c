@@ -565,30 +565,31 @@ static int show_find_and_walk(show *s, const char *name)
     return code;
 }
 
+const struct argp show_argp = {
+    own_options,
+    show_parse,
+    "FILE [PATH]",
+    "Show the values of a checkpoint: numbers, texts and settings as Python writes them, a "
+    "tensor as dtype, shape and its first elements, containers with what is in them. PATH is "
+    "a name as in `berth ls`, of any value, or a path like ['model'][0]['a.b']; without it, "
+    "everything is shown. A container that is there again is shown as an alias of its first "
+    "path below PATH. What is left out is counted.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_show(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        show_parse,
-        "FILE [PATH]",
-        "Show the values of a checkpoint: numbers, texts and settings as Python writes them, a "
-        "tensor as dtype, shape and its first elements, containers with what is in them. PATH is "
-        "a name as in `berth ls`, of any value, or a path like ['model'][0]['a.b']; without it, "
-        "everything is shown. A container that is there again is shown as an alias of its first "
-        "path below PATH. What is left out is counted.",
-        common_children,
-        NULL,
-        NULL};
-    show_options options = {.words = {.min = 1, .max = 2, .words = {NULL, ""}}};
+    show_options options = {.words = {.min = 1, .max = 2}};
     show s = {.options = &options};
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
     berth_error error;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&show_argp, argc, argv, &options);
     if (berth_open(options.words.words[0], &call, &s.checkpoint, &error) < 0)
         return fail(&error);
-    int code = show_find_and_walk(&s, options.words.words[1]);
+    int code = show_find_and_walk(&s, options.words.n > 1 ? options.words.words[1] : "");
     berth_close(s.checkpoint);
     if (options.common.stats)
         print_stats(&stats);

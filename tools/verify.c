@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth verify: checks a file; names bad records and the tensors in them. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ typedef struct bad_record {
 } bad_record;
 
 typedef struct findings {
-    const char *path;
+    files *files;
     bad_record *bad; /* in the file's order */
     size_t n, capacity;
     bool is_short; /* of memory */
@@ -141,7 +142,7 @@ static void findings_name_tensors(findings *found)
 
     if (config &&
         berth_config_apply(config, "debug=off load.check=directory load.prefetch=off", NULL) == 0 &&
-        berth_open(found->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
+        berth_open(found->files->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
         findings_add_tensors(checkpoint, storages, n);
     berth_close(checkpoint);
     berth_config_free(config);
@@ -190,8 +191,9 @@ static json_t *findings_json(const findings *found, const berth_stats *stats)
     return report;
 }
 
-static void print_bad_record(const bad_record *bad)
+static void print_bad_record(const files *all, const bad_record *bad)
 {
+    files_print_prefix(all);
     print_without_control_chars(stdout, bad->error.message);
     for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++) {
         fputs(i == 0 ? "; in it: " : ", ", stdout);
@@ -205,17 +207,20 @@ static void print_bad_record(const bad_record *bad)
 static void findings_print_bad(const findings *found)
 {
     for (size_t i = 0; i < found->n; i++)
-        print_bad_record(&found->bad[i]);
+        print_bad_record(found->files, &found->bad[i]);
+    files_print_prefix(found->files);
     if (found->n > 0)
         printf("bad: %zu of %zu records\n", found->n, found->verdict.n_records);
     else
         printf("bad: %s\n", found->error.message);
 }
 
-static void print_ok(const berth_verdict *verdict)
+static void print_ok(const findings *found)
 {
+    const berth_verdict *verdict = &found->verdict;
     char text[32];
 
+    files_print_prefix(found->files);
     printf("ok: %zu records, %zu storages, %s; %zu checksums match", verdict->n_records,
            verdict->n_storages, human_nbytes(verdict->nbytes, text), verdict->n_verified);
     if (verdict->n_unverified)
@@ -233,14 +238,16 @@ static int findings_print_report(const findings *found, const common *options,
         json_t *value = findings_json(found, stats);
         if (options->stats)
             json_object_set_new(value, "stats", stats_json(stats));
-        int printed = print_json(value);
+        int printed = files_print_json(found->files, value);
         return printed ? printed : code;
     }
     (void)print_stats_if_requested(options, stats, EXIT_YES);
-    if (stats->repacked)
+    if (stats->repacked) {
+        files_print_prefix(found->files);
         printf("repacked: %s\n", REPACKED_ADVICE);
+    }
     if (code == EXIT_YES)
-        print_ok(&found->verdict);
+        print_ok(found);
     else
         findings_print_bad(found);
     return finish_output(code);
@@ -261,39 +268,48 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
     if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_of_first_bad(found))
         return print_stats_if_requested(options, stats, fail(&found->error));
     if (caught_signal_code_or(0)) /* cancelled: nobody wants the verdict */
-        return print_cancelled(found->path);
+        return print_cancelled(found->files->path);
     findings_name_tensors(found);
     return findings_print_report(found, options, stats);
 }
 
-int run_verify(int argc, char **argv)
+const struct argp verify_argp = {
+    NULL,
+    parse_plain_options,
+    "FILE...",
+    "Read whole checkpoints and check them: the archive, its directory against headers and "
+    "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
+    "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
+    "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
+    "line if the file cannot be read. Of several files, each line begins with the name of its "
+    "file, "
+    "and the exit code is the worst.",
+    common_children,
+    NULL,
+    NULL};
+
+static int verify_file(void *context, files *all)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "FILE",
-        "Read a whole checkpoint and check it: the archive, its directory against headers and "
-        "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
-        "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
-        "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
-        "line if the file cannot be read.",
-        common_children,
-        NULL,
-        NULL};
-    plain_options options = {.words = {.min = 1, .max = 1}};
+    const common *options = context;
     berth_stats stats = {0};
-    findings found = {0};
+    findings found = {.files = all};
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    found.path = options.words.words[0];
-    progress_begin(&bar, "verify", &options.common, &params, &stats);
-    const berth_source source = berth_from_path(found.path);
+    progress_begin(&bar, "verify", options, &params, &stats);
+    const berth_source source = berth_from_path(all->path);
     int code =
         berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_finish(&bar);
-    int exit = findings_print_verdict_or_error(&found, code, &options.common, &stats);
+    int exit = findings_print_verdict_or_error(&found, code, options, &stats);
     findings_free(&found);
     return exit;
+}
+
+int run_verify(int argc, char **argv)
+{
+    plain_options options = {.words = {.min = 1, .max = INT_MAX}};
+
+    parse_options(&verify_argp, argc, argv, &options);
+    return for_each_file(&options.words, &options.common, verify_file, &options.common);
 }

@@ -55,3 +55,41 @@ class Show(Case):
     def test_of_usage(self):
         for words in (["--depth", "0"], ["--length", "many"], ["-n", "-1"]):
             self.assertIn("is not a number", self.berth("show", self.demo, *words, code=2).err)
+
+
+class SeveralFiles(Case):
+    def setUp(self):
+        super().setUp()
+        bad = bytearray(self.read("demo.pt"))
+        bad[100000] ^= 1
+        self.write("bad.pt", bad)
+
+    def test_verify_tells_each_and_exits_with_the_worst(self):
+        self.berth("copy", self.demo, "two.pt")
+        done = self.berth("verify", "demo.pt", "two.pt")
+        ok = "ok: 14 records, 8 storages, 1.0 MiB; 14 checksums match\n"
+        self.assertEqual(done.out, f"demo.pt: {ok}two.pt: {ok}")
+        done = self.berth("verify", "bad.pt", "demo.pt", code=1)
+        lines = done.out.splitlines()
+        self.assertRegex(lines[0], r"^bad\.pt: data/0 at byte \d+: its bytes have CRC ")
+        self.assertEqual(lines[1:], ["bad.pt: bad: 1 of 14 records", "demo.pt: " + ok.strip()])
+        done = self.berth("verify", "missing.pt", "bad.pt", "demo.pt", code=2)
+        self.assertEqual(done.out.splitlines()[1:], lines[1:])
+        self.assertEqual(done.err, "berth: missing.pt: cannot be opened: No such file or directory\n")
+        reports = json.loads(self.berth("verify", "--json", "missing.pt", "bad.pt", "demo.pt", code=2).out)
+        self.assertEqual([(each["file"], each.get("ok"), each.get("exit_code")) for each in reports],
+                         [("missing.pt", None, 2), ("bad.pt", False, None), ("demo.pt", True, None)])
+
+    def test_ls_and_info_print_blocks(self):
+        for command in ("ls", "info"):
+            alone = self.berth(command, "demo.pt").out
+            self.assertEqual(self.berth(command, "demo.pt", "demo.pt").out,
+                             f"demo.pt:\n{alone}\ndemo.pt:\n{alone}")
+            self.assertEqual(self.berth(command, "demo.pt", "missing.pt", code=2).out, f"demo.pt:\n{alone}")
+            one = json.loads(self.berth(command, "--json", "demo.pt").out)
+            several = json.loads(self.berth(command, "--json", "demo.pt", "demo.pt").out)
+            wanted = {**one, "file": "demo.pt"} if command == "info" else {"items": one, "file": "demo.pt"}
+            self.assertEqual(several, [wanted, wanted])
+        records = self.berth("ls", "-r", "demo.pt").out
+        self.assertEqual(self.berth("ls", "-r", "demo.pt", "demo.pt").out,
+                         f"demo.pt:\n{records}\ndemo.pt:\n{records}")
