@@ -25,6 +25,7 @@ static int walk_exit_code(int code)
 typedef struct repeated {
     const berth_value *value;
     char *path; /* the first one */
+    void *note;
 } repeated;
 
 struct repeated_values {
@@ -132,6 +133,13 @@ const char *repeated_values_first_path(const repeated_values *all, const berth_v
     const repeated *met = repeated_values_get(all, value);
 
     return met ? met->path : NULL;
+}
+
+void **repeated_values_note(const repeated_values *all, const berth_value *value)
+{
+    repeated *met = repeated_values_get(all, value);
+
+    return met ? &met->note : NULL;
 }
 
 /* ---- aliases ---- */

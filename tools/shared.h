@@ -193,6 +193,41 @@ void files_print_prefix(const files *all);
  */
 int files_print_json(files *all, json_t *report);
 
+/* ---- select.c ---- */
+
+enum { MAX_GLOBS = 64 };
+
+typedef struct globs {
+    char *patterns[MAX_GLOBS];
+    bool is_used[MAX_GLOBS];
+    size_t n;
+} globs;
+
+/* Which values of a checkpoint a command is about. */
+typedef struct selection {
+    common common;
+    globs only, without;
+    const char *root; /* name or path; NULL: all */
+} selection;
+
+/* Their parsers, for --only and --without, or for --root too; they include the common options. */
+extern const struct argp_child selection_children[];
+extern const struct argp_child selection_and_root_children[];
+
+bool selection_is_all(const selection *selected);
+bool selection_has_globs(const selection *selected);
+/* Whether --only and --without choose this name. */
+bool selection_has_name(selection *selected, const char *name);
+/* Reports patterns that matched no name. Returns 0 or EXIT_NO. */
+int selection_check_used(const selection *selected, const char *path);
+/*
+ * Makes the value that is chosen. Containers that nothing is left in are left out; what shared
+ * storages still does. *tree is the caller's to free in any case; the checkpoint must outlive it.
+ * Returns 0, or an exit code after printing why.
+ */
+int select_values(selection *selected, const berth_checkpoint *checkpoint, const char *path,
+                  berth_tree **tree, const berth_value **value);
+
 /* ---- progress.c ---- */
 
 /* A bar on stderr, when that is a terminal and the work takes longer than a moment. */
@@ -264,6 +299,9 @@ int repeated_values_note_path(repeated_values *all, const berth_walk *walk,
                               const berth_value *value);
 /* The path that was noted for a value; NULL: none. */
 const char *repeated_values_first_path(const repeated_values *all, const berth_value *value);
+/* A place for the caller's own note on a repeated value, NULL at first; NULL: it is not repeated.
+ */
+void **repeated_values_note(const repeated_values *all, const berth_value *value);
 
 /* Called with a later path to a container with items; `first` is its first path. */
 typedef int (*alias_function)(void *context, const char *path, const char *first);

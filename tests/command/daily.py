@@ -93,3 +93,87 @@ class SeveralFiles(Case):
         records = self.berth("ls", "-r", "demo.pt").out
         self.assertEqual(self.berth("ls", "-r", "demo.pt", "demo.pt").out,
                          f"demo.pt:\n{records}\ndemo.pt:\n{records}")
+
+
+class Selections(Case):
+    def names(self, path, *words, code=0):
+        return [row["name"] for row in json.loads(self.berth("ls", "--json", path, *words, code=code).out)]
+
+    def test_ls_lists_what_matches(self):
+        bias = [f"model.layers.{i}.bias" for i in range(4)]
+        self.assertEqual(self.names(self.demo, "--only", "*.bias"), bias)
+        self.assertEqual(self.names(self.demo, "--only", "model.layers.2"),
+                         ["model.layers.2.weight", "model.layers.2.bias"])
+        self.assertEqual(self.names(self.demo, "--only", "*.bias", "--without", "*.[02].*"), bias[1::2])
+        self.assertEqual(self.names(self.demo, "--without", "model"), [])
+        self.assertTrue(self.berth("ls", self.demo, "--only", "*.bias").out.endswith("4 of 9 tensors, 4.0 KiB\n"))
+        self.assertTrue(self.berth("ls", self.demo).out.endswith("\n9 tensors, 1.3 MiB; 8 storages, 1.0 MiB\n"))
+        self.assertTrue(self.berth("ls", "-b", self.demo).out.endswith(
+            "\n9 tensors, 1314816 bytes; 8 storages, 1052672 bytes\n"))
+        self.refused("ls", "-r", self.demo, "--only", "x", says="do not apply to records")
+
+    def test_a_pattern_that_matches_nothing_is_told(self):
+        says = "demo.pt: --only 'wieght' matches nothing"
+        self.assertIn(says, self.berth("ls", self.demo, "--only", "wieght", code=1).err)
+        for command in ("convert", "copy"):
+            self.refused(command, self.demo, "out.pt", "--only", "wieght", code=1, says=says)
+            self.refused(command, self.demo, "out.pt", "--only", "model", "--without", "wieght", code=1,
+                         says="--without 'wieght' matches nothing")
+            self.refused(command, self.demo, "out.pt", "--without", "*", code=1, says="nothing is left")
+            self.refused(command, self.demo, "out.pt", "--root", "modle", code=1, says='"modle"')
+        self.assertNotIn("out.pt", self.entries())
+
+    def test_some_values_are_written(self):
+        for command in ("convert", "copy"):
+            self.berth(command, self.demo, "some.pt", "--without", "model.layers.0.weight", "--without", "learn*")
+            self.assertEqual(len(self.names("some.pt")), 8)
+            self.assertEqual(self.berth("show", "some.pt", "-d1", "-q").out,
+                             "dict of 2\n  'model': OrderedDict of 8\n    ... 8 more\n  'epoch': 3\n")
+            self.assertEqual(self.berth("cat", "some.pt", "model.head.weight").stdout,
+                             self.berth("cat", self.demo, "model.head.weight").stdout)
+            self.berth("verify", "some.pt")
+            self.berth(command, self.demo, "some.pt", "--root", "model", "--only", "layers.0")
+            self.assertEqual(self.names("some.pt"), ["layers.0.weight", "layers.0.bias"])
+            self.berth(command, self.demo, "all.pt", "--root", "model", "--only", "*")
+            self.berth(command, self.demo, "root.pt", "--root", "['model']")
+            self.assertEqual(self.berth("diff", "all.pt", "root.pt").out, "equal\n")
+
+    def test_what_is_tied_stays_so(self):
+        self.berth("convert", self.demo, "some.pt", "--only", "*.layers.0.weight", "--only", "*.head.*")
+        rows = json.loads(self.berth("ls", "--json", "some.pt").out)
+        self.assertEqual([row["storage"] for row in rows], ["0", "0"])
+        training = old("training-1.13-zip.pth")
+        self.berth("convert", training, "some.pt", "--only", "optimizer")
+        self.assertNotIn("alias", self.berth("show", "some.pt").out)
+        lines = self.berth("show", training, "optimizer", "-n", "all").out
+        self.assertEqual(self.berth("show", "some.pt", "optimizer", "-n", "all").out, lines)
+
+    def test_names_of_tied_tensors_go_with_them(self):
+        self.berth("convert", "-tq", self.demo, "all.safetensors")
+        self.assertEqual(len(self.names("all.safetensors")), 9)
+        for container in ("some.safetensors", "some.pt"):
+            self.berth("convert", "all.safetensors", container, "--only", "*.head.*", "-q")
+            self.assertEqual(self.names(container), ["model.head.weight"])
+            self.berth("convert", "all.safetensors", container, "--without", "*.head.*", "-q")
+            self.assertEqual(len(self.names(container)), 8)
+
+    def test_of_lists_tuples_and_what_is_shared(self):
+        pickle = (b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01}q\x02(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00mK\x08u"
+                  b"X\x01\x00\x00\x00bh\x02X\x01\x00\x00\x00t(K\x01K\x02K\x03tq\x03X\x01\x00\x00\x00l]q\x04"
+                  b"(K\x04K\x05eu.")
+        with zipfile.ZipFile(self.path("in.pt"), "w") as archive:
+            archive.writestr("in/data.pkl", pickle)
+            archive.writestr("in/version", "3\n")
+
+        def some(*words):
+            self.berth("convert", "in.pt", "out.pt", *words)
+            return json.loads(self.berth("show", "--json", "out.pt").out)
+
+        again = {"alias_of": "['a']"}
+        self.assertEqual(some(), {"a": {"k": 7, "m": 8}, "b": again, "t": [1, 2, 3], "l": [4, 5]})
+        self.assertEqual(some("--without", "t.1", "--without", "l.0"),
+                         {"a": {"k": 7, "m": 8}, "b": again, "t": [1, 3], "l": [5]})
+        self.assertEqual(some("--only", "t.2", "--only", "l"), {"t": [3], "l": [4, 5]})
+        self.assertEqual(some("--without", "a.k", "--without", "[tl]"), {"a": {"m": 8}, "b": again})
+        self.assertEqual(some("--without", "a", "--only", "b"), {"b": {"k": 7, "m": 8}})
+        self.assertEqual(some("--without", "b", "--only", "a"), {"a": {"k": 7, "m": 8}})
