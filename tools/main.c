@@ -120,10 +120,16 @@ static int fail_unknown_command(int n_words, char **words)
     words += asks_for_help;
     n_words -= asks_for_help;
     const char *group = is_group(words[0]) && n_words > 1 ? words[0] : NULL;
+    char word[NEAREST_NBYTES], hint[NEAREST_HINT_NBYTES];
+    nearest near = {.word = word};
 
-    return print_trouble("unknown command '%s%s%s'; `berth%s%s --help` lists all",
-                         group ? group : "", group ? " " : "", words[group != NULL],
-                         group ? " " : "", group ? group : "");
+    snprintf(word, sizeof word, "%s%s%s", group ? group : "", group ? " " : "",
+             words[group != NULL]);
+    for (const command *row = commands; row->name; row++)
+        if (command_is_in_group(row, group))
+            nearest_offer(&near, row->name);
+    return print_trouble("unknown command '%s'%s; `berth%s%s --help` lists all", word,
+                         nearest_hint(&near, "berth ", hint), group ? " " : "", group ? group : "");
 }
 
 int main(int argc, char **argv)

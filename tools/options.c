@@ -171,8 +171,64 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
     return n;
 }
 
+/* ---- options that do not exist ---- */
+
+void for_each_option(const struct argp *argp,
+                     void (*function)(void *context, const struct argp_option *option),
+                     void *context)
+{
+    for (const struct argp_option *option = argp->options; option && option->key; option++)
+        if (option->name)
+            function(context, option);
+    for (const struct argp_child *child = argp->children; child && child->argp; child++)
+        for_each_option(child->argp, function, context);
+}
+
+/* The search for a long option. */
+typedef struct option_search {
+    nearest near;
+    size_t n;                        /* bytes of its name */
+    const struct argp_option *found; /* it begins with that name */
+} option_search;
+
+static void option_search_offer(void *context, const struct argp_option *option)
+{
+    option_search *search = context;
+
+    if (!strncmp(option->name, search->near.word, search->n) &&
+        (!search->found || option->name[search->n] == '\0'))
+        search->found = option;
+    nearest_offer(&search->near, option->name);
+}
+
+/* Says more than getopt does. *takes_next: the next word is the option's argument. */
+static void check_long_option(const struct argp *argp, const char *name_of_command,
+                              const char *word, bool *takes_next)
+{
+    char name[NEAREST_NBYTES], hint[NEAREST_HINT_NBYTES];
+    option_search search = {.near.word = name, .n = strcspn(word + 2, "=")};
+
+    *takes_next = false;
+    snprintf(name, sizeof name, "%.*s", (int)(search.n < sizeof name ? search.n : 0), word + 2);
+    search.n = strlen(name);
+    for_each_option(argp, option_search_offer, &search);
+    if (search.n > 0 && search.found) {
+        *takes_next = search.found->arg && !strchr(word, '=');
+        return;
+    }
+    exit(print_trouble("no option '%s'%s; `%s --help` lists all", word,
+                       nearest_hint(&search.near, "--", hint), name_of_command));
+}
+
 void parse_options(const struct argp *argp, int argc, char **argv, void *options)
 {
+    bool takes_next = false;
+
+    for (int i = 1; i < argc && (takes_next || strcmp(argv[i], "--") != 0); i++)
+        if (takes_next)
+            takes_next = false;
+        else if (!strncmp(argv[i], "--", 2))
+            check_long_option(argp, argv[0], argv[i], &takes_next);
     argp_err_exit_status = EXIT_TROUBLE;
     (void)argp_parse(argp, argc, argv, ARGP_NO_HELP, NULL, options);
 }

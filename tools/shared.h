@@ -83,6 +83,11 @@ typedef struct positional {
  */
 void parse_options(const struct argp *argp, int argc, char **argv, void *options);
 
+/* Calls the function for each option of a parser and its children that has a name. */
+void for_each_option(const struct argp *argp,
+                     void (*function)(void *context, const struct argp_option *option),
+                     void *context);
+
 /* Called by parsers: stores one positional word, or checks their number at the end. */
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words);
 
@@ -192,6 +197,21 @@ void files_print_prefix(const files *all);
  * Releases it. Returns EXIT_YES or EXIT_TROUBLE.
  */
 int files_print_json(files *all, json_t *report);
+
+/* ---- nearest.c ---- */
+
+enum { NEAREST_NBYTES = 64, NEAREST_HINT_NBYTES = 160 };
+
+/* The search for the name that is most similar to a word. */
+typedef struct nearest {
+    const char *word;
+    char found[NEAREST_NBYTES]; /* "": none is near */
+    size_t distance;
+} nearest;
+
+void nearest_offer(nearest *best, const char *candidate);
+/* "; the nearest is '--json'", or "". Buffer of NEAREST_HINT_NBYTES; returned. */
+const char *nearest_hint(const nearest *best, const char *prefix, char *buffer);
 
 /* ---- select.c ---- */
 

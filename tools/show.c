@@ -546,6 +546,32 @@ static int show_print_end(show *s, int code)
     return code;
 }
 
+/* The library knows the names of tensors; here it is a key beside the one that was meant. */
+static int show_fail_not_found(const show *s, const char *name, berth_error *error)
+{
+    char hint[NEAREST_HINT_NBYTES], *parent = strdup(name);
+    char *dot = parent ? strrchr(parent, '.') : NULL;
+    nearest near = {.word = dot ? dot + 1 : name};
+    berth_value *key;
+
+    if (dot)
+        *dot = '\0';
+    const berth_value *beside = parent ? berth_find(s->checkpoint, dot ? parent : "", NULL) : NULL;
+    for (size_t i = 0; berth_dict_at(beside, i, &key, NULL); i++)
+        if (berth_value_kind(key) == BERTH_KIND_STR)
+            nearest_offer(&near, berth_as_text(key, NULL));
+    if (parent)
+        snprintf(parent, strlen(name) + 1, "%.*s", dot ? (int)(dot - parent) + 1 : 0, name);
+    int code = exit_code(error);
+    if (error->code == BERTH_E_NOT_FOUND && near.found[0] && !strstr(error->message, "near:"))
+        (void)print_trouble("%s%s", error->message,
+                            nearest_hint(&near, parent ? parent : "", hint));
+    else
+        code = fail(error);
+    free(parent);
+    return code;
+}
+
 static int show_find_and_walk(show *s, const char *name)
 {
     berth_error error;
@@ -554,7 +580,7 @@ static int show_find_and_walk(show *s, const char *name)
         .enter = show_enter, .leave = show_leave, .alias = show_alias, .context = s};
 
     if (!root)
-        return fail(&error);
+        return show_fail_not_found(s, name, &error);
     s->repeated = repeated_values_find(root);
     int code = s->repeated ? berth_value_walk(root, &walker, NULL) : BERTH_E_MEMORY;
     code = show_print_end(s, code);

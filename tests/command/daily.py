@@ -177,3 +177,25 @@ class Selections(Case):
         self.assertEqual(some("--without", "a.k", "--without", "[tl]"), {"a": {"m": 8}, "b": again})
         self.assertEqual(some("--without", "a", "--only", "b"), {"b": {"k": 7, "m": 8}})
         self.assertEqual(some("--without", "b", "--only", "a"), {"a": {"k": 7, "m": 8}})
+
+
+class Misspelt(Case):
+    def test_what_was_meant_is_told(self):
+        for words, near in ((["verfiy", "a"], "berth verify"), (["lss"], "berth ls"), (["help", "shwo"], "berth show"),
+                            (["bench", "laod"], "berth bench load"), (["ls", "--jsn"], "--json"),
+                            (["ls", "--jsn=1"], "--json"), (["ls", "--without", "--x", "--olny", "a"], "--only"),
+                            (["bench", "save", "--tensor-count"], None), (["xyzzy"], None), (["ls", "--="], None)):
+            told = self.refused(*words, says="--help` lists all")
+            if near:
+                self.assertIn(f"; the nearest is '{near}'; ", told)
+            else:
+                self.assertNotIn("nearest", told)
+        self.refused("show", self.demo, "epok", code=1, says="\"epok\"; the nearest is 'epoch'")
+        self.refused("show", old("training-1.13-zip.pth"), "optimizer.param_groups.0.bettas", code=1,
+                     says="the nearest is 'optimizer.param_groups.0.betas'")
+        self.refused("show", self.demo, "model.layers.0.wieght", code=1, says='near: "model.layers.0.weight"')
+
+    def test_an_option_may_be_cut_and_a_value_may_look_like_one(self):
+        self.assertEqual(self.berth("ls", "--js", self.demo).out, self.berth("ls", "--json", self.demo).out)
+        self.assertIn("--set needs NAME=VALUE", self.berth("ls", "--set", "--foo", self.demo, code=2).err)
+        self.refused("ls", "--", "--foo", says="--foo: cannot be opened")
