@@ -38,11 +38,11 @@ static void comparison_report_progress(comparison *c, uint64_t nbytes)
 /* The texts may come from a file: prints them without control characters. */
 static void print_difference(const char *path, const char *what, const char *a, const char *b)
 {
-    print_without_control_chars(stdout, path);
+    print_painted(BOLD, path);
     printf(": %s: ", what);
-    print_without_control_chars(stdout, a);
+    print_painted(RED, a);
     fputs(" | ", stdout);
-    print_without_control_chars(stdout, b);
+    print_painted(GREEN, b);
     putchar('\n');
 }
 
@@ -371,7 +371,7 @@ static int comparison_print(comparison *c, const common *options)
     if (options->stats)
         print_stats(c->params->stats);
     if (!options->quiet && code == EXIT_YES)
-        puts("equal");
+        printf("%sequal%s\n", paint(GREEN), paint(PLAIN));
     return finish_output(code);
 }
 

@@ -11,7 +11,7 @@ void files_print_heading(const files *all)
         return;
     if (all->n_begun > 1)
         putchar('\n');
-    print_without_control_chars(stdout, all->path);
+    print_painted(BOLD, all->path);
     fputs(":\n", stdout);
 }
 
@@ -19,7 +19,7 @@ void files_print_prefix(const files *all)
 {
     if (all->n < 2)
         return;
-    print_without_control_chars(stdout, all->path);
+    print_painted(BOLD, all->path);
     fputs(": ", stdout);
 }
 

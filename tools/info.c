@@ -8,6 +8,13 @@
 
 #include "tools/shared.h"
 
+/* What `berth info` was asked, and the sums over all files so far. */
+typedef struct info_report {
+    const common *options;
+    size_t n_files, n_storages, n_tensors;
+    uint64_t nbytes, storages_nbytes;
+} info_report;
+
 /* Storages that were on one device when they were saved. */
 typedef struct device_summary {
     const char *device;
@@ -141,6 +148,24 @@ static void print_info(const berth_info *info)
                "compressed", info->n_deflated);
 }
 
+static void report_add(info_report *report, const berth_info *info)
+{
+    report->n_files++;
+    report->n_storages += info->n_storages;
+    report->n_tensors += info->n_tensors;
+    report->nbytes += info->nbytes;
+    report->storages_nbytes += info->storages_nbytes;
+}
+
+static void report_print_total(const info_report *report)
+{
+    char nbytes[32], storages[32];
+
+    printf("\n%-18s %zu files, %s; %zu tensors; %zu storages, %s\n", "total", report->n_files,
+           human_nbytes(report->nbytes, nbytes), report->n_tensors, report->n_storages,
+           human_nbytes(report->storages_nbytes, storages));
+}
+
 static int print_info_report(files *all, const berth_info *info, const device_summary *devices,
                              size_t n, const berth_stats *stats, const common *options)
 {
@@ -170,7 +195,8 @@ const struct argp info_argp = {
 
 static int info_of_file(void *context, files *all)
 {
-    const common *options = context;
+    info_report *report = context;
+    const common *options = report->options;
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
@@ -187,6 +213,8 @@ static int info_of_file(void *context, files *all)
     else if ((code = list_devices_of_storages(checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
         code = print_info_report(all, &info, devices, n, &stats, options);
+    if (code == EXIT_YES)
+        report_add(report, &info);
     free(devices);
     berth_close(checkpoint);
     return code;
@@ -195,7 +223,13 @@ static int info_of_file(void *context, files *all)
 int run_info(int argc, char **argv)
 {
     plain_options options = {.words = {.min = 1, .max = INT_MAX}};
+    info_report report = {.options = &options.common};
 
     parse_options(&info_argp, argc, argv, &options);
-    return for_each_file(&options.words, &options.common, info_of_file, &options.common);
+    int code = for_each_file(&options.words, &options.common, info_of_file, &report);
+    if (report.n_files > 1 && !options.common.json) {
+        report_print_total(&report);
+        return finish_output(code);
+    }
+    return code;
 }

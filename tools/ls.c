@@ -83,8 +83,8 @@ static void print_tensor(const ls_options *options, const berth_named_tensor *na
     size_t n = strlen(tensor_device_name(named->tensor));
 
     shape_text(named->tensor, shape, sizeof shape);
-    printf("%-13s %-20s %12s  ", berth_dtype_name(named->tensor->dtype), shape,
-           nbytes_text(options, berth_tensor_nbytes(named->tensor), nbytes));
+    printf("%s%-13s%s %-20s %12s  ", paint(BLUE), berth_dtype_name(named->tensor->dtype),
+           paint(PLAIN), shape, nbytes_text(options, berth_tensor_nbytes(named->tensor), nbytes));
     if (named->offset == BERTH_NO_OFFSET)
         printf("%14s", "-");
     else
@@ -93,7 +93,7 @@ static void print_tensor(const ls_options *options, const berth_named_tensor *na
     print_without_control_chars(stdout,
                                 tensor_device_name(named->tensor)); /* also the file's own text */
     printf("%*s ", n < 7 ? 7 - (int)n : 0, "");
-    print_without_control_chars(stdout, named->name);
+    print_painted(BOLD, named->name);
     putchar('\n');
 }
 
@@ -168,8 +168,8 @@ static int list_tensors(files *all, berth_checkpoint *checkpoint, ls_options *op
         l.rows = json_array();
     } else {
         files_print_heading(all);
-        printf("%-13s %-20s %12s  %14s  %-7s %s\n", "dtype", "shape", "size", "offset", "device",
-               "name");
+        printf("%s%-13s %-20s %12s  %14s  %-7s %s%s\n", paint(FAINT), "dtype", "shape", "size",
+               "offset", "device", "name", paint(PLAIN));
     }
     for (size_t i = 0; i < berth_tensor_count(checkpoint) && !code; i++)
         code = berth_tensor_at(checkpoint, i, &named, &error) < 0 ? fail(&error)

@@ -9,7 +9,7 @@
 
 #include "tools/shared.h"
 
-enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS, KEY_USAGE };
+enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS, KEY_USAGE, KEY_COLOUR };
 
 static const struct argp_option common_options[] = {
     {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
@@ -19,6 +19,8 @@ static const struct argp_option common_options[] = {
     {"stats", KEY_STATS, NULL, 0,
      "print what was done, and how fast: on standard error, or as JSON", 10},
     {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
+    {"color", KEY_COLOUR, "WHEN", 0,
+     "auto, always or never; auto: on a terminal, unless NO_COLOR is set or TERM is dumb", 10},
     {"help", 'h', NULL, 0, "show this help", -1},
     {NULL, '?', NULL, OPTION_HIDDEN, NULL, -1},
     {"usage", KEY_USAGE, NULL, 0, "show all options in a few lines", -1},
@@ -98,6 +100,10 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
         return 0;
     case 'q':
         options->quiet = true;
+        return 0;
+    case KEY_COLOUR:
+        if (!colour_set(word))
+            print_usage_error_and_exit(state, "--color: '%s' is not auto, always or never", word);
         return 0;
     case 'h':
     case '?':

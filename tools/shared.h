@@ -198,6 +198,17 @@ void files_print_prefix(const files *all);
  */
 int files_print_json(files *all, json_t *report);
 
+/* ---- colour.c ---- */
+
+typedef enum colour { PLAIN, BOLD, FAINT, RED, GREEN, BLUE } colour;
+
+/* "auto", "always" or "never"; false: another word. */
+bool colour_set(const char *word);
+/* What changes the colour of the following text of standard output; "" where it has none. */
+const char *paint(colour chosen);
+/* Prints a text from a file in a colour, without control characters. */
+void print_painted(colour chosen, const char *text);
+
 /* ---- nearest.c ---- */
 
 enum { NEAREST_NBYTES = 64, NEAREST_HINT_NBYTES = 160 };

@@ -227,7 +227,7 @@ static void show_print_key(const show *s, size_t depth)
     char *key = strdup(s->key);
     if (key)
         shorten(key);
-    print_without_control_chars(stdout, key ? key : "...");
+    print_painted(BLUE, key ? key : "...");
     free(key);
     fputs(": ", stdout);
 }
@@ -441,7 +441,8 @@ static void show_note_left_out(show *s, const level *in, size_t n)
 
     s->n_left_out += n;
     if (!note)
-        printf("%*s... %zu more\n", (int)(2 * (in->depth < 100 ? in->depth + 1 : 100)), "", n);
+        printf("%*s%s... %zu more%s\n", (int)(2 * (in->depth < 100 ? in->depth + 1 : 100)), "",
+               paint(FAINT), n, paint(PLAIN));
     else if (json_is_array(in->container))
         json_array_append_new(in->container, note);
     else

@@ -210,9 +210,10 @@ static void findings_print_bad(const findings *found)
         print_bad_record(found->files, &found->bad[i]);
     files_print_prefix(found->files);
     if (found->n > 0)
-        printf("bad: %zu of %zu records\n", found->n, found->verdict.n_records);
+        printf("%sbad%s: %zu of %zu records\n", paint(RED), paint(PLAIN), found->n,
+               found->verdict.n_records);
     else
-        printf("bad: %s\n", found->error.message);
+        printf("%sbad%s: %s\n", paint(RED), paint(PLAIN), found->error.message);
 }
 
 static void print_ok(const findings *found)
@@ -221,8 +222,9 @@ static void print_ok(const findings *found)
     char text[32];
 
     files_print_prefix(found->files);
-    printf("ok: %zu records, %zu storages, %s; %zu checksums match", verdict->n_records,
-           verdict->n_storages, human_nbytes(verdict->nbytes, text), verdict->n_verified);
+    printf("%sok%s: %zu records, %zu storages, %s; %zu checksums match", paint(GREEN), paint(PLAIN),
+           verdict->n_records, verdict->n_storages, human_nbytes(verdict->nbytes, text),
+           verdict->n_verified);
     if (verdict->n_unverified)
         printf(", %zu records have none and are unverified", verdict->n_unverified);
     putchar('\n');

@@ -2,6 +2,7 @@
 """The command day by day: show, several files, selections, standard input and output, sets."""
 
 import json
+import re
 import zipfile
 
 from case import Case, old
@@ -83,8 +84,10 @@ class SeveralFiles(Case):
     def test_ls_and_info_print_blocks(self):
         for command in ("ls", "info"):
             alone = self.berth(command, "demo.pt").out
+            total = ("\ntotal              2 files, 2.0 MiB; 18 tensors; 16 storages, 2.0 MiB\n"
+                     if command == "info" else "")
             self.assertEqual(self.berth(command, "demo.pt", "demo.pt").out,
-                             f"demo.pt:\n{alone}\ndemo.pt:\n{alone}")
+                             f"demo.pt:\n{alone}\ndemo.pt:\n{alone}{total}")
             self.assertEqual(self.berth(command, "demo.pt", "missing.pt", code=2).out, f"demo.pt:\n{alone}")
             one = json.loads(self.berth(command, "--json", "demo.pt").out)
             several = json.loads(self.berth(command, "--json", "demo.pt", "demo.pt").out)
@@ -199,3 +202,22 @@ class Misspelt(Case):
         self.assertEqual(self.berth("ls", "--js", self.demo).out, self.berth("ls", "--json", self.demo).out)
         self.assertIn("--set needs NAME=VALUE", self.berth("ls", "--set", "--foo", self.demo, code=2).err)
         self.refused("ls", "--", "--foo", says="--foo: cannot be opened")
+
+
+class Colours(Case):
+    ESCAPE = re.compile(r"\033\[[0-9;]*m")
+
+    def test_when(self):
+        """Without a terminal only if they are asked for; of a terminal see terminal.py."""
+        for words in (["ls"], ["show"], ["verify"], ["verify", self.demo], ["diff", self.demo]):
+            plain = self.berth(*words, self.demo).out
+            self.assertNotIn("\033", plain)
+            for never in (["--color=never"], ["--color", "auto"]):
+                self.assertEqual(self.berth(*words, self.demo, *never).out, plain)
+            always = self.berth(*words, self.demo, "--color=always").out
+            self.assertNotEqual(always, plain)
+            self.assertEqual(self.ESCAPE.sub("", always), plain)
+            self.assertEqual(self.berth(*words, self.demo, "--color=always", "--json").out,
+                             self.berth(*words, self.demo, "--json").out)
+        self.assertIn("--color: 'blue' is not auto, always or never",
+                      self.berth("ls", self.demo, "--color=blue", code=2).err)
