@@ -50,7 +50,9 @@ static void print_help(FILE *out, const char *group)
     for (const command *row = commands; row->name; row++)
         if (command_is_in_group(row, group))
             fprintf(out, "  %-10s  %s\n", row->name, row->summary);
-    fputs("\n`berth COMMAND --help` lists the options of a command.\n"
+    fputs("\n`berth COMMAND --help` lists the options of a command. `berth --man` prints the man "
+          "page,\n"
+          "`berth --completion SHELL` the completions for bash, zsh or fish.\n"
           "Exit codes: 0 yes; 1 broken, different or not found; 2 wrong usage or trouble;\n"
           "129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.\n",
           out);
@@ -145,6 +147,10 @@ int main(int argc, char **argv)
         printf("berth %s\n", berth_version());
         return finish_output(EXIT_YES);
     }
+    if (!strcmp(argv[1], "--man"))
+        return print_manual();
+    if (!strcmp(argv[1], "--completion"))
+        return print_completion(argc > 2 ? argv[2] : "");
     for (const command *row = commands; row->name; row++) {
         int n = command_match(row, argc - 1, argv + 1);
         if (n > 0)

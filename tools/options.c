@@ -12,7 +12,7 @@
 enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS, KEY_USAGE, KEY_COLOUR };
 
 static const struct argp_option common_options[] = {
-    {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
+    {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run: load.check=data", 10},
     {"config", KEY_CONFIG, "FILE", 0,
      "set the options of a file of NAME=VALUE lines, as berth config --changed prints them", 10},
     {"json", KEY_JSON, NULL, 0, "print JSON", 10},
@@ -120,6 +120,12 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
 static const struct argp common_argp = {common_options, parse_common, NULL, NULL, NULL, NULL, NULL};
 
 const struct argp_child common_children[] = {{&common_argp, 0, NULL, 0}, {0}};
+
+bool option_is_common(const struct argp_option *option)
+{
+    return option >= common_options &&
+           option < common_options + sizeof common_options / sizeof *common_options;
+}
 
 bool option_is_default(const char *name)
 {

@@ -88,6 +88,9 @@ void for_each_option(const struct argp *argp,
                      void (*function)(void *context, const struct argp_option *option),
                      void *context);
 
+/* Whether all commands have the option. */
+bool option_is_common(const struct argp_option *option);
+
 /* Called by parsers: stores one positional word, or checks their number at the end. */
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words);
 
@@ -197,6 +200,13 @@ void files_print_prefix(const files *all);
  * Releases it. Returns EXIT_YES or EXIT_TROUBLE.
  */
 int files_print_json(files *all, json_t *report);
+
+/* ---- manual.c, completion.c ---- */
+
+/* `berth --man`: the man page as roff. Returns EXIT_YES or EXIT_TROUBLE. */
+int print_manual(void);
+/* `berth --completion bash`, zsh or fish. Returns EXIT_YES or EXIT_TROUBLE. */
+int print_completion(const char *shell);
 
 /* ---- colour.c ---- */
 
