@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth show: any value of a checkpoint, readable or as JSON. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/shared.h"
+#include "tools/show.h"
 
 /* JSON_DEPTH: json_dumps recurses. */
-enum { DEPTH = 6, LENGTH = 20, ELEMENTS = 4, JSON_DEPTH = 256 };
-#define NO_LIMIT SIZE_MAX
-
-typedef struct show_options {
-    common common;
-    positional words;
-    size_t depth, length; /* NO_LIMIT; 0: not set */
-} show_options;
+enum { DEPTH = 6, LENGTH = 20, JSON_DEPTH = 256 };
 
 static const struct argp_option own_options[] = {
     {"depth", 'd', "N", 0, "show N levels of containers; all: every level (6; JSON: 256)", 1},
@@ -51,34 +43,14 @@ static error_t show_parse(int key, char *word, struct argp_state *state)
     }
 }
 
-/* One value that the walk is in. */
-typedef struct level {
-    const berth_value *value;
-    size_t path_nbytes, n_items;
-    size_t depth;      /* a tensor within a Parameter has the depth of the Parameter */
-    json_t *container; /* object or array; owned by the report */
-} level;
-
-typedef struct show {
-    berth_checkpoint *checkpoint;
-    const show_options *options;
-    repeated_values *repeated;
-    level *levels;
-    size_t n_levels, capacity;
-    size_t n_left_out, long_nbytes;
-    json_t *report; /* with --json: the whole value */
-    char *key;      /* of the value at hand, as its path has it: "'a'", "0", "__dict__" */
-} show;
-
-/* ---- what a value is ---- */
+/* ---- what a value is, and how much of it is shown ---- */
 
 static bool kind_is_scalar(berth_kind kind)
 {
     return kind <= BERTH_KIND_STR;
 }
 
-/* A list, tuple or set of scalars only: shown in one line. Empty ones, too. */
-static bool value_is_row(const berth_value *value)
+bool show_value_is_row(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
@@ -90,8 +62,7 @@ static bool value_is_row(const berth_value *value)
     return true;
 }
 
-/* What the walk finds inside is worth a line. */
-static bool value_has_inside(const berth_value *value)
+bool show_value_has_inside(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
     const berth_tensor *tensor = berth_as_tensor(value);
@@ -103,6 +74,43 @@ static bool value_has_inside(const berth_value *value)
            (tensor && tensor->scales);
 }
 
+size_t show_length(const show *s)
+{
+    return s->options->length ? s->options->length : s->options->common.json ? NO_LIMIT : LENGTH;
+}
+
+/* How many elements of a tensor are shown: many only of the one that was asked for. */
+static size_t show_count_elements(const show *s)
+{
+    enum { ELEMENTS = 4, MAX_ELEMENTS = 20 };
+
+    if (s->n_levels > 0)
+        return ELEMENTS;
+    return s->options->length ? s->options->length : MAX_ELEMENTS;
+}
+
+int show_read_elements(const show *s, const berth_tensor *tensor, int64_t *n, uint8_t **elements)
+{
+    int64_t numel = berth_tensor_numel(tensor);
+    size_t max = show_count_elements(s);
+    bool in_whole_bytes = elements_per_chunk(tensor, 1) == 1;
+    berth_error error;
+
+    *elements = NULL;
+    *n = numel < 0 || (uint64_t)numel > max ? (int64_t)max : numel;
+    if ((tensor->flags & BERTH_META) || !in_whole_bytes)
+        *n = 0;
+    if (*n == 0)
+        return 0;
+    *elements = calloc((size_t)*n, berth_dtype_nbytes(tensor->dtype));
+    if (!*elements)
+        return print_trouble("out of memory (%" PRId64 " elements)", *n);
+    if (read_elements(s->checkpoint, tensor, 0, *n, *elements, &error) == 0)
+        return 0;
+    free(*elements);
+    return fail(&error);
+}
+
 /* The tensor inside a Parameter or subclass is the same line. */
 static bool value_is_inner_tensor(const show *s, const berth_value *value)
 {
@@ -110,280 +118,6 @@ static bool value_is_inner_tensor(const show *s, const berth_value *value)
 
     return outer && berth_value_kind(outer) != BERTH_KIND_CALL &&
            berth_value_part(outer, BERTH_PART_INNER) == value;
-}
-
-/* ---- tensors ---- */
-
-/* The first elements, at most max; NULL and *n = 0: none are shown. */
-static uint8_t *read_first_elements(const show *s, const berth_tensor *tensor, size_t max,
-                                    int64_t *n, berth_error *error)
-{
-    int64_t numel = berth_tensor_numel(tensor);
-
-    *n = numel < 0 || (uint64_t)numel > max ? (int64_t)max : numel;
-    bool in_whole_bytes = elements_per_chunk(tensor, 1) == 1;
-    if ((tensor->flags & BERTH_META) || !in_whole_bytes)
-        *n = 0;
-    size_t nbytes = (size_t)*n * berth_dtype_nbytes(tensor->dtype);
-    uint8_t *buffer = *n ? malloc(nbytes) : NULL;
-    if (*n && !buffer)
-        snprintf(error->message, sizeof error->message, "out of memory (%zu bytes)", nbytes);
-    if (buffer && read_elements(s->checkpoint, tensor, 0, *n, buffer, error) < 0) {
-        free(buffer);
-        buffer = NULL;
-    }
-    return buffer;
-}
-
-/* How many elements of a tensor are shown: many only of the one that was asked for. */
-static size_t show_count_elements(const show *s)
-{
-    return s->n_levels == 0 && s->options->length ? s->options->length
-           : s->n_levels == 0                     ? LENGTH
-                                                  : ELEMENTS;
-}
-
-static void print_tensor_facts(FILE *out, const berth_tensor *tensor)
-{
-    char shape[256];
-
-    shape_text(tensor, shape, sizeof shape);
-    fprintf(out, "%s %s", berth_dtype_name(tensor->dtype), shape);
-    if (tensor->qscheme == BERTH_PER_TENSOR_AFFINE || tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC)
-        fprintf(out, " (scale %.9g, zero point %" PRId64 ")", tensor->scale, tensor->zero_point);
-    if (tensor->flags & BERTH_META)
-        fputs(" on the meta device", out);
-}
-
-/* Returns 0 or an exit code after printing why. */
-static int show_print_tensor(const show *s, const berth_tensor *tensor)
-{
-    berth_error error = {0};
-    int64_t n;
-    uint8_t *elements = read_first_elements(s, tensor, show_count_elements(s), &n, &error);
-
-    if (n && !elements)
-        return fail(&error);
-    print_tensor_facts(stdout, tensor);
-    for (int64_t i = 0; i < n; i++) {
-        fputs(i ? ", " : ": ", stdout);
-        print_element(stdout, tensor->dtype,
-                      elements + (size_t)i * berth_dtype_nbytes(tensor->dtype));
-    }
-    fputs(n && n < berth_tensor_numel(tensor) ? ", ..." : "", stdout);
-    free(elements);
-    return 0;
-}
-
-static json_t *element_json(berth_dtype dtype, const uint8_t *at)
-{
-    char *text = NULL;
-    size_t nbytes;
-    FILE *out = open_memstream(&text, &nbytes);
-
-    if (!out)
-        return NULL;
-    print_element(out, dtype, at);
-    (void)fclose(out);
-    json_t *number = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
-    if (!number && text && dtype == BERTH_BOOL)
-        number = json_boolean(*at);
-    else if (!number && text)
-        number = json_string(text); /* nan, inf, complex numbers, numbers beyond 63 bits */
-    free(text);
-    return number;
-}
-
-/* *json stays NULL on failure. Returns 0 or an exit code after printing why. */
-static int show_tensor_json(const show *s, const berth_tensor *tensor, json_t **json)
-{
-    berth_error error = {0};
-    int64_t n;
-    uint8_t *elements = read_first_elements(s, tensor, show_count_elements(s), &n, &error);
-    json_t *list = json_array();
-
-    if (n && !elements) {
-        json_decref(list);
-        return fail(&error);
-    }
-    for (int64_t i = 0; i < n; i++)
-        json_array_append_new(
-            list,
-            element_json(tensor->dtype, elements + (size_t)i * berth_dtype_nbytes(tensor->dtype)));
-    free(elements);
-    *json =
-        json_pack("{s:s,s:s,s:o,s:o}", "kind", "tensor", "dtype", berth_dtype_name(tensor->dtype),
-                  "shape", json_ints(tensor->shape, tensor->rank), "first_elements", list);
-    return 0;
-}
-
-/* ---- lines ---- */
-
-static void show_print_key(const show *s, size_t depth)
-{
-    printf("%*s", (int)(2 * (depth < 100 ? depth : 100)), "");
-    if (!s->key[0])
-        return;
-    char *key = strdup(s->key);
-    if (key)
-        shorten(key);
-    print_painted(BLUE, key ? key : "...");
-    free(key);
-    fputs(": ", stdout);
-}
-
-static void print_leaf(const berth_value *value, bool whole)
-{
-    char *text = leaf_text(value);
-
-    if (text && !whole)
-        shorten(text);
-    print_without_control_chars(stdout, text ? text : "out of memory");
-    free(text);
-}
-
-static size_t show_length(const show *s)
-{
-    return s->options->length ? s->options->length : s->options->common.json ? NO_LIMIT : LENGTH;
-}
-
-static void show_print_row(show *s, const berth_value *row)
-{
-    static const char *const brackets[] = {
-        [BERTH_KIND_LIST] = "[]", [BERTH_KIND_TUPLE] = "()", [BERTH_KIND_SET] = "{}"};
-    berth_kind kind = berth_value_kind(row);
-    size_t n = berth_value_count(row), max = show_length(s);
-
-    putchar(brackets[kind][0]);
-    for (size_t i = 0; i < n && i < max; i++) {
-        fputs(i ? ", " : "", stdout);
-        print_leaf(berth_value_at(row, i), false);
-    }
-    if (n > max) {
-        printf(", ... %zu more", n - max);
-        s->n_left_out += n - max;
-    }
-    printf("%s%c", kind == BERTH_KIND_TUPLE && n == 1 ? "," : "", brackets[kind][1]);
-}
-
-/* What a container is. What is in it follows on lines of its own. */
-static void print_container_facts(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-    const berth_value *called =
-        kind == BERTH_KIND_CALL ? berth_value_part(value, BERTH_PART_INNER) : NULL;
-
-    if (berth_as_text(called, NULL)) {
-        print_leaf(called, false);
-        fputs(", not built", stdout);
-    } else if (kind == BERTH_KIND_SPARSE) {
-        print_leaf(value, false);
-    } else if (berth_value_count(value) || kind == BERTH_KIND_DICT) {
-        printf("%s of %zu", berth_kind_name(kind), berth_value_count(value));
-    } else {
-        fputs(berth_kind_name(kind), stdout);
-    }
-}
-
-/* Prints the line of a value. Returns 0 or an exit code after printing why. */
-static int show_print_line(show *s, const berth_value *value, size_t depth)
-{
-    show_print_key(s, depth);
-    if (berth_as_tensor(value))
-        return show_print_tensor(s, berth_as_tensor(value));
-    if (value_is_row(value))
-        show_print_row(s, value);
-    else if (value_has_inside(value) || berth_value_kind(value) == BERTH_KIND_DICT)
-        print_container_facts(value);
-    else
-        print_leaf(value, depth == 0);
-    return 0;
-}
-
-/* ---- JSON ---- */
-
-static json_t *leaf_json(const berth_value *value)
-{
-    size_t nbytes = 0;
-    const char *text = berth_as_text(value, &nbytes);
-    bool is_true;
-    int64_t integer;
-    double number;
-
-    if (berth_value_kind(value) == BERTH_KIND_NONE)
-        return json_null();
-    if (berth_as_bool(value, &is_true))
-        return json_boolean(is_true);
-    if (berth_as_int(value, &integer))
-        return json_integer(integer);
-    if (berth_as_float(value, &number) && isfinite(number))
-        return json_real(number);
-    json_t *string = berth_value_kind(value) == BERTH_KIND_STR ? json_stringn(text, nbytes) : NULL;
-    if (string)
-        return string;
-    char *shown = leaf_text(value);
-    json_t *json = json_pack("{s:s,s:o}", "kind", berth_kind_name(berth_value_kind(value)), "text",
-                             text_json(shown ? shown : ""));
-    free(shown);
-    return json;
-}
-
-/* A list is an array, all else an object. */
-static json_t *container_json(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-
-    if (kind == BERTH_KIND_LIST || kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SET)
-        return json_array();
-    if (kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER)
-        return json_object();
-    return leaf_json(value);
-}
-
-/* The text of a key that is a text; NULL: another key, or one that no C string can hold. */
-static const char *level_key_text(const level *in)
-{
-    berth_value *key = NULL;
-    size_t nbytes = 0;
-
-    (void)berth_dict_at(in->value, in->n_items - 1, &key, NULL);
-    const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
-    return text && strlen(text) == nbytes ? text : NULL;
-}
-
-/* Puts a value into the container that it is in, or makes it the report. A key that is taken, as 1
- * after '1', is written as in paths. */
-static void show_add_json(show *s, json_t *json)
-{
-    level *in = s->n_levels ? &s->levels[s->n_levels - 1] : NULL;
-    const char *text = in ? level_key_text(in) : NULL;
-
-    if (!in) {
-        s->report = json;
-    } else if (json_is_array(in->container)) {
-        json_array_append_new(in->container, json);
-    } else {
-        if (!text || json_object_get(in->container, text) ||
-            json_object_set(in->container, text, json) < 0)
-            (void)json_object_set(in->container, s->key, json);
-        json_decref(json);
-    }
-}
-
-/* *json: what is in the value is added to it. Returns 0 or an exit code after printing why. */
-static int show_add_value_json(show *s, const berth_value *value, json_t **json)
-{
-    const berth_tensor *tensor = berth_as_tensor(value);
-    int code = 0;
-
-    if (tensor)
-        code = show_tensor_json(s, tensor, json);
-    else
-        *json = value_has_inside(value) || value_is_row(value) ? container_json(value)
-                                                               : leaf_json(value);
-    if (!code)
-        show_add_json(s, *json);
-    return code;
 }
 
 /* ---- the walk ---- */
@@ -405,11 +139,11 @@ static int show_set_key(show *s, const berth_walk *walk)
 }
 
 /* False: no memory. */
-static bool show_push(show *s, const berth_walk *walk, level pushed)
+static bool show_push(show *s, const berth_walk *walk, show_level pushed)
 {
     if (s->n_levels == s->capacity) {
         size_t capacity = s->capacity ? s->capacity * 2 : 16;
-        level *grown = realloc(s->levels, capacity * sizeof *grown);
+        show_level *grown = realloc(s->levels, capacity * sizeof *grown);
         if (!grown)
             return false;
         s->levels = grown;
@@ -435,7 +169,7 @@ static bool show_leaves_out_item(show *s)
 }
 
 /* Shows that n values of a container are not shown. */
-static void show_note_left_out(show *s, const level *in, size_t n)
+static void show_note_left_out(show *s, const show_level *in, size_t n)
 {
     json_t *note = in->container ? json_pack("{s:I}", "left_out", (json_int_t)n) : NULL;
 
@@ -450,7 +184,7 @@ static void show_note_left_out(show *s, const level *in, size_t n)
 }
 
 /* Shows one value, and what it is; *inside: whether the walk goes into it. */
-static int show_value(show *s, const berth_value *value, level *next, bool *inside)
+static int show_value(show *s, const berth_value *value, show_level *next, bool *inside)
 {
     bool json = s->options->common.json;
     int code = json ? show_add_value_json(s, value, &next->container)
@@ -458,7 +192,7 @@ static int show_value(show *s, const berth_value *value, level *next, bool *insi
 
     if (!json)
         putchar('\n');
-    *inside = value_has_inside(value) && (json || !value_is_row(value));
+    *inside = show_value_has_inside(value) && (json || !show_value_is_row(value));
     if (code || !*inside || next->depth < show_max_depth(s))
         return code;
     *inside = false;
@@ -471,13 +205,13 @@ static int show_enter(void *context, const berth_walk *walk, const berth_value *
 {
     show *s = context;
     bool inside = true;
-    level next = s->n_levels ? s->levels[s->n_levels - 1] : (level){0};
+    show_level next = s->n_levels ? s->levels[s->n_levels - 1] : (show_level){0};
     int code = 0;
 
     if (!value_is_inner_tensor(s, value)) {
         if (show_leaves_out_item(s))
             return BERTH_WALK_SKIP;
-        next = (level){.depth = s->n_levels ? next.depth + 1 : 0};
+        next = (show_level){.depth = s->n_levels ? next.depth + 1 : 0};
         next.value = value;
         code = show_set_key(s, walk);
         if (!code)
@@ -494,7 +228,7 @@ static int show_enter(void *context, const berth_walk *walk, const berth_value *
 static int show_leave(void *context, const berth_walk *walk, const berth_value *value)
 {
     show *s = context;
-    const level *left = &s->levels[--s->n_levels];
+    const show_level *left = &s->levels[--s->n_levels];
 
     (void)walk, (void)value;
     if (left->n_items > show_length(s))
@@ -507,7 +241,7 @@ static int show_alias(void *context, const berth_walk *walk, const berth_value *
 {
     show *s = context;
     const char *first = repeated_values_first_path(s->repeated, value);
-    level next = {.depth = s->n_levels ? s->levels[s->n_levels - 1].depth + 1 : 0};
+    show_level next = {.depth = s->n_levels ? s->levels[s->n_levels - 1].depth + 1 : 0};
     bool inside;
 
     if (value_is_inner_tensor(s, value) || show_leaves_out_item(s))
