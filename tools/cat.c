@@ -125,10 +125,13 @@ int run_cat(int argc, char **argv)
     if (isatty(STDOUT_FILENO) && !options.force)
         return print_trouble(
             "raw bytes are not written to a terminal; redirect them, or use --force");
+    const char *path = input_path(options.words.words[0]);
+    if (!path)
+        return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "cat", &options.common, &params, &stats);
-    if (berth_open(options.words.words[0], &params, &checkpoint, &error) < 0)
+    if (berth_open(path, &params, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = cat_tensor(checkpoint, options.words.words[0], options.words.words[1], &params);
+    int code = cat_tensor(checkpoint, path, options.words.words[1], &params);
     progress_finish(&bar);
     stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;

@@ -11,6 +11,16 @@ static bool has_letter(const struct argp_option *option)
     return isascii(option->key) && isprint(option->key);
 }
 
+/* The words that an option takes; NULL: others. */
+static const char *choices(const struct argp_option *option)
+{
+    if (!option->arg)
+        return NULL;
+    return !strcmp(option->arg, "WHEN")     ? "auto always never"
+           : !strcmp(option->arg, "FORMAT") ? "pt safetensors"
+                                            : NULL;
+}
+
 /* Which values an option takes, by the word of its help. */
 static bool takes(const struct argp_option *option, const char *argument)
 {
@@ -101,6 +111,8 @@ static void print_bash(void)
     print_config_names("=");
     fputs("' -- \"$cur\"))\n        return ;;\n"
           "    --color)\n        COMPREPLY=($(compgen -W 'auto always never' -- \"$cur\"))\n"
+          "        return ;;\n"
+          "    --to)\n        COMPREPLY=($(compgen -W 'pt safetensors' -- \"$cur\"))\n"
           "        return ;;\n    esac\n    case $command in\n",
           stdout);
     for (const command *row = commands; row->name; row++)
@@ -120,8 +132,8 @@ static void print_bash(void)
 
 static void print_zsh_value(const struct argp_option *option)
 {
-    if (takes(option, "WHEN"))
-        fputs(":when:(auto always never)", stdout);
+    if (choices(option))
+        printf(":%s:(%s)", option->name, choices(option));
     else if (takes(option, "FILE"))
         fputs(":file:_files", stdout);
     else if (takes(option, "NAME=VALUE")) {
@@ -227,8 +239,8 @@ static void print_fish_option(void *context, const struct argp_option *option)
     if (has_letter(option))
         printf(" -s %c", option->key);
     printf(" -l %s", option->name);
-    if (takes(option, "WHEN"))
-        fputs(" -x -a 'auto always never'", stdout);
+    if (choices(option))
+        printf(" -x -a '%s'", choices(option));
     else if (takes(option, "NAME=VALUE")) {
         fputs(" -x -a '", stdout);
         print_config_names("=");

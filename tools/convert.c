@@ -12,6 +12,7 @@ typedef struct convert_options {
     bool tensors_only;
     bool compact;
     bool copy_ties;
+    const char *to; /* "pt" or "safetensors"; NULL: the name of OUT says it */
 } convert_options;
 
 static const struct argp_option own_options[] = {
@@ -21,6 +22,7 @@ static const struct argp_option own_options[] = {
      "between checkpoints: leave out bytes of storages that no tensor uses", 1},
     {"copy-ties", 'T', NULL, 0,
      "to safetensors: write a tensor that has several names once for each name", 1},
+    {"to", 'o', "FORMAT", 0, "pt or safetensors, whatever the name of OUT", 1},
     {0}};
 
 static error_t convert_parse(int key, char *word, struct argp_state *state)
@@ -39,6 +41,11 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         return 0;
     case 'T':
         options->copy_ties = true;
+        return 0;
+    case 'o':
+        if (strcmp(word, "pt") != 0 && strcmp(word, "safetensors") != 0)
+            print_usage_error_and_exit(state, "--to: '%s' is not pt or safetensors", word);
+        options->to = word;
         return 0;
     default:
         return parse_positional(key, word, state, &options->words);
@@ -59,7 +66,9 @@ static int save_value_or_compact_copy(const char *out, const berth_value *value,
         value = berth_value_copy(tree, value, BERTH_COPY_COMPACT);
     if (!value)
         return berth_tree_error(tree, error);
-    return berth_save(out, value, params, error);
+    const berth_target target = output_target(out);
+    const berth_content content = berth_of_value(value);
+    return berth_save_to(&target, &content, params, error);
 }
 
 /* What is read, and how it is written. */
@@ -77,7 +86,7 @@ typedef struct conversion {
 
 static int conversion_save(const conversion *c, const berth_params *params, berth_error *error)
 {
-    const berth_target target = berth_to_path(c->out);
+    const berth_target target = output_target(c->out);
     uint32_t flags = (c->options->tensors_only ? BERTH_TENSORS_ONLY : 0) |
                      (c->options->copy_ties ? BERTH_COPY_TIES : 0);
     const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
@@ -121,7 +130,7 @@ static void conversion_tell_what_is_left_out(const conversion *c, const berth_st
 
 static bool conversion_can_be_planned(const conversion *c, uint32_t flags)
 {
-    const berth_target target = berth_to_path(c->out);
+    const berth_target target = output_target(c->out);
     const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
     berth_plan *plan = berth_plan_new(&target, &content, NULL, NULL);
 
@@ -223,7 +232,8 @@ const struct argp convert_argp = {
     convert_parse,
     "IN OUT",
     "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-    "decides, IN may have any name. From checkpoint to checkpoint, write an older, repacked "
+    "or --to decides, IN may have any name; - is standard input or output. From checkpoint to "
+    "checkpoint, write an older, repacked "
     "or compressed file in today's format. "
     "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
     "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
@@ -235,21 +245,28 @@ const struct argp convert_argp = {
     NULL,
     NULL};
 
+/* What the file becomes, by --to or its name. Returns 0, or EXIT_TROUBLE after printing why. */
+static int choose_format(const char *out, const char *to, bool *to_safetensors)
+{
+    *to_safetensors = to ? strcmp(to, "safetensors") == 0 : has_extension(out, ".safetensors");
+    if (to || *to_safetensors || is_checkpoint_name(out))
+        return 0;
+    if (is_standard(out))
+        return print_trouble("-: --to pt or --to safetensors must set the format");
+    return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors, or --to "
+                         "must be there: it sets the format",
+                         out);
+}
+
 int run_convert(int argc, char **argv)
 {
     convert_options options = {.words = {.min = 2, .max = 2}};
 
     parse_options(&convert_argp, argc, argv, &options);
-    const char *in = options.words.words[0], *out = options.words.words[1];
-    conversion c = {.in = in,
-                    .out = out,
-                    .options = &options,
-                    .to_safetensors = has_extension(out, ".safetensors")};
-    if (!c.to_safetensors && !is_checkpoint_name(out))
-        return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
-                             "sets the format",
-                             out);
-    if (check_in_place_output_has_name(in, out))
+    conversion c = {.out = options.words.words[1], .options = &options};
+    if (choose_format(c.out, options.to, &c.to_safetensors) ||
+        check_output(c.out, &options.selected.common) ||
+        !(c.in = input_path(options.words.words[0])) || check_in_place_output_has_name(c.in, c.out))
         return EXIT_TROUBLE;
     return conversion_open_and_run(&c);
 }

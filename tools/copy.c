@@ -195,18 +195,19 @@ static const char *copy_choose_archive_name(const copy *c)
 }
 
 /* The chosen values, all by default. A number above 0 is an exit code: why was printed. */
-static int copy_save_values(const char *out, berth_checkpoint *checkpoint, copy_options *options,
-                            const berth_params *params, berth_error *error)
+static int copy_save_values(const char *in, const char *out, berth_checkpoint *checkpoint,
+                            copy_options *options, const berth_params *params, berth_error *error)
 {
     const berth_value *value;
     berth_tree *tree;
-    int code =
-        select_values(&options->selected, checkpoint, options->words.words[0], &tree, &value);
+    int code = select_values(&options->selected, checkpoint, in, &tree, &value);
 
+    const berth_target target = output_target(out);
+    const berth_content content = berth_of_value(value);
     if (code == 0)
-        code = berth_save(out, value, params, error);
+        code = berth_save_to(&target, &content, params, error);
     if (code == 0)
-        copy_report_dropped(options->words.words[0], checkpoint, options->selected.common.quiet);
+        copy_report_dropped(in, checkpoint, options->selected.common.quiet);
     berth_tree_free(tree);
     return code;
 }
@@ -225,7 +226,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
     if (code == 0) {
         params->config = config;
         params->archive_name = copy_choose_archive_name(c);
-        code = copy_save_values(out, checkpoint, options, params, error);
+        code = copy_save_values(in, out, checkpoint, options, params, error);
     }
     berth_close(checkpoint);
     berth_config_free(config);
@@ -277,7 +278,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
     if (code == 0)
         code = copy_list_all_records(c, error);
     if (code == 0) {
-        const berth_target target = berth_to_path(out);
+        const berth_target target = output_target(out);
         const berth_content content =
             berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
         params->config = config;
@@ -320,14 +321,14 @@ int run_copy(int argc, char **argv)
     progress bar;
 
     parse_options(&copy_argp, argc, argv, &options);
-    if (check_in_place_output_has_name(options.words.words[0], options.words.words[1]))
+    const char *out = options.words.words[1], *in = input_path(options.words.words[0]);
+    if (!in || check_output(out, shared) || check_in_place_output_has_name(in, out))
         return EXIT_TROUBLE;
-    const berth_source source = berth_from_path(options.words.words[0]);
+    const berth_source source = berth_from_path(in);
     if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
     register_remark_printer(shared);
     progress_begin(&bar, "copy", shared, &params, &stats);
-    const char *in = options.words.words[0], *out = options.words.words[1];
     bool by_value = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c) ||
                     !selection_is_all(&options.selected);
     int code = by_value ? copy_values(&c, in, out, &params, &options, &error)

@@ -397,10 +397,14 @@ int run_diff(int argc, char **argv)
     progress bar;
 
     parse_options(&diff_argp, argc, argv, &options);
+    const char *left = input_path(options.words.words[0]);
+    const char *right = left ? input_path(options.words.words[1]) : NULL;
+    if (!right)
+        return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
     c.differences = json_array();
-    int code = open_sides(&c, options.words.words[0], options.words.words[1]);
+    int code = open_sides(&c, left, right);
     if (!code)
         code = compare_sides(&c);
     progress_finish(&bar);

@@ -44,13 +44,14 @@ int for_each_file(const positional *words, const common *options, file_function 
     if (options->json && all.n > 1)
         all.reports = json_array();
     for (size_t i = 0; i < all.n && worst < 128; i++) {
-        all.path = words->words[i];
+        all.path = input_path(words->words[i]);
         all.n_begun = i + 1;
         size_t n_reports = json_array_size(all.reports);
-        int code = function(context, &all);
+        int code = all.path ? function(context, &all) : EXIT_TROUBLE;
         if (all.reports && json_array_size(all.reports) == n_reports) /* what failed is told */
-            json_array_append_new(all.reports, json_pack("{s:o,s:i}", "file", text_json(all.path),
-                                                         "exit_code", code));
+            json_array_append_new(
+                all.reports,
+                json_pack("{s:o,s:i}", "file", text_json(words->words[i]), "exit_code", code));
         worst = code > worst ? code : worst;
     }
     if (all.reports) {

@@ -101,6 +101,8 @@ static void print_ending(void)
     print_paragraph(".TP\n.B BERTH_\\fISECTION\\fB_\\fINAME\\fR", "The value of an option.");
     print_paragraph(".TP\n.B BERTH_SERIALIZATION_DEBUG",
                     "1: compare every calculated offset with the file's own records.");
+    print_paragraph(".TP\n.B TMPDIR",
+                    "Where a pipe that is read is kept meanwhile; /tmp otherwise.");
     print_paragraph(".TP\n.B NO_COLOR, TERM", "No colours if NO_COLOR is set, or TERM is dumb.");
     fputs(".SH EXAMPLES\n.nf\n", stdout);
     print_roff("berth verify *.pt && berth convert model.pt model.safetensors\n"
@@ -120,7 +122,10 @@ int print_manual(void)
     print_paragraph(
         ".SH DESCRIPTION",
         "Saves, loads and examines the files that torch.save writes, and safetensors. Code "
-        "in them is never run. A file is replaced as a whole or not at all.");
+        "in them is never run. A file is replaced as a whole or not at all. A FILE can be -, "
+        "standard input: a "
+        "pipe is read into an unlinked temporary in TMPDIR first. OUT can be -, standard "
+        "output.");
     fputs(".SH COMMANDS\n", stdout);
     for (const command *row = commands; row->name; row++)
         print_command(row);

@@ -52,6 +52,10 @@ int exit_code(const berth_error *error)
 
 int fail(const berth_error *error)
 {
+    if (error->system_errno == EPIPE) { /* a reader that stops early ends us silently */
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)raise(SIGPIPE);
+    }
     (void)fflush(stdout);
     fprintf(stderr, "berth: %s\n", error->message);
     return exit_code(error);

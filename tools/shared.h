@@ -307,6 +307,19 @@ double progress_elapsed_seconds(const progress *p);
  * (X10). */
 void fill_closed_standard_descriptors(void);
 
+/* ---- standard_files.c ---- */
+
+/* Whether a word is "-". */
+bool is_standard(const char *word);
+/*
+ * The path of an input: the word, or for "-" one that leads to standard input. A pipe is read into
+ * an unlinked temporary first. NULL: why was printed.
+ */
+const char *input_path(const char *word);
+berth_target output_target(const char *word);
+/* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */
+int check_output(const char *word, const common *options);
+
 /* ---- elements_read.c ---- */
 
 /*

@@ -2,10 +2,14 @@
 """The command day by day: show, several files, selections, standard input and output, sets."""
 
 import json
+import os
 import re
+import resource
+import signal
+import subprocess
 import zipfile
 
-from case import Case, old
+from case import BERTH, Case, old
 
 
 class Show(Case):
@@ -224,3 +228,93 @@ class Colours(Case):
                              self.berth(*words, self.demo, "--json").out)
         self.assertIn("--color: 'blue' is not auto, always or never",
                       self.berth("ls", self.demo, "--color=blue", code=2).err)
+
+
+class StandardFiles(Case):
+    def through(self, shell, code=0, **options):
+        """Runs a line of a shell in the folder, where `berth` is the command."""
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", 'berth() { "$BERTH" "$@"; }; ' + shell],
+                              cwd=self.folder, env=dict(os.environ, BERTH=BERTH), capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=60, check=False, **options)
+        self.assertEqual(done.returncode, code, (shell, done.stdout[:200], done.stderr))
+        return done.stdout.decode(errors="replace"), done.stderr.decode()
+
+    def test_a_pipe_and_a_file_are_read(self):
+        for command, rest in (("ls", ""), ("verify", ""), ("show", "epoch"), ("cat", "model.layers.0.bias"),
+                              ("ls -r", ""), ("info --json", "")):
+            plain = self.through(f"berth {command} demo.pt {rest}")
+            for words in ("<demo.pt berth", "cat demo.pt | berth"):
+                self.assertEqual(self.through(f"{words} {command} - {rest}"), plain)
+        self.assertEqual(self.through("cat demo.pt | berth diff - demo.pt")[0], "equal\n")
+        self.assertEqual(self.through("cat demo.pt | berth diff demo.pt -")[0], "equal\n")
+        self.assertIn("/dev/stdin: ok: ", self.through("cat demo.pt | berth verify demo.pt -")[0])
+        self.write("-", b"a file of that name")
+        self.assertIn("./-: ", self.through("berth ls ./-", code=1)[1])
+
+    def test_a_pipe_is_written(self):
+        self.through("cat demo.pt | berth copy - - | cmp - demo.pt")
+        self.through("berth copy demo.pt - > out.pt; cmp out.pt demo.pt")
+        self.through("berth convert -tq demo.pt out.safetensors;"
+                     "berth convert -tq demo.pt - --to safetensors | cmp - out.safetensors")
+        self.assertEqual(self.through("cat demo.pt | berth convert - - --to pt | berth diff - demo.pt")[0],
+                         "equal\n")
+        self.berth("convert", "-tq", self.demo, "odd.name", "--to", "safetensors")
+        self.assertEqual(self.read("odd.name"), self.read("out.safetensors"))
+        done = self.through("berth copy demo.pt - --stats >out.pt")
+        self.assertIn("seconds: ", done[1])
+
+    def test_what_makes_no_sense_is_refused(self):
+        for words, says in (("convert demo.pt -", "--to pt or --to safetensors"),
+                            ("convert demo.pt - --to pt --json", "standard output is for the file"),
+                            ("copy demo.pt - --json --stats", "standard output is for the file"),
+                            ("verify - <&-", "standard input: Bad file descriptor"),
+                            ("convert - out.pt < .", "standard input: Is a directory")):
+            self.assertIn(says, self.through("berth " + words, code=2)[1])
+        self.assertIn("--to: 'onnx' is not pt or safetensors",
+                      self.through("berth convert --to onnx demo.pt out.onnx", code=2)[1])
+        self.assertIn("/dev/stdin: the file is empty", self.through("berth ls -", code=1)[1])
+        self.assertIn("begins with", self.through("(head -c 7 >seven; berth ls -) <demo.pt", code=1)[1])
+
+    def test_a_terminal_is_refused(self):
+        for words, says in ((["ls", "-"], b"standard input is a terminal"),
+                            (["copy", self.demo, "-"], b"a file is not written to a terminal")):
+            pid, master = os.forkpty()
+            if pid == 0:
+                try:
+                    os.execv(BERTH, [BERTH, *words])
+                finally:
+                    os._exit(77)
+            seen = b""
+            while not seen.endswith(b"\n"):
+                seen += os.read(master, 1000)
+            self.assertIn(says, seen)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 2)
+            os.close(master)
+
+    def test_a_reader_that_leaves_ends_it_without_a_word(self):
+        for words in (["copy", self.demo, "-"], ["convert", self.demo, "-", "--to", "pt"],
+                      ["convert", "-tq", self.demo, "-", "--to", "safetensors"]):
+            ours, theirs = os.pipe()
+            os.close(ours)
+            done = subprocess.run([BERTH, *words], stdout=theirs, stderr=subprocess.PIPE, check=False)
+            os.close(theirs)
+            self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""), words)
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([BERTH, "copy", self.demo, "-"], stdout=full, stderr=subprocess.PIPE,
+                                  check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"No space left", done.stderr)
+
+    def test_where_a_pipe_is_kept(self):
+        """In a folder's unlinked file; without one in memory, as much as io.memory_nbytes allows."""
+        self.assertIn("ok: ", self.through("cat demo.pt | TMPDIR=/nowhere berth verify -")[0])
+        self.assertIn("more than io.memory_nbytes", self.through(
+            "cat demo.pt | TMPDIR=/nowhere berth verify - --set io.memory_nbytes=1MiB", code=2)[1])
+        self.through("cat demo.pt | TMPDIR=. berth verify - --set io.memory_nbytes=1MiB")
+        self.assertEqual(self.entries(), ["demo.pt"])
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100000, resource.RLIM_INFINITY))
+
+        self.assertIn("its temporary: File too large; TMPDIR names another folder",
+                      self.through("cat demo.pt | TMPDIR=. berth verify -", code=2, preexec_fn=limit)[1])
