@@ -188,7 +188,7 @@ const struct argp info_argp = {
     "FILE...",
     "Show what a checkpoint is: container, format version, alignment, byte order, the number "
     "of records, storages and tensors, whether it has checksums, and on which devices its "
-    "storages were.",
+    "storages were. An index (model.safetensors.index.json) stands for its files.",
     common_children,
     NULL,
     NULL};
@@ -226,7 +226,7 @@ int run_info(int argc, char **argv)
     info_report report = {.options = &options.common};
 
     parse_options(&info_argp, argc, argv, &options);
-    int code = for_each_file(&options.words, &options.common, info_of_file, &report);
+    int code = for_each_file(&options.words, &options.common, false, info_of_file, &report);
     if (report.n_files > 1 && !options.common.json) {
         report_print_total(&report);
         return finish_output(code);

@@ -145,13 +145,11 @@ static int listing_add_tensor(listing *l, const berth_named_tensor *named)
 
 static int listing_end(listing *l, berth_checkpoint *checkpoint)
 {
-    int code = selection_check_used(&l->options->selected, l->files->path);
+    int code = EXIT_YES;
 
-    if (l->rows) {
-        int printed = files_print_json(l->files, l->rows);
-        return printed ? printed : code;
-    }
-    if (!code && !selection_has_globs(&l->options->selected))
+    if (l->rows)
+        return files_print_json(l->files, l->rows);
+    if (!selection_has_globs(&l->options->selected))
         code = walk_aliases(berth_root(checkpoint), print_alias, NULL);
     listing_print_total(l, checkpoint);
     return finish_output(code);
@@ -225,7 +223,7 @@ const struct argp ls_argp = {
     "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
     "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
     "name. A container that is there again is listed as an alias. The last line has the totals: "
-    "tensors can share storages.",
+    "tensors can share storages. An index (model.safetensors.index.json) stands for its files.",
     selection_children,
     NULL,
     NULL};
@@ -256,5 +254,6 @@ int run_ls(int argc, char **argv)
     parse_options(&ls_argp, argc, argv, &options);
     if (options.records && selection_has_globs(&options.selected))
         return print_trouble("--only and --without do not apply to records");
-    return for_each_file(&options.words, &options.selected.common, ls_file, &options);
+    int code = for_each_file(&options.words, &options.selected.common, false, ls_file, &options);
+    return code ? code : selection_check_used(&options.selected, options.words.words[0]);
 }

@@ -174,23 +174,53 @@ int check_in_place_output_has_name(const char *in, const char *out);
  */
 int check_total_of_long_names(size_t *counted, size_t nbytes);
 
+/* ---- shards.c ---- */
+
+/* A checkpoint in several files, and the index that names them. */
+typedef struct shard_set {
+    const char *path; /* of the index */
+    json_t *json;
+    json_t *map; /* from the names of tensors to files */
+    const char **files;
+    size_t n_files;
+    berth_checkpoint **checkpoints; /* of the files; NULL: not opened */
+} shard_set;
+
+/* By its name: model.safetensors.index.json. */
+bool is_shard_index(const char *path);
+/* Reads the index. Returns 0, or an exit code after printing why; shard_set_free is due in any
+ * case. */
+int shard_set_read(const char *path, shard_set *set);
+void shard_set_free(shard_set *set);
+/* The path of a file, which the caller frees. NULL: no memory. */
+char *shard_path(const shard_set *set, size_t i);
+/*
+ * Opens the files. Returns 0, or an exit code after printing why; quietly: tries all of them, and
+ * prints nothing.
+ */
+int shard_set_open(shard_set *set, bool quietly);
+/* The checkpoint of a file; NULL: it is not open. */
+berth_checkpoint *shard_set_find(const shard_set *set, const char *file);
+
 /* ---- files.c ---- */
 
-/* The files that a command was given. */
+/* The files that a command was given. An index stands for its files, and comes after them. */
 typedef struct files {
-    size_t n, n_begun;
+    bool is_several;
+    size_t n_begun;
     const char *path; /* of the file at hand */
+    shard_set *set;   /* the file at hand is the index of this set; else NULL */
     json_t *reports;  /* with --json, if there are several */
 } files;
 
 /* Reports on the file at hand. Returns its exit code. */
 typedef int (*file_function)(void *context, files *all);
 /*
- * Calls the function for each word. Returns the largest exit code; after a signal (128 and more) no
- * more files are begun.
+ * Calls the function for each word and each file of an index; with_indices: for the index, too.
+ * Returns the largest exit code; after a signal (128 and more) no more files are begun.
  */
-int for_each_file(const positional *words, const common *options, file_function function,
-                  void *context);
+int for_each_file(const positional *words, const common *options, bool with_indices,
+                  file_function function, void *context);
 /* Of several files: the line that begins a block, or the beginning of a line. */
 void files_print_heading(const files *all);
 void files_print_prefix(const files *all);

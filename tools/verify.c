@@ -285,13 +285,96 @@ const struct argp verify_argp = {
     "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
     "line if the file cannot be read. Of several files, each line begins with the name of its "
     "file, "
-    "and the exit code is the worst.",
+    "and the exit code is the worst. An index "
+    "(model.safetensors.index.json) stands for its files; then they must have every tensor that it "
+    "names.",
     common_children,
     NULL,
     NULL};
 
+/* ---- sets of files ---- */
+
+/* Tensors that the index names, and their files have not. */
+typedef struct absent_tensors {
+    size_t n;
+    const char *names[MAX_NAMED];
+    const char *in[MAX_NAMED];
+} absent_tensors;
+
+static void find_absent_tensors(const shard_set *set, absent_tensors *absent)
+{
+    const char *name;
+    json_t *file;
+
+    json_object_foreach(set->map, name, file)
+    {
+        const berth_checkpoint *checkpoint = shard_set_find(set, json_string_value(file));
+        if (!checkpoint || berth_dict_get(berth_root(checkpoint), name))
+            continue;
+        if (absent->n < MAX_NAMED) {
+            absent->names[absent->n] = name;
+            absent->in[absent->n] = json_string_value(file);
+        }
+        absent->n++;
+    }
+}
+
+static json_t *set_json(const shard_set *set, const absent_tensors *absent, bool is_ok)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < absent->n && i < MAX_NAMED; i++)
+        json_array_append_new(list, json_pack("{s:o,s:o}", "tensor", text_json(absent->names[i]),
+                                              "in", text_json(absent->in[i])));
+    return json_pack("{s:b,s:I,s:I,s:o,s:I}", "ok", is_ok, "files", (json_int_t)set->n_files,
+                     "tensors", (json_int_t)json_object_size(set->map), "absent", list, "n_absent",
+                     (json_int_t)absent->n);
+}
+
+static void print_set(files *all, const absent_tensors *absent, bool is_ok)
+{
+    size_t n = json_object_size(all->set->map);
+
+    for (size_t i = 0; i < absent->n && i < MAX_NAMED; i++) {
+        files_print_prefix(all);
+        fputs("\"", stdout);
+        print_without_control_chars(stdout, absent->names[i]);
+        fputs("\" is not in ", stdout);
+        print_without_control_chars(stdout, absent->in[i]);
+        putchar('\n');
+    }
+    files_print_prefix(all);
+    if (absent->n)
+        printf("%sbad%s: %zu of %zu tensors are not in their files\n", paint(RED), paint(PLAIN),
+               absent->n, n);
+    else if (!is_ok)
+        printf("%sbad%s: not all of its %zu files can be opened\n", paint(RED), paint(PLAIN),
+               all->set->n_files);
+    else
+        printf("%sok%s: its %zu tensors are in its %zu files\n", paint(GREEN), paint(PLAIN), n,
+               all->set->n_files);
+}
+
+/* Of the index, when its files are verified: whether they have what it names. */
+static int verify_set(files *all, const common *options)
+{
+    absent_tensors absent = {0};
+    bool is_ok = shard_set_open(all->set, true) == 0;
+
+    find_absent_tensors(all->set, &absent);
+    is_ok = is_ok && absent.n == 0;
+    if (options->json) {
+        int printed = files_print_json(all, set_json(all->set, &absent, is_ok));
+        return printed ? printed : is_ok ? EXIT_YES : EXIT_NO;
+    }
+    print_set(all, &absent, is_ok);
+    return finish_output(is_ok ? EXIT_YES : EXIT_NO);
+}
+
 static int verify_file(void *context, files *all)
 {
+    if (all->set)
+        return verify_set(all, context);
     const common *options = context;
     berth_stats stats = {0};
     findings found = {.files = all};
@@ -313,5 +396,5 @@ int run_verify(int argc, char **argv)
     plain_options options = {.words = {.min = 1, .max = INT_MAX}};
 
     parse_options(&verify_argp, argc, argv, &options);
-    return for_each_file(&options.words, &options.common, verify_file, &options.common);
+    return for_each_file(&options.words, &options.common, true, verify_file, &options.common);
 }

@@ -168,7 +168,8 @@ class Selections(Case):
 
     def test_of_lists_tuples_and_what_is_shared(self):
         pickle = (b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01}q\x02(X\x01\x00\x00\x00kK\x07"
-                  b"X\x01\x00\x00\x00mK\x08uX\x01\x00\x00\x00bh\x02X\x01\x00\x00\x00t(K\x01K\x02K\x03tq\x03X\x01\x00\x00\x00l]q\x04"
+                  b"X\x01\x00\x00\x00mK\x08uX\x01\x00\x00\x00bh\x02"
+                  b"X\x01\x00\x00\x00t(K\x01K\x02K\x03tq\x03X\x01\x00\x00\x00l]q\x04"
                   b"(K\x04K\x05eu.")
         with zipfile.ZipFile(self.path("in.pt"), "w") as archive:
             archive.writestr("in/data.pkl", pickle)
@@ -318,3 +319,86 @@ class StandardFiles(Case):
 
         self.assertIn("its temporary: File too large; TMPDIR names another folder",
                       self.through("cat demo.pt | TMPDIR=. berth verify -", code=2, preexec_fn=limit)[1])
+
+
+class Sets(Case):
+    """A checkpoint in several files, and their index, as transformers writes them."""
+
+    def setUp(self):
+        super().setUp()
+        self.berth("convert", self.demo, "whole.pt", "--root", "model")
+        for extension in ("bin", "safetensors"):
+            weights = {}
+            for i in range(2):
+                name = f"part-{i}.{extension}"
+                self.berth("convert", "whole.pt", name, "--only", f"layers.{i}", "--only", f"layers.{i + 2}")
+                rows = json.loads(self.berth("ls", "--json", name).out)
+                weights.update({row["name"]: name for row in rows})
+            self.index(weights, f"model.{extension}.index.json")
+        self.berth("convert", "whole.pt", "layers.pt", "--only", "layers")
+
+    def index(self, weights, name="model.bin.index.json"):
+        self.write(name, json.dumps({"metadata": {"total_size": 1}, "weight_map": weights}).encode())
+
+    def test_an_index_stands_for_its_files(self):
+        for extension in ("bin", "safetensors"):
+            parts = [f"part-{i}.{extension}" for i in range(2)]
+            for command in ("ls", "info", "ls --json", "info --json"):
+                words = command.split()
+                self.assertEqual(self.berth(*words, f"model.{extension}.index.json").out,
+                                 self.berth(*words, *parts).out)
+            told = self.berth("verify", f"model.{extension}.index.json").out.splitlines()
+            self.assertEqual([line.split(": ")[:2] for line in told],
+                             [[name, "ok"] for name in [*parts, f"model.{extension}.index.json"]])
+            self.assertTrue(told[-1].endswith("ok: its 8 tensors are in its 2 files"))
+        self.assertIn(self.folder, self.berth("verify", self.path("model.bin.index.json")).out)
+        done = self.berth("ls", "model.bin.index.json", "--only", "layers.3")
+        self.assertEqual(done.out.count("layers.3"), 2)
+
+    def test_diff(self):
+        sets = ["model.bin.index.json", "model.safetensors.index.json"]
+        for words in (sets, [sets[0], "layers.pt"], ["layers.pt", sets[1]]):
+            self.assertEqual(self.berth("diff", *words).out, "equal\n")
+        done = self.berth("diff", sets[0], "whole.pt", code=1)
+        self.assertEqual(done.out, "['head.weight']: only in:  | whole.pt\n")
+        changed = bytearray(self.read("part-1.safetensors"))
+        changed[-1] ^= 1
+        self.write("part-1.safetensors", changed)
+        done = self.berth("diff", *sets, code=1)
+        self.assertEqual(done.out, "['layers.3.weight']: bytes: first at element 65535 | of 65536\n")
+        report = json.loads(self.berth("diff", "--json", "--stats", *sets, code=1).out)
+        self.assertEqual((report["differences"][0]["path"], report["stats"]["n_storages"]),
+                         ("['layers.3.weight']", 16))
+
+    def test_what_is_missing(self):
+        bad = bytearray(self.read("part-0.bin"))
+        bad[5000] ^= 1
+        self.write("part-0.bin", bad)
+        done = self.berth("verify", "model.bin.index.json", code=1)
+        self.assertIn("part-0.bin: bad: 1 of ", done.out)
+        self.assertTrue(done.out.endswith("model.bin.index.json: ok: its 8 tensors are in its 2 files\n"))
+        self.index({"layers.0.weight": "part-1.bin", "layers.1.weight": "part-1.bin", "x": "part-1.bin"})
+        done = self.berth("verify", "model.bin.index.json", code=1)
+        self.assertEqual(done.out.splitlines()[1:],
+                         ['model.bin.index.json: "layers.0.weight" is not in part-1.bin',
+                          'model.bin.index.json: "x" is not in part-1.bin',
+                          "model.bin.index.json: bad: 2 of 3 tensors are not in their files"])
+        report = json.loads(self.berth("verify", "--json", "model.bin.index.json", code=1).out)[-1]
+        self.assertEqual((report["ok"], report["n_absent"]), (False, 2))
+        os.remove(self.path("part-1.bin"))
+        done = self.berth("verify", "model.bin.index.json", code=2)
+        self.assertEqual(done.out, "model.bin.index.json: bad: not all of its 1 files can be opened\n")
+        self.assertIn("part-1.bin: cannot be opened", done.err)
+
+    def test_what_is_no_index(self):
+        for content, says in ((b"{", "is no index of a checkpoint: "), (b"[]", "has no weight_map"),
+                              (b'{"a": 1, "a": 2}', "duplicate object key"),
+                              (b'{"weight_map": {"a": "../whole.pt"}}', "the file of \"a\" is not a name"),
+                              (b'{"weight_map": {"a": "/etc/passwd"}}', "the file of \"a\" is not a name"),
+                              (b'{"weight_map": {"a": ".."}}', "the file of \"a\" is not a name"),
+                              (b'{"weight_map": {"a": 1}}', "the file of \"a\" is not a name")):
+            self.write("bad.index.json", content)
+            for words in (["ls"], ["verify"], ["diff", self.demo]):
+                self.refused(*words, "bad.index.json", code=1, says=["bad.index.json: ", says])
+        self.refused("ls", "missing.index.json", says="missing.index.json: No such file")
+        self.refused("show", "model.bin.index.json", code=1, says="open the files that its weight_map names")
