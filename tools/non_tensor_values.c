@@ -271,7 +271,18 @@ static bool print_size_sparse_storage_or_constant(FILE *out, const berth_value *
     }
 }
 
-static void print_non_tuple(FILE *out, const berth_value *value)
+/* At most max bytes of a text, without a part of a character. */
+static size_t cut_text(const char *text, size_t nbytes, size_t max)
+{
+    size_t n = nbytes < max ? nbytes : max;
+
+    while (n < nbytes && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+/* Of texts and bytes at most max_nbytes: then "..." follows. */
+static void print_non_tuple(FILE *out, const berth_value *value, size_t max_nbytes)
 {
     size_t nbytes = 0;
     const char *text;
@@ -301,13 +312,13 @@ static void print_non_tuple(FILE *out, const berth_value *value)
         break;
     case BERTH_KIND_STR:
         text = berth_as_text(value, &nbytes);
-        print_quoted(out, text, nbytes);
+        print_quoted(out, text, cut_text(text, nbytes, max_nbytes));
         break;
     case BERTH_KIND_BYTES:
     case BERTH_KIND_BYTEARRAY:
         bytes = berth_as_bytes(value, &nbytes);
         print_hex(out, berth_value_kind(value) == BERTH_KIND_BYTES ? "bytes 0x" : "bytearray 0x",
-                  bytes, nbytes);
+                  bytes, nbytes < max_nbytes ? nbytes : max_nbytes);
         break;
     case BERTH_KIND_DTYPE:
         (void)berth_as_constant(value, BERTH_KIND_DTYPE, &number);
@@ -323,6 +334,8 @@ static void print_non_tuple(FILE *out, const berth_value *value)
             fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
                     berth_value_count(value));
     }
+    if (nbytes > max_nbytes)
+        fputs("...", out);
 }
 
 /* Shows the items of a tuple, because tuples are keys. Depth and length are bounded: nested tuples
@@ -353,7 +366,7 @@ static void print_tuple(FILE *out, const berth_value *tuple)
         fputs(next ? ", " : "", out);
         fputs(nested ? "(" : "", out);
         if (!nested)
-            print_non_tuple(out, item);
+            print_non_tuple(out, item, SIZE_MAX);
         else {
             open[n].tuple = item;
             open[n++].next = 0;
@@ -362,6 +375,11 @@ static void print_tuple(FILE *out, const berth_value *tuple)
 }
 
 char *leaf_text(const berth_value *value)
+{
+    return leaf_text_start(value, SIZE_MAX);
+}
+
+char *leaf_text_start(const berth_value *value, size_t max_nbytes)
 {
     char *text = NULL;
     size_t nbytes;
@@ -372,7 +390,7 @@ char *leaf_text(const berth_value *value)
     if (berth_value_kind(value) == BERTH_KIND_TUPLE)
         print_tuple(out, value);
     else
-        print_non_tuple(out, value);
+        print_non_tuple(out, value, max_nbytes);
     if (fclose(out) != 0) {
         free(text);
         return NULL;

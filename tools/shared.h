@@ -396,5 +396,7 @@ typedef int (*alias_function)(void *context, const char *path, const char *first
 int walk_aliases(const berth_value *root, alias_function function, void *context);
 /* A short text of a leaf, as Python would show it; allocated. */
 char *leaf_text(const berth_value *value);
+/* The same of at most max_nbytes of a text or bytes; "..." follows what was cut. */
+char *leaf_text_start(const berth_value *value, size_t max_nbytes);
 
 #endif

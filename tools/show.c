@@ -8,10 +8,10 @@
 #include "tools/show.h"
 
 /* JSON_DEPTH: json_dumps recurses. */
-enum { DEPTH = 6, LENGTH = 20, JSON_DEPTH = 256 };
+enum { DEPTH = 6, LENGTH = 20, JSON_DEPTH = 100 };
 
 static const struct argp_option own_options[] = {
-    {"depth", 'd', "N", 0, "show N levels of containers; all: every level (6; JSON: 256)", 1},
+    {"depth", 'd', "N", 0, "show N levels of containers; all: every level (6; JSON: 100)", 1},
     {"length", 'n', "N", 0,
      "show N items of each container, or elements of a tensor that PATH names; all: every item "
      "(20; JSON: all)",
@@ -72,6 +72,13 @@ bool show_value_has_inside(const berth_value *value)
            kind == BERTH_KIND_NESTED || kind == BERTH_KIND_CALL ||
            berth_value_part(value, BERTH_PART_STATE) || berth_value_part(value, BERTH_PART_INNER) ||
            (tensor && tensor->scales);
+}
+
+int show_indent(size_t depth)
+{
+    enum { MAX_DEPTH = 20 }; /* P3: values can be nested a million times */
+
+    return (int)(2 * (depth < MAX_DEPTH ? depth : MAX_DEPTH));
 }
 
 size_t show_length(const show *s)
@@ -175,8 +182,8 @@ static void show_note_left_out(show *s, const show_level *in, size_t n)
 
     s->n_left_out += n;
     if (!note)
-        printf("%*s%s... %zu more%s\n", (int)(2 * (in->depth < 100 ? in->depth + 1 : 100)), "",
-               paint(FAINT), n, paint(PLAIN));
+        printf("%*s%s... %zu more%s\n", show_indent(in->depth + 1), "", paint(FAINT), n,
+               paint(PLAIN));
     else if (json_is_array(in->container))
         json_array_append_new(in->container, note);
     else

@@ -9,6 +9,8 @@
 #include "tools/shared.h"
 
 #define NO_LIMIT SIZE_MAX
+/* Of texts and bytes in a line. */
+#define SHOWN_TEXT_NBYTES 400
 
 typedef struct show_options {
     common common;
@@ -31,10 +33,13 @@ typedef struct show {
     show_level *levels;
     size_t n_levels, capacity;
     size_t n_left_out, long_nbytes;
-    json_t *report; /* with --json: the whole value */
-    char *key;      /* of the value at hand, as its path has it: "'a'", "0", "__dict__" */
+    size_t text_nbytes; /* of long texts in the report */
+    json_t *report;     /* with --json: the whole value */
+    char *key;          /* of the value at hand, as its path has it: "'a'", "0", "__dict__" */
 } show;
 
+/* Spaces in front of a line. */
+int show_indent(size_t depth);
 /* How many items of a container are shown. */
 size_t show_length(const show *s);
 /* A list, tuple or set of scalars only: shown in one line. Empty ones, too. */

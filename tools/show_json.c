@@ -47,7 +47,21 @@ static int show_tensor_json(const show *s, const berth_tensor *tensor, json_t **
     return 0;
 }
 
-static json_t *leaf_json(const berth_value *value)
+/*
+ * P3: a file can have one text in many places. When long ones took so much, their beginnings must
+ * do.
+ */
+static bool show_has_room_for_text(show *s, size_t nbytes)
+{
+    enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
+
+    if (nbytes <= LONG_NBYTES)
+        return true;
+    s->text_nbytes += nbytes;
+    return s->text_nbytes <= MAX_NBYTES;
+}
+
+static json_t *leaf_json(show *s, const berth_value *value)
 {
     size_t nbytes = 0;
     const char *text = berth_as_text(value, &nbytes);
@@ -63,10 +77,14 @@ static json_t *leaf_json(const berth_value *value)
         return json_integer(integer);
     if (berth_as_float(value, &number) && isfinite(number))
         return json_real(number);
-    json_t *string = berth_value_kind(value) == BERTH_KIND_STR ? json_stringn(text, nbytes) : NULL;
+    if (!text)
+        (void)berth_as_bytes(value, &nbytes);
+    bool whole = show_has_room_for_text(s, nbytes);
+    json_t *string =
+        berth_value_kind(value) == BERTH_KIND_STR && whole ? json_stringn(text, nbytes) : NULL;
     if (string)
         return string;
-    char *shown = leaf_text(value);
+    char *shown = leaf_text_start(value, whole ? SIZE_MAX : SHOWN_TEXT_NBYTES);
     json_t *json = json_pack("{s:s,s:o}", "kind", berth_kind_name(berth_value_kind(value)), "text",
                              text_json(shown ? shown : ""));
     free(shown);
@@ -74,7 +92,7 @@ static json_t *leaf_json(const berth_value *value)
 }
 
 /* A list is an array, all else an object. */
-static json_t *container_json(const berth_value *value)
+static json_t *container_json(show *s, const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
@@ -82,7 +100,7 @@ static json_t *container_json(const berth_value *value)
         return json_array();
     if (kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER)
         return json_object();
-    return leaf_json(value);
+    return leaf_json(s, value);
 }
 
 /* The text of a key that is a text; NULL: another key, or one that no C string can hold. */
@@ -124,8 +142,8 @@ int show_add_value_json(show *s, const berth_value *value, json_t **json)
     if (tensor)
         code = show_tensor_json(s, tensor, json);
     else
-        *json = show_value_has_inside(value) || show_value_is_row(value) ? container_json(value)
-                                                                         : leaf_json(value);
+        *json = show_value_has_inside(value) || show_value_is_row(value) ? container_json(s, value)
+                                                                         : leaf_json(s, value);
     if (!code)
         show_add_json(s, *json);
     return code;

@@ -43,7 +43,7 @@ static int show_print_tensor(const show *s, const berth_tensor *tensor)
 
 void show_print_key(const show *s, size_t depth)
 {
-    printf("%*s", (int)(2 * (depth < 100 ? depth : 100)), "");
+    printf("%*s", show_indent(depth), "");
     if (!s->key[0])
         return;
     char *key = strdup(s->key);
@@ -56,10 +56,8 @@ void show_print_key(const show *s, size_t depth)
 
 static void print_leaf(const berth_value *value, bool whole)
 {
-    char *text = leaf_text(value);
+    char *text = leaf_text_start(value, whole ? SIZE_MAX : SHOWN_TEXT_NBYTES);
 
-    if (text && !whole)
-        shorten(text);
     print_without_control_chars(stdout, text ? text : "out of memory");
     free(text);
 }
