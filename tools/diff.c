@@ -374,9 +374,11 @@ static int compare_one_value(comparison *c, const side_value *left, const side_v
 {
     const pair_visitor visitor = {pair_compare, pair_report_one_sided_item, c};
 
-    c->name = left ? left->name : right->name;
-    if (!left || !right)
+    if (!left || !right) {
+        c->name = left ? left->name : right ? right->name : "";
         return pair_report_one_sided_item(c, NULL, left != NULL);
+    }
+    c->name = left->name;
     c->left.checkpoint = left->checkpoint;
     c->right.checkpoint = right->checkpoint;
     return walk_pairs(left->value, right->value, &visitor);

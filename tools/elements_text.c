@@ -153,7 +153,7 @@ static bool print_integer(FILE *out, berth_dtype dtype, const uint8_t *at)
 
     name += name[0] == 'q';
     bool is_unsigned = name[0] == 'u';
-    if (strncmp(name + is_unsigned, "int", 3) != 0 || dtype == BERTH_QUINT4X2 ||
+    if (n < 1 || n > 8 || strncmp(name + is_unsigned, "int", 3) != 0 || dtype == BERTH_QUINT4X2 ||
         dtype == BERTH_QUINT2X4 || (dtype >= BERTH_INT1 && dtype <= BERTH_UINT7))
         return false;
     for (size_t i = 0; i < n; i++) {

@@ -273,24 +273,42 @@ static int chooser_enter(void *context, const berth_walk *walk, const berth_valu
     return code ? code : BERTH_WALK_SKIP;
 }
 
-/* A container of the same kind with the chosen items. NULL: the tree knows why. */
+static berth_value *make_tuple(berth_tree *tree, const item *items, size_t n)
+{
+    berth_value **in_order = calloc(n, sizeof *in_order);
+
+    if (!in_order)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        in_order[i] = items[i].value;
+    berth_value *made = berth_make_tuple(tree, in_order, n);
+    free(in_order);
+    return made;
+}
+
+static berth_value *make_empty_container(berth_tree *tree, berth_kind kind)
+{
+    switch (kind) {
+    case BERTH_KIND_LIST:
+        return berth_make_list(tree);
+    case BERTH_KIND_ORDERED_DICT:
+        return berth_make_ordered_dict(tree);
+    case BERTH_KIND_COUNTER:
+        return berth_make_counter(tree);
+    default:
+        return berth_make_dict(tree);
+    }
+}
+
+/* A container of the same kind with the chosen items. NULL: no memory. */
 static berth_value *make_container(berth_tree *tree, const level *top, const item *items, size_t n)
 {
     berth_kind kind = berth_value_kind(top->value);
-    berth_value **in_order = calloc(n, sizeof *in_order), *made = NULL;
     berth_value *state = berth_value_part(top->value, BERTH_PART_STATE);
 
-    for (size_t i = 0; in_order && i < n; i++)
-        in_order[i] = items[i].value;
-    if (kind == BERTH_KIND_TUPLE && in_order)
-        made = berth_make_tuple(tree, in_order, n);
-    free(in_order);
     if (kind == BERTH_KIND_TUPLE)
-        return made;
-    made = kind == BERTH_KIND_LIST           ? berth_make_list(tree)
-           : kind == BERTH_KIND_ORDERED_DICT ? berth_make_ordered_dict(tree)
-           : kind == BERTH_KIND_COUNTER      ? berth_make_counter(tree)
-                                             : berth_make_dict(tree);
+        return make_tuple(tree, items, n);
+    berth_value *made = make_empty_container(tree, kind);
     for (size_t i = 0; made && i < n; i++)
         if (kind == BERTH_KIND_LIST ? berth_list_append(made, items[i].value) < 0
                                     : berth_dict_set_value(made, items[i].key, items[i].value) < 0)
@@ -402,8 +420,10 @@ int select_values(selection *selected, const berth_checkpoint *checkpoint, const
     int code = chooser_run(&c, copy);
     if (code == 0)
         code = selection_check_used(selected, path);
-    if (code == 0 && !c.root)
-        code = print_trouble("%s: nothing is left", path), code = EXIT_NO;
+    if (code == 0 && !c.root) {
+        (void)print_trouble("%s: nothing is left", path);
+        code = EXIT_NO;
+    }
     *value = c.root;
     return code;
 }

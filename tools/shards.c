@@ -50,7 +50,10 @@ static bool set_list_files(shard_set *set)
     set->files = calloc(n_names + 1, sizeof *set->files);
     if (!set->files)
         return false;
-    json_object_foreach(set->map, name, file) set->files[n++] = json_string_value(file);
+    json_object_foreach(set->map, name, file)
+    {
+        set->files[n++] = json_string_value(file);
+    }
     qsort(set->files, n, sizeof *set->files, compare_texts);
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(set->files[i], set->files[set->n_files - 1]) != 0)
@@ -101,11 +104,12 @@ char *shard_path(const shard_set *set, size_t i)
 {
     const char *slash = strrchr(set->path, '/');
     size_t folder_n = slash ? (size_t)(slash - set->path) + 1 : 0;
-    char *path = malloc(folder_n + strlen(set->files[i]) + 1);
+    size_t n = strlen(set->files[i]);
+    char *path = malloc(folder_n + n + 1);
 
     if (path) {
         memcpy(path, set->path, folder_n);
-        strcpy(path + folder_n, set->files[i]);
+        memcpy(path + folder_n, set->files[i], n + 1);
     }
     return path;
 }
