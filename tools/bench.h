@@ -8,10 +8,6 @@
 
 #include "tools/shared.h"
 
-int run_bench_save(int argc, char **argv);
-int run_bench_load(int argc, char **argv);
-int run_bench_rows(int argc, char **argv);
-
 /* ---- bench_options.c ---- */
 
 /* Options of save and load: FILE, or tensors of the sizes given. */
@@ -28,8 +24,6 @@ extern const struct argp_child bench_children[];
 
 /* "2GiB", "512M", "4096": the bytes, at least 1; anything else is an error of usage. */
 uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
-/* A number from 1 to `max`; anything else is an error of usage. */
-uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
 
 /* ---- bench_tensors.c ---- */
 

@@ -218,27 +218,28 @@ static void load_query_check_and_prefetch_options(load_bench *bench)
         (void)snprintf(bench->check, sizeof bench->check, "headers (debug)");
 }
 
+const struct argp bench_load_argp = {
+    own_options,
+    bench_load_parse,
+    "[FILE]",
+    "Load FILE, or a new file of random bytes, once; print how long each phase took. If the "
+    "file is mapped, the phase touch reads every byte. Options that matter: --set "
+    "load.method=read, load.check=data, load.prefetch=populate, io.threads=1. "
+    "tools/bench/load compares with other programs.",
+    bench_children,
+    NULL,
+    NULL};
+
 int run_bench_load(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        bench_load_parse,
-        "[FILE]",
-        "Load FILE, or a new file of random bytes, once; print how long each phase took. If the "
-        "file is mapped, the phase touch reads every byte. Options that matter: --set "
-        "load.method=read, load.check=data, load.prefetch=populate, io.threads=1. "
-        "tools/bench/load compares with other programs.",
-        bench_children,
-        NULL,
-        NULL};
     load_bench bench = {.options = {.words = {.max = 1}}, .parse_seconds = -1};
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &bench);
+    parse_options(&bench_load_argp, argc, argv, &bench);
     load_query_check_and_prefetch_options(&bench);
     bench.run.phases = bench.only_open ? open_phases : load_phases;
-    bench.subject.path = bench.options.words.words[0];
+    bench.subject.path = bench.options.words.n ? bench.options.words.words[0] : NULL;
     bench.subject.device = bench.options.device;
     /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "load", &bench.options.common, &params, NULL);

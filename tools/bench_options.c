@@ -43,18 +43,6 @@ uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *s
     return nbytes;
 }
 
-uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state)
-{
-    char *end;
-
-    errno = 0;
-    uint64_t n = strtoull(word, &end, 10);
-    if (*word < '0' || *word > '9' || *end || errno || n < 1 || n > max)
-        print_usage_error_and_exit(state, "%s: '%s' is not a number from 1 to %" PRIu64, option,
-                                   word, max);
-    return n;
-}
-
 static error_t bench_parse(int key, char *word, struct argp_state *state)
 {
     enum { MAX_TENSORS = 50000000 };

@@ -473,21 +473,22 @@ static int rows_print_text_report(const rows_bench *bench)
     return finish_output(EXIT_YES);
 }
 
+const struct argp bench_rows_argp = {
+    own_options,
+    bench_rows_parse,
+    "[FILE]",
+    "Read rows of a table in batches, as a model reads embeddings, with less memory than the "
+    "table needs; print how long each phase took. The next batch is requested before the "
+    "previous one is used; with --passes, each batch is copied by a gather. The table is the "
+    "largest tensor of two dimensions in FILE; without "
+    "FILE, it is a new file of random bytes, which is removed at the end. First the file is "
+    "evicted from the page cache.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_bench_rows(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        bench_rows_parse,
-        "[FILE]",
-        "Read rows of a table in batches, as a model reads embeddings, with less memory than the "
-        "table needs; print how long each phase took. The next batch is requested before the "
-        "previous one is used; with --passes, each batch is copied by a gather. The table is the "
-        "largest tensor of two dimensions in FILE; without "
-        "FILE, it is a new file of random bytes, which is removed at the end. First the file is "
-        "evicted from the page cache.",
-        common_children,
-        NULL,
-        NULL};
     rows_bench bench = {.words = {.max = 1},
                         .size = UINT64_C(1) << 30,
                         .row_size = 512,
@@ -498,8 +499,8 @@ int run_bench_rows(int argc, char **argv)
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &bench);
-    bench.path = bench.words.words[0];
+    parse_options(&bench_rows_argp, argc, argv, &bench);
+    bench.path = bench.words.n ? bench.words.words[0] : NULL;
     if (bench.n_passes)
         bench.run.phases = gather_phases;
     /* From here on a signal only cancels, so that the file is removed. */

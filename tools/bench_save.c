@@ -214,24 +214,25 @@ static error_t bench_save_parse(int key, char *word, struct argp_state *state)
     return 0;
 }
 
+const struct argp bench_save_argp = {
+    NULL,
+    bench_save_parse,
+    "[FILE]",
+    "Save the tensors of FILE, or tensors of random bytes, into the current folder, print how "
+    "long each phase took, and remove the file. Options that matter: --set "
+    "save.durability=none, save.compute_crc32=off, io.threads=1. tools/bench/save compares "
+    "with other programs.",
+    bench_children,
+    NULL,
+    NULL};
+
 int run_bench_save(int argc, char **argv)
 {
-    static const struct argp argp = {
-        NULL,
-        bench_save_parse,
-        "[FILE]",
-        "Save the tensors of FILE, or tensors of random bytes, into the current folder, print how "
-        "long each phase took, and remove the file. Options that matter: --set "
-        "save.durability=none, save.compute_crc32=off, io.threads=1. tools/bench/save compares "
-        "with other programs.",
-        bench_children,
-        NULL,
-        NULL};
     save_bench bench = {.options = {.words = {.max = 1}}, .run = {.phases = phases}};
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &bench);
+    parse_options(&bench_save_argp, argc, argv, &bench);
     berth_config_get("save.durability", bench.durability, sizeof bench.durability, NULL);
     berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
     /* From here on a signal only cancels, so that the file is removed. */

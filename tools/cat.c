@@ -99,17 +99,18 @@ static int cat_tensor(berth_checkpoint *checkpoint, const char *file, const char
     return tensor_write_elements(checkpoint, tensor, params);
 }
 
+const struct argp cat_argp = {
+    own_options,
+    cat_parse,
+    "FILE NAME",
+    "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
+    "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
+    common_children,
+    NULL,
+    NULL};
+
 int run_cat(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        cat_parse,
-        "FILE NAME",
-        "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
-        "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
-        common_children,
-        NULL,
-        NULL};
     cat_options options = {.words = {.min = 2, .max = 2}};
     berth_checkpoint *checkpoint;
     berth_stats stats = {0};
@@ -117,17 +118,20 @@ int run_cat(int argc, char **argv)
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&cat_argp, argc, argv, &options);
     if (options.common.json)
         return print_trouble("--json does not apply: elements are written as raw bytes; use "
                              "`berth ls --json`");
     if (isatty(STDOUT_FILENO) && !options.force)
         return print_trouble(
             "raw bytes are not written to a terminal; redirect them, or use --force");
+    const char *path = input_path(options.words.words[0]);
+    if (!path)
+        return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "cat", &options.common, &params, &stats);
-    if (berth_open(options.words.words[0], &params, &checkpoint, &error) < 0)
+    if (berth_open(path, &params, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = cat_tensor(checkpoint, options.words.words[0], options.words.words[1], &params);
+    int code = cat_tensor(checkpoint, path, options.words.words[1], &params);
     progress_finish(&bar);
     stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;

@@ -145,24 +145,25 @@ static int temporaries_print_json_or_total(found_temporaries *all)
     return finish_output(EXIT_YES);
 }
 
+const struct argp clean_argp = {
+    own_options,
+    clean_parse,
+    "FOLDER",
+    "List the temporary files of saves in a folder: name, size, time since the last write, "
+    "and whether the save is alive, dead or unknown (on another host or in another "
+    "container). --remove removes the dead, and the unknown ones that are old. It never "
+    "removes one whose save is alive.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_clean(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        clean_parse,
-        "FOLDER",
-        "List the temporary files of saves in a folder: name, size, time since the last write, "
-        "and whether the save is alive, dead or unknown (on another host or in another "
-        "container). --remove removes the dead, and the unknown ones that are old. It never "
-        "removes one whose save is alive.",
-        common_children,
-        NULL,
-        NULL};
     clean_options options = {.words = {.min = 1, .max = 1}, .min_age_seconds = DAY_SECONDS};
     found_temporaries all = {.options = &options};
     berth_error error;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&clean_argp, argc, argv, &options);
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
     if (options.common.json && !(all.list = json_array()))

@@ -120,20 +120,21 @@ static int options_show_all(bool json)
     return json ? print_json(array) : finish_output(EXIT_YES);
 }
 
+const struct argp config_argp = {
+    own_options,
+    config_parse,
+    "[NAME]",
+    "Show every option, its value, and where the value was set. With NAME, describe one "
+    "option.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_config(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        config_parse,
-        "[NAME]",
-        "Show every option, its value, and where the value was set. With NAME, describe one "
-        "option.",
-        common_children,
-        NULL,
-        NULL};
     config_options options = {.words = {.max = 1}};
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    parse_options(&config_argp, argc, argv, &options);
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
     if (options.words.n)

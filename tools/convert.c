@@ -7,11 +7,12 @@
 #include "tools/shared.h"
 
 typedef struct convert_options {
-    common common;
+    selection selected;
     positional words;
     bool tensors_only;
     bool compact;
     bool copy_ties;
+    const char *to; /* "pt" or "safetensors"; NULL: the name of OUT says it */
 } convert_options;
 
 static const struct argp_option own_options[] = {
@@ -21,6 +22,7 @@ static const struct argp_option own_options[] = {
      "between checkpoints: leave out bytes of storages that no tensor uses", 1},
     {"copy-ties", 'T', NULL, 0,
      "to safetensors: write a tensor that has several names once for each name", 1},
+    {"to", 'o', "FORMAT", 0, "pt or safetensors, whatever the name of OUT", 1},
     {0}};
 
 static error_t convert_parse(int key, char *word, struct argp_state *state)
@@ -29,7 +31,7 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
 
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = &options->common;
+        state->child_inputs[0] = &options->selected;
         return 0;
     case 't':
         options->tensors_only = true;
@@ -39,6 +41,11 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         return 0;
     case 'T':
         options->copy_ties = true;
+        return 0;
+    case 'o':
+        if (strcmp(word, "pt") != 0 && strcmp(word, "safetensors") != 0)
+            print_usage_error_and_exit(state, "--to: '%s' is not pt or safetensors", word);
+        options->to = word;
         return 0;
     default:
         return parse_positional(key, word, state, &options->words);
@@ -59,29 +66,34 @@ static int save_value_or_compact_copy(const char *out, const berth_value *value,
         value = berth_value_copy(tree, value, BERTH_COPY_COMPACT);
     if (!value)
         return berth_tree_error(tree, error);
-    return berth_save(out, value, params, error);
+    const berth_target target = output_target(out);
+    const berth_content content = berth_of_value(value);
+    return berth_save_to(&target, &content, params, error);
 }
 
 /* What is read, and how it is written. */
 typedef struct conversion {
     const char *in, *out;
-    const convert_options *options;
+    convert_options *options;
     berth_checkpoint *checkpoint;
-    berth_tree *tree; /* of a compact copy; or NULL */
+    const berth_value *value;    /* what is written */
+    const berth_value *metadata; /* of safetensors */
+    berth_tree *metadata_tree;   /* that it is of, if it is not the file's */
+    berth_tree *selected_tree;   /* that it is of, if it is not the whole */
+    berth_tree *tree;            /* of a compact copy; or NULL */
     bool to_safetensors;
 } conversion;
 
 static int conversion_save(const conversion *c, const berth_params *params, berth_error *error)
 {
-    const berth_value *value = berth_root(c->checkpoint);
-    const berth_target target = berth_to_path(c->out);
+    const berth_target target = output_target(c->out);
     uint32_t flags = (c->options->tensors_only ? BERTH_TENSORS_ONLY : 0) |
                      (c->options->copy_ties ? BERTH_COPY_TIES : 0);
-    const berth_content content = berth_of_safetensors(value, berth_metadata(c->checkpoint), flags);
+    const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
 
     if (c->to_safetensors)
         return berth_save_to(&target, &content, params, error);
-    return save_value_or_compact_copy(c->out, value, c->tree, params, error);
+    return save_value_or_compact_copy(c->out, c->value, c->tree, params, error);
 }
 
 /* Texts of __metadata__ that say neither the usual "format" nor which tensors are tied. */
@@ -104,7 +116,7 @@ static void conversion_tell_what_is_left_out(const conversion *c, const berth_st
 {
     size_t n_texts = c->to_safetensors ? 0 : checkpoint_count_other_metadata(c->checkpoint);
 
-    if (c->options->common.quiet)
+    if (c->options->selected.common.quiet)
         return;
     if (stats->n_left_out)
         (void)print_trouble("%s: left out %" PRIu64 " value%s that %s", c->in, stats->n_left_out,
@@ -118,9 +130,8 @@ static void conversion_tell_what_is_left_out(const conversion *c, const berth_st
 
 static bool conversion_can_be_planned(const conversion *c, uint32_t flags)
 {
-    const berth_target target = berth_to_path(c->out);
-    const berth_content content =
-        berth_of_safetensors(berth_root(c->checkpoint), berth_metadata(c->checkpoint), flags);
+    const berth_target target = output_target(c->out);
+    const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
     berth_plan *plan = berth_plan_new(&target, &content, NULL, NULL);
 
     berth_plan_free(plan);
@@ -144,13 +155,13 @@ static int conversion_run(const conversion *c)
     berth_params params;
     progress bar;
 
-    register_remark_printer(&c->options->common);
-    progress_begin(&bar, "convert", &c->options->common, &params, &stats);
+    register_remark_printer(&c->options->selected.common);
+    progress_begin(&bar, "convert", &c->options->selected.common, &params, &stats);
     int code = conversion_save(c, &params, &error);
     progress_finish(&bar);
     if (code == 0)
         conversion_tell_what_is_left_out(c, &stats);
-    return print_stats_if_requested(&c->options->common, &stats,
+    return print_stats_if_requested(&c->options->selected.common, &stats,
                                     code < 0 ? conversion_fail(c, &error) : EXIT_YES);
 }
 
@@ -170,6 +181,28 @@ static int conversion_check_compact(const conversion *c)
                          "tensors");
 }
 
+/* Entries that name tied tensors are written anew: of those that were left out, none may be. */
+static int conversion_set_metadata(conversion *c)
+{
+    const berth_value *all = berth_metadata(c->checkpoint);
+    berth_error error;
+
+    c->metadata = all;
+    if (!all || selection_is_all(&c->options->selected))
+        return 0;
+    berth_tree *tree = c->metadata_tree = berth_tree_new(&error);
+    berth_value *some = tree ? berth_make_dict(tree) : NULL;
+    for (size_t i = 0; some && i < berth_value_count(all); i++) {
+        berth_value *key, *text;
+        (void)berth_dict_at(all, i, &key, &text);
+        if (!berth_dict_get(berth_root(c->checkpoint), berth_as_text(key, NULL)))
+            (void)berth_dict_set_value(some, berth_value_copy(tree, key, 0),
+                                       berth_value_copy(tree, text, 0));
+    }
+    c->metadata = some;
+    return tree && berth_tree_error(tree, &error) == 0 ? 0 : fail(&error);
+}
+
 static int conversion_open_and_run(conversion *c)
 {
     berth_error error;
@@ -178,45 +211,62 @@ static int conversion_open_and_run(conversion *c)
     if (berth_open(c->in, NULL, &c->checkpoint, &error) < 0)
         return fail(&error);
     int code = conversion_check_compact(c);
+    if (!code)
+        code = select_values(&c->options->selected, c->checkpoint, c->in, &c->selected_tree,
+                             &c->value);
+    if (!code)
+        code = conversion_set_metadata(c);
     if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
         code = fail(&error);
     if (!code)
         code = conversion_run(c);
     berth_tree_free(c->tree);
+    berth_tree_free(c->selected_tree);
+    berth_tree_free(c->metadata_tree);
     berth_close(c->checkpoint);
     return code;
 }
 
+const struct argp convert_argp = {
+    own_options,
+    convert_parse,
+    "IN OUT",
+    "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
+    "or --to decides, IN may have any name; - is standard input or output. From checkpoint to "
+    "checkpoint, write an older, repacked "
+    "or compressed file in today's format. "
+    "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
+    "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
+    "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
+    "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
+    "that. --only, --without and --root write some of the values; in a list or tuple the others "
+    "move up.",
+    selection_and_root_children,
+    NULL,
+    NULL};
+
+/* What the file becomes, by --to or its name. Returns 0, or EXIT_TROUBLE after printing why. */
+static int choose_format(const char *out, const char *to, bool *to_safetensors)
+{
+    *to_safetensors = to ? strcmp(to, "safetensors") == 0 : has_extension(out, ".safetensors");
+    if (to || *to_safetensors || is_checkpoint_name(out))
+        return 0;
+    if (is_standard(out))
+        return print_trouble("-: --to pt or --to safetensors must set the format");
+    return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors, or --to "
+                         "must be there: it sets the format",
+                         out);
+}
+
 int run_convert(int argc, char **argv)
 {
-    static const struct argp argp = {
-        own_options,
-        convert_parse,
-        "IN OUT",
-        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-        "decides, IN may have any name. From checkpoint to checkpoint, write an older, repacked "
-        "or compressed file in today's format. "
-        "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
-        "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
-        "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
-        "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
-        "that.",
-        common_children,
-        NULL,
-        NULL};
     convert_options options = {.words = {.min = 2, .max = 2}};
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    const char *in = options.words.words[0], *out = options.words.words[1];
-    conversion c = {.in = in,
-                    .out = out,
-                    .options = &options,
-                    .to_safetensors = has_extension(out, ".safetensors")};
-    if (!c.to_safetensors && !is_checkpoint_name(out))
-        return print_trouble("%s: the name must end in .pt, .pth, .bin, .ckpt or .safetensors: it "
-                             "sets the format",
-                             out);
-    if (check_in_place_output_has_name(in, out))
+    parse_options(&convert_argp, argc, argv, &options);
+    conversion c = {.out = options.words.words[1], .options = &options};
+    if (choose_format(c.out, options.to, &c.to_safetensors) ||
+        check_output(c.out, &options.selected.common) ||
+        !(c.in = input_path(options.words.words[0])) || check_in_place_output_has_name(c.in, c.out))
         return EXIT_TROUBLE;
     return conversion_open_and_run(&c);
 }

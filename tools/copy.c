@@ -10,6 +10,22 @@
 
 typedef struct copy copy;
 
+typedef struct copy_options {
+    selection selected;
+    positional words;
+} copy_options;
+
+static error_t copy_parse(int key, char *word, struct argp_state *state)
+{
+    copy_options *options = state->input;
+
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->selected;
+        return 0;
+    }
+    return parse_positional(key, word, state, &options->words);
+}
+
 /* One record that is copied: where it is read from. */
 typedef struct copied_record {
     copy *copy;
@@ -178,9 +194,30 @@ static const char *copy_choose_archive_name(const copy *c)
     return strlen(info.name) > MAX_NBYTES ? NULL : info.name;
 }
 
-/* Copies through the values: swapping bytes needs the dtypes, inflated storages a new layout. */
-static int copy_values(copy *c, const char *in, const char *out, berth_params *params, bool quiet,
-                       berth_error *error)
+/* The chosen values, all by default. A number above 0 is an exit code: why was printed. */
+static int copy_save_values(const char *in, const char *out, berth_checkpoint *checkpoint,
+                            copy_options *options, const berth_params *params, berth_error *error)
+{
+    const berth_value *value;
+    berth_tree *tree;
+    int code = select_values(&options->selected, checkpoint, in, &tree, &value);
+
+    const berth_target target = output_target(out);
+    const berth_content content = berth_of_value(value);
+    if (code == 0)
+        code = berth_save_to(&target, &content, params, error);
+    if (code == 0)
+        copy_report_dropped(in, checkpoint, options->selected.common.quiet);
+    berth_tree_free(tree);
+    return code;
+}
+
+/*
+ * Copies through the values: swapping bytes needs the dtypes, inflated storages a new layout, and
+ * some of the values a new pickle. The result is as copy_save_values'.
+ */
+static int copy_values(copy *c, const char *in, const char *out, berth_params *params,
+                       copy_options *options, berth_error *error)
 {
     berth_checkpoint *checkpoint = NULL;
     berth_config *config = copy_new_layout_config(c, in, error);
@@ -189,10 +226,8 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
     if (code == 0) {
         params->config = config;
         params->archive_name = copy_choose_archive_name(c);
-        code = berth_save(out, berth_root(checkpoint), params, error);
+        code = copy_save_values(in, out, checkpoint, options, params, error);
     }
-    if (code == 0)
-        copy_report_dropped(in, checkpoint, quiet);
     berth_close(checkpoint);
     berth_config_free(config);
     return code;
@@ -243,7 +278,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
     if (code == 0)
         code = copy_list_all_records(c, error);
     if (code == 0) {
-        const berth_target target = berth_to_path(out);
+        const berth_target target = output_target(out);
         const berth_content content =
             berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
         params->config = config;
@@ -258,45 +293,49 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
     return code;
 }
 
+const struct argp copy_argp = {
+    NULL,
+    copy_parse,
+    "IN OUT",
+    "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
+    "same, byte for byte, unless options change its layout: --set "
+    "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
+    "name inside is kept. A record that does not match its checksum is refused, because the "
+    "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
+    "without a checksum. If storages are compressed, the copy is written anew, without "
+    "compression. Any other repacked file, and the legacy format, are refused: `berth "
+    "convert` reads them. --only, --without and --root copy some of the values, written anew; in "
+    "a list or tuple the others move up.",
+    selection_and_root_children,
+    NULL,
+    NULL};
+
 int run_copy(int argc, char **argv)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "IN OUT",
-        "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
-        "same, byte for byte, unless options change its layout: --set "
-        "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
-        "name inside is kept. A record that does not match its checksum is refused, because the "
-        "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
-        "without a checksum. If storages are compressed, the copy is written anew, without "
-        "compression. Any other repacked file, and the legacy format, are refused: `berth "
-        "convert` reads them.",
-        common_children,
-        NULL,
-        NULL};
-    plain_options options = {.words = {.min = 2, .max = 2}};
+    copy_options options = {.words = {.min = 2, .max = 2}};
+    const common *shared = &options.selected.common;
     copy c = {0};
     berth_stats stats = {0};
     berth_error error;
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (check_in_place_output_has_name(options.words.words[0], options.words.words[1]))
+    parse_options(&copy_argp, argc, argv, &options);
+    const char *out = options.words.words[1], *in = input_path(options.words.words[0]);
+    if (!in || check_output(out, shared) || check_in_place_output_has_name(in, out))
         return EXIT_TROUBLE;
-    const berth_source source = berth_from_path(options.words.words[0]);
+    const berth_source source = berth_from_path(in);
     if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
-    register_remark_printer(&options.common);
-    progress_begin(&bar, "copy", &options.common, &params, &stats);
-    const char *in = options.words.words[0], *out = options.words.words[1];
-    int code = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c)
-                   ? copy_values(&c, in, out, &params, options.common.quiet, &error)
-                   : copy_records(&c, in, out, &params, &error);
+    register_remark_printer(shared);
+    progress_begin(&bar, "copy", shared, &params, &stats);
+    bool by_value = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c) ||
+                    !selection_is_all(&options.selected);
+    int code = by_value ? copy_values(&c, in, out, &params, &options, &error)
+                        : copy_records(&c, in, out, &params, &error);
     progress_finish(&bar);
-    int exit_status = code < 0 ? fail(&error) : EXIT_YES;
-    exit_status = print_stats_if_requested(&options.common, &stats, exit_status);
+    int exit_status = code < 0 ? fail(&error) : code;
+    exit_status = print_stats_if_requested(shared, &stats, exit_status);
     free(c.sources);
     free(c.records);
     berth_archive_close(c.archive);

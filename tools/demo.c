@@ -175,26 +175,27 @@ static int demo_open_list_and_compare(const char *path, const float *weights)
     return code;
 }
 
+const struct argp demo_argp = {
+    NULL,
+    parse_plain_options,
+    "[FILE]",
+    "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
+    "it, open it and show what is in it. PyTorch opens the file too. An existing file is "
+    "replaced only if `berth demo` made it.",
+    common_children,
+    NULL,
+    NULL};
+
 int run_demo(int argc, char **argv)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "[FILE]",
-        "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
-        "it, open it and show what is in it. PyTorch opens the file too. An existing file is "
-        "replaced only if `berth demo` made it.",
-        common_children,
-        NULL,
-        NULL};
     const size_t n = (size_t)LAYERS * (WIDTH * WIDTH + WIDTH);
-    plain_options options = {.words = {.words = {"berth-demo.pt"}, .max = 1}};
+    plain_options options = {.words = {.max = 1}};
     berth_stats stats = {0};
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    const char *path = options.words.words[0];
+    parse_options(&demo_argp, argc, argv, &options);
+    const char *path = options.words.n ? options.words.words[0] : "berth-demo.pt";
     float *weights = malloc(n * sizeof *weights);
     if (!weights)
         return print_trouble("out of memory");

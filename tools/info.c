@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth info: what a file is and what it contains. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/shared.h"
+
+/* What `berth info` was asked, and the sums over all files so far. */
+typedef struct info_report {
+    const common *options;
+    size_t n_files, n_storages, n_tensors;
+    uint64_t nbytes, storages_nbytes;
+} info_report;
 
 /* Storages that were on one device when they were saved. */
 typedef struct device_summary {
@@ -140,34 +148,55 @@ static void print_info(const berth_info *info)
                "compressed", info->n_deflated);
 }
 
-static int print_info_report(const berth_info *info, const device_summary *devices, size_t n,
-                             const berth_stats *stats, const common *options)
+static void report_add(info_report *report, const berth_info *info)
+{
+    report->n_files++;
+    report->n_storages += info->n_storages;
+    report->n_tensors += info->n_tensors;
+    report->nbytes += info->nbytes;
+    report->storages_nbytes += info->storages_nbytes;
+}
+
+static void report_print_total(const info_report *report)
+{
+    char nbytes[32], storages[32];
+
+    printf("\n%-18s %zu files, %s; %zu tensors; %zu storages, %s\n", "total", report->n_files,
+           human_nbytes(report->nbytes, nbytes), report->n_tensors, report->n_storages,
+           human_nbytes(report->storages_nbytes, storages));
+}
+
+static int print_info_report(files *all, const berth_info *info, const device_summary *devices,
+                             size_t n, const berth_stats *stats, const common *options)
 {
     if (options->json) {
         json_t *report = info_json(info);
         json_object_set_new(report, "devices", devices_json(devices, n));
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
-        return print_json(report);
+        return files_print_json(all, report);
     }
+    files_print_heading(all);
     print_info(info);
     print_storages_by_device(devices, n);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
 }
 
-int run_info(int argc, char **argv)
+const struct argp info_argp = {
+    NULL,
+    parse_plain_options,
+    "FILE...",
+    "Show what a checkpoint is: container, format version, alignment, byte order, the number "
+    "of records, storages and tensors, whether it has checksums, and on which devices its "
+    "storages were. An index (model.safetensors.index.json) stands for its files.",
+    common_children,
+    NULL,
+    NULL};
+
+static int info_of_file(void *context, files *all)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "FILE",
-        "Show what a checkpoint is: container, format version, alignment, byte order, the number "
-        "of records, storages and tensors, whether it has checksums, and on which devices its "
-        "storages were.",
-        common_children,
-        NULL,
-        NULL};
-    plain_options options = {.words = {.min = 1, .max = 1}};
+    info_report *report = context;
+    const common *options = report->options;
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_info info;
@@ -176,16 +205,31 @@ int run_info(int argc, char **argv)
     device_summary *devices = NULL;
     size_t n = 0;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
-        return print_stats_if_requested(&options.common, &stats, fail(&error));
+    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
+        return print_stats_if_requested(options, &stats, fail(&error));
     int code = EXIT_YES;
     if (berth_get_info(checkpoint, &info, &error) < 0)
         code = fail(&error);
     else if ((code = list_devices_of_storages(checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
-        code = print_info_report(&info, devices, n, &stats, &options.common);
+        code = print_info_report(all, &info, devices, n, &stats, options);
+    if (code == EXIT_YES)
+        report_add(report, &info);
     free(devices);
     berth_close(checkpoint);
+    return code;
+}
+
+int run_info(int argc, char **argv)
+{
+    plain_options options = {.words = {.min = 1, .max = INT_MAX}};
+    info_report report = {.options = &options.common};
+
+    parse_options(&info_argp, argc, argv, &options);
+    int code = for_each_file(&options.words, &options.common, false, info_of_file, &report);
+    if (report.n_files > 1 && !options.common.json) {
+        report_print_total(&report);
+        return finish_output(code);
+    }
     return code;
 }

@@ -1,19 +1,32 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth ls: the tensors of a checkpoint, or the records of any archive of its kind. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/shared.h"
 
 typedef struct ls_options {
-    common common;
+    selection selected;
     positional words;
     bool records;
+    bool exact;
 } ls_options;
 
+/* Of the tensors of one file. */
+typedef struct listing {
+    files *files;
+    ls_options *options;
+    json_t *rows; /* with --json */
+    size_t n_shown, long_nbytes;
+    uint64_t nbytes; /* of all that are shown */
+} listing;
+
 static const struct argp_option own_options[] = {
-    {"records", 'r', NULL, 0, "list the records of the archive instead", 1}, {0}};
+    {"records", 'r', NULL, 0, "list the records of the archive instead", 1},
+    {"bytes", 'b', NULL, 0, "show sizes in bytes: 1048576, not 1.0 MiB", 1},
+    {0}};
 
 static error_t ls_parse(int key, char *word, struct argp_state *state)
 {
@@ -21,10 +34,13 @@ static error_t ls_parse(int key, char *word, struct argp_state *state)
 
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = &options->common;
+        state->child_inputs[0] = &options->selected;
         return 0;
     case 'r':
         options->records = true;
+        return 0;
+    case 'b':
+        options->exact = true;
         return 0;
     default:
         return parse_positional(key, word, state, &options->words);
@@ -34,15 +50,6 @@ static error_t ls_parse(int key, char *word, struct argp_state *state)
 static const char *tensor_device_name(const berth_tensor *tensor)
 {
     return tensor->storage ? berth_storage_get_info(tensor->storage)->location : "meta";
-}
-
-static json_t *json_ints(const int64_t *numbers, int32_t n)
-{
-    json_t *array = json_array();
-
-    for (int32_t i = 0; i < n; i++)
-        json_array_append_new(array, json_integer(numbers[i]));
-    return array;
 }
 
 static json_t *tensor_json(const berth_named_tensor *named)
@@ -61,14 +68,23 @@ static json_t *tensor_json(const berth_named_tensor *named)
         "requires_grad", named->requires_grad, "parameter", named->parameter);
 }
 
-static void print_tensor(const berth_named_tensor *named)
+/* "1.0 MiB", or with --bytes "1048576". Buffer of 32 bytes; returned. */
+static const char *nbytes_text(const ls_options *options, uint64_t nbytes, char *buffer)
 {
-    char shape[256];
+    if (!options->exact)
+        return human_nbytes(nbytes, buffer);
+    snprintf(buffer, 32, "%" PRIu64, nbytes);
+    return buffer;
+}
+
+static void print_tensor(const ls_options *options, const berth_named_tensor *named)
+{
+    char shape[256], nbytes[32];
     size_t n = strlen(tensor_device_name(named->tensor));
 
     shape_text(named->tensor, shape, sizeof shape);
-    printf("%-13s %-20s %12" PRIu64 "  ", berth_dtype_name(named->tensor->dtype), shape,
-           berth_tensor_nbytes(named->tensor));
+    printf("%s%-13s%s %-20s %12s  ", paint(BLUE), berth_dtype_name(named->tensor->dtype),
+           paint(PLAIN), shape, nbytes_text(options, berth_tensor_nbytes(named->tensor), nbytes));
     if (named->offset == BERTH_NO_OFFSET)
         printf("%14s", "-");
     else
@@ -77,7 +93,7 @@ static void print_tensor(const berth_named_tensor *named)
     print_without_control_chars(stdout,
                                 tensor_device_name(named->tensor)); /* also the file's own text */
     printf("%*s ", n < 7 ? 7 - (int)n : 0, "");
-    print_without_control_chars(stdout, named->name);
+    print_painted(BOLD, named->name);
     putchar('\n');
 }
 
@@ -92,38 +108,78 @@ static int print_alias(void *context, const char *path, const char *first)
     return 0;
 }
 
-static int list_tensors(berth_checkpoint *checkpoint, bool json)
+/* "9 tensors, 1.3 MiB; 8 storages, 1.0 MiB": tensors can share storages. */
+static void listing_print_total(const listing *l, berth_checkpoint *checkpoint)
 {
-    json_t *array = json ? json_array() : NULL;
-    size_t n = berth_tensor_count(checkpoint), long_nbytes = 0;
-    berth_named_tensor named;
-    berth_error error;
-    int code;
+    char text[32];
+    berth_info info;
+    const char *unit = l->options->exact ? " bytes" : "";
+    size_t n = berth_tensor_count(checkpoint);
 
-    if (!json)
-        printf("%-13s %-20s %12s  %14s  %-7s %s\n", "dtype", "shape", "bytes", "offset", "device",
-               "name");
-    for (size_t i = 0; i < n; i++) {
-        if (berth_tensor_at(checkpoint, i, &named, &error) < 0) {
-            json_decref(array);
-            return fail(&error);
-        }
-        if ((code = check_total_of_long_names(&long_nbytes, strlen(named.path))) != 0) {
-            json_decref(array);
-            return code;
-        }
-        if (json)
-            json_array_append_new(array, tensor_json(&named));
-        else
-            print_tensor(&named);
-    }
-    if (json)
-        return print_json(array);
-    code = walk_aliases(berth_root(checkpoint), print_alias, NULL);
-    return code ? code : finish_output(EXIT_YES);
+    if (l->n_shown < n)
+        printf("%zu of ", l->n_shown);
+    printf("%zu tensor%s, %s%s", n, n == 1 ? "" : "s", nbytes_text(l->options, l->nbytes, text),
+           unit);
+    if (l->n_shown == n && berth_get_info(checkpoint, &info, NULL) == 0)
+        printf("; %zu storage%s, %s%s", info.n_storages, info.n_storages == 1 ? "" : "s",
+               nbytes_text(l->options, info.storages_nbytes, text), unit);
+    putchar('\n');
 }
 
-static int list_records(const char *path, const common *options)
+/* Returns 0 or an exit code after printing why. */
+static int listing_add_tensor(listing *l, const berth_named_tensor *named)
+{
+    uint64_t nbytes = berth_tensor_nbytes(named->tensor);
+    int code = check_total_of_long_names(&l->long_nbytes, strlen(named->path));
+
+    if (code || !selection_has_name(&l->options->selected, named->name))
+        return code;
+    l->n_shown++;
+    l->nbytes = nbytes > UINT64_MAX - l->nbytes ? UINT64_MAX : l->nbytes + nbytes;
+    if (l->rows)
+        json_array_append_new(l->rows, tensor_json(named));
+    else
+        print_tensor(l->options, named);
+    return 0;
+}
+
+static int listing_end(listing *l, berth_checkpoint *checkpoint)
+{
+    int code = EXIT_YES;
+
+    if (l->rows)
+        return files_print_json(l->files, l->rows);
+    if (!selection_has_globs(&l->options->selected))
+        code = walk_aliases(berth_root(checkpoint), print_alias, NULL);
+    listing_print_total(l, checkpoint);
+    return finish_output(code);
+}
+
+static int list_tensors(files *all, berth_checkpoint *checkpoint, ls_options *options)
+{
+    listing l = {.files = all, .options = options};
+    berth_named_tensor named;
+    berth_error error;
+    int code = 0;
+
+    if (options->selected.common.json) {
+        l.rows = json_array();
+    } else {
+        files_print_heading(all);
+        printf("%s%-13s %-20s %12s  %14s  %-7s %s%s\n", paint(FAINT), "dtype", "shape", "size",
+               "offset", "device", "name", paint(PLAIN));
+    }
+    for (size_t i = 0; i < berth_tensor_count(checkpoint) && !code; i++)
+        code = berth_tensor_at(checkpoint, i, &named, &error) < 0 ? fail(&error)
+                                                                  : listing_add_tensor(&l, &named);
+    if (code) {
+        json_decref(l.rows);
+        return code;
+    }
+    return listing_end(&l, checkpoint);
+}
+
+static int list_records(files *all, const common *options)
 {
     json_t *array = options->json ? json_array() : NULL;
     berth_archive *archive;
@@ -131,12 +187,14 @@ static int list_records(const char *path, const common *options)
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    const berth_source source = berth_from_path(path);
+    const berth_source source = berth_from_path(all->path);
 
     if (berth_archive_open(&source, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }
+    if (!array)
+        files_print_heading(all);
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         if (array)
             json_array_append_new(
@@ -154,36 +212,48 @@ static int list_records(const char *path, const common *options)
     berth_archive_close(archive);
     if (options->stats)
         print_stats(&stats);
-    return array ? print_json(array) : finish_output(EXIT_YES);
+    return array ? files_print_json(all, array) : finish_output(EXIT_YES);
 }
 
-int run_ls(int argc, char **argv)
+const struct argp ls_argp = {
+    own_options,
+    ls_parse,
+    "FILE...",
+    "List the tensors of checkpoints: dtype, shape, bytes, offset of the first element in "
+    "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
+    "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
+    "name. A container that is there again is listed as an alias. The last line has the totals: "
+    "tensors can share storages. An index (model.safetensors.index.json) stands for its files.",
+    selection_children,
+    NULL,
+    NULL};
+
+static int ls_file(void *context, files *all)
 {
-    static const struct argp argp = {
-        own_options,
-        ls_parse,
-        "FILE",
-        "List the tensors of a checkpoint: dtype, shape, bytes, offset of the first element in "
-        "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
-        "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
-        "name. A container that is there again is listed as an alias.",
-        common_children,
-        NULL,
-        NULL};
-    ls_options options = {.words = {.min = 1, .max = 1}};
+    ls_options *options = context;
     berth_checkpoint *checkpoint;
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (options.records)
-        return list_records(options.words.words[0], &options.common);
-    if (berth_open(options.words.words[0], &call, &checkpoint, &error) < 0)
+    if (options->records)
+        return list_records(all, &options->selected.common);
+    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = list_tensors(checkpoint, options.common.json);
+    int code = list_tensors(all, checkpoint, options);
     berth_close(checkpoint);
-    if (options.common.stats)
+    if (options->selected.common.stats)
         print_stats(&stats);
     return code;
+}
+
+int run_ls(int argc, char **argv)
+{
+    ls_options options = {.words = {.min = 1, .max = INT_MAX}};
+
+    parse_options(&ls_argp, argc, argv, &options);
+    if (options.records && selection_has_globs(&options.selected))
+        return print_trouble("--only and --without do not apply to records");
+    int code = for_each_file(&options.words, &options.selected.common, false, ls_file, &options);
+    return code ? code : selection_check_used(&options.selected, options.words.words[0]);
 }

@@ -7,31 +7,53 @@
 
 #include "tools/shared.h"
 
-static const command commands[] = {
-    {"ls", "list the tensors of a checkpoint", run_ls},
-    {"info", "show what a file is and what it contains", run_info},
-    {"verify", "check a whole file, every checksum included", run_verify},
-    {"cat", "write one tensor's elements to standard output", run_cat},
-    {"copy", "copy a checkpoint, with a new layout if options say so", run_copy},
-    {"convert", "convert between .pt, .safetensors and older .pt files", run_convert},
-    {"diff", "compare two checkpoints", run_diff},
-    {"clean", "list and remove temporary files of killed saves", run_clean},
-    {"config", "show every option, its value and where it comes from", run_config},
-    {"bench", "time a save, a load, or rows of a table", run_bench},
-    {"demo", "make a checkpoint, save, verify, map and show it", run_demo},
-};
+#define COMMAND_ROW(name, words, summary) {words, summary, &name##_argp, run_##name},
 
-static const size_t n_commands = sizeof commands / sizeof commands[0];
+const command commands[] = {COMMANDS(COMMAND_ROW){0}};
 
-static void print_help(FILE *out)
+/* Whether the words begin with those of a command: their number, else 0. */
+static int command_match(const command *row, int n_words, char **words)
 {
-    fputs("Usage: berth COMMAND [OPTION...] [ARGUMENT...]\n"
-          "Save, load and examine PyTorch checkpoints. Code in them is never run.\n\n"
-          "Commands:\n",
-          out);
-    for (size_t i = 0; i < n_commands; i++)
-        fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].summary);
-    fputs("\n`berth COMMAND --help` lists the options of a command.\n"
+    size_t n = strcspn(row->name, " ");
+    bool has_two = row->name[n] == ' ';
+
+    if (n_words < 1 + has_two || strlen(words[0]) != n || strncmp(row->name, words[0], n) != 0)
+        return 0;
+    return has_two && strcmp(row->name + n + 1, words[1]) != 0 ? 0 : 1 + has_two;
+}
+
+/* "bench" is the first word of three commands. NULL: all commands. */
+static bool command_is_in_group(const command *row, const char *group)
+{
+    size_t n = group ? strlen(group) : 0;
+
+    return !group || (!strncmp(row->name, group, n) && row->name[n] == ' ');
+}
+
+static bool is_group(const char *word)
+{
+    for (const command *row = commands; row->name; row++)
+        if (command_is_in_group(row, word))
+            return true;
+    return false;
+}
+
+static void print_help(FILE *out, const char *group)
+{
+    if (group)
+        fprintf(out, "Usage: berth %s COMMAND [OPTION...] [ARGUMENT...]\n\nCommands:\n", group);
+    else
+        fputs("Usage: berth COMMAND [OPTION...] [ARGUMENT...]\n"
+              "Save, load and examine PyTorch checkpoints. Code in them is never run.\n"
+              "A FILE can be -, standard input; OUT can be -, standard output.\n\n"
+              "Commands:\n",
+              out);
+    for (const command *row = commands; row->name; row++)
+        if (command_is_in_group(row, group))
+            fprintf(out, "  %-10s  %s\n", row->name, row->summary);
+    fputs("\n`berth COMMAND --help` lists the options of a command. `berth --man` prints the man "
+          "page,\n"
+          "`berth --completion SHELL` the completions for bash, zsh or fish.\n"
           "Exit codes: 0 yes; 1 broken, different or not found; 2 wrong usage or trouble;\n"
           "129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.\n",
           out);
@@ -54,14 +76,63 @@ static int check_options_for_control_chars(int argc, char **argv)
 
 static int run_command(const command *chosen, int argc, char **argv)
 {
-    char name[32];
+    char name[48];
 
     if (check_options_for_control_chars(argc, argv))
         return EXIT_TROUBLE;
     snprintf(name, sizeof name, "berth %s", chosen->name);
     argv[0] = name; /* argp shows it in usage lines and errors */
-    argp_err_exit_status = EXIT_TROUBLE;
     return chosen->run(argc, argv);
+}
+
+static bool is_help(const char *word)
+{
+    return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "-?");
+}
+
+/* `berth help`, `berth help ls`, `berth bench`, `berth bench --help`. -1: it asks for no help. */
+static int help_if_requested(int n_words, char **words)
+{
+    static char option[] = "--help";
+    bool group = n_words > 0 && is_group(words[0]);
+
+    if (n_words == 0 || (group && n_words == 1)) {
+        print_help(stderr, group ? words[0] : NULL);
+        return EXIT_TROUBLE;
+    }
+    if (is_help(words[group]) || (!strcmp(words[0], "help") && n_words == 1)) {
+        print_help(stdout, group ? words[0] : NULL);
+        return finish_output(EXIT_YES);
+    }
+    if (strcmp(words[0], "help") != 0)
+        return -1;
+    for (const command *row = commands; row->name; row++) {
+        int n = command_match(row, n_words - 1, words + 1);
+        if (n > 0) {
+            words[n] = option;
+            return run_command(row, 2, words + n - 1);
+        }
+    }
+    return -1;
+}
+
+static int fail_unknown_command(int n_words, char **words)
+{
+    bool asks_for_help = !strcmp(words[0], "help");
+
+    words += asks_for_help;
+    n_words -= asks_for_help;
+    const char *group = is_group(words[0]) && n_words > 1 ? words[0] : NULL;
+    char word[NEAREST_NBYTES], hint[NEAREST_HINT_NBYTES];
+    nearest near = {.word = word};
+
+    snprintf(word, sizeof word, "%s%s%s", group ? group : "", group ? " " : "",
+             words[group != NULL]);
+    for (const command *row = commands; row->name; row++)
+        if (command_is_in_group(row, group))
+            nearest_offer(&near, row->name);
+    return print_trouble("unknown command '%s'%s; `berth%s%s --help` lists all", word,
+                         nearest_hint(&near, "berth ", hint), group ? " " : "", group ? group : "");
 }
 
 int main(int argc, char **argv)
@@ -70,20 +141,21 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN); /* X14: a write beyond the limit of a file is an error */
     fill_closed_standard_descriptors();
-    if (argc < 2) {
-        print_help(stderr);
-        return EXIT_TROUBLE;
-    }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-?") || !strcmp(argv[1], "help")) {
-        print_help(stdout);
-        return finish_output(EXIT_YES);
-    }
+    int code = help_if_requested(argc - 1, argv + 1);
+    if (code >= 0)
+        return code;
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
         printf("berth %s\n", berth_version());
         return finish_output(EXIT_YES);
     }
-    for (size_t i = 0; i < n_commands; i++)
-        if (!strcmp(argv[1], commands[i].name))
-            return run_command(&commands[i], argc - 1, argv + 1);
-    return print_trouble("unknown command '%s'; `berth --help` lists all", argv[1]);
+    if (!strcmp(argv[1], "--man"))
+        return print_manual();
+    if (!strcmp(argv[1], "--completion"))
+        return print_completion(argc > 2 ? argv[2] : "");
+    for (const command *row = commands; row->name; row++) {
+        int n = command_match(row, argc - 1, argv + 1);
+        if (n > 0)
+            return run_command(row, argc - n, argv + n);
+    }
+    return fail_unknown_command(argc - 1, argv + 1);
 }

@@ -20,24 +20,22 @@ static int walk_exit_code(int code)
     return code < 0 ? print_trouble("out of memory") : code;
 }
 
-/* ---- aliases: the first walk finds repeated containers, the second one their paths ---- */
+/* ---- repeated containers: one walk finds them, a second one their paths ---- */
 
 typedef struct repeated {
     const berth_value *value;
     char *path; /* the first one */
+    void *note;
 } repeated;
 
-typedef struct aliases {
-    alias_function alias;
-    void *context;
-    repeated *met; /* by address, in the second walk */
+struct repeated_values {
+    repeated *met; /* by address, when all are found */
     size_t n, capacity;
-    size_t long_nbytes;
-} aliases;
+};
 
 /* Containers and objects, but no tensors. */
-static int aliases_enter_container_or_object(void *context, const berth_walk *walk,
-                                             const berth_value *value)
+static int enter_container_or_object(void *context, const berth_walk *walk,
+                                     const berth_value *value)
 {
     bool is_object = value_is_nonempty_container(value) ||
                      berth_value_kind(value) == BERTH_KIND_CALL ||
@@ -47,21 +45,21 @@ static int aliases_enter_container_or_object(void *context, const berth_walk *wa
     return is_object && !berth_as_tensor(value) ? 0 : BERTH_WALK_SKIP;
 }
 
-static int aliases_add_repeated(void *context, const berth_walk *walk, const berth_value *value)
+static int repeated_values_add(void *context, const berth_walk *walk, const berth_value *value)
 {
-    aliases *a = context;
+    repeated_values *all = context;
 
-    if (aliases_enter_container_or_object(context, walk, value) == BERTH_WALK_SKIP)
+    if (enter_container_or_object(context, walk, value) == BERTH_WALK_SKIP)
         return 0;
-    if (a->n == a->capacity) {
-        size_t capacity = a->capacity ? a->capacity * 2 : 32;
-        repeated *met = realloc(a->met, capacity * sizeof *met);
+    if (all->n == all->capacity) {
+        size_t capacity = all->capacity ? all->capacity * 2 : 32;
+        repeated *met = realloc(all->met, capacity * sizeof *met);
         if (!met)
             return BERTH_E_MEMORY;
-        a->met = met;
-        a->capacity = capacity;
+        all->met = met;
+        all->capacity = capacity;
     }
-    a->met[a->n++] = (repeated){.value = value};
+    all->met[all->n++] = (repeated){.value = value};
     return 0;
 }
 
@@ -73,60 +71,115 @@ static int compare_repeated(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static repeated *find_repeated(const aliases *a, const berth_value *value)
+/* Sorts them, and keeps each once. */
+static void repeated_values_sort(repeated_values *all)
+{
+    size_t n = 0;
+
+    if (all->n)
+        qsort(all->met, all->n, sizeof *all->met, compare_repeated);
+    for (size_t i = 0; i < all->n; i++)
+        if (i == 0 || all->met[i].value != all->met[n - 1].value)
+            all->met[n++] = all->met[i];
+    all->n = n;
+}
+
+repeated_values *repeated_values_find(const berth_value *root)
+{
+    repeated_values *all = calloc(1, sizeof *all);
+    berth_walker walker = {
+        .enter = enter_container_or_object, .alias = repeated_values_add, .context = all};
+
+    if (all && berth_value_walk(root, &walker, NULL) < 0) {
+        repeated_values_free(all);
+        return NULL;
+    }
+    if (all)
+        repeated_values_sort(all);
+    return all;
+}
+
+void repeated_values_free(repeated_values *all)
+{
+    for (size_t i = 0; all && i < all->n; i++)
+        free(all->met[i].path);
+    if (all)
+        free(all->met);
+    free(all);
+}
+
+static repeated *repeated_values_get(const repeated_values *all, const berth_value *value)
 {
     const repeated wanted = {.value = value};
 
-    return a->n ? bsearch(&wanted, a->met, a->n, sizeof wanted, compare_repeated) : NULL;
+    return all->n ? bsearch(&wanted, all->met, all->n, sizeof wanted, compare_repeated) : NULL;
 }
 
-static int keep_first_path(void *context, const berth_walk *walk, const berth_value *value)
+int repeated_values_note_path(repeated_values *all, const berth_walk *walk,
+                              const berth_value *value)
 {
     enum { MAX_NBYTES = 1024 };
-    repeated *met = find_repeated(context, value);
+    repeated *met = repeated_values_get(all, value);
 
-    if (met) {
-        const char *path = berth_walk_path(walk);
-        met->path = strdup(strlen(path) <= MAX_NBYTES ? path : "...");
-        if (!met->path)
-            return BERTH_E_MEMORY;
-    }
-    return aliases_enter_container_or_object(context, walk, value);
+    if (!met || met->path)
+        return 0;
+    const char *path = berth_walk_path(walk);
+    met->path = strdup(strlen(path) <= MAX_NBYTES ? path : "...");
+    return met->path ? 0 : BERTH_E_MEMORY;
+}
+
+const char *repeated_values_first_path(const repeated_values *all, const berth_value *value)
+{
+    const repeated *met = repeated_values_get(all, value);
+
+    return met ? met->path : NULL;
+}
+
+void **repeated_values_note(const repeated_values *all, const berth_value *value)
+{
+    repeated *met = repeated_values_get(all, value);
+
+    return met ? &met->note : NULL;
+}
+
+/* ---- aliases ---- */
+
+typedef struct aliases {
+    alias_function alias;
+    void *context;
+    repeated_values *repeated;
+    size_t long_nbytes;
+} aliases;
+
+static int aliases_enter(void *context, const berth_walk *walk, const berth_value *value)
+{
+    aliases *a = context;
+    int code = repeated_values_note_path(a->repeated, walk, value);
+
+    return code ? code : enter_container_or_object(context, walk, value);
 }
 
 static int aliases_report_path(void *context, const berth_walk *walk, const berth_value *value)
 {
     aliases *a = context;
-    const repeated *met = find_repeated(a, value);
+    const char *first = repeated_values_first_path(a->repeated, value);
 
-    if (!met)
+    if (!first)
         return 0;
     const char *path = berth_walk_path(walk);
     int code = check_total_of_long_names(&a->long_nbytes, strlen(path));
-    return code ? code : a->alias(a->context, path, met->path);
+    return code ? code : a->alias(a->context, path, first);
 }
 
 int walk_aliases(const berth_value *root, alias_function function, void *context)
 {
-    aliases a = {.alias = function, .context = context};
-    berth_walker walker = {
-        .enter = aliases_enter_container_or_object, .alias = aliases_add_repeated, .context = &a};
-    int code = berth_value_walk(root, &walker, NULL);
-    size_t n = 0;
+    aliases a = {.alias = function, .context = context, .repeated = repeated_values_find(root)};
+    berth_walker walker = {.enter = aliases_enter, .alias = aliases_report_path, .context = &a};
+    int code = a.repeated ? 0 : BERTH_E_MEMORY;
 
-    if (a.n)
-        qsort(a.met, a.n, sizeof *a.met, compare_repeated);
-    for (size_t i = 0; i < a.n; i++) /* each once */
-        if (i == 0 || a.met[i].value != a.met[n - 1].value)
-            a.met[n++] = a.met[i];
-    a.n = n;
-    walker.enter = keep_first_path;
-    walker.alias = aliases_report_path;
-    if (code == 0 && n > 0)
+    if (code == 0 && a.repeated->n > 0)
         code = berth_value_walk(root, &walker, NULL);
-    for (size_t i = 0; i < n; i++)
-        free(a.met[i].path);
-    free(a.met);
+    repeated_values_free(a.repeated);
     return walk_exit_code(code);
 }
 
@@ -174,15 +227,6 @@ static void print_int(FILE *out, const berth_value *value)
     print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
 }
 
-/* 5.0 is not 5. */
-static void print_float(FILE *out, double number)
-{
-    char text[40];
-
-    snprintf(text, sizeof text, "%.17g", number);
-    fprintf(out, strpbrk(text, ".en") ? "%s" : "%s.0", text);
-}
-
 static void print_ints(FILE *out, const char *before, const int64_t *ints, int32_t n)
 {
     fputs(before, out);
@@ -227,7 +271,18 @@ static bool print_size_sparse_storage_or_constant(FILE *out, const berth_value *
     }
 }
 
-static void print_non_tuple(FILE *out, const berth_value *value)
+/* At most max bytes of a text, without a part of a character. */
+static size_t cut_text(const char *text, size_t nbytes, size_t max)
+{
+    size_t n = nbytes < max ? nbytes : max;
+
+    while (n < nbytes && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+/* Of texts and bytes at most max_nbytes: then "..." follows. */
+static void print_non_tuple(FILE *out, const berth_value *value, size_t max_nbytes)
 {
     size_t nbytes = 0;
     const char *text;
@@ -257,13 +312,13 @@ static void print_non_tuple(FILE *out, const berth_value *value)
         break;
     case BERTH_KIND_STR:
         text = berth_as_text(value, &nbytes);
-        print_quoted(out, text, nbytes);
+        print_quoted(out, text, cut_text(text, nbytes, max_nbytes));
         break;
     case BERTH_KIND_BYTES:
     case BERTH_KIND_BYTEARRAY:
         bytes = berth_as_bytes(value, &nbytes);
         print_hex(out, berth_value_kind(value) == BERTH_KIND_BYTES ? "bytes 0x" : "bytearray 0x",
-                  bytes, nbytes);
+                  bytes, nbytes < max_nbytes ? nbytes : max_nbytes);
         break;
     case BERTH_KIND_DTYPE:
         (void)berth_as_constant(value, BERTH_KIND_DTYPE, &number);
@@ -279,6 +334,8 @@ static void print_non_tuple(FILE *out, const berth_value *value)
             fprintf(out, "<%s of %zu>", berth_kind_name(berth_value_kind(value)),
                     berth_value_count(value));
     }
+    if (nbytes > max_nbytes)
+        fputs("...", out);
 }
 
 /* Shows the items of a tuple, because tuples are keys. Depth and length are bounded: nested tuples
@@ -309,7 +366,7 @@ static void print_tuple(FILE *out, const berth_value *tuple)
         fputs(next ? ", " : "", out);
         fputs(nested ? "(" : "", out);
         if (!nested)
-            print_non_tuple(out, item);
+            print_non_tuple(out, item, SIZE_MAX);
         else {
             open[n].tuple = item;
             open[n++].next = 0;
@@ -318,6 +375,11 @@ static void print_tuple(FILE *out, const berth_value *tuple)
 }
 
 char *leaf_text(const berth_value *value)
+{
+    return leaf_text_start(value, SIZE_MAX);
+}
+
+char *leaf_text_start(const berth_value *value, size_t max_nbytes)
 {
     char *text = NULL;
     size_t nbytes;
@@ -328,7 +390,7 @@ char *leaf_text(const berth_value *value)
     if (berth_value_kind(value) == BERTH_KIND_TUPLE)
         print_tuple(out, value);
     else
-        print_non_tuple(out, value);
+        print_non_tuple(out, value, max_nbytes);
     if (fclose(out) != 0) {
         free(text);
         return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Options, errors and output that all subcommands share. */
+/* Errors and output that all subcommands share. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -11,20 +11,7 @@
 
 #include "tools/shared.h"
 
-enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS };
-
-static const struct argp_option common_options[] = {
-    {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run, e.g. load.check=data", 10},
-    {"config", KEY_CONFIG, "FILE", 0,
-     "set the options of a file of NAME=VALUE lines, as berth config --changed prints them", 10},
-    {"json", KEY_JSON, NULL, 0, "print JSON", 10},
-    {"stats", KEY_STATS, NULL, 0,
-     "print what was done, and how fast: on standard error, or as JSON", 10},
-    {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
-    {0}};
-
-/* Bytes of the control character at `at`: 1, or 2 for U+0080 to U+009F; 0: it is none. */
-static size_t control_nbytes(const char *at)
+size_t control_nbytes(const char *at)
 {
     unsigned char byte = (unsigned char)at[0];
 
@@ -38,132 +25,6 @@ bool has_control(const char *text)
     while (*text && !control_nbytes(text))
         text++;
     return *text != '\0';
-}
-
-void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    for (char *at = text; *at; at++)
-        memset(at, '?', control_nbytes(at));
-    argp_error(state, "%s", text);
-}
-
-/* --set NAME=VALUE becomes the program's value of that option. */
-static void set_option(const char *assignment, struct argp_state *state)
-{
-    const char *equals = strchr(assignment, '=');
-    berth_error error;
-    char name[64];
-
-    if (!equals || (size_t)(equals - assignment) >= sizeof name)
-        print_usage_error_and_exit(state, "--set needs NAME=VALUE");
-    else {
-        memcpy(name, assignment, (size_t)(equals - assignment));
-        name[equals - assignment] = '\0';
-        if (berth_config_set(name, equals + 1, &error) < 0)
-            print_usage_error_and_exit(state, "%s", error.message);
-    }
-}
-
-enum { MAX_CONFIG_NBYTES = 1 << 20 };
-
-/* Unknown options are skipped, with a remark: the file may be of another version. */
-static void set_options_of_file(const char *path, struct argp_state *state)
-{
-    static char text[MAX_CONFIG_NBYTES + 1];
-    berth_error error;
-    FILE *file = fopen(path, "re");
-
-    if (!file) {
-        print_usage_error_and_exit(state, "%s: %s", path, strerror(errno));
-        return;
-    }
-    size_t n = fread(text, 1, sizeof text, file);
-    if (ferror(file))
-        print_usage_error_and_exit(state, "%s: %s", path, strerror(errno));
-    (void)fclose(file);
-    if (n == sizeof text || memchr(text, 0, n))
-        print_usage_error_and_exit(state, "%s: not a text of options", path);
-    text[n] = '\0';
-    register_remark_printer(state->input);
-    if (berth_config_parse(text, &error) < 0)
-        print_usage_error_and_exit(state, "%s: %s", path, error.message);
-}
-
-static error_t parse_common(int key, char *word, struct argp_state *state)
-{
-    common *options = state->input;
-
-    switch (key) {
-    case KEY_SET:
-        set_option(word, state);
-        return 0;
-    case KEY_CONFIG:
-        set_options_of_file(word, state);
-        return 0;
-    case KEY_JSON:
-        options->json = true;
-        return 0;
-    case KEY_STATS:
-        options->stats = true;
-        return 0;
-    case 'q':
-        options->quiet = true;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static const struct argp common_argp = {common_options, parse_common, NULL, NULL, NULL, NULL, NULL};
-
-const struct argp_child common_children[] = {{&common_argp, 0, NULL, 0}, {0}};
-
-bool option_is_default(const char *name)
-{
-    berth_option option;
-
-    return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
-}
-
-void set_load_check_data_by_default(void)
-{
-    if (option_is_default("load.check"))
-        (void)berth_config_set("load.check", "data", NULL); /* a valid value */
-}
-
-error_t parse_positional(int key, char *word, struct argp_state *state, positional *words)
-{
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (words->n == words->max)
-            print_usage_error_and_exit(state, "too many arguments: at most %d", words->max);
-        else
-            words->words[words->n++] = word;
-        return 0;
-    case ARGP_KEY_END:
-        if (words->n < words->min)
-            print_usage_error_and_exit(state, "an argument is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-error_t parse_plain_options(int key, char *word, struct argp_state *state)
-{
-    plain_options *options = state->input;
-
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->common;
-        return 0;
-    }
-    return parse_positional(key, word, state, &options->words);
 }
 
 int exit_code(const berth_error *error)
@@ -191,6 +52,10 @@ int exit_code(const berth_error *error)
 
 int fail(const berth_error *error)
 {
+    if (error->system_errno == EPIPE) { /* a reader that stops early ends us silently */
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)raise(SIGPIPE);
+    }
     (void)fflush(stdout);
     fprintf(stderr, "berth: %s\n", error->message);
     return exit_code(error);
@@ -253,6 +118,15 @@ json_t *text_json(const char *text)
         safe[n++] = (char)((unsigned char)*at < 0x80 ? *at : '?');
     safe[n] = '\0';
     return json_string(safe);
+}
+
+json_t *json_ints(const int64_t *numbers, int32_t n)
+{
+    json_t *array = json_array();
+
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(array, json_integer(numbers[i]));
+    return array;
 }
 
 /* Escapes the control characters that JSON allows in strings: terminals would obey them. */

@@ -29,34 +29,67 @@ typedef struct common {
  */
 extern const struct argp_child common_children[];
 
-/* One row for each subcommand; run gets its own argv and returns the exit code. */
+/*
+ * The commands, in the order of `berth --help`: identifier, words, what it does. Each has a
+ * run_NAME, which gets its own argv and returns the exit code, and a NAME_argp. The help, the man
+ * page and the completions of shells are made from these rows and parsers.
+ */
+#define COMMANDS(COMMAND)                                                                          \
+    COMMAND(ls, "ls", "list the tensors of a checkpoint")                                          \
+    COMMAND(info, "info", "show what a file is and what it contains")                              \
+    COMMAND(show, "show", "show values: epoch, rates, settings, a few elements")                   \
+    COMMAND(verify, "verify", "check a whole file, every checksum included")                       \
+    COMMAND(cat, "cat", "write one tensor's elements to standard output")                          \
+    COMMAND(copy, "copy", "copy a checkpoint, with a new layout if options say so")                \
+    COMMAND(convert, "convert", "convert between .pt, .safetensors and older .pt files")           \
+    COMMAND(diff, "diff", "compare two checkpoints")                                               \
+    COMMAND(clean, "clean", "list and remove temporary files of killed saves")                     \
+    COMMAND(config, "config", "show every option, its value and where it comes from")              \
+    COMMAND(bench_save, "bench save", "time one save of a checkpoint into the current folder")     \
+    COMMAND(bench_load, "bench load",                                                              \
+            "time one load of a checkpoint, cold or warm, or only its opening")                    \
+    COMMAND(bench_rows, "bench rows",                                                              \
+            "time reading rows of a table that is larger than its memory")                         \
+    COMMAND(demo, "demo", "make a checkpoint, save, verify, map and show it")
+
 typedef struct command {
-    const char *name;
+    const char *name; /* one word, or two: "bench save" */
     const char *summary;
+    const struct argp *argp;
     int (*run)(int argc, char **argv);
 } command;
 
-int run_ls(int argc, char **argv);
-int run_info(int argc, char **argv);
-int run_verify(int argc, char **argv);
-int run_cat(int argc, char **argv);
-int run_copy(int argc, char **argv);
-int run_convert(int argc, char **argv);
-int run_diff(int argc, char **argv);
-int run_config(int argc, char **argv);
-int run_bench(int argc, char **argv);
-int run_demo(int argc, char **argv);
-int run_clean(int argc, char **argv);
+#define DECLARE_COMMAND(name, words, summary)                                                      \
+    int run_##name(int argc, char **argv);                                                         \
+    extern const struct argp name##_argp;
+COMMANDS(DECLARE_COMMAND)
 
-/* ---- shared.c ---- */
+/* All of them; the last has no name. */
+extern const command commands[];
 
-/* Positional arguments of a subcommand, in order: min to max of them. */
+/* ---- options.c ---- */
+
+/* Positional arguments of a subcommand, in order: min to max of them, in argv. */
 typedef struct positional {
-    const char *words[2];
+    char **words;
     int n;
     int min;
     int max;
 } positional;
+
+/*
+ * Parses the words of a command into `options`, the input of its parser. Wrong usage and --help end
+ * the process.
+ */
+void parse_options(const struct argp *argp, int argc, char **argv, void *options);
+
+/* Calls the function for each option of a parser and its children that has a name. */
+void for_each_option(const struct argp *argp,
+                     void (*function)(void *context, const struct argp_option *option),
+                     void *context);
+
+/* Whether all commands have the option. */
+bool option_is_common(const struct argp_option *option);
 
 /* Called by parsers: stores one positional word, or checks their number at the end. */
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words);
@@ -69,6 +102,12 @@ typedef struct plain_options {
 
 error_t parse_plain_options(int key, char *word, struct argp_state *state);
 
+/* argp_error without control characters: a word can be any file name, `berth ls *`. */
+void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* A number from 1 to `max`; anything else is an error of usage. */
+uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
+
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*
@@ -77,13 +116,14 @@ bool option_is_default(const char *name);
  */
 void set_load_check_data_by_default(void);
 
+/* ---- shared.c ---- */
+
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
 /* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
 int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* argp_error without control characters: a word can be any file name, `berth ls *`. */
-void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Bytes of the control character at `at`: 1, or 2 for U+0080 to U+009F; 0: it is none. */
+size_t control_nbytes(const char *at);
 bool has_control(const char *text);
 /* Prints a name from a file, without control characters. */
 void print_without_control_chars(FILE *out, const char *name);
@@ -94,6 +134,8 @@ int finish_output(int code);
 
 /* A JSON string of any text. Bytes that are not UTF-8 become question marks. */
 json_t *text_json(const char *text);
+/* An array of n numbers. */
+json_t *json_ints(const int64_t *numbers, int32_t n);
 /* Prints a JSON value and a newline to stdout, and releases it. Returns EXIT_YES or EXIT_TROUBLE.
  */
 int print_json(json_t *value);
@@ -131,6 +173,131 @@ int check_in_place_output_has_name(const char *in, const char *out);
  * EXIT_TROUBLE after printing why.
  */
 int check_total_of_long_names(size_t *counted, size_t nbytes);
+
+/* ---- shards.c ---- */
+
+/* A checkpoint in several files, and the index that names them. */
+typedef struct shard_set {
+    const char *path; /* of the index */
+    json_t *json;
+    json_t *map; /* from the names of tensors to files */
+    const char **files;
+    size_t n_files;
+    berth_checkpoint **checkpoints; /* of the files; NULL: not opened */
+} shard_set;
+
+/* By its name: model.safetensors.index.json. */
+bool is_shard_index(const char *path);
+/* Reads the index. Returns 0, or an exit code after printing why; shard_set_free is due in any
+ * case. */
+int shard_set_read(const char *path, shard_set *set);
+void shard_set_free(shard_set *set);
+/* The path of a file, which the caller frees. NULL: no memory. */
+char *shard_path(const shard_set *set, size_t i);
+/*
+ * Opens the files. Returns 0, or an exit code after printing why; quietly: tries all of them, and
+ * prints nothing.
+ */
+int shard_set_open(shard_set *set, bool quietly);
+/* The checkpoint of a file; NULL: it is not open. */
+berth_checkpoint *shard_set_find(const shard_set *set, const char *file);
+
+/* ---- files.c ---- */
+
+/* The files that a command was given. An index stands for its files, and comes after them. */
+typedef struct files {
+    bool is_several;
+    size_t n_begun;
+    const char *path; /* of the file at hand */
+    shard_set *set;   /* the file at hand is the index of this set; else NULL */
+    json_t *reports;  /* with --json, if there are several */
+} files;
+
+/* Reports on the file at hand. Returns its exit code. */
+typedef int (*file_function)(void *context, files *all);
+/*
+ * Calls the function for each word and each file of an index; with_indices: for the index, too.
+ * Returns the largest exit code; after a signal (128 and more) no more files are begun.
+ */
+int for_each_file(const positional *words, const common *options, bool with_indices,
+                  file_function function, void *context);
+/* Of several files: the line that begins a block, or the beginning of a line. */
+void files_print_heading(const files *all);
+void files_print_prefix(const files *all);
+/*
+ * Prints the report of one file; of several, keeps it for an array of objects, each with "file". A
+ * report that is an array becomes their "items". A file without a report gets its "exit_code".
+ * Releases it. Returns EXIT_YES or EXIT_TROUBLE.
+ */
+int files_print_json(files *all, json_t *report);
+
+/* ---- manual.c, completion.c ---- */
+
+/* `berth --man`: the man page as roff. Returns EXIT_YES or EXIT_TROUBLE. */
+int print_manual(void);
+/* `berth --completion bash`, zsh or fish. Returns EXIT_YES or EXIT_TROUBLE. */
+int print_completion(const char *shell);
+
+/* ---- colour.c ---- */
+
+typedef enum colour { PLAIN, BOLD, FAINT, RED, GREEN, BLUE } colour;
+
+/* "auto", "always" or "never"; false: another word. */
+bool colour_set(const char *word);
+/* What changes the colour of the following text of standard output; "" where it has none. */
+const char *paint(colour chosen);
+/* Prints a text from a file in a colour, without control characters. */
+void print_painted(colour chosen, const char *text);
+
+/* ---- nearest.c ---- */
+
+enum { NEAREST_NBYTES = 64, NEAREST_HINT_NBYTES = 160 };
+
+/* The search for the name that is most similar to a word. */
+typedef struct nearest {
+    const char *word;
+    char found[NEAREST_NBYTES]; /* "": none is near */
+    size_t distance;
+} nearest;
+
+void nearest_offer(nearest *best, const char *candidate);
+/* "; the nearest is '--json'", or "". Buffer of NEAREST_HINT_NBYTES; returned. */
+const char *nearest_hint(const nearest *best, const char *prefix, char *buffer);
+
+/* ---- select.c ---- */
+
+enum { MAX_GLOBS = 64 };
+
+typedef struct globs {
+    char *patterns[MAX_GLOBS];
+    bool is_used[MAX_GLOBS];
+    size_t n;
+} globs;
+
+/* Which values of a checkpoint a command is about. */
+typedef struct selection {
+    common common;
+    globs only, without;
+    const char *root; /* name or path; NULL: all */
+} selection;
+
+/* Their parsers, for --only and --without, or for --root too; they include the common options. */
+extern const struct argp_child selection_children[];
+extern const struct argp_child selection_and_root_children[];
+
+bool selection_is_all(const selection *selected);
+bool selection_has_globs(const selection *selected);
+/* Whether --only and --without choose this name. */
+bool selection_has_name(selection *selected, const char *name);
+/* Reports patterns that matched no name. Returns 0 or EXIT_NO. */
+int selection_check_used(const selection *selected, const char *path);
+/*
+ * Makes the value that is chosen. Containers that nothing is left in are left out; what shared
+ * storages still does. *tree is the caller's to free in any case; the checkpoint must outlive it.
+ * Returns 0, or an exit code after printing why.
+ */
+int select_values(selection *selected, const berth_checkpoint *checkpoint, const char *path,
+                  berth_tree **tree, const berth_value **value);
 
 /* ---- progress.c ---- */
 
@@ -170,6 +337,19 @@ double progress_elapsed_seconds(const progress *p);
  * (X10). */
 void fill_closed_standard_descriptors(void);
 
+/* ---- standard_files.c ---- */
+
+/* Whether a word is "-". */
+bool is_standard(const char *word);
+/*
+ * The path of an input: the word, or for "-" one that leads to standard input. A pipe is read into
+ * an unlinked temporary first. NULL: why was printed.
+ */
+const char *input_path(const char *word);
+berth_target output_target(const char *word);
+/* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */
+int check_output(const char *word, const common *options);
+
 /* ---- elements_read.c ---- */
 
 /*
@@ -184,7 +364,28 @@ int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int6
  */
 int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes);
 
+/* ---- elements_text.c ---- */
+
+/* The shortest text that reads back as the same number. */
+void print_float(FILE *out, double number);
+/* One element: a number, True or False, "(1.0, 2.0j)", or else its bytes. */
+void print_element(FILE *out, berth_dtype dtype, const uint8_t *at);
+
 /* ---- non_tensor_values.c ---- */
+
+/* Containers and objects that are in a tree more than once, but no tensors. */
+typedef struct repeated_values repeated_values;
+/* Finds them, without recursion. NULL: no memory. */
+repeated_values *repeated_values_find(const berth_value *root);
+void repeated_values_free(repeated_values *all);
+/* Called by a later walk when it enters a value. Returns 0, or a status if memory is out. */
+int repeated_values_note_path(repeated_values *all, const berth_walk *walk,
+                              const berth_value *value);
+/* The path that was noted for a value; NULL: none. */
+const char *repeated_values_first_path(const repeated_values *all, const berth_value *value);
+/* A place for the caller's own note on a repeated value, NULL at first; NULL: it is not repeated.
+ */
+void **repeated_values_note(const repeated_values *all, const berth_value *value);
 
 /* Called with a later path to a container with items; `first` is its first path. */
 typedef int (*alias_function)(void *context, const char *path, const char *first);
@@ -195,5 +396,7 @@ typedef int (*alias_function)(void *context, const char *path, const char *first
 int walk_aliases(const berth_value *root, alias_function function, void *context);
 /* A short text of a leaf, as Python would show it; allocated. */
 char *leaf_text(const berth_value *value);
+/* The same of at most max_nbytes of a text or bytes; "..." follows what was cut. */
+char *leaf_text_start(const berth_value *value, size_t max_nbytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth verify: checks a file; names bad records and the tensors in them. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ typedef struct bad_record {
 } bad_record;
 
 typedef struct findings {
-    const char *path;
+    files *files;
     bad_record *bad; /* in the file's order */
     size_t n, capacity;
     bool is_short; /* of memory */
@@ -141,7 +142,7 @@ static void findings_name_tensors(findings *found)
 
     if (config &&
         berth_config_apply(config, "debug=off load.check=directory load.prefetch=off", NULL) == 0 &&
-        berth_open(found->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
+        berth_open(found->files->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
         findings_add_tensors(checkpoint, storages, n);
     berth_close(checkpoint);
     berth_config_free(config);
@@ -190,8 +191,9 @@ static json_t *findings_json(const findings *found, const berth_stats *stats)
     return report;
 }
 
-static void print_bad_record(const bad_record *bad)
+static void print_bad_record(const files *all, const bad_record *bad)
 {
+    files_print_prefix(all);
     print_without_control_chars(stdout, bad->error.message);
     for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++) {
         fputs(i == 0 ? "; in it: " : ", ", stdout);
@@ -205,19 +207,24 @@ static void print_bad_record(const bad_record *bad)
 static void findings_print_bad(const findings *found)
 {
     for (size_t i = 0; i < found->n; i++)
-        print_bad_record(&found->bad[i]);
+        print_bad_record(found->files, &found->bad[i]);
+    files_print_prefix(found->files);
     if (found->n > 0)
-        printf("bad: %zu of %zu records\n", found->n, found->verdict.n_records);
+        printf("%sbad%s: %zu of %zu records\n", paint(RED), paint(PLAIN), found->n,
+               found->verdict.n_records);
     else
-        printf("bad: %s\n", found->error.message);
+        printf("%sbad%s: %s\n", paint(RED), paint(PLAIN), found->error.message);
 }
 
-static void print_ok(const berth_verdict *verdict)
+static void print_ok(const findings *found)
 {
+    const berth_verdict *verdict = &found->verdict;
     char text[32];
 
-    printf("ok: %zu records, %zu storages, %s; %zu checksums match", verdict->n_records,
-           verdict->n_storages, human_nbytes(verdict->nbytes, text), verdict->n_verified);
+    files_print_prefix(found->files);
+    printf("%sok%s: %zu records, %zu storages, %s; %zu checksums match", paint(GREEN), paint(PLAIN),
+           verdict->n_records, verdict->n_storages, human_nbytes(verdict->nbytes, text),
+           verdict->n_verified);
     if (verdict->n_unverified)
         printf(", %zu records have none and are unverified", verdict->n_unverified);
     putchar('\n');
@@ -233,14 +240,16 @@ static int findings_print_report(const findings *found, const common *options,
         json_t *value = findings_json(found, stats);
         if (options->stats)
             json_object_set_new(value, "stats", stats_json(stats));
-        int printed = print_json(value);
+        int printed = files_print_json(found->files, value);
         return printed ? printed : code;
     }
     (void)print_stats_if_requested(options, stats, EXIT_YES);
-    if (stats->repacked)
+    if (stats->repacked) {
+        files_print_prefix(found->files);
         printf("repacked: %s\n", REPACKED_ADVICE);
+    }
     if (code == EXIT_YES)
-        print_ok(&found->verdict);
+        print_ok(found);
     else
         findings_print_bad(found);
     return finish_output(code);
@@ -261,39 +270,131 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
     if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_of_first_bad(found))
         return print_stats_if_requested(options, stats, fail(&found->error));
     if (caught_signal_code_or(0)) /* cancelled: nobody wants the verdict */
-        return print_cancelled(found->path);
+        return print_cancelled(found->files->path);
     findings_name_tensors(found);
     return findings_print_report(found, options, stats);
 }
 
-int run_verify(int argc, char **argv)
+const struct argp verify_argp = {
+    NULL,
+    parse_plain_options,
+    "FILE...",
+    "Read whole checkpoints and check them: the archive, its directory against headers and "
+    "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
+    "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
+    "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
+    "line if the file cannot be read. Of several files, each line begins with the name of its "
+    "file, "
+    "and the exit code is the worst. An index "
+    "(model.safetensors.index.json) stands for its files; then they must have every tensor that it "
+    "names.",
+    common_children,
+    NULL,
+    NULL};
+
+/* ---- sets of files ---- */
+
+/* Tensors that the index names, and their files have not. */
+typedef struct absent_tensors {
+    size_t n;
+    const char *names[MAX_NAMED];
+    const char *in[MAX_NAMED];
+} absent_tensors;
+
+static void find_absent_tensors(const shard_set *set, absent_tensors *absent)
 {
-    static const struct argp argp = {
-        NULL,
-        parse_plain_options,
-        "FILE",
-        "Read a whole checkpoint and check it: the archive, its directory against headers and "
-        "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
-        "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
-        "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
-        "line if the file cannot be read.",
-        common_children,
-        NULL,
-        NULL};
-    plain_options options = {.words = {.min = 1, .max = 1}};
+    const char *name;
+    json_t *file;
+
+    json_object_foreach(set->map, name, file)
+    {
+        const berth_checkpoint *checkpoint = shard_set_find(set, json_string_value(file));
+        if (!checkpoint || berth_dict_get(berth_root(checkpoint), name))
+            continue;
+        if (absent->n < MAX_NAMED) {
+            absent->names[absent->n] = name;
+            absent->in[absent->n] = json_string_value(file);
+        }
+        absent->n++;
+    }
+}
+
+static json_t *set_json(const shard_set *set, const absent_tensors *absent, bool is_ok)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < absent->n && i < MAX_NAMED; i++)
+        json_array_append_new(list, json_pack("{s:o,s:o}", "tensor", text_json(absent->names[i]),
+                                              "in", text_json(absent->in[i])));
+    return json_pack("{s:b,s:I,s:I,s:o,s:I}", "ok", is_ok, "files", (json_int_t)set->n_files,
+                     "tensors", (json_int_t)json_object_size(set->map), "absent", list, "n_absent",
+                     (json_int_t)absent->n);
+}
+
+static void print_set(files *all, const absent_tensors *absent, bool is_ok)
+{
+    size_t n = json_object_size(all->set->map);
+
+    for (size_t i = 0; i < absent->n && i < MAX_NAMED; i++) {
+        files_print_prefix(all);
+        fputs("\"", stdout);
+        print_without_control_chars(stdout, absent->names[i]);
+        fputs("\" is not in ", stdout);
+        print_without_control_chars(stdout, absent->in[i]);
+        putchar('\n');
+    }
+    files_print_prefix(all);
+    if (absent->n)
+        printf("%sbad%s: %zu of %zu tensors are not in their files\n", paint(RED), paint(PLAIN),
+               absent->n, n);
+    else if (!is_ok)
+        printf("%sbad%s: not all of its %zu files can be opened\n", paint(RED), paint(PLAIN),
+               all->set->n_files);
+    else
+        printf("%sok%s: its %zu tensors are in its %zu files\n", paint(GREEN), paint(PLAIN), n,
+               all->set->n_files);
+}
+
+/* Of the index, when its files are verified: whether they have what it names. */
+static int verify_set(files *all, const common *options)
+{
+    absent_tensors absent = {0};
+    bool is_ok = shard_set_open(all->set, true) == 0;
+
+    find_absent_tensors(all->set, &absent);
+    is_ok = is_ok && absent.n == 0;
+    if (options->json) {
+        int printed = files_print_json(all, set_json(all->set, &absent, is_ok));
+        return printed ? printed : is_ok ? EXIT_YES : EXIT_NO;
+    }
+    print_set(all, &absent, is_ok);
+    return finish_output(is_ok ? EXIT_YES : EXIT_NO);
+}
+
+static int verify_file(void *context, files *all)
+{
+    if (all->set)
+        return verify_set(all, context);
+    const common *options = context;
     berth_stats stats = {0};
-    findings found = {0};
+    findings found = {.files = all};
     berth_params params;
     progress bar;
 
-    argp_parse(&argp, argc, argv, 0, NULL, &options);
-    found.path = options.words.words[0];
-    progress_begin(&bar, "verify", &options.common, &params, &stats);
-    const berth_source source = berth_from_path(found.path);
+    progress_begin(&bar, "verify", options, &params, &stats);
+    const berth_source source = berth_from_path(all->path);
     int code =
         berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_finish(&bar);
-    int exit = findings_print_verdict_or_error(&found, code, &options.common, &stats);
+    int exit = findings_print_verdict_or_error(&found, code, options, &stats);
     findings_free(&found);
     return exit;
+}
+
+int run_verify(int argc, char **argv)
+{
+    plain_options options = {.words = {.min = 1, .max = INT_MAX}};
+
+    parse_options(&verify_argp, argc, argv, &options);
+    return for_each_file(&options.words, &options.common, true, verify_file, &options.common);
 }

@@ -88,7 +88,7 @@ class BenchSave(Benchmark):
     name = "save"
 
     def test_without_a_benchmark_there_is_help(self):
-        self.assertIn("Benchmarks:", self.berth("bench", code=2).err)
+        self.assertIn("Commands:", self.berth("bench", code=2).err)
         self.assertIn("--tensors", self.berth("bench", "save", "--help").out)
         self.refused("bench", "frobnicate", says="frobnicate")
 

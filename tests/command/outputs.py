@@ -20,7 +20,9 @@ class Pipes(Case):
                     ["cat", self.demo, "model.layers.0.bias"], ["cat", self.demo, "model.head.weight"],
                     ["diff", self.demo, self.demo], ["diff", self.demo, old("many-1.13-zip.pth")],
                     ["diff", "--json", self.demo, self.demo], ["config"], ["config", "--json"],
-                    ["config", "io.threads"], ["--help"], ["--version"]]
+                    ["config", "io.threads"], ["--help"], ["--version"],
+                    ["show", self.demo], ["show", "--json", self.demo], ["ls", "-h"], ["bench", "-h"],
+                    ["verify", self.demo, "bad.pt"], ["info", self.demo, self.demo]]
         for words in commands:
             for was in (signal.SIG_DFL, signal.SIG_IGN):
                 ours, theirs = os.pipe()

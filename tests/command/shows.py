@@ -15,8 +15,16 @@ from case import BERTH, Case, old
 
 class Help(Case):
     def test_every_command_has_help_and_exits_0(self):
-        for name in "ls info verify cat copy convert diff clean config bench demo".split():
-            self.assertIn("Usage:", self.berth(name, "--help").out)
+        for name in ("ls info show verify cat copy convert diff clean config demo bench "
+                     "bench,save bench,load bench,rows").split():
+            words = name.split(",")
+            told = self.berth(*words, "--help").out
+            self.assertIn("Usage:", told)
+            self.assertEqual(self.berth(*words, "-h").out, told)
+            if words != ["bench"]:
+                self.assertEqual(self.berth("help", *words).out, told)
+        self.assertEqual(self.berth("-h").out, self.berth("--help").out)
+        self.assertEqual(self.berth("help").out, self.berth("--help").out)
         self.assertIn("verify", self.berth("--help").out)
         self.assertRegex(self.berth("--version").out, r"^berth \d+\.\d+\.\d+\n$")
 
@@ -42,7 +50,7 @@ class Help(Case):
         words = self.write("words.pt", b"Entry not found")
 
         says("ls", "(-: it is compressed, or has no elements)")
-        rows = self.berth("ls", deflated).out.splitlines()[1:]
+        rows = self.berth("ls", deflated).out.splitlines()[1:-1]
         self.assertTrue(rows)
         for row in rows:
             self.assertRegex(row, " - +cpu ")
@@ -81,7 +89,9 @@ class Help(Case):
         self.assertIn("Commands:", self.berth(code=2).err)
         self.refused("frobnicate", says="frobnicate")
         self.refused("frob\033[2J", says="'frob?[2J'")
-        for words in (["ls"], ["ls", "a", "b"], ["cat", "a"], ["ls", "--nonsense", "a"],
+        self.refused("help", "frob", says="'frob'")
+        self.refused("bench", "frob", says="'bench frob'")
+        for words in (["ls"], ["diff", "a", "b", "c"], ["cat", "a"], ["ls", "--nonsense", "a"],
                       ["ls", "--set", "load.check", self.demo],
                       ["ls", "--set", "load.check=everything", self.demo],
                       ["ls", "--set", "load.chekc=data", self.demo]):

@@ -52,8 +52,11 @@ class Small(Case):
         words = {"ls": ["ls", path], "ls --json": ["ls", "--json", path], "info": ["info", path],
                  "verify": ["verify", path], "diff": ["diff", path, path],
                  "convert": ["convert", path, "out.safetensors"], "copy": ["copy", path, "out.pt"],
-                 "cat": ["cat", path, "a"]}
-        return {name: self.measure([*each, *options]) for name, each in words.items()}
+                 "cat": ["cat", path, "a"], "show": ["show", path, "-q", "-dall", "-nall"],
+                 "show --json": ["show", "--json", path],
+                 "convert some": ["convert", path, "out.pt", "--without", "nothing"]}
+        return {name: self.measure([*each, *options], 131072 if name == "show --json" else 65536)
+                for name, each in words.items()}
 
     def bomb(self, pickle, storages=ONE, options=()):
         self.assertLess(len(pickle), 1024)
@@ -63,7 +66,7 @@ class Small(Case):
     def read(self, pickle, storages=ONE, options=()):
         """Legal: every command reads it, whatever it then says of its values."""
         results = self.bomb(pickle, storages, options)
-        for name in ("ls", "ls --json", "info", "verify", "diff", "copy"):
+        for name in ("ls", "ls --json", "info", "verify", "diff", "copy", "show", "show --json"):
             self.assertEqual((name, results[name].returncode, results[name].err), (name, 0, ""))
         return results
 
@@ -83,7 +86,7 @@ class Small(Case):
 class SmallBombs(Small):
     @classmethod
     def tearDownClass(cls):
-        print(f"pickle bombs below 1 KiB: {cls.worst['bombs']} in 8 commands, at most "
+        print(f"pickle bombs below 1 KiB: {cls.worst['bombs']} in 11 commands, at most "
               f"{cls.worst['cpu'] * 1e3:.1f} ms of processor and {cls.worst['heap'] >> 10} KiB of "
               "memory", file=sys.stderr)
 

@@ -48,7 +48,8 @@ class Case(unittest.TestCase):
 
     def everything(self, path, most_out=40 << 20, timeout=60):
         """All subcommands but cat; what each gave."""
-        commands = [("ls",), ("ls", "--json"), ("info",), ("verify",), ("diff", path),
+        commands = [("ls",), ("ls", "--json"), ("info",), ("show", "-q"), ("show", "--json"), ("verify",),
+                    ("diff", path),
                     ("convert",), ("copy",)]
         results = {}
         for command, *more in commands:

@@ -115,7 +115,7 @@ class Inflated(Case):
                 if took < MAX_OPEN_SECONDS:
                     break
             self.assertLess(min(seconds), MAX_OPEN_SECONDS, words)
-        self.assertIn("10737418240", self.run_plainly("ls", path).stdout)
+        self.assertIn("10737418240", self.run_plainly("ls", "-b", path).stdout)
         asked = self.run_plainly("cat", path, "w", "--set", "io.memory_nbytes=1GiB")
         self.assertEqual(asked.returncode, 2)
         self.assertIn("io.memory_nbytes=1073741824 is too small to inflate its 10737418240 bytes", asked.stderr)

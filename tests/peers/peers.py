@@ -35,6 +35,7 @@ import legacy
 import readings
 import repacked
 import shipped
+import shown
 import sparse
 import unusual
 from build_tree import Tree
@@ -368,7 +369,7 @@ def main():
                       shipped.all_files, huge.all_sizes, readings.variants,
                       readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
                       unusual.names, sparse.all_cases, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
-                      forks.all_cases):
+                      forks.all_cases, shown.all_cases):
             began = time.monotonic()
             group(results, folder)
             print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What someone who knows zstd, git and ripgrep tries first, command by command: lines of a shell, what
+they print, and how they exit."""
+
+import os
+import re
+import subprocess
+
+from case import BERTH, Case, old
+
+# A line, its exit code, and what standard output and standard error match as a whole ("": nothing).
+USAGE = r"berth {}: {}\nTry `berth {} --help' or `berth {} --usage' for more information\.\n"
+MISSING = {name: USAGE.format(name, "an argument is missing", name, name)
+           for name in ("ls", "info", "show", "verify", "cat", "copy", "convert", "diff", "clean")}
+HELP = r"Usage: berth COMMAND (.|\n)*"
+TRANSCRIPTS = {
+    "berth": [
+        ("berth", 2, "", HELP),
+        ("berth -h", 0, HELP, ""),
+        ("berth --help", 0, HELP, ""),
+        ("berth help", 0, HELP, ""),
+        ("berth -V", 0, r"berth \d+\.\d+\.\d+\n", ""), ("berth --version", 0, r"berth \d+\.\d+\.\d+\n", ""),
+        ("berth status", 2, "", r"berth: unknown command 'status'; `berth --help` lists all\n"),
+        ("berth demo.pt", 2, "", r"berth: unknown command 'demo.pt'; .*\n"),
+        ("berth --verbose", 2, "", r"berth: unknown command '--verbose'; .*\n"),
+    ],
+    "ls": [
+        ("berth ls", 2, "", MISSING["ls"]), ("berth help ls", 0, r"Usage: berth ls (.|\n)*", ""),
+        ("berth ls demo.pt | head -1", 0, r"dtype +shape +size +offset +device +name\n", ""),
+        ("berth ls demo.pt | grep -c weight", 0, "5\n", ""),
+        ("berth ls demo.pt --json | grep -c '\"name\"'", 0, "9\n", ""),
+        ("berth ls demo.pt --only '*.bias' | tail -1", 0, r"4 of 9 tensors, 4\.0 KiB\n", ""),
+        ("berth ls nope.pt", 2, "", r"berth: nope\.pt: cannot be opened: No such file or directory\n"),
+        ("berth ls .", 1, "", r"berth: \.: is a folder, not a file\n"),
+        ("berth ls text", 1, "", r"berth: text: .*\n"),
+        ("berth ls demo.pt nope.pt | wc -l", 2, r"12\n", r"berth: nope.*\n"),
+        ("berth ls -l demo.pt", 2, "", USAGE.format("ls", "invalid option -- 'l'", "ls", "ls")),
+    ],
+    "info": [
+        ("berth info", 2, "", MISSING["info"]),
+        ("berth info demo.pt | head -2", 0, r"container +zip\narchive +demo\n", ""),
+        ("berth info demo.pt other.pt | grep -c ^container", 0, "2\n", ""),
+        ("berth info nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
+    ],
+    "show": [
+        ("berth show", 2, "", MISSING["show"]), ("berth show demo.pt epoch", 0, "3\n", ""),
+        ("berth show demo.pt | tail -1", 0, "  'learning_rate': 0.0001\n", ""),
+        ("berth show demo.pt --json model | head -2", 0, '{\n  "layers.0.weight": {\n', ""),
+        ("berth show demo.pt nothing", 1, "", r"berth: demo\.pt: no value named \"nothing\"\n"),
+        ("berth show demo.pt epoch model", 2, "",
+         USAGE.format("show", "too many arguments: at most 2", "show", "show")),
+    ],
+    "verify": [
+        ("berth verify", 2, "", MISSING["verify"]), ("berth verify demo.pt", 0, r"ok: 14 records, .*\n", ""),
+        ("berth verify -q demo.pt", 0, "ok: .*\n", ""),
+        ("berth verify demo.pt demo.pt", 0, "(demo.pt: ok: .*\n){2}", ""),
+        ("berth verify bad.pt && echo never", 1, r"data/0 at byte (.|\n)*bad: 1 of 14 records\n", ""),
+        ("berth verify bad.pt demo.pt | grep -c ok:", 1, "1\n", ""),
+        ("berth verify text", 1, r"bad: text: .*\n", ""),
+        ("berth verify nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
+        ("cat demo.pt | berth verify -", 0, "ok: .*\n", ""),
+    ],
+    "cat": [
+        ("berth cat demo.pt", 2, "", MISSING["cat"]),
+        ("berth cat demo.pt model.layers.0.bias | wc -c", 0, "1024\n", ""),
+        ("berth cat demo.pt epoch", 2, "",
+         r"berth: demo\.pt: \"epoch\" is not a strided tensor; its kind is int\n"),
+        ("berth cat demo.pt model.layer.0.bias", 1, "", r"berth: .*; near: \"model\.layers\.0\.bias\"\n"),
+        ("berth cat demo.pt model.head.weight | head -c 4 | wc -c", 141, "4\n", ""),
+    ],
+    "copy": [
+        ("berth copy demo.pt", 2, "", MISSING["copy"]),
+        ("berth copy demo.pt copy.pt && cmp demo.pt copy.pt", 0, "", ""),
+        ("berth copy demo.pt demo.pt && berth verify demo.pt", 0, "ok: .*\n", ""),
+        ("berth copy demo.pt .", 2, "", r"berth: \.: .*\n"),
+        ("berth copy demo.pt no/copy.pt", 2, "", r"berth: no/copy\.pt: .*\n"),
+        ("berth copy bad.pt copy2.pt; test -e copy2.pt", 1, "", r"berth: copy2\.pt: data/0: .* and should have .*\n"),
+        ("berth copy demo.pt - | cmp - demo.pt", 0, "", ""),
+    ],
+    "convert": [
+        ("berth convert demo.pt", 2, "", MISSING["convert"]),
+        ("berth convert demo.pt m.safetensors", 2, "", r"berth: .*--tensors-only leaves it out\n"),
+        ("berth convert demo.pt m.safetensors --root model && berth ls m.safetensors | tail -1", 0,
+         "9 tensors, .*\n", ""),
+        ("berth convert demo.pt out.zip", 2, "", r"berth: out\.zip: the name must end in .*\n"),
+        ("berth convert demo.pt new.pt && berth diff demo.pt new.pt", 0, "equal\n", ""),
+    ],
+    "diff": [
+        ("berth diff demo.pt", 2, "", MISSING["diff"]), ("berth diff demo.pt demo.pt", 0, "equal\n", ""),
+        ("berth diff -q demo.pt demo.pt", 0, "", ""),
+        ("berth diff demo.pt other.pt", 1, r"\['learning_rate'\]: only in: demo\.pt \| \n", ""),
+        ("berth diff demo.pt nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
+    ],
+    "clean": [
+        ("berth clean", 2, "", MISSING["clean"]),
+        ("berth clean .", 0, "0 temporaries, 0 bytes; 0 removed, 0 bytes\n", ""),
+        ("berth clean nope", 2, "", r"berth: nope: .*\n"),
+        ("berth clean -n .", 2, "", r"(.|\n)*invalid option -- 'n'(.|\n)*"),
+    ],
+    "config": [
+        ("berth config | grep -c save.durability", 0, "1\n", ""),
+        ("berth config save.durability | head -1", 0, r"save\.durability = full .*\n", ""),
+        ("berth config save.durabilty", 2, "", r"berth: .*; the nearest is save\.durability\n"),
+        ("BERTH_SAVE_DURABILITY=none berth config --changed | grep dura", 0, "save.durability=none\n", ""),
+    ],
+    "bench": [
+        ("berth bench", 2, "", r"Usage: berth bench (.|\n)*"),
+        ("berth bench save now now", 2, "", r"(.|\n)*too many arguments(.|\n)*"),
+        ("berth bench load demo.pt | grep -c ' open  '", 0, r"1\n", ""),
+    ],
+    "demo": [
+        ("berth demo | grep -c ^saved", 0, r"1\n", ""),
+        ("berth demo && berth demo | head -1", 0, r"saved (.|\n)*", ""),
+        ("berth demo text; cat text", 0, "my thesis",
+         r"berth: text exists, and `berth demo` did not make it: .*\n"),
+    ],
+}
+
+
+class Transcripts(Case):
+    def setUp(self):
+        super().setUp()
+        bad = bytearray(self.read("demo.pt"))
+        bad[100000] ^= 1
+        os.mkdir(self.path("bin"))
+        os.symlink(BERTH, self.path("bin/berth"))
+        self.write("bad.pt", bad)
+        self.write("text", b"my thesis")
+        self.berth("convert", self.demo, "other.pt", "--without", "learning_rate")
+
+    def test_every_line(self):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
+        environment["PATH"] = f"{self.path('bin')}:{environment['PATH']}"
+        for name, lines in TRANSCRIPTS.items():
+            for line, code, out, err in lines:
+                with self.subTest(command=name, line=line):
+                    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=self.folder,
+                                          env=environment, capture_output=True, text=True,
+                                          stdin=subprocess.DEVNULL, timeout=60, check=False)
+                    self.assertRegex(done.stdout, rf"\A{out}\Z")
+                    self.assertRegex(done.stderr, rf"\A{err}\Z")
+                    self.assertEqual(done.returncode, code)
