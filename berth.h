@@ -2408,7 +2408,7 @@ BERTH_API int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_
  */
 typedef struct berth_info {
     const char *archive;       /* the folder in the archive; "" if it is no zip */
-    const char *container;     /* "zip"; "legacy": from before PyTorch 1.6; "safetensors" */
+    const char *container;     /* "zip"; "legacy": from before PyTorch 1.6; "pt2"; "safetensors" */
     int64_t format_version;    /* 0: no such record */
     int64_t storage_alignment; /* 0: no such record */
     const char *byteorder;     /* "little" or "big" */

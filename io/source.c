@@ -35,6 +35,7 @@ static int reader_initialize_and_name(bth_reader *reader, const berth_source *so
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
     reader->nbytes = source->nbytes;
+    reader->has_path = source->kind == BERTH_SOURCE_PATH;
     if (source->kind == BERTH_SOURCE_FD) {
         (void)snprintf(text, sizeof text, "%s %d", name, source->fd);
         name = text;

@@ -18,6 +18,7 @@ typedef struct bth_reader {
     char *name;      /* for messages: the path, "memory", or the caller's name of the source */
     uint64_t nbytes; /* of the whole source */
     int fd;          /* -1 unless it is a file */
+    bool has_path;   /* the name is a path */
     const uint8_t *memory;           /* NULL unless it is memory */
     berth_source source;             /* used if it is neither */
     atomic_uint_fast64_t n_requests; /* reads done so far */

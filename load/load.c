@@ -421,7 +421,9 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
         return bth_error_in_checkpoint(checkpoint, error);
     const char *archive = checkpoint->contents.archive;
     *info = (berth_info){.archive = archive ? archive : "",
-                         .container = containers[checkpoint->contents.kind],
+                         .container = checkpoint->contents.is_program
+                                          ? "pt2"
+                                          : containers[checkpoint->contents.kind],
                          .format_version = checkpoint->contents.format_version,
                          .storage_alignment = checkpoint->contents.storage_alignment,
                          .byteorder = checkpoint->contents.is_big ? "big" : "little",

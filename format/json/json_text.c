@@ -20,6 +20,30 @@ static bool text_has_too_many_objects(const bth_json_text *text)
     return n_objects > text->nbytes / text->min_object_nbytes + 2;
 }
 
+/* The parser's own texts speak of its flags and of C. */
+static const char *json_error_say(const json_error_t *json_error)
+{
+    switch (json_error_code(json_error)) {
+    case json_error_premature_end_of_input:
+        return "it ends too early";
+    case json_error_end_of_input_expected:
+        return "more follows its end";
+    case json_error_invalid_utf8:
+        return "a text that is not UTF-8";
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return "a NUL in a text";
+    case json_error_duplicate_key:
+        return "a key that the object has already";
+    case json_error_numeric_overflow:
+        return "a number that is too large";
+    case json_error_stack_overflow:
+        return "too many objects and lists in each other";
+    default:
+        return "this is not JSON";
+    }
+}
+
 json_t *bth_json_parse(const bth_json_text *text, berth_error *error)
 {
     json_error_t json_error;
@@ -41,7 +65,7 @@ json_t *bth_json_parse(const bth_json_text *text, berth_error *error)
     else
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record,
                        text->offset + (uint64_t)json_error.position, "%s: %s", text->what,
-                       json_error.text);
+                       json_error_say(&json_error));
     json_decref(json);
     return NULL;
 }

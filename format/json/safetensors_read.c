@@ -279,6 +279,22 @@ static int header_read_entries(header_reading *reading, berth_error *error)
     return header_add_tied_tensors(reading, error);
 }
 
+/* The parser takes -0 for 0; the package refuses it. The metadata are all texts. */
+static int text_check_no_minus_zero(const bth_json_text *text, berth_error *error)
+{
+    bool in_string = false;
+
+    for (size_t i = 0; i + 1 < text->nbytes; i++)
+        if (in_string && text->bytes[i] == '\\')
+            i++;
+        else if (text->bytes[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && text->bytes[i] == '-' && text->bytes[i + 1] == '0')
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, text->offset + i,
+                            "%s: a size or an offset with a minus sign", text->what);
+    return 0;
+}
+
 int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
                          berth_tree *tree, bth_safetensors *contents, berth_error *error)
 {
@@ -295,7 +311,8 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
                           .min_object_nbytes = MIN_OBJECT_NBYTES};
 
     *contents = (bth_safetensors){0};
-    reading.json = bth_json_parse(&text, error);
+    if (text_check_no_minus_zero(&text, error) == 0)
+        reading.json = bth_json_parse(&text, error);
     if (reading.json && header_read_entries(&reading, error) == 0)
         (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     bth_release(reading.tensors);

@@ -244,10 +244,10 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
         if (small_record_read_and_parse(opening, which, error) < 0)
             return error->code;
-    bool is_program = !contents->root; /* without data.pkl */
-    if ((is_program && bth_exported_read(opening, error) < 0) ||
+    contents->is_program = !contents->root;
+    if ((contents->is_program && bth_exported_read(opening, error) < 0) ||
         bth_storages_check_entries(contents, error) < 0 ||
-        (!is_program && bth_opening_check_directory_follows_layout(opening, error) < 0))
+        (!contents->is_program && bth_opening_check_directory_follows_layout(opening, error) < 0))
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_listed_offsets(contents, error);

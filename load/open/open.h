@@ -146,7 +146,8 @@ typedef struct bth_contents {
     bool is_big;                      /* byte order of the storages' elements */
     bool byteorder_recorded;
     bool calculated_offsets;
-    bool repacked; /* it has .format_version, but its directory differs from the layout (Z13) */
+    bool is_program; /* of torch.export: it has no data.pkl */
+    bool repacked;   /* it has .format_version, but its directory differs from the layout (Z13) */
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
     bool keeps_directory;    /* opening always parses it: verification needs it */
     uint64_t layout_end;     /* of the last storage, by the layout */

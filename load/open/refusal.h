@@ -27,10 +27,11 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
 
 /* The file as a word of a command line; "FILE" if it has no such name. */
 typedef struct bth_file_word {
-    char text[BTH_SHOWN_NBYTES + 3];
+    char text[BTH_SHOWN_NBYTES + 12];
 } bth_file_word;
 
-/* In quotes if it needs them. Names that would need more than that are not shown. */
+/* In quotes if it needs them. Names that are no UTF-8, or long, or like an option, are not shown.
+ */
 bth_file_word bth_file_word_make(const bth_reader *reader);
 
 /* ---- refused_pickles.c: by the first bytes; nothing happens to any other file ---- */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/utf8.h"
 #include "load/open/refusal.h"
 
 /* The kind is in these first bytes of the file, however many an open has read. */
@@ -16,22 +17,48 @@
 static bool name_is_word(const char *name)
 {
     for (const char *at = name; *at; at++)
-        if (*at <= ' ' || strchr("'\"`\\$&|;<>()*?[]{}#!~", *at))
+        if ((uint8_t)*at <= ' ' || (uint8_t)*at >= 0x7f || strchr("'\"`\\$&|;<>()*?[]{}#!~", *at))
             return false;
     return true;
+}
+
+/* UTF-8 without control characters, and no option. */
+static bool name_can_be_quoted(const char *name)
+{
+    const uint8_t *at = (const uint8_t *)name;
+    size_t left = strlen(name), n = *name == '-' ? 0 : 1;
+
+    for (; left > 0 && n > 0; at += n, left -= n)
+        n = bth_utf8_is_control(at) ? 0 : bth_utf8_sequence_nbytes(at, left);
+    return n > 0;
+}
+
+/* In single quotes; one in the name stands outside of them: '\'' */
+static bth_file_word name_quote(const char *name)
+{
+    bth_file_word word = {"'"};
+    size_t n = 1;
+
+    for (; *name; name++) {
+        const char *piece = *name == '\'' ? "'\\''" : (const char[2]){*name, '\0'};
+        if (n + strlen(piece) + 2 > sizeof word.text)
+            return (bth_file_word){"FILE"};
+        n += (size_t)snprintf(word.text + n, sizeof word.text - n, "%s", piece);
+    }
+    word.text[n] = '\'';
+    return word;
 }
 
 bth_file_word bth_file_word_make(const bth_reader *reader)
 {
     const char *name = reader->name;
     bth_file_word word = {"FILE"};
-    bool is_good =
-        !reader->memory && reader->fd >= 0 && *name != '-' && strlen(name) <= BTH_SHOWN_NBYTES;
 
-    for (const char *at = name; is_good && *at; at++)
-        is_good = *at >= ' ' && *at < 0x7f && *at != '\'';
-    if (is_good)
-        (void)snprintf(word.text, sizeof word.text, name_is_word(name) ? "%s" : "'%s'", name);
+    if (!reader->has_path || strlen(name) > BTH_SHOWN_NBYTES || !name_can_be_quoted(name))
+        return word;
+    if (!name_is_word(name))
+        return name_quote(name);
+    (void)snprintf(word.text, sizeof word.text, "%s", name);
     return word;
 }
 
@@ -225,15 +252,34 @@ static void head_refuse_git_lfs_pointer(const bth_head_cache *cache, berth_error
             (int)size.nbytes, size.at, (int)oid.nbytes, oid.at);
 }
 
+/* Without the comments and spaces that it begins with. */
+static text_view text_after_comments(text_view text)
+{
+    while (text.nbytes > 0 && (char_is_space(*text.at) || text_begins_with(text, "<!--")))
+        text = char_is_space(*text.at) ? (text_view){text.at + 1, text.nbytes - 1}
+                                       : text_after(text, "-->");
+    return text;
+}
+
 static void head_refuse_web_page(const bth_head_cache *cache, berth_error *error)
 {
-    text_view text = head_text(cache);
+    text_view text = text_after_comments(head_text(cache));
 
     if (text_begins_with(text, "<!doctype html") || text_begins_with(text, "<html"))
         text_refuse("a web page (HTML)",
                     text_before(text_after(text_after(text, "<title"), ">"), '<'), error);
     else if (text_begins_with(text, "<?xml") || text_begins_with(text, "<error>"))
         text_refuse("an XML text", text_before(text_after(text, "<message>"), '<'), error);
+}
+
+/* Cuts the text before the quote that ends a JSON string. */
+static text_view text_before_quote(text_view text)
+{
+    size_t n = 0;
+
+    while (n < text.nbytes && text.at[n] != '"')
+        n += text.at[n] == '\\' ? 2 : 1;
+    return (text_view){text.at, n < text.nbytes ? n : text.nbytes};
 }
 
 /* The text of the first of these keys. */
@@ -249,7 +295,7 @@ static text_view json_find_reason(text_view text)
         if (reason.nbytes == 0 || *reason.at != '"')
             reason.nbytes = 0;
         else
-            reason = text_before((text_view){reason.at + 1, reason.nbytes - 1}, '"');
+            reason = text_before_quote((text_view){reason.at + 1, reason.nbytes - 1});
     }
     return reason;
 }

@@ -55,6 +55,9 @@ Test(exported, a_parameter_and_a_buffer)
                            "\"weight_0\",\"is_param\":false,\"use_pickle\":false," GOOD "}}}",
                  "pt2", NULL);
     open_file("load.check=data debug=on");
+    berth_info info;
+    assert_ok(berth_get_info(checkpoint, &info, &error));
+    cr_expect_str_eq(info.container, "pt2");
     const berth_value *w = berth_find(checkpoint, "w", &error),
                       *b = berth_find(checkpoint, "b.c", &error);
     cr_assert_eq(berth_value_kind(w), BERTH_KIND_PARAMETER);
@@ -128,7 +131,7 @@ static const struct {
     {"{\"config\":[]}", BERTH_E_ARCHIVE, "the list of weights has no config"},
     {"{\"config\":{\"\\\"a\":[{},{},{},{},{},{},{},{}]}}", BERTH_E_ARCHIVE, "too many objects"},
     {ONE(ENTRY("1", "true", GOOD) "," ENTRY("1", "true", GOOD)), BERTH_E_ARCHIVE,
-     "duplicate object key"},
+     "a key that the object has already"},
     {ONE("\"w\":1"), BERTH_E_UNSUPPORTED,
      "\"w\": a tensor subclass, which torch.export stores as a pickle"},
     {ONE("\"w\":{\"use_pickle\":true}"), BERTH_E_UNSUPPORTED, "\"w\": a tensor subclass"},

@@ -140,6 +140,9 @@ Test(file_kind, texts)
          "a web page (HTML)" SAYS "404: Not?[2J? Found "},
         {BYTES("<html><title>" HUNDRED "and more</title>"), "a web page (HTML)" SAYS HUNDRED},
         {BYTES("<html><title> </title>"), "a web page (HTML)" DOWNLOAD},
+        {BYTES("\n<!-- a -->\n<!----><html><title>No"), "a web page (HTML)" SAYS "No"},
+        {BYTES("<!-- a --"), "a text" SAYS "<!-- a --"},
+        {BYTES("<!-- a --> <b>"), "a text" SAYS "<!-- a --> <b>"},
         {BYTES("<html>"), "a web page (HTML)" DOWNLOAD},
         {"<html>", 4, NONE "3c 68 74 6d"}, /* the rest is behind the file */
         {BYTES("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Access "
@@ -148,6 +151,8 @@ Test(file_kind, texts)
         {BYTES("<Error><Message>No such key</Message>"), "an XML text" SAYS "No such key"},
         {BYTES("{\"error\": \"Repository not found\"}"), "a JSON text" SAYS "Repository not found"},
         {BYTES("{\n \"error\": {\"code\": 404, \"message\" : \"Gone"), "a JSON text" SAYS "Gone"},
+        {BYTES("{\"message\":\"say \\\"hi\\\\\", \"a\"}"), "a JSON text" SAYS "say \\\"hi\\\\"},
+        {BYTES("{\"message\":\"a\\"), "a JSON text" SAYS "a\\"},
         {BYTES("{\"detail\":\"No\"}"), "a JSON text" SAYS "No"},
         {BYTES("{\"error\":"), "a JSON text" DOWNLOAD},
         {BYTES("{\"a\": 1}"), "a JSON text" DOWNLOAD},
@@ -255,10 +260,21 @@ Test(file_kind, files_in_commands)
     static const struct {
         const char *name, *word;
     } cases[] = {
-        {"a-b_1.gz", "a-b_1.gz"}, {"./-a.gz", "./-a.gz"},   {"-a.gz", "FILE"},
-        {"a b.gz", "'a b.gz'"},   {"$(a).gz", "'$(a).gz'"}, {"it's.gz", "FILE"},
-        {"a\nb.gz", "FILE"},      {"\xc3\xa4.gz", "FILE"},  {"a\x7f.gz", "FILE"},
-        {HUNDRED, HUNDRED},       {HUNDRED "x", "FILE"},
+        {"a-b_1.gz", "a-b_1.gz"},
+        {"./-a.gz", "./-a.gz"},
+        {"-a.gz", "FILE"},
+        {"a b.gz", "'a b.gz'"},
+        {"$(a).gz", "'$(a).gz'"},
+        {"it's.gz", "'it'\\''s.gz'"},
+        {"a\nb.gz", "FILE"},
+        {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
+        {"a\x7f.gz", "FILE"},
+        {"a\xc2\x9b.gz", "FILE"},
+        {"\xc3.gz", "FILE"},
+        {"''.gz", "''\\'''\\''.gz'"},
+        {"''''''''''''''''''''''''''''''", "FILE"},
+        {HUNDRED, HUNDRED},
+        {HUNDRED "x", "FILE"},
     };
     char *place = test_folder_new(), says[300];
 

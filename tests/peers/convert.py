@@ -194,6 +194,8 @@ BEHAVIOURS = [
     ("a dtype that PyTorch lacks", '{"a":' + entry("F6_E2M3", [4], 0, 3) + "}", 3, True, False, "dtype"),
     ("no shape", '{"a":{"dtype":"U8","data_offsets":[0,2]}}', 2, False, False, "shape"),
     ("a negative size", '{"a":' + entry(shape=[-2]) + "}", 2, False, False, "shape"),
+    ("a size of -0", '{"a":' + entry(shape=[0, 2], end=0).replace("[0, 2]", "[-0,2]") + "}", 0, False, False,
+     "minus sign"),
     ("a size that is no integer", '{"a":' + entry(shape=[2.0]) + "}", 2, False, False, "shape"),
     ("a size of 2^63", '{"a":' + entry(shape=[0, 2**63], end=0) + "}", 0, True, False, "header"),
     ("a product above 2^64", '{"a":' + entry(shape=[2**62, 8]) + "}", 2, False, False, "number of bytes"),
