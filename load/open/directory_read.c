@@ -266,8 +266,7 @@ static int version_check(bth_zip_entry *entry, bth_head_cache *cache, berth_erro
 
     if (entry->nbytes > VERSION_MAX_NBYTES)
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                        "%llu bytes are no decimal number from 1 to 10",
-                        (ull)entry->nbytes);
+                        "%llu bytes are no decimal number from 1 to 10", (ull)entry->nbytes);
     if ((entry->data_offset == 0 &&
          bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) < 0) ||
         bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)

@@ -183,7 +183,7 @@ class Convert(Case):
                 ({"a": entry, "b": entry}, b"\0" * 8, "overlaps"),
                 ({"a": dict(entry, data_offsets=[8, 16])}, b"\0" * 16, "gap"),
                 ({"a": entry}, b"\0" * 9, "follow the last"),
-                (b'{"a": 1, "a": 2}', b"", "duplicate"), (b"[1, 2]  ", b"", "x.safetensors"),
+                (b'{"a": 1, "a": 2}', b"", "the object has already"), (b"[1, 2]  ", b"", "x.safetensors"),
                 (b'{"', b"\0" * 9, "safetensors header")):
             self.refused("convert", made(header, data), "out.pt", code=1, says=says)
             self.assertNotIn("out.pt", self.entries())

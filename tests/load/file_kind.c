@@ -540,6 +540,7 @@ Test(file_kind, archives_with_bytes_around_them)
     free(twice);
     test_folder_remove(place);
 }
+<<<<<<< HEAD
 
 /* A bad end of the only archive is not the end of a second one. */
 Test(file_kind, an_archive_with_a_bad_end)
@@ -635,3 +636,5 @@ Test(file_kind, archives_without_a_version)
     build(NULL);
     expect_failure("", BERTH_E_ARCHIVE, says);
 }
+=======
+>>>>>>> h-mend
