@@ -102,7 +102,8 @@ Test(safetensors_read, a_rank_above_the_largest)
     (void)snprintf(header, sizeof header, "{\"a\":" T("\"U8\"", "[%s]", "0", "1") "}", sizes);
     make_file(header, strlen(header), 1);
     cr_expect_eq(try_file(""), BERTH_E_TENSOR);
-    cr_expect(strstr(error.message, "its shape is no list of at most 64 sizes"), "%s", error.message);
+    cr_expect(strstr(error.message, "its shape is no list of at most 64 sizes"), "%s",
+              error.message);
 }
 
 Test(safetensors_read, lengths)
