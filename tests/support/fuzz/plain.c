@@ -353,7 +353,8 @@ uint64_t plain_number(const struct parts *parts, const char *record, uint64_t ot
     uint64_t number = 0;
 
     for (uint32_t i = 0; part && i < part->nbytes; i++)
-        if (part->data[i] >= '0' && part->data[i] <= '9') /* else white space around it, or a plus */
+        if (part->data[i] >= '0' &&
+            part->data[i] <= '9') /* else white space around it, or a plus */
             number = number * 10 + part->data[i] - '0';
     return part ? number : otherwise;
 }
