@@ -29,6 +29,7 @@ class Held:
         self.file.close()
 gate = threading.Event()
 def interrupt(seconds):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" leaves it ignored
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 value = {"a": torch.arange(LENGTH), "b": "text"}
 """

@@ -289,6 +289,7 @@ class Processes(Folder):
         code = ("import os, signal, sys, threading, time, berth, torch\n"
                 "path = sys.argv[1]\n"
                 "def interrupt(seconds=0.3):\n"
+                "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it\n"
                 "    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()\n" + code)
         done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
                               text=True, check=False, timeout=120)
