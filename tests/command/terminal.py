@@ -5,8 +5,8 @@ import json
 import os
 import re
 import select
-import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import time
@@ -15,8 +15,8 @@ from case import BERTH, Case
 
 
 class Terminal(Case):
-    SLOW = ["--set", "io.threads=1", "--set", "io.chunk_nbytes=512"]  # so that it takes some seconds
     SIZE = 1 << 25
+    SLOW = ["--set", "io.threads=1", "--set", "io.chunk_nbytes=512"]  # some tenths of a second
 
     def start(self, *words, env=None):
         """In a terminal of its own. (pid, its other end)"""
@@ -47,8 +47,19 @@ class Terminal(Case):
                 seen += got
         return seen
 
-    def on_terminal(self, *words, env=None):
+    def hold_for_a_moment(self, pid):
+        """Stops a save, once it writes, for so long that the bar is due."""
+        until = time.monotonic() + 60
+        while not any(name.startswith(".berth-") for name in self.entries()):
+            self.assertLess(time.monotonic(), until, "no temporary is seen")
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(pid, signal.SIGCONT)
+
+    def on_terminal(self, *words, env=None, held=False):
         pid, master = self.start(*words, env=env)
+        if held:
+            self.hold_for_a_moment(pid)
         seen = self.read_until(master)
         os.close(master)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, seen)
@@ -75,16 +86,17 @@ class Terminal(Case):
 
     def test_a_bar_that_is_cleared(self):
         self.big()
-        seen = self.on_terminal("copy", "big.pt", "out.pt", *self.SLOW)
+        seen = self.on_terminal("copy", "big.pt", "out.pt", *self.SLOW, held=True)
         self.assertRegex(seen, r"\rcopy \[#*\.+\] +\d+%  [\d.]+ MiB of 32\.0 MiB  [\d.]+ GiB/s  \d+ s left ")
         self.assertTrue(seen.endswith("\r\033[K"), seen[-200:])
-        self.assertEqual(self.on_terminal("copy", "-q", "big.pt", "out.pt", *self.SLOW), "")
+        self.assertEqual(self.on_terminal("copy", "-q", "big.pt", "out.pt", *self.SLOW, held=True), "")
 
     def test_control_c(self):
         self.big()
         self.write("out.pt", b"old")
         before = self.entries()
         pid, master = self.start("copy", "big.pt", "out.pt", *self.SLOW)
+        self.hold_for_a_moment(pid)
         self.read_until(master, rb"copy \[")
         os.write(master, b"\x03")
         rest = self.read_until(master)
@@ -105,10 +117,13 @@ class Terminal(Case):
             self.assertNotEqual(os.environ.get("CI"), "true", "there is no tmux")
             self.skipTest("there is no tmux")
         self.big()
+        self.write("slowly", b"import sys, time\nwhile part := sys.stdin.buffer.read(65536):\n"
+                             b"    sys.stdout.buffer.write(part)\n    time.sleep(0.005)\n")
         tmux = ["tmux", "-L", os.path.basename(self.folder), "-f", "/dev/null"]
-        slow = " ".join(self.SLOW)
+        os.mkdir(self.path("bin"))
+        os.symlink(BERTH, self.path("bin/berth"))
         subprocess.run([*tmux, "new-session", "-d", "-x", "120", "-y", "20", "sh"], cwd=self.folder,
-                       check=True)
+                       env=dict(os.environ, PATH=f"{self.path('bin')}:{os.environ['PATH']}"), check=True)
         self.addCleanup(subprocess.run, [*tmux, "kill-server"], stderr=subprocess.DEVNULL, check=False)
 
         def keys(*words):
@@ -123,13 +138,15 @@ class Terminal(Case):
                 self.assertLess(time.monotonic(), until, seen.stdout.decode())
                 time.sleep(0.05)
 
-        keys("PS1='> '; clear; berth() { " + shlex.quote(BERTH) + ' "$@"; }', "Enter")
-        keys(f"clear; berth copy big.pt out.pt {slow}; echo code $?", "Enter")
-        screen_with(r"^copy \[#")
+        line = "clear; berth copy big.pt - | python3 slowly | berth verify -; echo code $?"
+        keys("PS1='> '; clear", "Enter")
+        keys(line, "Enter")
+        screen_with(r"^copy \[#+\.+\]")
         keys("C-c")
-        screen_with(r"\Aberth: out\.pt: cancelled\ncode 130\n>")
-        keys(f"clear; berth copy big.pt out.pt {slow}; echo code $?; berth verify out.pt", "Enter")
-        seen = screen_with(r"^ok: ")
-        self.assertIn("code 0\nok: 7 records, 1 storages, 32.0 MiB; 7 checksums match\n", seen)
+        screen_with(r"^>")
+        keys(line, "Enter")
+        screen_with(r"^copy \[#+\.+\]")
+        seen = screen_with(r"^code 0$")
+        self.assertIn("ok: 7 records, 1 storages, 32.0 MiB; 7 checksums match\ncode 0\n", seen)
         self.assertNotIn("[#", seen)
         self.assertIn("\033[32mok\033[39m: ", screen_with("ok", "-e"))
