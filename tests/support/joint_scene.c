@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 enum {
+    MAX_SLICES = 64, /* of one writer */
     N_SMALL = 20,
     ROWS = 1001,
     COLUMNS = 301,
@@ -131,17 +132,32 @@ joint_state joint_state_new(bool is_outline)
 
 /* ---- shares ---- */
 
+/* What one writer has, and what was allocated for it. */
+typedef struct joint_share {
+    berth_slice slices[MAX_SLICES];
+    size_t n;
+    void *kept[3 * MAX_SLICES];
+    size_t n_kept;
+} joint_share;
+
 static void add(joint_share *share, berth_slice slice)
 {
-    if (share->n == JOINT_MAX_SLICES)
+    if (share->n == MAX_SLICES)
         test_give_up("too many slices");
     share->slices[share->n++] = slice;
 }
 
-/* A number that lives as long as the process. */
-static int64_t *numbers(int64_t a, int64_t b)
+/* Returns what was allocated. */
+static void *keep(joint_share *share, void *allocated)
 {
-    int64_t *kept = malloc(2 * sizeof *kept);
+    if (!allocated || share->n_kept == sizeof share->kept / sizeof *share->kept)
+        test_give_up("no memory, or too much of it");
+    return share->kept[share->n_kept++] = allocated;
+}
+
+static int64_t *numbers(joint_share *share, int64_t a, int64_t b)
+{
+    int64_t *kept = keep(share, malloc(2 * sizeof *kept));
 
     kept[0] = a;
     kept[1] = b;
@@ -157,8 +173,9 @@ static void add_rows(joint_share *share, size_t n, size_t i)
         end = begin;
     if (n >= 3 && i == 2)
         begin = (int64_t)(ROWS / n);
-    add(share, berth_slice_of("embedding", numbers(begin, 0), numbers(end - begin, COLUMNS),
-                              data.embedding + begin * COLUMNS));
+    add(share,
+        berth_slice_of("embedding", numbers(share, begin, 0), numbers(share, end - begin, COLUMNS),
+                       data.embedding + begin * COLUMNS));
 }
 
 /* Columns, which a process has as a tensor of its own. */
@@ -166,11 +183,11 @@ static void add_columns(joint_share *share, size_t n, size_t i)
 {
     int64_t begin = (int64_t)((size_t)WIDE * i / n), end = (int64_t)((size_t)WIDE * (i + 1) / n);
     int64_t width = end - begin;
-    uint16_t *mine = malloc(2 * (size_t)width * sizeof *mine);
+    uint16_t *mine = keep(share, malloc(2 * (size_t)width * sizeof *mine + 1));
 
     memcpy(mine, data.wide + begin, (size_t)width * sizeof *mine);
     memcpy(mine + width, data.wide + WIDE + begin, (size_t)width * sizeof *mine);
-    add(share, berth_slice_of("wide", numbers(0, begin), numbers(2, width), mine));
+    add(share, berth_slice_of("wide", numbers(share, 0, begin), numbers(share, 2, width), mine));
 }
 
 static void add_dealt(joint_share *share, size_t n, size_t i)
@@ -191,17 +208,17 @@ static void add_small_of(joint_share *share, size_t n, size_t i)
             continue;
         if (asprintf(&name, "small.%zu", j) < 0)
             test_give_up("out of memory");
+        (void)keep(share, name);
         if (j > 0)
             add(share, berth_slice_whole(name, data.small[j]));
     }
 }
 
-void joint_share_of(joint_share *share, size_t n_writers, size_t writer)
+static void share_of(joint_share *share, size_t n_writers, size_t writer)
 {
     size_t i = writer, n = n_writers;
 
     fill();
-    share->n = 0;
     add_columns(share, n, i);
     add_rows(share, n, i);
     add_dealt(share, n, i);
@@ -212,9 +229,10 @@ void joint_share_of(joint_share *share, size_t n_writers, size_t writer)
         add(share, berth_slice_whole("second", data.halves + HALF));
     }
     if (i == n / 2) {
-        add(share, berth_slice_of("packed", numbers(10000, 0), numbers(PACKED - 10000, 0),
-                                  data.packed + 5000));
-        add(share, berth_slice_of("packed", numbers(0, 0), numbers(10000, 0), data.packed));
+        add(share, berth_slice_of("packed", numbers(share, 10000, 0),
+                                  numbers(share, PACKED - 10000, 0), data.packed + 5000));
+        add(share,
+            berth_slice_of("packed", numbers(share, 0, 0), numbers(share, 10000, 0), data.packed));
     }
     add_small_of(share, n, i);
 }
@@ -222,11 +240,14 @@ void joint_share_of(joint_share *share, size_t n_writers, size_t writer)
 int joint_write_share(const void *ticket, size_t ticket_nbytes, size_t n_writers, size_t writer,
                       void **receipt, size_t *receipt_nbytes, berth_error *error)
 {
-    joint_share share;
+    joint_share share = {0};
 
-    joint_share_of(&share, n_writers, writer);
-    return berth_joint_write(ticket, ticket_nbytes, writer, share.slices, share.n, NULL, receipt,
-                             receipt_nbytes, error);
+    share_of(&share, n_writers, writer);
+    int code = berth_joint_write(ticket, ticket_nbytes, writer, share.slices, share.n, NULL,
+                                 receipt, receipt_nbytes, error);
+    while (share.n_kept > 0)
+        free(share.kept[--share.n_kept]);
+    return code;
 }
 
 /* ---- processes ---- */

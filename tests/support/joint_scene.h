@@ -8,23 +8,13 @@
 
 #include "tests/support/support.h"
 
-enum { JOINT_MAX_SLICES = 64 };
-
 typedef struct joint_state {
     berth_tree *tree;
     berth_value *value;
 } joint_state;
 
-/* What one writer has. */
-typedef struct joint_share {
-    berth_slice slices[JOINT_MAX_SLICES];
-    size_t n;
-} joint_share;
-
 /* With its bytes, or as an outline. The bytes live as long as the process. */
 joint_state joint_state_new(bool is_outline);
-/* The bytes are copied where a slice needs them contiguous; those copies leak on purpose. */
-void joint_share_of(joint_share *share, size_t n_writers, size_t writer);
 /* One writer's part, in this process. The receipt is berth_free's. */
 int joint_write_share(const void *ticket, size_t ticket_nbytes, size_t n_writers, size_t writer,
                       void **receipt, size_t *receipt_nbytes, berth_error *error);
