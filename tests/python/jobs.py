@@ -382,7 +382,7 @@ class References(Case):
         gone = weakref.ref(self.value["a"])
         gate, job = self.gated(snapshot=False)
         self.value, end = None, time.monotonic() + SECONDS
-        while gone() and time.monotonic() < end:
+        while gone() is not None and time.monotonic() < end:
             time.sleep(0.001)
         self.assertIsNone(gone())
         self.assertFalse(job.done())
