@@ -243,7 +243,7 @@ class LeaksOfJobs(processes.Leaks):
 
     def few_rounds(self, function):
         before = self.counted()
-        self.rounds(1000 if LONG else 200, function)
+        self.rounds(1000 if LONG else 100, function)
         jobs.no_jobs()
         self.assertEqual(self.counted(), before)
 
@@ -280,14 +280,17 @@ class LeaksOfJobs(processes.Leaks):
 
 
 class Memory(Folder):
+    @classmethod
+    def setUpClass(cls):
+        cls.starter = Starter()
+        cls.addClassCleanup(cls.starter.close)
+
     def script(self, name):
         with open(os.path.join(HERE, name), encoding="utf-8") as file:
             return file.read()
 
     def says_ok(self, name):
-        starter = Starter()
-        self.addCleanup(starter.close)
-        status, out, err = starter.run(self.script(name), self.path(""))
+        status, out, err = self.starter.run(self.script(name), self.path(""))
         self.assertEqual((status, out.split("\n")[-2:]), (0, ["ok", ""]), out + err)
 
     def test_each_allocation_fails(self):
