@@ -95,15 +95,23 @@ def _wrapped(name, function):
 # ---- options of PyTorch ----
 
 
+def _torch_config(section, name, default):
+    """A value of torch.utils.serialization.config, or what PyTorch 2.6 does without it."""
+    try:
+        from torch.utils.serialization import config
+    except ImportError:
+        return default
+    return getattr(getattr(config, section), name, default)
+
+
 def _options():
     """A patch of what torch.utils.serialization.config says, where it says something."""
     import torch
-    from torch.utils.serialization import config
 
     assignments = []
     if not torch.serialization.get_crc32_options():
         assignments.append("save.compute_crc32=off")
-    alignment = getattr(config.save, "storage_alignment", 64)
+    alignment = _torch_config("save", "storage_alignment", 64)
     if alignment != 64:
         assignments.append(f"save.storage_alignment={alignment}")
     endianness = torch.serialization.get_default_load_endianness()
@@ -133,9 +141,8 @@ def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
 def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=None,
           **pickle_load_args):
     import torch
-    from torch.utils.serialization import config
 
-    maps = config.load.mmap if mmap is None else mmap
+    maps = _torch_config("load", "mmap", False) if mmap is None else mmap
     with _options():
         if (pickle_module is None and not pickle_load_args and _is_weights_only(weights_only)
                 and not (maps and _maps_shared(torch)) and not _conditions.reason()
