@@ -66,10 +66,10 @@ static long mbind_by_syscall(void *address, unsigned long nbytes, int mode,
     return syscall(SYS_mbind, address, nbytes, mode, nodes, n_nodes, flags);
 }
 
-/* Its second parameter is a struct dirent * in musl. */
-static ssize_t getdents64_to_bytes(int fd, void *entries, size_t nbytes)
+/* glibc has it since 2.30. */
+static ssize_t getdents64_by_syscall(int fd, void *entries, size_t nbytes)
 {
-    return getdents64(fd, entries, nbytes);
+    return syscall(SYS_getdents64, fd, entries, nbytes);
 }
 
 /* The operations that are forbidden for a file of memfd_create. */

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -85,6 +86,12 @@ class Packaged(unittest.TestCase):
         self.assertEqual(berth.load(self.path)["w"].tolist(), [1.5, -2])
         with berth.open(self.path) as file:
             self.assertEqual(file.metadata, {"made": "here"})
+
+    def test_the_command(self):
+        berth.save(self.VALUE, self.path)
+        done = subprocess.run([sys.executable, "-m", "berth", "ls", "--json", self.path],
+                              capture_output=True, text=True, check=True)
+        self.assertIn('"weight"', done.stdout)
 
     def test_config_counters_and_errors(self):
         before = berth.counters()["load"]["values"]

@@ -5,6 +5,7 @@ usage: run [WORD...]      only tests that have one of the words in their names
 BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch
 """
 
+import signal
 import sys
 import unittest
 import warnings
@@ -42,6 +43,7 @@ def chosen(tests, words):
 
 def main():
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" leaves it ignored
     torch.set_num_threads(1)
     if "--old-dlpack" in sys.argv:  # as before PyTorch 2.10, which brought its table of C functions
         sys.argv.remove("--old-dlpack")

@@ -121,7 +121,7 @@ static void check_in_parts(const berth_plan *plan, const uint8_t *expected)
     berth_error error;
 
     for (unsigned i = 0; i < 3 * 3 * 3; i++) {
-        begin_parts(&scene, plan, expected, BLOCK_NBYTES << (i % 3));
+        begin_parts(&scene, plan, expected, (uint64_t)BLOCK_NBYTES << (i % 3));
         write_the_others(&scene, i / 9 * 2, tiles[i / 3 % 3]);
         bth_error_clear(&error);
         assert_ok(write_the_rest(&scene, i / 9 * 2, tiles[i / 3 % 3], &error));
