@@ -142,7 +142,7 @@ class Values(Folder):
         empty = torch.ones(0)
         typed = torch.storage.TypedStorage(wrap_storage=empty.untyped_storage(), dtype=torch.float64,
                                            _internal=True)
-        torch.save([empty, typed, typed], self.path("v.pt"))
+        torch.save([empty, typed], self.path("v.pt"))
         for mmap in (False, True):
             same(berth.load(self.path("v.pt"), mmap=mmap), torch.load(self.path("v.pt"), mmap=mmap),
                  empty_are_shared=mmap)

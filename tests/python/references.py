@@ -110,7 +110,10 @@ def save_async_awaited(value):
 def load(_):
     for options in ({}, {"mmap": True}, {"map_location": "meta"},
                     {"map_location": lambda storage, location: storage}):
-        berth.load(PATH, **options)
+        try:
+            berth.load(PATH, **options)
+        except NotImplementedError:  # a PyTorch that checks the indices of sparse tensors, on meta
+            pass
 
 
 def load_fails(_):

@@ -248,7 +248,7 @@ PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
     const berth_storage *storage = berth_as_storage(value);
     int dtype; /* 0: untyped */
     (void)berth_as_constant(value, BERTH_KIND_DTYPE, &dtype);
-    if (loader->keeps_empty) /* it has the class by which it was first named */
+    if (loader->keeps_empty && !loader->torch->shares_all) /* of the class that named it first */
         dtype = (int)berth_storage_get_info(storage)->dtype;
     bpy_loaded_storage *slot = storage_slot(loader, storage);
     PyObject *untyped = slot ? untyped_of(loader, storage, slot) : NULL;
