@@ -326,8 +326,9 @@ Test(file_kind, zip_archives_of_several_files)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const test_entry entries[] = {test_stored("README.md", "a", 1),
-                                      test_stored(cases[i][0], "b", 1)};
-        test_zip zip = test_zip_new_foreign(entries, 2);
+                                      test_stored(cases[i][0], "b", 1),
+                                      test_stored(i == 0 ? "second.pt" : "more", "c", 1)};
+        test_zip zip = test_zip_new_foreign(entries, 3);
         char says[400];
         (void)snprintf(says, sizeof says, "memory: at byte %zu%s", zip.central_at[0],
                        strchr(cases[i][1] + strlen("memory: at byte "), ':'));
@@ -346,8 +347,8 @@ Test(file_kind, a_checkpoint_without_its_folder)
 
     for (size_t i = 0; i < 4; i++) {
         const test_entry entries[] = {test_stored("data.pkl", "a", 1),
-                                      test_stored(others[i], "b", 1)};
-        test_zip zip = test_zip_new_foreign(entries, 2);
+                                      test_stored(others[i], "b", 1), test_stored("more", "c", 1)};
+        test_zip zip = test_zip_new_foreign(entries, 3);
         char says[400];
         (void)snprintf(says, sizeof says,
                        "memory: at byte %zu: 'data.pkl' lies in no top folder; a checkpoint's "

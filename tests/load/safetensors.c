@@ -93,6 +93,17 @@ Test(safetensors_read, each_header)
     }
 }
 
+Test(safetensors_read, lists_too_deep_in_each_other)
+{
+    char header[5000] = "{\"a\":";
+
+    memset(header + strlen(header), '[', 4000);
+    make_file(header, strlen(header), 0);
+    cr_expect_lt(try_file(""), 0);
+    cr_expect(strstr(error.message, "header: too many objects and lists in each other"), "%s",
+              error.message);
+}
+
 Test(safetensors_read, a_rank_above_the_largest)
 {
     char sizes[BERTH_MAX_RANK * 2 + 8] = "1", header[512];

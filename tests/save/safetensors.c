@@ -166,7 +166,7 @@ Test(safetensors, names, .init = begin, .fini = end)
     static const char *const keys[] = {"", ".w", "..", "a.b", "[x", "1"};
     static const char *const names[] = {"\"\":{",           "\".w\":{",     "\"..\":{",
                                         "\"a.b\":{",        "\"['[x']\":{", "\"1\":{",
-                                        "\"['a']['b']\":{", "\"[1]\":{"};
+                                        "\"['a']['b']\":{", "\"[1]\":{",    "\"['x\\\\x00y']\":{"};
     berth_value *value = berth_make_dict(tree), *inner = berth_make_dict(tree);
     berth_value *tensor = berth_dict_get(root, "a");
     void *bytes;
@@ -177,6 +177,7 @@ Test(safetensors, names, .init = begin, .fini = end)
     berth_dict_set(inner, "b", tensor);
     berth_dict_set(value, "a", inner);
     berth_dict_set_value(value, berth_make_int(tree, 1), tensor);
+    berth_dict_set_value(value, berth_make_str(tree, "x\0y", 3), tensor); /* no name holds a NUL */
     const berth_content content = berth_of_safetensors(value, NULL, BERTH_COPY_TIES);
     assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
