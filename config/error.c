@@ -146,12 +146,14 @@ static int errno_to_status(int system_errno)
 /* Not glibc's strerror: all threads share its buffer, and it follows the locale. */
 const char *bth_errno_text(int system_errno)
 {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 32)
+#ifdef __GLIBC__
+#if __GLIBC_PREREQ(2, 32)
     return strerrordesc_np(system_errno);
-#elif defined(__GLIBC__) /* which gives its own text for what it knows, and else the buffer */
+#else /* which gives its own text for what it knows, and else the buffer */
     char unknown[64];
     const char *text = strerror_r(system_errno, unknown, sizeof unknown);
     return text == unknown ? NULL : text;
+#endif
 #else
     const char *text = strerror(system_errno);
     return strcmp(text, strerror(0)) == 0 ? NULL : text;
