@@ -12,22 +12,24 @@ import torch
 from folder import Folder
 from starter import Starter
 
+LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 HEAD = """
 import atexit, os, signal, sys, threading, time, berth, torch
 path = sys.argv[1]
+gate = threading.Event()
 class Held:
-    # A file object that writes when may_write() allows it, and then may fail.
-    def __init__(self, may_write=lambda: not threading.main_thread().is_alive(), fails=False):
+    # A file object that writes, slowly, when may_write() allows it; and then may fail.
+    def __init__(self, may_write=gate.is_set, fails=False):
         self.file, self.may_write, self.fails = open(path, "wb", buffering=0), may_write, fails
     def write(self, data):
         while not self.may_write():
             time.sleep(0.001)
+        time.sleep(0.02)
         if self.fails:
             raise ZeroDivisionError("of the writer")
         return self.file.write(data[:100_000])
     def flush(self):
         self.file.close()
-gate = threading.Event()
 def interrupt(seconds):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" leaves it ignored
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -49,8 +51,8 @@ class Ends(Folder):
         return out, err
 
     def saved(self, code, length=1000.):
-        """The process says "False" to job.done() and ends; the file is whole, and nothing else is there."""
-        self.assertEqual(self.run_code(code, length), ("False\n", ""))
+        """The process says "False" to job.done(), opens the gate and ends; the file is whole, and alone."""
+        self.assertEqual(self.run_code(code + "gate.set()\n", length), ("False\n", ""))
         self.check(length)
 
     def check(self, length):
@@ -72,15 +74,17 @@ class Ends(Folder):
 
     def test_in_a_process_of_its_own(self):
         """Not of the starter's."""
-        code = (HEAD.replace("LENGTH", "300_000.") + "print(berth.save_async(value, Held()).done())\n")
+        code = (HEAD.replace("LENGTH", "300_000.")
+                + "print(berth.save_async(value, Held()).done())\ngate.set()\n")
         done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
                               text=True, check=False, timeout=120)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "False\n", ""))
         self.check(length=300_000.)
 
     def test_by_an_exception_and_by_sys_exit(self):
-        self.saved("job = berth.save_async(value, Held())\nprint(job.done())\nsys.exit(0)\n")
-        _, log = self.run_code("berth.save_async(value, Held()).done()\nnone\n", status=1)
+        self.saved("job = berth.save_async(value, Held())\nprint(job.done())\n"
+                   "gate.set()\nsys.exit(0)\n")
+        _, log = self.run_code("berth.save_async(value, Held())\ngate.set()\nnone\n", status=1)
         self.assertIn("NameError", log)
         self.check(length=1000.)
 
@@ -93,10 +97,11 @@ class Ends(Folder):
         for daemon in (True, False):
             self.saved("def work():\n"
                        "    print(berth.save_async(value, Held()).done(), flush=True)\n"
-                       "    gate.set()\n"
+                       "    begun.set()\n"
                        f"    time.sleep({1000 * daemon})\n"
+                       "begun = threading.Event()\n"
                        f"threading.Thread(target=work, daemon={daemon}).start()\n"
-                       "gate.wait()\n")
+                       "begun.wait()\n")
 
     def test_jobs_that_begin_at_the_end(self):
         """By then the interpreter has waited for threads, and may make no new ones."""
@@ -117,7 +122,7 @@ class Ends(Folder):
                      "while not job.done():\n"
                      "    time.sleep(0.001)\n",
                      "berth.save_async(value, Held(fails=True))\n"):
-            _, log = self.run_code(code)
+            _, log = self.run_code(code + "gate.set()\n")
             self.assertEqual(log.count("nobody asked for its result"), 1, log)
             self.assertEqual(log.count("ZeroDivisionError: of the writer"), 1, log)
         _, log = self.run_code("job = berth.save_async(value, Held(lambda: True, fails=True))\n"
@@ -189,35 +194,23 @@ class Ends(Folder):
                                  "        print('cancelled')\n")
         self.assertEqual((out, log), ("True\ncancelled\n", ""))
 
-    def test_while_the_thread_starts(self):
-        """Nothing goes on then: the path has a whole file, and there is no temporary."""
-        out, log = self.run_code(
-            "berth.save(value, path)\n"
-            "def trace_at(number):\n"
-            "    calls = []\n"
-            "    def trace(frame, event, argument):\n"
-            "        if frame.f_back and frame.f_back.f_code is threading.Thread.start.__code__:\n"
-            "            calls.append(frame.f_code.co_name)\n"
-            "            if len(calls) == number:\n"
-            "                print(calls[-1], end=' ')\n"
-            "                raise KeyboardInterrupt\n"
-            "    return trace\n"
-            "number = 0\n"
-            "while True:\n"
-            "    number += 1\n"
-            "    sys.settrace(trace_at(number))\n"
-            "    try:\n"
-            "        berth.save_async(value, path).result()\n"
-            "        break\n"
-            "    except KeyboardInterrupt:\n"
-            "        names = os.listdir(os.path.dirname(path))\n"
-            "        assert names == ['v.pt'], (number, names)\n"
-            "    finally:\n"
-            "        sys.settrace(None)\n"
-            "print(number)\n", length=3_000_000.)
-        self.assertEqual(log, "")
-        self.assertIn("wait ", out)  # for the thread, which may have begun
-        self.check(length=3_000_000.)
+    def test_when_the_thread_starts(self):
+        """Before and after: nothing goes on, the path has a whole file, there is no temporary."""
+        for event in ("c_call", "c_return"):
+            self.assertEqual(self.run_code(
+                "import _thread\n"
+                "berth.save(value, path)\n"
+                "def profile(frame, event, argument):\n"
+                f"    if event == {event!r} and argument is _thread.start_new_thread:\n"
+                "        sys.setprofile(None)\n"
+                "        raise KeyboardInterrupt\n"
+                "sys.setprofile(profile)\n"
+                "try:\n"
+                "    berth.save_async(value, path)\n"
+                "except KeyboardInterrupt:\n"
+                "    print(os.listdir(os.path.dirname(path)))\n", length=3_000_000.),
+                ("['v.pt']\n", ""))
+            self.check(length=3_000_000.)
 
     def test_anywhere(self):
         """Interrupts at all places of beginning and waiting: a whole file, no temporary, no hang."""
@@ -226,7 +219,7 @@ class Ends(Folder):
             "berth.config.save.durability = 'none'\n"
             "berth.save(value, path)\n"
             "calls, random = 0, torch.Generator().manual_seed(1)\n"
-            "while calls < 100:\n"
+            f"while calls < {5000 if LONG else 100}:\n"
             "    seconds = torch.rand(1, generator=random).item() * 0.004 + 0.0001\n"
             "    try:\n"
             "        signal.setitimer(signal.ITIMER_REAL, seconds)\n"
@@ -235,8 +228,7 @@ class Ends(Folder):
             "    except KeyboardInterrupt:\n"
             "        calls += 1\n"
             "    assert berth.load(path)['b'] == 'text'\n"
-            "for thread in threading.enumerate():\n"
-            "    if thread.name == 'berth-job' and thread.is_alive():\n"
-            "        thread.join()\n"
+            "while berth._job._live:\n"
+            "    time.sleep(0.001)\n"
             "print(os.listdir(os.path.dirname(path)))\n", length=100_000.)
         self.assertEqual((out, log), ("['v.pt']\n", ""))

@@ -13,6 +13,7 @@ import weakref
 
 import berth
 import torch
+from berth import _job
 from saves import WRITES_ALL
 
 from folder import Folder
@@ -44,9 +45,9 @@ class Gate:
 
 def no_jobs():
     """Waits until the threads of all jobs have ended."""
-    for thread in threading.enumerate():
-        if thread.name == "berth-job":
-            thread.join(SECONDS)
+    end = time.monotonic() + SECONDS
+    while _job._live and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 class Case(Folder):
@@ -145,7 +146,7 @@ class Jobs(Case):
             self.assertEqual(os.listdir(self.folder), ["v.pt"])
 
     def test_what_fails_before_it_begins(self):
-        threads, before = threading.active_count(), berth.counters()
+        before = berth.counters()
         with self.assertRaisesRegex(TypeError, "cannot pickle"):
             berth.save_async([1, threading.Lock()], self.path("v.pt"))
         with self.assertRaises(berth.Error):
@@ -155,7 +156,7 @@ class Jobs(Case):
         with berth.config.patch("io.memory_nbytes=64KiB"), self.assertRaises(MemoryError):
             berth.save_async(torch.ones(1 << 20), self.path("v.pt"))
         after = berth.counters()
-        self.assertEqual(threading.active_count(), threads)
+        self.assertEqual(_job._live, set())
         self.assertEqual(os.listdir(self.folder), [])
         self.assertEqual(after["save"], before["save"])
 
@@ -211,14 +212,15 @@ class Callbacks(Case):
         for error in (None, ZeroDivisionError()):
             gate, job = self.gated(error=error)
             calls, called = [], threading.Event()
-            job.add_done_callback(lambda *got: calls.append((got, threading.current_thread().name)))
+            job.add_done_callback(lambda *got: calls.append((got, threading.get_ident())))
             job.add_done_callback(lambda _: called.set())
             self.assertEqual(calls, [])
             gate.open()
             self.assertTrue(called.wait(SECONDS))
-            job.add_done_callback(lambda *got: calls.append((got, threading.current_thread().name)))
-            self.assertEqual(calls, [((job,), "berth-job"),
-                                     ((job,), threading.current_thread().name)])
+            job.add_done_callback(lambda *got: calls.append((got, threading.get_ident())))
+            self.assertEqual([got for got, _ in calls], [(job,), (job,)])
+            here = threading.get_ident()
+            self.assertEqual([thread == here for _, thread in calls], [False, True])
             self.assertIsInstance(self.outcome(job), type(error))
 
     def outcome(self, job):
@@ -232,7 +234,7 @@ class Callbacks(Case):
         called = threading.Event()
         job.add_done_callback(lambda _: 1 / 0)
         job.add_done_callback(lambda _: called.set())
-        with self.assertLogs("concurrent.futures") as caught:
+        with self.assertLogs("berth") as caught:
             gate.open()
             self.assertTrue(called.wait(SECONDS))
         self.assertIn("ZeroDivisionError", caught.output[0])

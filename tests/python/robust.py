@@ -13,6 +13,7 @@ import unittest
 
 import berth
 import torch
+from berth import _job
 from torch import nn
 
 import jobs
@@ -121,6 +122,8 @@ class Rows(torch.utils.data.Dataset):
             torch.tensor(self.file.numpy("rows")[i])])
 
 
+@unittest.skipIf("libasan" in os.environ.get("LD_PRELOAD", ""),
+                 "gcc 12's address sanitizer keeps locks of its allocator taken in a forked child")
 class Workers(jobs.Case):
     def test_of_a_data_loader(self):
         """They are forked while a job of the parent goes on and while other threads save."""
@@ -162,7 +165,7 @@ class FullDisk(jobs.Case):
         return folder
 
     def check_saves(self, folder):
-        path, threads = os.path.join(folder, "v.pt"), threading.active_count()
+        path = os.path.join(folder, "v.pt")
         large = [torch.ones(1 << 20) for _ in range(4)]
         berth.save("old", path)
         for save in (berth.save, self.save_async, lambda *both: self.save_async(*both, snapshot=False)):
@@ -171,7 +174,7 @@ class FullDisk(jobs.Case):
             self.assertEqual(caught.exception.errno, errno.ENOSPC)
             self.assertEqual((berth.load(path), os.listdir(folder)), ("old", ["v.pt"]))
             jobs.no_jobs()
-            self.assertEqual(threading.active_count(), threads)
+            self.assertEqual(_job._live, set())
         os.mkdir(os.path.join(folder, "x"))
         for save in (berth.save, self.save_async):
             save("new", path)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-SECONDS = 900 if os.environ.get("BERTH_LONG", "0") not in ("", "0") else 200  # then it is killed
+SECONDS = 900 if os.environ.get("BERTH_LONG", "0") not in ("", "0") else 60  # then it is killed
 
 
 class Starter:

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save_async: saves that go on while the program does.
 
-Each job has a thread that sleeps until the save has ended, and then gives the outcome to a Future.
-The thread, not the Job, keeps the save: a Job that is dropped goes on. The outcome is the exception
-or None, always as the Future's result, so that neither it nor asyncio reports an exception itself.
+Each job has a thread that sleeps until the save has ended, and then sets the outcome. The thread,
+not the Job, keeps the save: a Job that is dropped goes on.
+
+There are no locks of Python's, and no threading.Thread, Event or Future, which have some: ^C in the
+moment between taking such a lock and its `with` block would leave it taken, and all others waiting.
+What threads share here is set, appended and popped by one step each, which the GIL makes whole.
 """
 
 import atexit
-import concurrent.futures
+import contextlib
+import functools
 import logging
 import os
 import threading
 import time
 import weakref
+from _thread import start_new_thread
 
 from berth._counters import count
 from berth._errors import CancelledError, make
@@ -23,6 +28,33 @@ SECONDS_BETWEEN_SIGNALS = 0.05  # ^C is looked for
 NO_LIMIT = -1.0
 
 _log = logging.getLogger("berth")
+_live = set()  # the States of jobs whose threads have not ended
+
+
+class State:
+    """What a Job and its thread share."""
+
+    def __init__(self, native, way, end, name):
+        self.native, self.way, self.end, self.name = native, way, end, name
+        self.outcome = None  # then: (exception or None, its report or None)
+        self.callbacks = []  # functions without arguments
+
+    def add_callback(self, function):
+        self.callbacks.append(function)
+        if self.outcome:
+            self.call_back()
+
+    def call_back(self):
+        """Each is popped, and so called, once: by the job's thread or by whoever adds it."""
+        while self.callbacks:
+            try:
+                function = self.callbacks.pop(0)
+            except IndexError:
+                return
+            try:
+                function()
+            except Exception:
+                _log.exception("a callback of an asynchronous save failed")
 
 
 class Job:
@@ -41,15 +73,15 @@ class Job:
     the job belongs to the parent.
     """
 
-    def __init__(self, native, future, name):
-        self._native, self._future, self._name, self._pid = native, future, name, os.getpid()
+    def __init__(self, state):
+        self._state, self._native, self._pid = state, state.native, os.getpid()
 
     def __repr__(self):
         if self._pid != os.getpid():
-            return f"<berth.Job: a save to {self._name} of another process>"
+            return f"<berth.Job: a save to {self._state.name} of another process>"
         done_nbytes, total_nbytes = self._native.progress()
-        state = "done" if self._future.done() else f"{done_nbytes} of {total_nbytes} bytes"
-        return f"<berth.Job: a save to {self._name}, {state}>"
+        state = "done" if self._state.outcome else f"{done_nbytes} of {total_nbytes} bytes"
+        return f"<berth.Job: a save to {self._state.name}, {state}>"
 
     def staged(self, timeout=None):
         """Waits until the save needs nothing of the program's: the tensors may change then.
@@ -72,7 +104,7 @@ class Job:
     def done(self):
         """Whether the save has ended, well or not: result() does not wait any more."""
         self._check_process()
-        return self._future.done()
+        return self._state.outcome is not None
 
     def result(self, timeout=None):
         """Waits until the save has ended: the file is as durable as berth.config.save.durability says.
@@ -83,8 +115,12 @@ class Job:
         TimeoutError: it has not ended within this time, and goes on. KeyboardInterrupt: it goes on.
         """
         self._check_process()
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._native.closed(NO_LIMIT if end is None else max(0, end - time.monotonic())):
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"the save to {self._state.name} has not ended within {timeout} s")
         try:
-            _answer(self._future.result(timeout))
+            _answer(self._state.outcome)
         finally:
             self = None  # the exception's traceback holds this frame
 
@@ -111,16 +147,18 @@ class Job:
         interpreter waits for it.
         """
         self._check_process()
-        # Emptied by the call: what is held no longer cannot hold the job.
-        pair = [function, self]
-        self._future.add_done_callback(lambda _: _call(pair))
+        self._state.add_callback(functools.partial(function, self))
 
     def __await__(self):
         import asyncio
 
         self._check_process()
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._state.add_callback(functools.partial(_wake, loop, waiter))
+        yield from waiter
         try:
-            _answer((yield from asyncio.wrap_future(self._future).__await__()))
+            _answer(self._state.outcome)
         finally:
             self = None
 
@@ -143,10 +181,10 @@ def _answer(outcome):
         del error, outcome
 
 
-def _call(pair):
-    function, job = pair
-    pair.clear()
-    function(job)
+def _wake(loop, waiter):
+    """A task of asyncio; not if its loop is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
 
 
 # ---- on the job's thread ----
@@ -176,34 +214,36 @@ def _report(error, name, pid):
                    exc_info=error)
 
 
-class Follower(threading.Thread):
-    """The thread of a job. The interpreter's end waits for it."""
+def _follow(state):
+    error = _save(state.native, state.way, state.end)
+    # It reports when nobody can ask any more, or at the end of the interpreter.
+    report = (None if error is None
+              else weakref.finalize(state, _report, error, state.name, os.getpid()))
+    state.end = _nothing  # it holds the file object
+    state.outcome = error, report
+    state.native.close()
+    state.call_back()
+    _live.discard(state)
+    del state, error, report  # as above
 
-    def __init__(self, *work):
-        super().__init__(name="berth-job", daemon=False)
-        self.work = work
 
-    def run(self):
-        work, self.work = self.work, None
-        if not work:
-            return
-        native, way, end, future, name = work
-        error = _save(native, way, end)
-        # It reports when nobody can ask any more, or at the end of the interpreter.
-        report = (None if error is None
-                  else weakref.finalize(future, _report, error, name, os.getpid()))
-        future.set_result((error, report))
-        del work, native, end, future, error, report  # as above
+def _nothing(is_saved):
+    pass
 
 
 def _finish():
-    """Jobs that began while the interpreter ended: by then it has waited for threads."""
-    for thread in threading.enumerate():
-        if isinstance(thread, Follower) and thread.is_alive():
-            thread.join()
+    """Waits for all jobs, and for their callbacks."""
+    for state in list(_live):
+        while not state.native.closed(NO_LIMIT):
+            pass
+    while _live:
+        time.sleep(0.001)
 
 
+# Before the functions of atexit, as for threads; and after them, for jobs that they begin.
+getattr(threading, "_register_atexit", atexit.register)(_finish)
 atexit.register(_finish)
+os.register_at_fork(after_in_child=_live.clear)
 
 
 # ---- beginning ----
@@ -229,20 +269,19 @@ def save_async(obj, f, *, snapshot=True):
     job to end wins.
     """
     native, way, end = begin(obj, f, snapshot=snapshot)
-    return _start(native, way, end, repr(os.fsdecode(f)) if is_path(f) else f"an object of {type(f)}")
+    name = repr(os.fsdecode(f)) if is_path(f) else f"an object of {type(f)}"
+    return _start(State(native, way, end, name))
 
 
-def _start(native, way, end, name):
-    future = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()  # so that nobody but the job can cancel it
-    follower = Follower(native, way, end, future, name)
+def _start(state):
     try:
-        follower.start()
+        _live.add(state)
+        start_new_thread(_follow, (state,))
     except RuntimeError:  # at the end of the interpreter there are no new threads
-        follower.run()
+        _follow(state)
     except BaseException:  # ^C, before the thread has begun or later
-        follower.work = None
-        native.cancel()
-        _save(native, way, end)
+        state.native.cancel()
+        _save(state.native, state.way, state.end)
+        _live.discard(state)
         raise
-    return Job(native, future, name)
+    return Job(state)

@@ -22,8 +22,9 @@ typedef struct writer {
 typedef struct job_object {
     PyObject_HEAD bpy_saver saver; /* zeros from when the save is staged on */
     writer writer;
-    int fd;         /* the save's own, so that a file may be closed meanwhile; -1: none */
-    berth_job *job; /* NULL: it did not begin */
+    int fd;                  /* the save's own, so that a file may be closed meanwhile; -1: none */
+    berth_job *job;          /* NULL: it did not begin */
+    PyThread_type_lock open; /* held until Job.close() */
 } job_object;
 
 static PyTypeObject *job_type;
@@ -129,6 +130,12 @@ PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *con
     self->writer = (writer){0};
     self->fd = -1;
     self->job = NULL;
+    self->open = PyThread_allocate_lock();
+    if (!self->open || !PyThread_acquire_lock(self->open, 0)) {
+        PyErr_NoMemory();
+        Py_DECREF(self);
+        return NULL;
+    }
     if (begin_to(self, to, content, archive_name, flags) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -240,6 +247,37 @@ static PyObject *job_finish(PyObject *job, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/*
+ * Job.close(): whoever looks after the save has finished. Once.
+ *
+ * The lock is taken and given back in one call. With a lock of Python's, whoever is interrupted
+ * (^C) between two calls keeps it, and all others wait for ever: threading.Event has that weakness.
+ */
+static PyObject *job_close(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    PyThread_release_lock(((job_object *)job)->open);
+    Py_RETURN_NONE;
+}
+
+/* Job.closed(seconds) -> True; False: not yet, or a signal came. */
+static PyObject *job_closed(PyObject *job, PyObject *arguments)
+{
+    double seconds;
+    PyThread_type_lock lock = ((job_object *)job)->open;
+    if (!PyArg_ParseTuple(arguments, "d", &seconds))
+        return NULL;
+    const double most = 1e6; /* seconds; whoever waits longer asks again */
+    PY_TIMEOUT_T us = (PY_TIMEOUT_T)((seconds < most ? seconds : most) * 1e6);
+    PyLockStatus status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = PyThread_acquire_lock_timed(lock, seconds < 0 ? -1 : us, 1);
+    if (status == PY_LOCK_ACQUIRED)
+        PyThread_release_lock(lock);
+    Py_END_ALLOW_THREADS;
+    return PyErr_CheckSignals() < 0 ? NULL : PyBool_FromLong(status == PY_LOCK_ACQUIRED);
+}
+
 static PyObject *job_cancel(PyObject *job, PyObject *unused)
 {
     (void)unused;
@@ -271,6 +309,8 @@ static void job_dealloc(PyObject *job)
     Py_XDECREF(self->writer.type);
     Py_XDECREF(self->writer.value);
     Py_XDECREF(self->writer.traceback);
+    if (self->open)
+        PyThread_free_lock(self->open);
     PyObject_Free(job);
     Py_DECREF(type);
 }
@@ -285,6 +325,10 @@ static PyMethodDef job_methods[] = {
     {"finish", job_finish, METH_NOARGS,
      "finish()\n--\n\n"
      "The same, but an exception of a signal's handler (KeyboardInterrupt) cancels the save."},
+    {"close", job_close, METH_NOARGS, "close()\n--\n\nLets closed() return. Once."},
+    {"closed", job_closed, METH_VARARGS,
+     "closed(seconds)\n--\n\n"
+     "Waits for close(); less than 0: without a limit. False: not yet, or a signal came."},
     {"cancel", job_cancel, METH_NOARGS, "cancel()\n--\n\nWhether the path keeps its old file."},
     {"progress", job_progress, METH_NOARGS, "progress()\n--\n\nBytes done, and in all."},
     {NULL, NULL, 0, NULL},
