@@ -115,6 +115,11 @@ class Ends(Folder):
         self.saved("job = berth.save_async(value, Held())\n"
                    "job.add_done_callback(lambda job: print(not job.done()))\n")
 
+    def test_a_callback_that_exits(self):
+        """Its thread ends, and nobody waits for it."""
+        self.saved("job = berth.save_async(value, Held())\n"
+                   "job.add_done_callback(lambda job: sys.exit(print(False)))\n")
+
     def test_a_failure_is_reported_at_the_end(self):
         """Once: of a job that is kept, of one that is dropped, not of one that was asked."""
         for code in ("sys.kept = berth.save_async(value, Held(fails=True))\n",

@@ -222,8 +222,10 @@ def _follow(state):
     state.end = _nothing  # it holds the file object
     state.outcome = error, report
     state.native.close()
-    state.call_back()
-    _live.discard(state)
+    try:
+        state.call_back()
+    finally:  # a callback may raise SystemExit: the interpreter's end would wait for ever
+        _live.discard(state)
     del state, error, report  # as above
 
 
