@@ -2,9 +2,9 @@
 """How fast the package for Python saves and loads, against PyTorch, safetensors and Berth's C.
 
 All have the same tensors, in this process. They take turns (A B A B ...), each round in another
-order; files are in the page cache when they are loaded. A ratio is taken within each round; its
-median is printed. One more round goes first and is not counted: in it the bytes of both files are
-compared, and what was loaded.
+order. Before each turn the file system is synced; a file that is loaded is in the page cache. A ratio
+is taken within each round; its median is printed. One more round goes first and is not counted: in it
+the bytes of both files are compared, and what was loaded.
 
 Cases: many (100,000 tensors of 2 KiB), some (10,000 of 4 KiB), large (64 MiB tensors), busy (50,000
 of 2 KiB, beside a Python thread that never waits).
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 
+import raw
 import report as reports
 import tool
 from tool import MIB, note
@@ -73,6 +74,7 @@ class Case:
         self.state = {f"layer.{i}.weight": torch.rand(nbytes // 4) for i in range(n)}
         self.nbytes = n * nbytes
         self.tree = contestants.Tree(self.state) if name == "large" else None
+        self.folder = folder
         self.mine, self.theirs, self.flat, self.other = (
             os.path.join(folder, file) for file in ("mine/v.pt", "v.pt", "v.safetensors", "c.pt"))
         os.makedirs(os.path.dirname(self.mine), exist_ok=True)
@@ -98,7 +100,7 @@ class Case:
 
         found = {"berth.save, none": lambda: durability("none", mine, self.mine)}
         if self.name == "busy":
-            found["berth.save, busy"] = lambda: durability("none", mine, self.mine)
+            found["berth.save, busy"] = found["berth.save, none"]
             return found
         found |= {"berth.save, full": lambda: durability("full", mine, self.mine),
                   "torch.save": lambda: torch.save(self.state, self.theirs),
@@ -129,8 +131,19 @@ class Case:
             if not all(torch.equal(loaded[key], tensor) for key, tensor in self.state.items()):
                 raise OSError("berth.load gives other tensors")
 
-    def seconds(self, name, run):
+    def prepare(self, name):
+        """A turn pays neither for what others have not yet written, nor for memory that the host took back."""
         gc.collect()
+        raw.sync_file_system(self.folder)
+        raw.warm_memory(self.folder, self.nbytes)
+        loaded = {"berth.load": self.mine, "torch.load": self.theirs, "safetensors": self.flat}
+        path = loaded.get(name.removesuffix(", mmap"))
+        if path:
+            raw.warm(path)
+        raw.warm_large_pages(self.nbytes)
+
+    def seconds(self, name, run):
+        self.prepare(name)
         if name.endswith("busy"):
             return beside_a_busy_thread(run)
         began = time.perf_counter()
