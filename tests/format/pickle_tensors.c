@@ -36,6 +36,14 @@ Test(pickle_tensors, persistent_ids_of_any_other_form_are_refused)
     refuses("MARK 'module' NONE NONE NONE TUPLE !BINPERSID STOP", BERTH_E_FORBIDDEN,
             "a whole pickled module, which is code and never run: only its "
             "state_dict can be read");
+    refuses_by(
+        INERT, "MARK 'module' GLOBAL mine Module 'file.py' 'source' TUPLE !BINPERSID STOP",
+        BERTH_E_FORBIDDEN,
+        "a whole pickled module, which is code and never run: only its state_dict can be read");
+    refuses_by(
+        STREAM, "MARK 'module' GLOBAL torch FloatStorage 'file.py' 'source' TUPLE !BINPERSID STOP",
+        BERTH_E_FORBIDDEN,
+        "a whole pickled module, which is code and never run: only its state_dict can be read");
     refuses("MARK 'storage' NONE '0' 'cpu' 1 TUPLE !BINPERSID STOP", BERTH_E_PICKLE,
             "a persistent id whose second item is not a storage class");
     refuses("MARK 'storage' GLOBAL torch.storage TypedStorage '0' 'cpu' 1 TUPLE !BINPERSID STOP",
