@@ -10,6 +10,7 @@
  *   save_values.c     Python values -> a tree
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
+ *   devices.c         devices that Berth knows; events of their streams
  *   save.c            a Python value -> a save
  *   save_records.c    records that PyTorch has pickled -> a save
  *   job.c             a save that goes on; signals
@@ -162,6 +163,7 @@ typedef struct bpy_saver {
     bpy_map nodes;     /* object -> value */
     bpy_map storages;  /* StorageImpl -> berth_storage */
     bpy_map addresses; /* of bytes -> the torch.dtype by which they are saved */
+    PyObject *events;  /* torch.device -> of bpy_event_new; NULL: none yet */
     PyObject **owners; /* objects that must live until the save ends: all that nodes has */
     size_t n_owners, room_for_owners;
     bpy_walk walk;
@@ -186,6 +188,18 @@ berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage);
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_saver_keep(bpy_saver *saver, PyObject *object);
+
+/*
+ * Calls berth._device.ready(device, storage), and keeps the result in the dict *events, which is
+ * made at the first call.
+ * Parameters: storage: one of that device; NULL: it is for a load.
+ * Returns: a borrowed tuple: the device's name, the driver's event, its owner; None: Berth does not
+ * know the device; NULL: an exception is raised.
+ */
+PyObject *bpy_event_new(PyObject **events, PyObject *device, PyObject *storage);
+
+/* The module's function has_device. */
+PyObject *bpy_has_device(PyObject *module, PyObject *name);
 
 /*
  * Says why a value is refused, as PyUnicode_FromFormat does.
