@@ -17,6 +17,7 @@
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
+ *   load_devices.c    storages that go to a device
  *   load_values.c     a tree -> Python values
  *   load.c            the functions of an open file
  *   archive.c         the records of a file, for PyTorch to unpickle
@@ -305,6 +306,7 @@ typedef struct bpy_loader {
     bool is_meta;      /* map_location="meta": no bytes */
     PyObject *restore; /* a function (storage, location) -> storage; NULL: all goes to the host */
     bool cpu_stays;    /* storages of the host are not passed to it */
+    PyObject *places;  /* berth._device.places with it; NULL: it wants to see the storages */
     bpy_map objects;   /* value -> object; references */
     bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
     bpy_map sizes;     /* tuples -> how large they are as keys; see load_values.c */
@@ -319,6 +321,18 @@ typedef struct bpy_loader {
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_load_storages(bpy_loader *loader);
+
+/*
+ * Loads the storages that go to a device that Berth knows, after bpy_load_storages.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_load_to_devices(bpy_loader *loader);
+
+/* Whether nobody has to be asked where a storage goes. */
+bool bpy_stays_on_host(const bpy_loader *loader, const berth_storage *storage);
+
+/* Sets a storage's UntypedStorage. Returns: 0; -1: MemoryError is raised. */
+int bpy_loader_set_storage(bpy_loader *loader, const berth_storage *storage, PyObject *untyped);
 
 /* Any tensor, also sparse, nested and Parameters, without its attributes; a new reference. */
 PyObject *bpy_load_tensor(bpy_loader *loader, const berth_value *value);

@@ -49,7 +49,8 @@ static int find_event(bpy_saver *saver, PyObject *untyped, PyObject *device, con
     if (known == Py_None)
         return bpy_refuse(saver, "it is on the device %S", device), -1;
     unsigned long long handle;
-    if (!PyArg_ParseTuple(known, "sKO", location, &handle, &(PyObject *){NULL}))
+    PyObject *owner;
+    if (!PyArg_ParseTuple(known, "sKO", location, &handle, &owner))
         return -1;
     *ready = (void *)(uintptr_t)handle;
     return 0;

@@ -44,6 +44,8 @@ def load_backend(folder):
 class Event:
     """As torch.cuda.Event."""
 
+    cuda_event = 0
+
     def record(self):
         self.ordinal = Module.current_device()
         self.cuda_event = native.stand_in_event(self.ordinal)
