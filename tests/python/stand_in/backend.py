@@ -103,6 +103,6 @@ class Hooks(torch._C._acc.PrivateUse1Hooks):
 native = load_native()
 torch.utils.rename_privateuse1_backend("simulated")
 torch._register_device_module("simulated", Module)
-backend = load_backend(os.environ.get("STAND_IN_FOLDER", "/tmp"))
+backend = load_backend(os.environ["STAND_IN_FOLDER"])
 hooks = Hooks()
 torch._C._acc.register_python_privateuseone_hook(hooks)
