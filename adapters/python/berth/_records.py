@@ -217,7 +217,10 @@ def pickled(obj, pickle_module, pickle_protocol, disable_byteorder):
         names = {"_save": save_of(writer)} if save_of else {}
         with_opener("save", lambda _: contextlib.nullcontext(writer), **names)(
             obj, io.BytesIO(), pickle_module, pickle_protocol, _disable_byteorder_record=disable_byteorder)
-        return writer.records
+        try:
+            return writer.records
+        finally:
+            vars(writer).clear()  # PyTorch's pickler, a class, keeps it until the cyclic collector runs
 
     with contextlib.suppress(NotMet):
         if _can_meet():

@@ -45,12 +45,15 @@ class Event:
     """As torch.cuda.Event."""
 
     cuda_event = 0
+    n_live = 0
 
     def record(self):
+        Event.n_live += 1
         self.ordinal = Module.current_device()
         self.cuda_event = native.stand_in_event(self.ordinal)
 
     def __del__(self):
+        Event.n_live -= 1
         native.stand_in_event_close(self.ordinal, self.cuda_event)
 
 
@@ -68,6 +71,14 @@ class Module:
     @staticmethod
     def device_count():
         return N_DEVICES
+
+    @staticmethod
+    def _is_in_bad_fork():
+        return False
+
+    @staticmethod
+    def manual_seed_all(_seed):
+        pass
 
     @classmethod
     def current_device(cls):

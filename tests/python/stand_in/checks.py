@@ -38,7 +38,7 @@ def on(device, tensor):
 
 def value(kind, seed=1):
     torch.manual_seed(seed)
-    large = on(FIRST, torch.rand(700, 1000))
+    large = on(FIRST, torch.rand(700, 100))
     view = torch.empty(0, device=FIRST).set_(large.untyped_storage(), 5, (3, 4), (1, 100))
     return kind(large=large, again=large, view=view, second=on(DEVICES[1], torch.arange(9)),
                 half=on(FIRST, torch.rand(33).bfloat16()), empty=on(FIRST, torch.empty(0)),
@@ -46,10 +46,15 @@ def value(kind, seed=1):
                 number=7)
 
 
+def bytes_of(each):
+    untyped = each.untyped_storage() if isinstance(each, torch.Tensor) else \
+        getattr(each, "_untyped_storage", each)
+    return torch.empty(0, dtype=torch.uint8).set_(untyped.cpu()).numpy().tobytes()
+
+
 def to_host(value):
-    """Its bytes: of a device, `same` compares none."""
-    return {key: getattr(each, "untyped_storage", lambda each=each: each)().cpu().tolist()
-            for key, each in value.items() if isinstance(each, (torch.Tensor, torch.UntypedStorage))}
+    """The bytes of its storages: of a device, `same` compares none."""
+    return {key: hash(bytes_of(each)) for key, each in value.items() if key != "number"}
 
 
 @contextlib.contextmanager
@@ -68,12 +73,8 @@ def held(device, address=None, bytes_=b""):
 
 
 class StandIn(Folder):
-    def setUp(self):
-        super().setUp()
-        self.n_events = backend.native.stand_in_n_events()
-
     def tearDown(self):
-        self.assertEqual(backend.native.stand_in_n_events(), self.n_events)
+        self.assertEqual(backend.Event.n_live, 0)
 
     def test_saves_have_the_same_bytes(self):
         for kind, way in ((dict, "values"), (Dict, "records")):
@@ -84,7 +85,7 @@ class StandIn(Folder):
                 before, copies = berth.counters()["save"][way], backend.native.stand_in_n_copies()
                 with mock.patch.object(torch.UntypedStorage, "cpu", side_effect=AssertionError("a copy")):
                     save(made, self.path("mine/v.pt"))
-                self.assertEqual(self.read(self.path("mine/v.pt")), self.read(self.path("theirs/v.pt")))
+                self.assertTrue(self.read(self.path("mine/v.pt")) == self.read(self.path("theirs/v.pt")))
                 self.assertEqual(berth.counters()["save"][way], before + 1)
                 self.assertGreater(backend.native.stand_in_n_copies(), copies)
 
@@ -92,14 +93,14 @@ class StandIn(Folder):
         made = kind(t=on(FIRST, torch.zeros(1000)))
         with held(FIRST, made["t"].data_ptr(), new):
             save(made, self.path("v.pt"))
-        return bytes(torch.load(self.path("v.pt"), "cpu", weights_only=False)["t"].untyped_storage())
+        return bytes_of(torch.load(self.path("v.pt"), "cpu", weights_only=False)["t"])
 
     def test_a_save_waits_for_the_stream(self):
         new = bytes(range(250)) * 16
         for kind in (dict, Dict):
             for save in (berth.save, lambda *of: berth.save_async(*of).result(),
                          lambda *of: berth.save_async(*of, snapshot=False).result()):
-                self.assertEqual(self.save_behind_the_stream(save, kind, new), new)
+                self.assertTrue(self.save_behind_the_stream(save, kind, new) == new)
 
     def test_without_the_event_it_would_not(self):
         """What the test above relies on."""
@@ -154,10 +155,11 @@ class StandIn(Folder):
         self.assertEqual(source.nbytes(), 0)
 
     def test_a_load_waits_for_work_on_memory_that_was_freed(self):
-        torch.save({"t": torch.full((1000,), 1.0)}, self.path("v.pt"))
-        self.assertEqual(self.load_into_freed_memory(), [1.0] * 1000)
+        saved = torch.full((1000,), 1.0)
+        torch.save({"t": saved}, self.path("v.pt"))
+        self.assertTrue(self.load_into_freed_memory() == bytes_of(saved))
         with mock.patch.object(_device, "ready", lambda device: (str(device), 0, None)):
-            self.assertNotEqual(self.load_into_freed_memory(), [1.0] * 1000, "the test proves nothing")
+            self.assertEqual(self.load_into_freed_memory(), b"g" * 4000, "the test proves nothing")
 
     def load_into_freed_memory(self):
         freed = torch.UntypedStorage(4000, device=FIRST)
@@ -166,9 +168,7 @@ class StandIn(Folder):
             del freed
             loaded = berth.load(self.path("v.pt"), FIRST)["t"]
             self.assertEqual(loaded.data_ptr(), address)
-        host = torch.empty(1000)
-        host.untyped_storage().copy_(loaded.untyped_storage())
-        return host.tolist()
+        return bytes_of(loaded)
 
     def test_a_failed_copy_leaves_the_old_file(self):
         for kind in (dict, Dict):
@@ -213,7 +213,7 @@ class StandIn(Folder):
         torch.save(made, self.path("theirs/v.pt"))
         with mock.patch.object(_device, "_is_known", lambda _: False):
             berth.save(made, self.path("mine/v.pt"))
-            self.assertEqual(self.read(self.path("mine/v.pt")), self.read(self.path("theirs/v.pt")))
+            self.assertTrue(self.read(self.path("mine/v.pt")) == self.read(self.path("theirs/v.pt")))
             self.assertEqual(to_host(berth.load(self.path("mine/v.pt"))), to_host(made))
 
 

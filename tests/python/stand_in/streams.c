@@ -3,6 +3,8 @@
  * What PyTorch has of a device, for the simulated ones: memory, a current stream for each device,
  * events on it, and work that it does later. Linked into a copy of the package's module.
  */
+#include <string.h>
+
 #include "config/error.h"
 #include "tests/simulated/simulated.h"
 
@@ -53,6 +55,8 @@ SHOWN void stand_in_free(int ordinal, uintptr_t address)
 {
     size_t i = n_blocks;
 
+    if (address == 0)
+        return;
     while (addresses[--i] != address)
         continue;
     if (kept[ordinal].nbytes > 0)
@@ -61,13 +65,19 @@ SHOWN void stand_in_free(int ordinal, uintptr_t address)
     kept[ordinal].nbytes = sizes[i];
 }
 
-/* What a kernel does: the bytes get there when the current stream comes to it. They must live. */
+/*
+ * What a kernel does: the bytes get there when the current stream comes to it. From pinned memory:
+ * for other memory the driver would wait.
+ */
 SHOWN int stand_in_write_later(int ordinal, uintptr_t address, const void *bytes, size_t nbytes)
 {
+    static void *pinned; /* one such write at a time */
     berth_error error = {0};
 
-    device_at(ordinal);
-    return bth_device_copy_to_device(&streams[ordinal], address, bytes, nbytes, &error);
+    if (!pinned && bth_pinned_allocate(device_at(ordinal), 1 << 20, &pinned, &error) < 0)
+        return error.code;
+    memcpy(pinned, bytes, nbytes);
+    return bth_device_copy_to_device(&streams[ordinal], address, pinned, nbytes, &error);
 }
 
 /* As cudaMemcpyAsync on the current stream, and a wait. */
@@ -125,9 +135,4 @@ SHOWN void stand_in_limit(uint64_t memory_nbytes)
 SHOWN uint64_t stand_in_n_copies(void)
 {
     return bth_simulated_n_calls(BTH_SIMULATED_COPY);
-}
-
-SHOWN unsigned stand_in_n_events(void)
-{
-    return bth_simulated_seen().n_events;
 }
