@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import os
+import sys
 import types
 from mmap import MAP_SHARED
 
@@ -35,14 +36,7 @@ class Writer:
         self.records = []  # (name, bytes or address, nbytes, owner of the address)
         self.leaves_bytes = False  # PyTorch leaves the bytes of storages to this: see _save_of
         self.storages = {}  # name of the record -> storage
-        self._met = set()
         self._events = {}
-
-    def meet(self, storage):
-        """A storage that PyTorch numbers, at the first time and again."""
-        if storage._cdata not in self._met:
-            self.storages[f"data/{len(self._met)}"] = storage
-            self._met.add(storage._cdata)
 
     def write_record(self, name, data, nbytes):
         """data: a str, bytes, or a storage, which must keep its bytes until the save has ended."""
@@ -77,7 +71,7 @@ class Writer:
 
 
 class NotMet(Exception):
-    """PyTorch has numbered its storages in another way than Writer.meet."""
+    """PyTorch writes a storage that it has not shown to _save_of."""
 
 
 class Slice:
@@ -244,7 +238,8 @@ def _save_of(writer):
     writer.leaves_bytes = True
 
     def location_tag(storage):
-        writer.meet(storage)
+        key = sys._getframe(1).f_locals.get("storage_key")  # of PyTorch's persistent_id
+        writer.storages[f"data/{key}"] = storage
         return torch.serialization.location_tag(storage)
 
     return with_names(torch.serialization._save, {
