@@ -164,6 +164,7 @@ typedef struct bpy_saver {
     bpy_map nodes;     /* object -> value */
     bpy_map storages;  /* StorageImpl -> berth_storage */
     bpy_map addresses; /* of bytes -> the torch.dtype by which they are saved */
+    bool is_on_host;   /* the storage that is saved now is the host's: nobody has to ask it */
     PyObject *events;  /* torch.device -> of bpy_event_new; NULL: none yet */
     PyObject **owners; /* objects that must live until the save ends: all that nodes has */
     size_t n_owners, room_for_owners;

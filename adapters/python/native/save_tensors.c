@@ -62,6 +62,8 @@ static berth_storage *storage_at(bpy_saver *saver, PyObject *untyped, void *addr
 {
     const char *location;
     void *ready;
+    if (saver->is_on_host)
+        return berth_storage_new(saver->tree, dtype, address, nbytes, NULL);
     PyObject *device = PyObject_GetAttr(untyped, bpy_name.device);
     PyObject *type = device ? PyObject_GetAttr(device, bpy_name.type) : NULL;
     berth_storage *storage = NULL;
@@ -416,11 +418,14 @@ static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool ke
 {
     int64_t shape[BERTH_MAX_RANK], stride[BERTH_MAX_RANK];
     berth_tensor tensor = {.shape = shape, .stride = stride};
-    if (read_by_table(saver, object, &tensor, shape, stride))
-        return read_flags(saver, object, &tensor.flags) < 0 ||
-                       read_storage(saver, object, &tensor) < 0
-                   ? NULL
-                   : make_tensor(saver, &tensor, keeps_grad);
+    if (read_by_table(saver, object, &tensor, shape, stride)) {
+        saver->is_on_host = true;
+        int status = read_flags(saver, object, &tensor.flags);
+        if (status == 0)
+            status = read_storage(saver, object, &tensor);
+        saver->is_on_host = false;
+        return status < 0 ? NULL : make_tensor(saver, &tensor, keeps_grad);
+    }
     int layout = constant_of(saver, object, bpy_name.layout, saver->torch->layouts, BERTH_JAGGED);
     int is_nested = layout == BERTH_STRIDED ? flag(object, bpy_name.is_nested) : 0;
     if (layout == 0 || is_nested < 0)
