@@ -1451,7 +1451,9 @@ typedef struct berth_new_record {
     /* The CRC that the bytes must have: other bytes fail the save (BERTH_E_CHECKSUM). 0: not
        known. Compared where CRCs are computed. */
     uint32_t crc32;
-    uint64_t reserved[4]; /* 0 */
+    const berth_storage *storage; /* instead of data and read: all of its nbytes bytes; its tree
+                                     must live as long as `data`. So a record comes from a device */
+    uint64_t reserved[3];         /* 0 */
 } berth_new_record;
 
 /* A flag of berth_of_records: the archive has these records only; Berth adds none. */

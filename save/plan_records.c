@@ -72,21 +72,35 @@ static int plan_add_id(berth_plan *plan, berth_error *error)
     return 0;
 }
 
+static int plan_check_caller_record(const berth_new_record *record, berth_error *error)
+{
+    const berth_storage *storage = record->storage;
+
+    if (storage && (record->data || record->read || storage->nbytes != record->nbytes))
+        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                        "its storage is not the only source of its bytes, or has another size");
+    if (record->nbytes > 0 && !storage && !record->data && !record->read)
+        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                        "neither data nor read is set");
+    return BTH_CHECK_RESERVED(berth_new_record, record, error);
+}
+
 static int plan_add_caller_record(berth_plan *plan, const berth_new_record *record,
                                   berth_error *error)
 {
-    const bth_plan_record content = {.data = record->data,
-                                     .read = record->data ? NULL : record->read,
-                                     .context = record->context,
-                                     .no_crc32 = record->no_crc32,
-                                     .crc32 = record->crc32,
-                                     .swap_nbytes = 1};
+    bth_plan_record content = {.data = record->data,
+                               .read = record->data ? NULL : record->read,
+                               .storage = record->storage,
+                               .context = record->context,
+                               .no_crc32 = record->no_crc32,
+                               .crc32 = record->crc32,
+                               .swap_nbytes = 1};
 
-    if (record->nbytes > 0 && !record->data && !record->read)
-        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
-                        "neither data nor read is set");
-    if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
+    if (plan_check_caller_record(record, error) < 0)
         return error->code;
+    if (record->storage &&
+        bth_plan_add_device_of_storage(plan, record->storage, &content.device, error) < 0)
+        return bth_error_add_record(error, record->name);
     return bth_plan_add(plan, record->name, record->nbytes, &content, error);
 }
 

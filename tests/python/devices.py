@@ -2,6 +2,7 @@
 """Tensors on a GPU, against PyTorch: skipped where PyTorch finds none; tools/gpu runs it where it does."""
 
 import unittest
+from unittest import mock
 
 import berth
 import torch
@@ -10,6 +11,10 @@ from folder import Folder
 from same import same
 
 DEVICE = "cuda:0"
+
+
+class Dict(dict):
+    """Not a plain type: PyTorch pickles it."""
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "PyTorch finds no GPU")
@@ -39,6 +44,44 @@ class Devices(Folder):
                     found /= found.max()
                 berth.save(found, self.path("v.pt"))
                 self.assertTrue(torch.equal(berth.load(self.path("v.pt"), "cpu"), found.cpu()))
+
+    def test_saves_go_through_the_ring(self):
+        """Of values and of records: PyTorch copies no storage to the host, and the bytes are the same."""
+        for kind, way in ((dict, "values"), (Dict, "records")):
+            value = kind(self.value(DEVICE))
+            torch.save(value, self.path("theirs/v.pt"))
+            for save in (berth.save, lambda *of: berth.save_async(*of).result(),
+                         lambda *of: berth.save_async(*of, snapshot=False).result()):
+                before = berth.counters()["save"][way]
+                with mock.patch.object(torch.UntypedStorage, "cpu", side_effect=AssertionError("a copy")):
+                    save(value, self.path("mine/v.pt"))
+                self.assertEqual(berth.counters()["save"][way], before + 1)
+                self.assertTrue(self.read(self.path("mine/v.pt")) == self.read(self.path("theirs/v.pt")))
+
+    def test_a_snapshot_keeps_the_bytes_of_the_call(self):
+        for kind in (dict, Dict):
+            found = torch.ones(4096, 4096, device=DEVICE)
+            job = berth.save_async(kind(t=found), self.path("v.pt"))
+            found.fill_(2)
+            job.result()
+            loaded = torch.load(self.path("v.pt"), "cpu", weights_only=False)["t"]
+            self.assertTrue(torch.equal(loaded, torch.ones(4096, 4096)))
+
+    def test_a_load_waits_for_kernels_on_memory_that_was_freed(self):
+        torch.save(torch.full((4096, 4096), 7.0), self.path("v.pt"))
+        for _ in range(5):
+            freed = torch.ones(4096, 4096, device=DEVICE)
+            for _ in range(50):
+                freed += 1
+            del freed  # its memory comes back at once, to the same stream
+            self.assertTrue((berth.load(self.path("v.pt"), DEVICE) == 7).all().item())
+
+    def test_a_capture_is_refused(self):
+        value = torch.ones(5, device=DEVICE)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            value + 1
+            with self.assertRaisesRegex(RuntimeError, "captured into a graph"):
+                berth.save(value, self.path("v.pt"))
 
     def test_loads_are_the_same(self):
         for saved_on in (DEVICE, "cpu"):

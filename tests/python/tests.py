@@ -27,6 +27,7 @@ import robust
 import rows
 import saves
 import settings
+import simulated
 import stubs
 import suite
 import unsafe
@@ -50,7 +51,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
-               processes, jobs, ends, robust, devices, integrations, wheels)
+               processes, jobs, ends, robust, devices, simulated, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -221,6 +221,33 @@ DEVICE_TEST(views_are_compacted_on_the_device)
     berth_tree_free(tree);
 }
 
+static void save_records(const berth_storage *storage, void **bytes, size_t *nbytes)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+                                        {.name = "data/0",
+                                         .nbytes = scene_nbytes(0),
+                                         .data = storage ? NULL : scene.host[0],
+                                         .storage = storage}};
+
+    cr_assert_eq(berth_save_to(TO_MEMORY(bytes, nbytes), OF_RECORDS(records, 2, 0), NULL, &error),
+                 0, "%s", error.message);
+}
+
+DEVICE_TEST(a_record_can_be_a_storage_of_a_device)
+{
+    void *bytes[2];
+    size_t nbytes[2];
+
+    save_records(NULL, &bytes[0], &nbytes[0]);
+    save_records(berth_device_storage_new(scene.tree, BERTH_DTYPE_NONE, scene.address[0],
+                                          scene_nbytes(0), "simulated:0", NULL),
+                 &bytes[1], &nbytes[1]);
+    cr_expect_eq(nbytes[1], nbytes[0]);
+    cr_expect_eq(memcmp(bytes[0], bytes[1], nbytes[0]), 0);
+    berth_free(bytes[0]);
+    berth_free(bytes[1]);
+}
+
 /* ---- jobs ---- */
 
 DEVICE_TEST(a_snapshot_is_of_the_devices_too)

@@ -259,7 +259,16 @@ Test(plan, arguments_that_make_no_archive_are_refused)
     const berth_new_record nothing[] = {{.name = "data.pkl"}, {.name = "data/0", .nbytes = 1}};
     const berth_new_record aligned[] = {{.name = "data.pkl"},
                                         {.name = ".storage_alignment", .nbytes = 2, .data = "64"}};
+    const berth_storage storage = {.nbytes = 2};
+    const berth_new_record twice[] = {
+        {.name = "data.pkl"}, {.name = "data/0", .nbytes = 2, .data = "64", .storage = &storage}};
+    const berth_new_record longer[] = {{.name = "data.pkl"},
+                                       {.name = "data/0", .nbytes = 3, .storage = &storage}};
+    const char *const sources =
+        "data/0: its storage is not the only source of its bytes, or has another size";
 
+    check_refused("x", twice, 2, 0, "", sources);
+    check_refused("x", longer, 2, 0, "", sources);
     check_refused("x", NULL, 0, 0, "", "the content has no records");
     check_refused("x", few, 0, BERTH_RECORDS_COMPLETE, "", "the content has no records");
     check_refused("x", few, 4, 6, "", "unknown flags 0x4");

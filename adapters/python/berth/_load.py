@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.load: bytes are read in parallel without the GIL, then values are made in C, or by PyTorch."""
 
+import functools
 import io
 import pickle
 
-from berth import _conditions, _native, _records, _sparse
+from berth import _conditions, _device, _native, _records, _sparse
 from berth._counters import count
 from berth._errors import UnsafeFileError
 from berth._source import can_seek, is_path, source_of
@@ -97,8 +98,10 @@ def _value_of(file, map_location, mmap):
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
+    # A function wants to see the bytes; all else depends on the location alone.
+    places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     try:
-        value = file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays)
+        value = file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays, places)
         _sparse.check()
     finally:
         _sparse.forget()

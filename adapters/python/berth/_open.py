@@ -101,7 +101,7 @@ class File:
         Raises: KeyError: there is none; berth.Error: it cannot be loaded.
         """
         with missing_is_key_error():
-            return self._file.value(name, True, True, False, None, True)
+            return self._file.value(name, True, True, False, None, True, None)
 
     def slice(self, name):
         """A tensor of which only parts are read. Raises: KeyError."""

@@ -9,10 +9,11 @@ import contextlib
 import functools
 import io
 import os
+import sys
 import types
 from mmap import MAP_SHARED
 
-from berth import _native
+from berth import _device, _native
 from berth._counters import count, count_reason
 from berth._errors import NO_OFFSET, make
 from berth._source import is_path, source_of
@@ -33,6 +34,9 @@ class Writer:
 
     def __init__(self):
         self.records = []  # (name, bytes or address, nbytes, owner of the address)
+        self.leaves_bytes = False  # PyTorch leaves the bytes of storages to this: see _save_of
+        self.storages = {}  # name of the record -> storage
+        self._events = {}
 
     def write_record(self, name, data, nbytes):
         """data: a str, bytes, or a storage, which must keep its bytes until the save has ended."""
@@ -46,8 +50,28 @@ class Writer:
         self.records.append((name, data, nbytes, owner))
 
     def write_record_metadata(self, name, nbytes):
-        """A record whose bytes are left out: torch.serialization.skip_data."""
-        self.records.append((name, None, nbytes, None))
+        """A record whose bytes are left out, by torch.serialization.skip_data or by _save_of."""
+        if not self.leaves_bytes:
+            self.records.append((name, None, nbytes, None))
+            return
+        storage = self.storages.get(name)
+        if storage is None or storage.nbytes() != nbytes:
+            raise NotMet
+        self._write_storage(name, storage, nbytes)
+
+    def _write_storage(self, name, storage, nbytes):
+        device = storage.device
+        if device.type != "cpu" and nbytes and device not in self._events:
+            self._events[device] = _device.ready(device, storage)
+        if not self._events.get(device):
+            self.write_record(name, storage if device.type == "cpu" else storage.cpu(), nbytes)
+            return
+        location, ready, owner = self._events[device]
+        self.records.append((name, (storage.data_ptr(), location, ready), nbytes, (storage, owner)))
+
+
+class NotMet(Exception):
+    """PyTorch writes a storage that it has not shown to _save_of."""
 
 
 class Slice:
@@ -126,10 +150,14 @@ def originals():
     return {name: getattr(torch.serialization, name) for name in OPENERS}
 
 
-def with_opener(name, opener):
+def with_opener(name, opener, **names):
     """PyTorch's save or load, which opens archives by `opener`."""
-    function = originals()[name]
-    names = {**function.__globals__, OPENERS[name]: opener}
+    return with_names(originals()[name], {OPENERS[name]: opener, **names})
+
+
+def with_names(function, names):
+    """A function in which these global names mean something else."""
+    names = {**function.__globals__, **names}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__,
                               function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -177,10 +205,45 @@ def check_known():
 def pickled(obj, pickle_module, pickle_protocol, disable_byteorder):
     """The records that torch.save would write, but those that the library adds."""
     check_known()
-    writer = Writer()
-    with_opener("save", lambda _: contextlib.nullcontext(writer))(
-        obj, io.BytesIO(), pickle_module, pickle_protocol, _disable_byteorder_record=disable_byteorder)
-    return writer.records
+
+    def run(save_of=None):
+        writer = Writer()
+        names = {"_save": save_of(writer)} if save_of else {}
+        with_opener("save", lambda _: contextlib.nullcontext(writer), **names)(
+            obj, io.BytesIO(), pickle_module, pickle_protocol, _disable_byteorder_record=disable_byteorder)
+        try:
+            return writer.records
+        finally:
+            vars(writer).clear()  # PyTorch's pickler, a class, keeps it until the cyclic collector runs
+
+    with contextlib.suppress(NotMet):
+        if _can_meet():
+            return run(_save_of)
+    return run()
+
+
+def _can_meet():
+    """Whether PyTorch's _save can leave storages to the writer: it would keep a copy of each device's."""
+    import torch
+
+    serialization = torch.serialization
+    return ({"location_tag", "_serialization_tls", "write_record_metadata"}
+            <= _names_in(serialization._save.__code__) and not serialization._serialization_tls.skip_data)
+
+
+def _save_of(writer):
+    """PyTorch's _save, which shows its storages to the writer and leaves their bytes to it."""
+    import torch
+
+    writer.leaves_bytes = True
+
+    def location_tag(storage):
+        key = sys._getframe(1).f_locals.get("storage_key")  # of PyTorch's persistent_id
+        writer.storages[f"data/{key}"] = storage
+        return torch.serialization.location_tag(storage)
+
+    return with_names(torch.serialization._save, {
+        "location_tag": location_tag, "_serialization_tls": types.SimpleNamespace(skip_data=True)})
 
 
 def load(f, map_location, pickle_module, weights_only, mmap, arguments):

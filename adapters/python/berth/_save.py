@@ -19,7 +19,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
 
     obj: any value that torch.save can save. Plain values are walked in C: None, bool, int, float,
         complex, str, bytes, bytearray, list, tuple, set, dict, OrderedDict, Counter; tensors,
-        Parameters and storages of the host, also sparse, nested or quantized ones; torch's sizes,
+        Parameters and storages of the host or of CUDA, also sparse, nested or quantized ones; torch's sizes,
         devices, dtypes, layouts and quantization schemes; in exactly these types, nested as you
         like. PyTorch's own pickler pickles everything else; berth.counters() tells the two apart.
         Tensors must not change until this returns.

@@ -123,14 +123,14 @@ static const berth_value *value_named(berth_checkpoint *handle, PyObject *name)
     return value;
 }
 
-/* Checkpoint.value(name, in_place, keeps_empty, is_meta, restore, cpu_stays) */
+/* Checkpoint.value(name, in_place, keeps_empty, is_meta, restore, cpu_stays, places) */
 static PyObject *checkpoint_value(PyObject *self, PyObject *arguments)
 {
-    PyObject *name, *restore;
+    PyObject *name, *restore, *places;
     int in_place, keeps_empty, is_meta, cpu_stays;
     bpy_checkpoint *checkpoint = opened(self);
-    if (!checkpoint || !PyArg_ParseTuple(arguments, "OpppOp", &name, &in_place, &keeps_empty,
-                                         &is_meta, &restore, &cpu_stays))
+    if (!checkpoint || !PyArg_ParseTuple(arguments, "OpppOpO", &name, &in_place, &keeps_empty,
+                                         &is_meta, &restore, &cpu_stays, &places))
         return NULL;
     bpy_loader loader = {
         .torch = bpy_torch_get(),
@@ -140,13 +140,14 @@ static PyObject *checkpoint_value(PyObject *self, PyObject *arguments)
         .is_meta = is_meta,
         .cpu_stays = cpu_stays,
         .restore = restore == Py_None ? NULL : restore,
+        .places = places == Py_None ? NULL : places,
     };
     if (!loader.torch)
         return NULL;
     bpy_checkpoint_use(checkpoint); /* another thread may close it meanwhile */
     const berth_value *value = value_named(bpy_checkpoint_handle(checkpoint), name);
     PyObject *made = NULL;
-    if (value && bpy_load_storages(&loader) == 0)
+    if (value && bpy_load_storages(&loader) == 0 && bpy_load_to_devices(&loader) == 0)
         made = bpy_load_value(&loader, value);
     bpy_loader_free(&loader);
     bpy_checkpoint_release(checkpoint);
@@ -377,7 +378,7 @@ static PyObject *checkpoint_metadata(PyObject *self, PyObject *unused)
 static PyMethodDef checkpoint_methods[] = {
     {"close", checkpoint_close, METH_NOARGS, "close()\n--\n\n"},
     {"value", checkpoint_value, METH_VARARGS,
-     "value(name, in_place, keeps_empty, is_meta, restore, cpu_stays)\n--\n\n"},
+     "value(name, in_place, keeps_empty, is_meta, restore, cpu_stays, places)\n--\n\n"},
     {"is_legacy", checkpoint_is_legacy, METH_NOARGS, "is_legacy()\n--\n\n"},
     {"names", checkpoint_names, METH_NOARGS, "names()\n--\n\n"},
     {"tensor", checkpoint_tensor, METH_O, "tensor(name)\n--\n\n"},

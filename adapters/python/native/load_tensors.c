@@ -88,8 +88,7 @@ static int prepare(bpy_loader *loader, const berth_storage *storage, berth_desti
     return 0;
 }
 
-/* Whether nobody has to be asked where a storage goes. */
-static bool stays_on_host(const bpy_loader *loader, const berth_storage *storage)
+bool bpy_stays_on_host(const bpy_loader *loader, const berth_storage *storage)
 {
     const char *location = berth_storage_get_info(storage)->location;
     return !loader->restore || (loader->cpu_stays && strcmp(location, "cpu") == 0);
@@ -104,7 +103,8 @@ static bool is_read(const bpy_loader *loader, const berth_storage *storage)
 /* Whether a storage is one of those that stay on the host; or of the others, and not read yet. */
 static bool is_one_of(const bpy_loader *loader, const berth_storage *storage, bool that_stay)
 {
-    return stays_on_host(loader, storage) == that_stay && (that_stay || !is_read(loader, storage));
+    return bpy_stays_on_host(loader, storage) == that_stay &&
+           (that_stay || !is_read(loader, storage));
 }
 
 /* Reads such storages from `first` on, until they have max_nbytes bytes. */
@@ -144,6 +144,16 @@ int bpy_load_storages(bpy_loader *loader)
 
 /* ---- storages ---- */
 
+int bpy_loader_set_storage(bpy_loader *loader, const berth_storage *storage, PyObject *untyped)
+{
+    bpy_loaded_storage *slot = storage_slot(loader, storage);
+    if (!slot)
+        return -1;
+    Py_INCREF(untyped);
+    slot->untyped = untyped;
+    return 0;
+}
+
 /* The memory of a storage that no tensor has yet. */
 static bpy_memory *take_memory(bpy_loader *loader, const berth_storage *storage,
                                bpy_loaded_storage *slot)
@@ -182,7 +192,7 @@ static PyObject *meta_storage(bpy_loader *loader, uint64_t nbytes)
 /* Where map_location sends it. Consumes the reference. */
 static PyObject *restored(bpy_loader *loader, const berth_storage *storage, PyObject *untyped)
 {
-    if (!untyped || stays_on_host(loader, storage))
+    if (!untyped || bpy_stays_on_host(loader, storage))
         return untyped;
     PyObject *moved = PyObject_CallFunction(loader->restore, "Os", untyped,
                                             berth_storage_get_info(storage)->location);
@@ -216,7 +226,7 @@ static int has_address(const bpy_loader *loader, const berth_storage *storage,
 {
     if (loader->is_meta)
         return 0;
-    if (stays_on_host(loader, storage) || !slot->untyped)
+    if (bpy_stays_on_host(loader, storage) || !slot->untyped)
         return loader->keeps_empty || berth_storage_get_info(storage)->nbytes > 0;
     PyObject *address = bpy_call(slot->untyped, bpy_name.data_ptr);
     int is_there = address ? PyObject_IsTrue(address) : -1;
@@ -331,7 +341,7 @@ static PyObject *strided(bpy_loader *loader, const berth_tensor *tensor)
     if (!slot)
         return NULL;
     bool is_new =
-        !slot->first && !slot->untyped && !loader->is_meta && stays_on_host(loader, storage);
+        !slot->first && !slot->untyped && !loader->is_meta && bpy_stays_on_host(loader, storage);
     PyObject *made = NULL;
     if (is_new && bpy_memory_fits(tensor, berth_storage_get_info(storage)->nbytes)) {
         bpy_memory *memory = take_memory(loader, storage, slot);

@@ -19,6 +19,7 @@ static PyMethodDef functions[] = {
      "save_records_begin(records, target, archive_name, byteorder_last, snapshot)\n--\n\n"
      "The same of the records of an archive: (name, bytes, address or None for zeros, nbytes,\n"
      "owner of the address)."},
+    {"has_device", bpy_has_device, METH_O, "has_device(name)\n--\n\n"},
     {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {NULL, NULL, 0, NULL},

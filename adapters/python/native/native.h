@@ -10,12 +10,14 @@
  *   save_values.c     Python values -> a tree
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
+ *   devices.c         devices that Berth knows; events of their streams
  *   save.c            a Python value -> a save
  *   save_records.c    records that PyTorch has pickled -> a save
  *   job.c             a save that goes on; signals
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
+ *   load_devices.c    storages that go to a device
  *   load_values.c     a tree -> Python values
  *   load.c            the functions of an open file
  *   archive.c         the records of a file, for PyTorch to unpickle
@@ -162,6 +164,8 @@ typedef struct bpy_saver {
     bpy_map nodes;     /* object -> value */
     bpy_map storages;  /* StorageImpl -> berth_storage */
     bpy_map addresses; /* of bytes -> the torch.dtype by which they are saved */
+    bool is_on_host;   /* the storage that is saved now is the host's: nobody has to ask it */
+    PyObject *events;  /* torch.device -> of bpy_event_new; NULL: none yet */
     PyObject **owners; /* objects that must live until the save ends: all that nodes has */
     size_t n_owners, room_for_owners;
     bpy_walk walk;
@@ -186,6 +190,18 @@ berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage);
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_saver_keep(bpy_saver *saver, PyObject *object);
+
+/*
+ * Calls berth._device.ready(device, storage), and keeps the result in the dict *events, which is
+ * made at the first call.
+ * Parameters: storage: one of that device; NULL: it is for a load.
+ * Returns: a borrowed tuple: the device's name, the driver's event, its owner; None: Berth does not
+ * know the device; NULL: an exception is raised.
+ */
+PyObject *bpy_event_new(PyObject **events, PyObject *device, PyObject *storage);
+
+/* The module's function has_device. */
+PyObject *bpy_has_device(PyObject *module, PyObject *name);
 
 /*
  * Says why a value is refused, as PyUnicode_FromFormat does.
@@ -291,6 +307,7 @@ typedef struct bpy_loader {
     bool is_meta;      /* map_location="meta": no bytes */
     PyObject *restore; /* a function (storage, location) -> storage; NULL: all goes to the host */
     bool cpu_stays;    /* storages of the host are not passed to it */
+    PyObject *places;  /* berth._device.places with it; NULL: it wants to see the storages */
     bpy_map objects;   /* value -> object; references */
     bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
     bpy_map sizes;     /* tuples -> how large they are as keys; see load_values.c */
@@ -305,6 +322,18 @@ typedef struct bpy_loader {
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_load_storages(bpy_loader *loader);
+
+/*
+ * Loads the storages that go to a device that Berth knows, after bpy_load_storages.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_load_to_devices(bpy_loader *loader);
+
+/* Whether nobody has to be asked where a storage goes. */
+bool bpy_stays_on_host(const bpy_loader *loader, const berth_storage *storage);
+
+/* Sets a storage's UntypedStorage. Returns: 0; -1: MemoryError is raised. */
+int bpy_loader_set_storage(bpy_loader *loader, const berth_storage *storage, PyObject *untyped);
 
 /* Any tensor, also sparse, nested and Parameters, without its attributes; a new reference. */
 PyObject *bpy_load_tensor(bpy_loader *loader, const berth_value *value);

@@ -24,6 +24,7 @@ void bpy_saver_free(bpy_saver *saver)
     bpy_map_free(&saver->nodes);
     bpy_map_free(&saver->storages);
     bpy_map_free(&saver->addresses);
+    Py_XDECREF(saver->events);
     Py_XDECREF(saver->steps);
     Py_XDECREF(saver->why);
 }

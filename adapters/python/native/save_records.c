@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * save_records_begin(records, target, archive_name, byteorder_last, snapshot): records that PyTorch
- * has pickled, as (name, data, nbytes, owner). data is bytes, the address of the owner's memory, or
- * None for zeros.
+ * has pickled, as (name, data, nbytes, owner). data is bytes, the address of the owner's memory,
+ * None for zeros, or a tuple: its address on a device, the device's name, the event to wait for.
  */
 #include "adapters/python/native/native.h"
 
@@ -15,7 +15,26 @@ static int read_zeros(void *context, void *buffer, size_t nbytes, uint64_t offse
     return 0;
 }
 
-static int set_record(berth_new_record *record, PyObject *item)
+/* Memory of a device, as a storage of the saver's tree. */
+static int set_device_record(bpy_saver *saver, berth_new_record *record, PyObject *place)
+{
+    unsigned long long address, ready;
+    const char *location;
+    berth_error error;
+    if (!PyArg_ParseTuple(place, "KsK", &address, &location, &ready))
+        return -1;
+    if (!saver->tree)
+        saver->tree = berth_tree_new(&error);
+    if (!saver->tree)
+        return bpy_raise(&error), -1;
+    record->storage = berth_device_storage_new(saver->tree, BERTH_DTYPE_NONE, (uintptr_t)address,
+                                               record->nbytes, location, (void *)(uintptr_t)ready);
+    if (berth_tree_error(saver->tree, &error) < 0)
+        return bpy_raise(&error), -1;
+    return 0;
+}
+
+static int set_record(bpy_saver *saver, berth_new_record *record, PyObject *item)
 {
     PyObject *data, *owner;
     unsigned long long nbytes;
@@ -25,6 +44,8 @@ static int set_record(berth_new_record *record, PyObject *item)
     if (data == Py_None) {
         record->read = read_zeros;
         record->no_crc32 = true;
+    } else if (PyTuple_Check(data)) {
+        return set_device_record(saver, record, data);
     } else if (PyBytes_Check(data)) {
         record->data = PyBytes_AsString(data);
     } else {
@@ -34,13 +55,13 @@ static int set_record(berth_new_record *record, PyObject *item)
 }
 
 /* The records of a tuple; NULL: an exception is raised. To be freed. */
-static berth_new_record *records_of(PyObject *tuple, size_t n)
+static berth_new_record *records_of(bpy_saver *saver, PyObject *tuple, size_t n)
 {
     berth_new_record *records = PyMem_Calloc(n + 1, sizeof *records);
     if (!records)
         return PyErr_NoMemory(), NULL;
     for (size_t i = 0; i < n; i++) {
-        if (set_record(&records[i], PyTuple_GetItem(tuple, (Py_ssize_t)i)) < 0) {
+        if (set_record(saver, &records[i], PyTuple_GetItem(tuple, (Py_ssize_t)i)) < 0) {
             PyMem_Free(records);
             return NULL;
         }
@@ -62,7 +83,7 @@ PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments)
     if (!tuple || bpy_saver_keep(&saver, tuple) < 0)
         return NULL;
     size_t n = (size_t)PyTuple_Size(tuple);
-    berth_new_record *records = records_of(tuple, n);
+    berth_new_record *records = records_of(&saver, tuple, n);
     if (!records) {
         bpy_saver_free(&saver);
         return NULL;

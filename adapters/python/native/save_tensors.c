@@ -34,6 +34,49 @@ static berth_dtype storage_class(const bpy_saver *saver, uint64_t nbytes, int dt
     return is_typed ? (berth_dtype)dtype : BERTH_DTYPE_NONE;
 }
 
+/*
+ * The event of the driver's behind which the bytes of a device's current stream are complete. It is
+ * recorded at the first storage of the device, and lives as long as the save needs it.
+ */
+static int find_event(bpy_saver *saver, PyObject *untyped, PyObject *device, const char **location,
+                      void **ready)
+{
+    PyObject *known = saver->events ? PyDict_GetItemWithError(saver->events, device) : NULL;
+    if (!known && !PyErr_Occurred())
+        known = bpy_event_new(&saver->events, device, untyped);
+    if (!known)
+        return -1;
+    if (known == Py_None)
+        return bpy_refuse(saver, "it is on the device %S", device), -1;
+    unsigned long long handle;
+    PyObject *owner;
+    if (!PyArg_ParseTuple(known, "sKO", location, &handle, &owner))
+        return -1;
+    *ready = (void *)(uintptr_t)handle;
+    return 0;
+}
+
+/* The storage of memory of the host or of a device. */
+static berth_storage *storage_at(bpy_saver *saver, PyObject *untyped, void *address,
+                                 uint64_t nbytes, berth_dtype dtype)
+{
+    const char *location;
+    void *ready;
+    if (saver->is_on_host)
+        return berth_storage_new(saver->tree, dtype, address, nbytes, NULL);
+    PyObject *device = PyObject_GetAttr(untyped, bpy_name.device);
+    PyObject *type = device ? PyObject_GetAttr(device, bpy_name.type) : NULL;
+    berth_storage *storage = NULL;
+    if (type && PyUnicode_CompareWithASCIIString(type, "cpu") == 0)
+        storage = berth_storage_new(saver->tree, dtype, address, nbytes, NULL);
+    else if (type && find_event(saver, untyped, device, &location, &ready) == 0)
+        storage = berth_device_storage_new(saver->tree, dtype, (uintptr_t)address, nbytes, location,
+                                           ready);
+    Py_XDECREF(device);
+    Py_XDECREF(type);
+    return storage;
+}
+
 static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype)
 {
     bool failed = false;
@@ -48,8 +91,7 @@ static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype
         saved_as = saver->torch->dtypes[dtype];
     if (check_address(saver, address, saved_as) < 0)
         return NULL;
-    return berth_storage_new(saver->tree, storage_class(saver, nbytes, dtype), address, nbytes,
-                             NULL);
+    return storage_at(saver, untyped, address, nbytes, storage_class(saver, nbytes, dtype));
 }
 
 /*
@@ -90,22 +132,8 @@ static berth_storage *save_storage(bpy_saver *saver, PyObject *untyped, int dtyp
     return storage && bpy_map_set(&saver->storages, untyped, storage) == 0 ? storage : NULL;
 }
 
-static bool storage_is_on_host(bpy_saver *saver, PyObject *untyped)
-{
-    PyObject *device = PyObject_GetAttr(untyped, bpy_name.device);
-    PyObject *type = device ? PyObject_GetAttr(device, bpy_name.type) : NULL;
-    bool is_cpu = type && PyUnicode_CompareWithASCIIString(type, "cpu") == 0;
-    if (type && !is_cpu)
-        bpy_refuse(saver, "it is on the device %U", type);
-    Py_XDECREF(device);
-    Py_XDECREF(type);
-    return is_cpu;
-}
-
 berth_value *bpy_save_untyped(bpy_saver *saver, PyObject *storage)
 {
-    if (!storage_is_on_host(saver, storage))
-        return NULL;
     Py_INCREF(storage);
     berth_storage *made = save_storage(saver, storage, 0);
     return made ? berth_make_storage(saver->tree, made) : NULL;
@@ -117,7 +145,7 @@ berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage)
     PyObject *dtype = untyped ? PyObject_GetAttr(storage, bpy_name.dtype) : NULL;
     int number = dtype ? bpy_torch_find(saver->torch->dtypes, BERTH_DTYPE_COUNT, dtype) : 0;
     Py_XDECREF(dtype);
-    if (!dtype || !storage_is_on_host(saver, untyped)) {
+    if (!dtype) {
         Py_XDECREF(untyped);
         return NULL;
     }
@@ -190,7 +218,7 @@ static int read_flags(bpy_saver *saver, PyObject *tensor, uint32_t *flags)
     return grad < 0 ? -1 : read_bits(saver, tensor, flags);
 }
 
-/* Where the elements of a tensor of the host are. */
+/* Where the elements of a tensor of the host or of a device are. */
 static int read_storage(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
 {
     bool failed = false;
@@ -210,16 +238,7 @@ static int read_place(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
         tensor->flags |= BERTH_META;
         return 0;
     }
-    if (is_cpu < 0 || is_meta < 0)
-        return -1;
-    if (!is_cpu) {
-        PyObject *device = PyObject_GetAttr(object, bpy_name.device);
-        if (device)
-            bpy_refuse(saver, "a tensor on %S", device);
-        Py_XDECREF(device);
-        return -1;
-    }
-    return read_storage(saver, object, tensor);
+    return is_cpu < 0 || is_meta < 0 ? -1 : read_storage(saver, object, tensor);
 }
 
 /* ---- tensors of parts ---- */
@@ -399,11 +418,14 @@ static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool ke
 {
     int64_t shape[BERTH_MAX_RANK], stride[BERTH_MAX_RANK];
     berth_tensor tensor = {.shape = shape, .stride = stride};
-    if (read_by_table(saver, object, &tensor, shape, stride))
-        return read_flags(saver, object, &tensor.flags) < 0 ||
-                       read_storage(saver, object, &tensor) < 0
-                   ? NULL
-                   : make_tensor(saver, &tensor, keeps_grad);
+    if (read_by_table(saver, object, &tensor, shape, stride)) {
+        saver->is_on_host = true;
+        int status = read_flags(saver, object, &tensor.flags);
+        if (status == 0)
+            status = read_storage(saver, object, &tensor);
+        saver->is_on_host = false;
+        return status < 0 ? NULL : make_tensor(saver, &tensor, keeps_grad);
+    }
     int layout = constant_of(saver, object, bpy_name.layout, saver->torch->layouts, BERTH_JAGGED);
     int is_nested = layout == BERTH_STRIDED ? flag(object, bpy_name.is_nested) : 0;
     if (layout == 0 || is_nested < 0)
