@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From the states of all ranks to one outline: the value that a joint save saves.
+
+The outline is the coordinator's state. A DTensor becomes a tensor that is elsewhere; a dict gets the keys
+that only other ranks have, by rank. Containers are copied, so that a program may change its own.
+"""
+
+import collections
+import copy
+
+import torch
+
+from berth._dcp_layout import Layout, is_dtensor
+from berth._errors import declined
+
+MAPPINGS = (dict, collections.OrderedDict)
+SEQUENCES = (list, tuple)
+
+
+class Elsewhere:
+    """A tensor whose bytes writers have. It is pickled without what this process has of it.
+
+    facts: (dtype, shape, requires_grad, is_parameter, key): tensors with one key share a storage
+    keys: the way to it, from the root of the state
+    rank: the only writer that has it; None: each has what its layout says
+    local, layout: the elements that this process has, and where they are in the whole; or None
+    """
+
+    def __init__(self, tensor, key, keys, rank):
+        shape, self.dtype = tuple(tensor.shape), tensor.dtype
+        self.facts = self.dtype, shape, tensor.requires_grad, isinstance(tensor, torch.nn.Parameter), key
+        self.shape, self.keys, self.rank = shape, keys, rank
+        self.local = self.layout = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "local": None, "layout": None}
+
+
+def outline_of(state, rank, is_snapshot):
+    """The outline of one rank's state.
+
+    rank: None: the coordinator's, whose plain tensors stay as they are; else those are elsewhere, too
+    is_snapshot: all tensors are copied
+    """
+    with torch.no_grad():
+        return Outliner(rank, is_snapshot).copy(state, ())
+
+
+class Outliner:
+    def __init__(self, rank, is_snapshot):
+        self._rank, self._is_snapshot = rank, is_snapshot
+        self._known, self._keys, self._copies = {}, {}, {}
+
+    def copy(self, value, keys):
+        """Each object once: what is one object in the state is one in the outline."""
+        known = self._known.get(id(value))
+        if known is not None:
+            return known
+        made = self._make(value, keys)
+        if made is not value:
+            self._known[id(value)] = made
+        return made
+
+    def _make(self, value, keys):
+        kind = type(value)
+        if kind in MAPPINGS:
+            return self._copy_mapping(value, keys)
+        if kind in SEQUENCES:
+            return self._copy_sequence(value, keys)
+        if is_dtensor(value):
+            return self._shard(value, keys)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, keys)
+        return value
+
+    def _copy_mapping(self, value, keys):
+        made = self._known[id(value)] = type(value)()  # it may hold itself
+        if getattr(value, "__dict__", None):  # _metadata of a state_dict
+            made.__dict__.update(value.__dict__)
+        for key, item in value.items():
+            made[key] = self.copy(item, (*keys, key))
+        return made
+
+    def _copy_sequence(self, value, keys):
+        if type(value) is tuple:
+            return tuple(self.copy(item, (*keys, i)) for i, item in enumerate(value))
+        made = self._known[id(value)] = []
+        for i, item in enumerate(value):
+            made.append(self.copy(item, (*keys, i)))
+        return made
+
+    def _shard(self, value, keys):
+        layout = Layout(value)
+        local = value.to_local()
+        how = tuple(value.shape), value.device_mesh, value.placements
+        made = Elsewhere(value, self._key_of(local, how), keys, None)
+        made.local, made.layout = self._on_host(local), layout
+        return made
+
+    def _tensor(self, value, keys):
+        if self._rank is None:
+            return self._snapshot(value) if self._is_snapshot else value
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_dense(value):
+            return Refused(value)
+        made = Elsewhere(value, self._key_of(value, None), keys, self._rank)
+        made.local = self._on_host(value)
+        return made
+
+    def _key_of(self, local, how):
+        """One object for all tensors that have the same elements: tied parameters. Others have their own."""
+        if local.numel() == 0:
+            return Key()
+        place = local.data_ptr(), local.dtype, tuple(local.shape), local.stride(), how
+        return self._keys.setdefault(place, Key())
+
+    def _on_host(self, tensor):
+        made = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        return made.clone() if self._is_snapshot and made.data_ptr() == tensor.data_ptr() else made
+
+    def _snapshot(self, tensor):
+        """Tensors that share a storage do so in the copy, too."""
+        if not tensor.is_leaf:
+            tensor = tensor.detach().requires_grad_(tensor.requires_grad)
+        return copy.deepcopy(tensor, self._copies)
+
+
+class Key:
+    """Of a storage; one object is one storage, also when it was pickled."""
+
+
+class Refused:
+    """A tensor that only another rank than the coordinator has, and that has no plain elements."""
+
+    def __init__(self, tensor):
+        self.text = f"{type(tensor).__name__} of the layout {tensor.layout}"
+
+
+def is_dense(tensor):
+    return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
+
+
+# ---- keys that only some ranks have ----
+
+
+def tree_of(value):
+    """The keys of dicts in dicts: {key: tree or None}."""
+    return _tree_of(value, set())
+
+
+def _tree_of(value, seen):
+    if type(value) not in MAPPINGS or id(value) in seen:
+        return None
+    seen.add(id(value))
+    return {key: _tree_of(item, seen) for key, item in value.items()}
+
+
+def extras_of(value, tree, keys=()):
+    """[(keys of a dict, key, item)]: the items that a tree has no keys for; in order."""
+    found = []
+    if tree is None or type(value) not in MAPPINGS:
+        return found
+    for key, item in value.items():
+        if key not in tree:
+            _check(item, (*keys, key))
+            found.append((keys, key, item))
+        else:
+            found += extras_of(item, tree[key], (*keys, key))
+    return found
+
+
+def _check(item, keys):
+    """Raises TypeError: something in it cannot be saved from another rank than the coordinator."""
+    if isinstance(item, Refused):
+        raise declined([f"[{key!r}]" for key in reversed(keys)],
+                       f"a tensor ({item.text}) that the coordinator does not have")
+    if type(item) in MAPPINGS:
+        for key, each in item.items():
+            _check(each, (*keys, key))
+    elif type(item) in SEQUENCES:
+        for i, each in enumerate(item):
+            _check(each, (*keys, i))
+
+
+def merge(value, extras):
+    """Adds the extras of one rank. What a rank before has added stays."""
+    for keys, key, item in extras:
+        _merge_item(lookup(value, keys), key, item)
+
+
+def _merge_item(parent, key, item):
+    if key not in parent:
+        parent[key] = item
+    elif type(item) in MAPPINGS and type(parent[key]) in MAPPINGS:
+        for each, inner in item.items():
+            _merge_item(parent[key], each, inner)
+
+
+def lookup(value, keys):
+    """The value at the end of a way; None: this rank has none."""
+    for key in keys:
+        try:
+            value = value[key] if type(value) in (*MAPPINGS, *SEQUENCES) else None
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Distributed checkpoints: one plain file of all ranks, instead of a folder of shards.
+
+    import berth.dcp
+
+    berth.dcp.save({"model": model.state_dict(), "step": 7}, "model.pt")     # on all ranks
+    torch.load("model.pt", weights_only=True)                                # anywhere
+
+    state = {"model": model.state_dict(), "step": 0}
+    berth.dcp.load(state, "model.pt")                                        # into any mesh
+    model.load_state_dict(state["model"])
+
+torch.distributed is imported with this module, and not with berth.
+"""
+
+from berth._dcp_load import Keys, load
+from berth._dcp_save import async_save, save
+
+__all__ = ["Keys", "async_save", "load", "save"]
