@@ -17,7 +17,9 @@ class Failure:
 
     def __init__(self, rank, error):
         self.rank = rank
-        self.text = str(error) if isinstance(error, Exception) else type(error).__name__
+        self.text = str(error) or type(error).__name__
+        if isinstance(error, KeyError):  # whose text is that of its key
+            self.text = str(error.args[0])
         self.facts = None
         if getattr(error, "status", ""):
             self.facts = error.status, error.errno, error.offset, error.record
@@ -74,6 +76,8 @@ class Group:
         Returns: what central returned, on all ranks.
         Raises: what one of them raised, on all ranks, with the number of the rank before its message.
         """
+        if self.size == 1:
+            return central([each()])
         mine, error = attempt(self.rank, each)
         parts = self._gather(mine)
         answer = None
@@ -97,15 +101,11 @@ class Group:
                                group=self._group)
 
     def _gather(self, part):
-        if self._group is None:
-            return [part]
         parts = [None] * self.size if self.is_coordinator else None
         dist.gather_object(part, parts, dst=self._root, group=self._group)
         return parts
 
     def _broadcast(self, answer):
-        if self._group is None:
-            return answer
         answers = [answer]
         dist.broadcast_object_list(answers, src=self._root, group=self._group)
         return answers[0]

@@ -10,7 +10,7 @@ from berth._counters import count
 from berth._dcp_group import Group
 from berth._dcp_layout import Layout, is_dtensor
 from berth._dcp_outline import MAPPINGS, SEQUENCES
-from berth._load import MAPPED
+from berth._load import READ
 from berth._source import is_path, source_of
 
 
@@ -39,7 +39,7 @@ def load(state, path, *, process_group=None, strict=True):
 
     Returns: Keys, of this rank.
     Raises, the same on all ranks, with the number of the rank before the message:
-        KeyError: a key is missing. ValueError: a tensor has another shape than in the file.
+        ValueError: a key is missing; a tensor has another shape than in the file, or is no tensor there.
         What berth.open raises. After an error during reading the state holds some of the file.
     Threads: one at a time for one process group.
     """
@@ -67,12 +67,12 @@ class Loading:
             raise TypeError("berth.dcp.load loads from a path")
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
-        self._file = _native.open(source_of(self._path), MAPPED)
+        self._file = _native.open(source_of(self._path), READ)
         value = self._file.value(None, False, False, True, None, True)  # tensors are on "meta": not read
         self._match(self._state, value, "")
         if self._strict and self.missing:
-            raise KeyError(f"{self._path} does not have {self.missing[0]}"
-                           + f" and {len(self.missing) - 1} more" * (len(self.missing) > 1))
+            more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
+            raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: strict=False loads the rest")
 
     def read(self):
         with torch.no_grad():
@@ -146,7 +146,7 @@ class Loading:
             tensor.copy_(target)
 
     def _loaded(self, value, name):
-        """A value of the file, with its tensors, which are pages of the file."""
+        """A value of the file, with its tensors."""
         if not _has_tensors(value):
             return value
         return self._file.value(name, True, False, False, None, True)

@@ -7,6 +7,9 @@ that only other ranks have, by rank. Containers are copied, so that a program ma
 
 import collections
 import copy
+import io
+import pickle
+import sys
 
 import torch
 
@@ -166,6 +169,31 @@ def extras_of(value, tree, keys=()):
         else:
             found += extras_of(item, tree[key], (*keys, key))
     return found
+
+
+class Pickler(pickle.Pickler):
+    """Texts that Python interns, such as "exp_avg" in a program, are the same object again on the other side.
+
+    So one text is once in the file, as if one process had the whole state.
+    """
+
+    def persistent_id(self, value):
+        return value if type(value) is str and sys.intern(value) is value else None
+
+
+class Unpickler(pickle.Unpickler):
+    def persistent_load(self, text):
+        return sys.intern(text)
+
+
+def pickled(value):
+    buffer = io.BytesIO()
+    Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def unpickled(data):
+    return Unpickler(io.BytesIO(data)).load()
 
 
 def _check(item, keys):

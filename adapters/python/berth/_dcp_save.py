@@ -3,13 +3,12 @@
 
 import concurrent.futures
 import os
-import pickle
 
 from berth import _conditions, _native
 from berth._config import config
 from berth._counters import count
 from berth._dcp_group import Group
-from berth._dcp_outline import Elsewhere, extras_of, lookup, merge, outline_of, tree_of
+from berth._dcp_outline import Elsewhere, extras_of, lookup, merge, outline_of, pickled, tree_of, unpickled
 from berth._source import is_path
 
 _workers = {}  # process group -> the thread of its asynchronous saves
@@ -84,11 +83,11 @@ class Saving:
 
     def _extras(self):
         """Pickled here, so that what cannot be pickled is an error and not a rank that is missing."""
-        return pickle.dumps(extras_of(self._outline, self._tree) if self._rank else [])
+        return pickled(extras_of(self._outline, self._tree) if self._rank else [])
 
     def _plan(self, parts):
         for part in parts[1:]:
-            merge(self._outline, pickle.loads(part))
+            merge(self._outline, unpickled(part))
         self._joint = _native.joint_begin(self._outline, os.fsencode(self._path), self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():
@@ -104,7 +103,7 @@ class Saving:
 
     def _add_slices(self, index, entry, slices, owners):
         mine = lookup(self._outline, entry.keys)
-        if not isinstance(mine, Elsewhere) or mine.rank != entry.rank:
+        if not isinstance(mine, Elsewhere) or mine.local is None or mine.rank != entry.rank:
             return
         if (mine.dtype, mine.shape) != (entry.dtype, entry.shape):
             raise ValueError(f"{entry.name.decode()} is {mine.dtype} {list(mine.shape)} here, but "
