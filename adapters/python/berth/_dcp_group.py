@@ -122,8 +122,10 @@ def _group_for_bytes(group, purpose):
         return group
     known = _groups.get((group, purpose))
     if known is None:
-        ranks = dist.get_process_group_ranks(group)
-        known = dist.new_group(ranks, _timeout_of(group), "gloo", use_local_synchronization=True)
+        # PyTorch names a group that only its ranks make by the number of groups that a rank knows. That
+        # may differ between ranks; so all make it, if all are there.
+        ranks, is_part = dist.get_process_group_ranks(group), group is not dist.group.WORLD
+        known = dist.new_group(ranks, _timeout_of(group), "gloo", use_local_synchronization=is_part)
         _groups[group, purpose] = known
     return known
 
