@@ -12,13 +12,18 @@ except ImportError:
 
 
 class Box:
-    """A box of elements. starts, lengths: of each dimension, in the whole tensor; local: where it begins in the shard."""
+    """Elements of a tensor.
 
-    def __init__(self, starts, lengths, local):
+    starts, lengths: one number for each dimension of the whole tensor
+    local: where they begin in a shard
+    """
+
+    def __init__(self, starts, lengths, local=None):
         self.starts, self.lengths, self.local = starts, lengths, local
 
-    def is_empty(self):
-        return 0 in self.lengths
+    def of_shard(self, tensor):
+        """The elements, as a view of the shard."""
+        return tensor[tuple(slice(at, at + n) for at, n in zip(self.local, self.lengths))]
 
     def range_in(self, shape):
         """The first element, if the box is one range in row-major order; else None."""
@@ -34,7 +39,7 @@ class Box:
 class Layout:
     """What this process has of a DTensor.
 
-    boxes: of the whole tensor, that together are the local tensor
+    boxes: of the whole tensor, not empty, that together are the local tensor
     n_copies, copy: so many processes have the same elements, and this is number `copy` of them
     """
 
@@ -96,4 +101,6 @@ def _boxes(ranges):
         starts = itertools.accumulate((length for _, length in each), initial=0)
         places.append([(start, length, at) for (start, length), at in zip(each, starts)])
     for combination in itertools.product(*places):
-        yield Box(*(tuple(column) for column in zip(*combination))) if combination else Box((), (), ())
+        box = Box(*(tuple(column) for column in zip(*combination))) if combination else Box((), (), ())
+        if 0 not in box.lengths:
+            yield box

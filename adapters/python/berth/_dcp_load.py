@@ -130,9 +130,7 @@ class Loading:
             return
         local = tensor.to_local()
         for box in Layout(tensor).boxes:
-            if not box.is_empty():
-                part = local[tuple(slice(at, at + n) for at, n in zip(box.local, box.lengths))]
-                self._read_box(part, name, box.starts, box.lengths)
+            self._read_box(box.of_shard(local), name, box.starts, box.lengths)
 
     def _read_box(self, tensor, name, starts, lengths):
         """Straight into the tensor's memory, if it is like the file's."""

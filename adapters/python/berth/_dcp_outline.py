@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from berth._dcp_layout import Layout, is_dtensor
+from berth._dcp_layout import Box, Layout, is_dtensor
 from berth._errors import declined
 
 MAPPINGS = (dict, collections.OrderedDict)
@@ -25,18 +25,23 @@ class Elsewhere:
 
     facts: (dtype, shape, requires_grad, is_parameter, key): tensors with one key share a storage
     keys: the way to it, from the root of the state
-    rank: the only writer that has it; None: each has what its layout says
-    local, layout: the elements that this process has, and where they are in the whole; or None
+    rank: the only writer that has it; None: each has pieces of it
+    pieces: [(box of the whole, its elements: contiguous, on the host)] that this process has
+    n_copies, copy: so many processes have the same pieces, and this is number `copy` of them
     """
 
-    def __init__(self, tensor, key, keys, rank):
-        shape, self.dtype = tuple(tensor.shape), tensor.dtype
-        self.facts = self.dtype, shape, tensor.requires_grad, isinstance(tensor, torch.nn.Parameter), key
-        self.shape, self.keys, self.rank = shape, keys, rank
-        self.local = self.layout = None
+    def __init__(self, facts, keys, rank=None):
+        self.facts, self.keys, self.rank = facts, keys, rank
+        self.dtype, self.shape = facts[:2]
+        self.pieces, self.n_copies, self.copy = [], 1, 0
 
     def __getstate__(self):
-        return {**self.__dict__, "local": None, "layout": None}
+        return {**self.__dict__, "pieces": []}
+
+
+def facts_of(tensor, key):
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return tensor.dtype, tuple(tensor.shape), tensor.requires_grad, is_parameter, key
 
 
 def outline_of(state, rank, is_snapshot):
@@ -96,8 +101,10 @@ class Outliner:
         layout = Layout(value)
         local = value.to_local()
         how = tuple(value.shape), value.device_mesh, value.placements
-        made = Elsewhere(value, self._key_of(local, how), keys, None)
-        made.local, made.layout = self._on_host(local), layout
+        made = Elsewhere(facts_of(value, self._key_of(local, how)), keys)
+        local = self._on_host(local)
+        made.pieces = [(box, box.of_shard(local).contiguous()) for box in layout.boxes]
+        made.n_copies, made.copy = layout.n_copies, layout.copy
         return made
 
     def _tensor(self, value, keys):
@@ -105,8 +112,8 @@ class Outliner:
             return self._snapshot(value) if self._is_snapshot else value
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_dense(value):
             return Refused(value)
-        made = Elsewhere(value, self._key_of(value, None), keys, self._rank)
-        made.local = self._on_host(value)
+        made = Elsewhere(facts_of(value, self._key_of(value, None)), keys, self._rank)
+        made.pieces = [(Box((0,) * value.dim(), tuple(value.shape)), self._on_host(value))]
         return made
 
     def _key_of(self, local, how):

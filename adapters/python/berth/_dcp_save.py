@@ -24,6 +24,11 @@ class Entry:
         self.name, self.keys, self.rank = name, tensor.keys, tensor.rank
         self.dtype, self.shape = tensor.dtype, tensor.shape
 
+    def check(self, mine):
+        if (mine.dtype, mine.shape) != (self.dtype, self.shape):
+            raise ValueError(f"{self.name.decode()} is {mine.dtype} {list(mine.shape)} here, but "
+                             f"{self.dtype} {list(self.shape)} on the coordinator")
+
 
 def save(state, path, *, process_group=None):
     """Saves what all ranks have as one file, the one that torch.save would write of the whole state.
@@ -96,42 +101,31 @@ class Saving:
         return self._joint.ticket(), list(by_storage.values())
 
     def _write(self, ticket, plan):
-        slices, owners = [], []
+        slices = []
         for index, entry in enumerate(plan):
-            self._add_slices(index, entry, slices, owners)
+            mine = lookup(self._outline, entry.keys)
+            if isinstance(mine, Elsewhere) and mine.rank == entry.rank:
+                entry.check(mine)
+                for box, data in mine.pieces:
+                    slices += _slices(index, entry.name, mine, box, data)
         return _native.joint_write(ticket, self._rank, slices)
-
-    def _add_slices(self, index, entry, slices, owners):
-        mine = lookup(self._outline, entry.keys)
-        if not isinstance(mine, Elsewhere) or mine.local is None or mine.rank != entry.rank:
-            return
-        if (mine.dtype, mine.shape) != (entry.dtype, entry.shape):
-            raise ValueError(f"{entry.name.decode()} is {mine.dtype} {list(mine.shape)} here, but "
-                             f"{entry.dtype} {list(entry.shape)} on the coordinator")
-        if mine.layout is None:
-            slices.append((entry.name, (0,) * len(mine.shape), mine.shape, 0, 0, mine.local.data_ptr()))
-            return
-        for box in mine.layout.boxes:
-            if not box.is_empty():
-                slices += self._of_box(index, entry, mine, box, owners)
-
-    def _of_box(self, index, entry, mine, box, owners):
-        """The part of a box that this copy of it writes."""
-        data = mine.local[tuple(slice(at, at + n) for at, n in zip(box.local, box.lengths))].contiguous()
-        owners.append(data)
-        n_copies, first = mine.layout.n_copies, box.range_in(mine.shape)
-        if n_copies > 1 and first is not None:
-            offset, nbytes = _native.joint_deal(index, data.nbytes, n_copies, mine.layout.copy)
-            at = first * data.element_size() + offset
-            return [(entry.name, None, None, at, nbytes, data.data_ptr() + offset)] if nbytes else []
-        if index % n_copies != mine.layout.copy:
-            return []
-        return [(entry.name, box.starts, box.lengths, 0, 0, data.data_ptr())]
 
     def _finish(self, receipts):
         for receipt in receipts:
             self._joint.add_receipt(receipt)
         self._joint.finish()
+
+
+def _slices(index, name, mine, box, data):
+    """The part of a piece that this copy of it writes. A range is dealt out by bytes, another box by turns."""
+    first = box.range_in(mine.shape)
+    if mine.n_copies > 1 and first is not None:
+        offset, nbytes = _native.joint_deal(index, data.nbytes, mine.n_copies, mine.copy)
+        at = first * data.element_size() + offset
+        return [(name, None, None, at, nbytes, data.data_ptr() + offset)] if nbytes else []
+    if index % mine.n_copies != mine.copy:
+        return []
+    return [(name, box.starts, box.lengths, 0, 0, data.data_ptr())]
 
 
 def async_save(state, path, *, process_group=None):
