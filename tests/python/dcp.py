@@ -61,4 +61,4 @@ class Lazily(unittest.TestCase):
                 "import berth.dcp\n"
                 "print('torch.distributed' in sys.modules, berth.dcp.__all__)")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout, "False False\nTrue ['Keys', 'async_save', 'load', 'save']\n")
+        self.assertEqual(done.stdout, "False False\nTrue ['Keys', 'Reader', 'Writer', 'async_save', 'load', 'save']\n")

@@ -23,6 +23,7 @@ import berth
 import berth.dcp
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 import torch._dynamo  # noqa: F401: DTensor imports it at its first use, in each process
 from berth import _dcp_save, _native
 from saves import comparable
@@ -340,6 +341,28 @@ def test_asynchronously(rank):
         assert comparable(read(one)) == comparable(read(theirs))
         assert not berth.load(two)["uneven"].any()
     dist.barrier()
+
+
+def test_storage_of_torch(rank):
+    """torch.distributed.checkpoint saves and loads through Berth: the values, in its own keys."""
+    tensor = torch.arange(21.).reshape(7, 3)
+
+    def state(x):
+        return {"m": {"w": distribute_tensor(tensor * x, rank.mesh, [Shard(0)]), "b": tensor[0] * x,
+                      "none": distribute_tensor(torch.zeros(0, 3), rank.mesh, [Shard(0)])},
+                "o": {"groups": [{"lr": 0.5 * x, "betas": (0.9, 0.5)}, {"t": tensor[1] * x}], "empty": {}},
+                "step": 7 * x}
+
+    path = rank.path("storage.pt")
+    checkpoint.save(state(1), storage_writer=berth.dcp.Writer(path))
+    loaded = torch.load(path, weights_only=True)
+    assert loaded["o"]["groups"][0] == {"lr": 0.5, "betas": (0.9, 0.5)} and loaded["step"] == 7
+    assert torch.equal(loaded["m"]["w"], tensor) and torch.equal(loaded["o"]["groups"][1]["t"], tensor[1])
+    target = state(0)
+    checkpoint.load(target, storage_reader=berth.dcp.Reader(path))
+    assert_same({"m": target["m"], "step": target["step"]},
+                {"m": {"w": tensor, "b": tensor[0], "none": torch.zeros(0, 3)}, "step": 7})
+    assert target["o"]["groups"][0]["lr"] == 0.5 and torch.equal(target["o"]["groups"][1]["t"], tensor[1])
 
 
 class Model(nn.Module):

@@ -126,28 +126,28 @@ class Loading:
     def _read_tensor(self, tensor, name):
         if not is_dtensor(tensor):
             if tensor.numel():
-                self._read_box(tensor, name, (0,) * tensor.dim(), tuple(tensor.shape))
+                read_box(self._file, tensor, name, (0,) * tensor.dim(), tuple(tensor.shape))
             return
         local = tensor.to_local()
         for box in Layout(tensor).boxes:
-            self._read_box(box.of_shard(local), name, box.starts, box.lengths)
-
-    def _read_box(self, tensor, name, starts, lengths):
-        """Straight into the tensor's memory, if it is like the file's."""
-        dtype = getattr(torch, self._file.tensor(name)[0])
-        target = tensor
-        if not (tensor.is_contiguous() and tensor.dtype == dtype and tensor.device.type == "cpu") or (
-                tensor.is_conj() or tensor.is_neg()):
-            target = torch.empty(lengths, dtype=dtype)
-        self._file.read_slice(name, starts, lengths, target.data_ptr(), target.nbytes)
-        if target is not tensor:
-            tensor.copy_(target)
+            read_box(self._file, box.of_shard(local), name, box.starts, box.lengths)
 
     def _loaded(self, value, name):
         """A value of the file, with its tensors."""
         if not _has_tensors(value):
             return value
         return self._file.value(name, True, False, False, None, True)
+
+
+def read_box(file, tensor, name, starts, lengths):
+    """Elements of a file's tensor: straight into the tensor's memory, if it is like the file's."""
+    dtype, target = getattr(torch, file.tensor(name)[0]), tensor
+    is_plain = tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
+    if not (is_plain and tensor.dtype == dtype and tensor.is_contiguous()):
+        target = torch.empty(lengths, dtype=dtype)
+    file.read_slice(name, starts, lengths, target.data_ptr(), target.nbytes)
+    if target is not tensor:
+        tensor.copy_(target)
 
 
 def _has_tensors(value):

@@ -124,7 +124,7 @@ class Outliner:
         return self._keys.setdefault(place, Key())
 
     def _on_host(self, tensor):
-        made = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        made = on_host(tensor)
         return made.clone() if self._is_snapshot and made.data_ptr() == tensor.data_ptr() else made
 
     def _snapshot(self, tensor):
@@ -132,6 +132,10 @@ class Outliner:
         if not tensor.is_leaf:
             tensor = tensor.detach().requires_grad_(tensor.requires_grad)
         return copy.deepcopy(tensor, self._copies)
+
+
+def on_host(tensor):
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
 class Key:

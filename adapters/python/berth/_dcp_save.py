@@ -84,15 +84,21 @@ class Saving:
             raise TypeError("berth.dcp.save saves to a path")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")
-        self._outline = outline_of(state, self._rank or None, is_snapshot)
+        self._outline = self._outline_of(state, is_snapshot)
+
+    def _outline_of(self, state, is_snapshot):
+        return outline_of(state, self._rank or None, is_snapshot)
 
     def _extras(self):
         """Pickled here, so that what cannot be pickled is an error and not a rank that is missing."""
         return pickled(extras_of(self._outline, self._tree) if self._rank else [])
 
-    def _plan(self, parts):
+    def _merge(self, parts):
         for part in parts[1:]:
             merge(self._outline, unpickled(part))
+
+    def _plan(self, parts):
+        self._merge(parts)
         self._joint = _native.joint_begin(self._outline, os.fsencode(self._path), self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():

@@ -16,4 +16,13 @@ torch.distributed is imported with this module, and not with berth.
 from berth._dcp_load import Keys, load
 from berth._dcp_save import async_save, save
 
-__all__ = ["Keys", "async_save", "load", "save"]
+__all__ = ["Keys", "Reader", "Writer", "async_save", "load", "save"]
+
+
+def __getattr__(name):
+    """What needs torch.distributed.checkpoint, which takes its time to import."""
+    if name not in ("Reader", "Writer"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from berth import _dcp_storage
+
+    return getattr(_dcp_storage, name)
