@@ -40,7 +40,7 @@ class Rank:
 
     def __init__(self, rank, n, folder):
         self.rank, self.n, self.folder = rank, n, folder
-        self.mesh = init_device_mesh("cpu", (n,))
+        self.mesh = init_device_mesh("cpu", (n,)) if dist.is_initialized() else None
 
     def path(self, name):
         path = os.path.join(self.folder, name)
@@ -415,6 +415,31 @@ def full(value):
     return value
 
 
+def alone(rank):
+    """Without torch.distributed it is one process."""
+    tensor = torch.arange(6.).reshape(3, 2)
+    itself = {"w": tensor, "list": [tensor]}
+    itself["itself"] = itself
+    one, two, theirs = (os.path.join(rank.folder, name, "alone.pt") for name in ("one", "two", "torch"))
+    for each in (one, two, theirs):
+        os.makedirs(os.path.dirname(each))
+    torch.save(itself, theirs)
+    berth.dcp.save(itself, one)
+    job = berth.dcp.async_save(itself, two)
+    tensor.zero_()
+    job.result(SECONDS)
+    assert comparable(read(one)) == comparable(read(theirs)) == comparable(read(two))
+    assert berth.dcp.load({"w": tensor}, one) == ([], ["['list']", "['itself']"])
+    assert tensor.sum() == 15
+    for wrong, words in (({"w": threading.Lock()}, "['w'] cannot be saved"), ({1: [print]}, "[1][0] cannot")):
+        try:
+            berth.dcp.async_save(wrong, two).result(SECONDS)
+        except TypeError as error:
+            assert str(error).startswith(words), error
+        else:
+            raise AssertionError(words)
+
+
 # ---- deaths: kill -9 of one rank at one place ----
 
 
@@ -496,7 +521,7 @@ def run_case(name, function, rank, report):
 
 
 def run_rank(number, n, folder, cases, report):
-    store = dist.FileStore(os.path.join(folder, f"store-{time.time()}" if n == 1 else cases[0][0] + str(n)), n)
+    store = dist.FileStore(os.path.join(folder, f"store-{n}-{cases[0][0]}"), n)
     dist.init_process_group("gloo", store=store, rank=number, world_size=n,
                             timeout=datetime.timedelta(seconds=SECONDS))
     rank = Rank(number, n, folder)
@@ -504,24 +529,28 @@ def run_rank(number, n, folder, cases, report):
         rank.folder = folder if name == "test_other_meshes" else os.path.join(folder, str(n))
         if run_case(name, function, rank, report):
             break  # the others may be elsewhere
-    return 0
 
 
-def start(n, folder, cases, report):
-    """Forks the ranks of one world, and waits for them."""
+def start(n, function, *arguments):
+    """Forks n processes that call function(number, *arguments), and waits for them."""
     children = []
     for number in range(n):
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
             try:
-                os._exit(run_rank(number, n, folder, cases, report))
+                function(number, *arguments)
             except BaseException:
                 traceback.print_exc()
-                os._exit(1)
+            sys.stderr.flush()
+            os._exit(0)
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
+
+
+def run_alone(number, folder, report):
+    run_case("alone", alone, Rank(number, 1, folder), report)
 
 
 def main(folder, worlds, words):
@@ -529,11 +558,12 @@ def main(folder, worlds, words):
     report = os.open(os.path.join(folder, "report"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     chosen = [(name, function) for name, function in globals().items()
               if name.startswith("test_") and (not words or any(word in name for word in words))]
+    start(1, run_alone, folder, report)
     for n in worlds:
-        start(n, folder, chosen, report)
+        start(n, run_rank, n, folder, chosen, report)
     for name in DEATHS:
         if not words or name in words:
-            start(2, folder, [(name, lambda rank, name=name: death(rank, name))], report)
+            start(2, run_rank, 2, folder, [(name, lambda rank, name=name: death(rank, name))], report)
 
 
 if __name__ == "__main__":
