@@ -2,9 +2,9 @@
 """Processes of torch.distributed on this host, for dcp.py: PyTorch is imported once, then they are forked.
 
 usage: dcp_ranks.py FOLDER WORLDS [WORD...]
-WORLDS: numbers of ranks, "4,1". The ranks of each run the cases one after the other; then worlds of two die as
-DEATHS say. With WORDs only the cases that have one of them in their names. Each line of
-FOLDER/report is JSON: [world, case, rank, seconds, what went wrong, or ""].
+WORLDS: numbers of ranks, "4,1". The ranks of each run the cases one after the other; then worlds of two die
+as DEATHS say. With WORDs only the cases that have one of them in their names. Each line of FOLDER/report is
+JSON: [world, case, rank, seconds, what went wrong, or ""].
 """
 
 import collections
@@ -221,7 +221,8 @@ def test_other_meshes(rank):
         assert before == {name: item.to_local().data_ptr() for name, item in target.items()
                           if isinstance(item, DTensor)}
     matrix = tensors()["large"]
-    columns = {"large": distribute_tensor(torch.zeros_like(matrix, dtype=torch.float64), rank.mesh, [Shard(1)])}
+    zeros = torch.zeros_like(matrix, dtype=torch.float64)
+    columns = {"large": distribute_tensor(zeros, rank.mesh, [Shard(1)])}
     keys = berth.dcp.load(columns, path)
     assert torch.equal(columns["large"].full_tensor(), matrix.double())
     assert "['half']" in keys.unexpected and not keys.missing
@@ -277,7 +278,8 @@ def test_loads_that_fail(rank):
     fail(ValueError, "['n'] is a tensor in the state, and int", {"n": torch.zeros(1)})
     fail(ValueError, "['list'] holds tensors in the state", {"list": {"a": tensor}})
     assert not tensor.any()  # nothing was read
-    rank.assert_raises(berth.MissingFileError, 0, "none.pt", berth.dcp.load, {"w": tensor}, rank.path("none.pt"))
+    none = rank.path("none.pt")
+    rank.assert_raises(berth.MissingFileError, 0, "none.pt", berth.dcp.load, {"w": tensor}, none)
     keys = berth.dcp.load({"x": 1, "w": tensor}, path, strict=False)
     assert keys == (["['x']"], ["['n']", "['list']"]) and tensor.all()
     state = {"w": None, "list": [0]}

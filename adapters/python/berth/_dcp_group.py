@@ -96,7 +96,7 @@ class Group:
             del error, mine, parts  # the traceback holds this frame
 
     def exchange(self, send, send_nbytes, receive, receive_nbytes):
-        """berth_exchange_fn over memory: a writable view of all bytes each, and how many are for, or of, each rank."""
+        """berth_exchange_fn. send, receive: writable memory; *_nbytes: how many for, and of, each rank."""
         dist.all_to_all_single(_tensor_over(receive), _tensor_over(send), receive_nbytes, send_nbytes,
                                group=self._group)
 

@@ -72,7 +72,8 @@ class Loading:
         self._match(self._state, value, "")
         if self._strict and self.missing:
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
-            raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: strict=False loads the rest")
+            raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: "
+                             "strict=False loads the rest")
 
     def read(self):
         with torch.no_grad():

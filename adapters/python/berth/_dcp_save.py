@@ -123,7 +123,7 @@ class Saving:
 
 
 def _slices(index, name, mine, box, data):
-    """The part of a piece that this copy of it writes. A range is dealt out by bytes, another box by turns."""
+    """The part of a piece that this copy of it writes: ranges are dealt out by bytes, others by turns."""
     first = box.range_in(mine.shape)
     if mine.n_copies > 1 and first is not None:
         offset, nbytes = _native.joint_deal(index, data.nbytes, mine.n_copies, mine.copy)
@@ -140,9 +140,10 @@ def async_save(state, path, *, process_group=None):
     state, path, process_group: as of berth.dcp.save. Tensors and containers may change when this returns.
         The copies take as much memory as this rank's shards and plain tensors.
 
-    The save goes on on a thread, with the options that are in force on this one, and sends its messages by a gloo group of its own, which the first call
-    makes: collectives of the program may run meanwhile. Saves of one process group run one after the other,
-    in the order of the calls, which must be the same on all ranks. The end of the interpreter waits for them.
+    The save goes on on a thread, with the options that are in force on this one. Its messages go by a gloo
+    group of its own, which the first call makes: collectives of the program may run meanwhile. Saves of one
+    process group run one after the other, in the order of the calls, which must be the same on all ranks.
+    The end of the interpreter waits for them; the process group must live as long.
 
     Returns: a concurrent.futures.Future. result() waits for the end, and raises what berth.dcp.save raises.
     Raises, on all ranks, before anything is written: what copying raises.

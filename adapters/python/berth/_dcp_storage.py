@@ -70,7 +70,7 @@ class Writer(StorageWriter):
 
 
 class PlanSaving(Saving):
-    """A save of what a plan of PyTorch's names. Lists are dicts with int keys until the coordinator has all."""
+    """A save of what a plan of PyTorch's names. A list is a dict of int keys until the coordinator has all."""
 
     def _outline_of(self, state, is_snapshot):
         plan, planner = state
