@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 
 import berth
 import berth.dcp
@@ -187,7 +188,8 @@ def test_keys_of_other_ranks(rank):
     whole = {"model": {"w": tensor}, "seen": 0}
     if rank.n > 1:
         others = DeviceMesh("cpu", list(range(1, rank.n)))
-        whole["model"]["last"] = tensor + 100
+        shards["model"]["beside"] = distribute_tensor(tensor - 100, others, [Shard(0)])  # 0 has nothing of it
+        whole["model"].update(beside=tensor - 100, last=tensor + 100)
         if rank.rank > 0:
             shards["model"]["last"] = distribute_tensor(tensor + 100, others, [Shard(0)])
     shards[f"rank{rank.rank}"] = {"n": rank.rank, "t": (tensor + rank.rank).t(), 0: {}}
@@ -265,7 +267,9 @@ def test_safetensors(rank):
 def test_loads_that_fail(rank):
     path = rank.path("small.pt")
     if rank.rank == 0:
-        torch.save({"w": torch.ones(4), "n": 1, "list": [1]}, path)
+        quantized = torch.quantize_per_tensor(torch.ones(4), 1, 0, torch.qint8)
+        torch.save({"w": torch.ones(4), "n": 1, "list": [1], "s": torch.eye(4).to_sparse(), "q": quantized},
+                   path)
     dist.barrier()
     last = rank.n - 1
 
@@ -277,11 +281,14 @@ def test_loads_that_fail(rank):
     fail(ValueError, "['w'] has the shape [5] in the state, and [4]", {"w": torch.zeros(5)})
     fail(ValueError, "['n'] is a tensor in the state, and int", {"n": torch.zeros(1)})
     fail(ValueError, "['list'] holds tensors in the state", {"list": {"a": tensor}})
+    fail(ValueError, "['w'] has no memory", {"w": torch.zeros(4, device="meta")})
+    fail(ValueError, "['s'] is sparse, nested or quantized", {"s": torch.zeros(4, 4)})
+    fail(ValueError, "['q'] is sparse, nested or quantized", {"w": tensor, "q": tensor})
     assert not tensor.any()  # nothing was read
     none = rank.path("none.pt")
     rank.assert_raises(berth.MissingFileError, 0, "none.pt", berth.dcp.load, {"w": tensor}, none)
     keys = berth.dcp.load({"x": 1, "w": tensor}, path, strict=False)
-    assert keys == (["['x']"], ["['n']", "['list']"]) and tensor.all()
+    assert keys == (["['x']"], ["['n']", "['list']", "['s']", "['q']"]) and tensor.all()
     state = {"w": None, "list": [0]}
     berth.dcp.load(state, path)
     assert torch.equal(state["w"], torch.ones(4)) and state["list"] == [1]
@@ -556,6 +563,7 @@ def run_alone(number, folder, report):
 
 
 def main(folder, worlds, words):
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     report = os.open(os.path.join(folder, "report"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     chosen = [(name, function) for name, function in globals().items()

@@ -9,8 +9,8 @@ from berth import _native
 from berth._counters import count
 from berth._dcp_group import Group
 from berth._dcp_layout import Layout, is_dtensor
-from berth._dcp_outline import MAPPINGS, SEQUENCES
-from berth._load import READ
+from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense
+from berth._load import MAPPED, READ
 from berth._source import is_path, source_of
 
 
@@ -68,8 +68,7 @@ class Loading:
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
         self._file = _native.open(source_of(self._path), READ)
-        value = self._file.value(None, False, False, True, None, True)  # tensors are on "meta": not read
-        self._match(self._state, value, "")
+        self._match(self._state, value_without_bytes(self._file, self._path), "")
         if self._strict and self.missing:
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: "
@@ -117,6 +116,10 @@ class Loading:
     def _match_tensor(self, tensor, value, path):
         if not isinstance(value, torch.Tensor):
             raise ValueError(f"{path} is a tensor in the state, and {type(value).__name__} in {self._path}")
+        if not (is_dense(tensor) and is_dense(value)):
+            raise ValueError(f"{path} is sparse, nested or quantized: use berth.load")
+        if tensor.is_meta:
+            raise ValueError(f"{path} has no memory in the state: it is on the device meta")
         if tensor.shape != value.shape:
             raise ValueError(f"{path} has the shape {list(tensor.shape)} in the state, and "
                              f"{list(value.shape)} in {self._path}")
@@ -138,6 +141,18 @@ class Loading:
         if not _has_tensors(value):
             return value
         return self._file.value(name, True, False, False, None, True)
+
+
+def value_without_bytes(file, path):
+    """The value of an open file; its tensors are on the device "meta"."""
+    try:
+        return file.value(None, False, False, True, None, True)
+    except NotImplementedError:  # PyTorch has no quantized ones there: pages that nobody touches will do
+        mapped = _native.open(source_of(path), MAPPED)
+        try:
+            return mapped.value(None, True, False, False, None, True)
+        finally:
+            mapped.close()
 
 
 def read_box(file, tensor, name, starts, lengths):

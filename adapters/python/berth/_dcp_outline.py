@@ -110,7 +110,8 @@ class Outliner:
     def _tensor(self, value, keys):
         if self._rank is None:
             return self._snapshot(value) if self._is_snapshot else value
-        if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_dense(value):
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
+        if not (is_plain and is_dense(value)):
             return Refused(value)
         made = Elsewhere(facts_of(value, self._key_of(value, None)), keys, self._rank)
         made.pieces = [(Box((0,) * value.dim(), tuple(value.shape)), self._on_host(value))]
@@ -150,7 +151,7 @@ class Refused:
 
 
 def is_dense(tensor):
-    return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
+    return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
 
 
 # ---- keys that only some ranks have ----

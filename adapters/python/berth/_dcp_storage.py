@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from berth import _native
 from berth._dcp_group import Group
 from berth._dcp_layout import Box
-from berth._dcp_load import read_box
-from berth._dcp_outline import Elsewhere, Key, on_host
+from berth._dcp_load import read_box, value_without_bytes
+from berth._dcp_outline import Elsewhere, Key, is_dense, on_host
 from berth._dcp_save import Saving
 from berth._load import READ, load
 from berth._source import is_path, source_of
@@ -70,7 +70,7 @@ class Writer(StorageWriter):
 
 
 class PlanSaving(Saving):
-    """A save of what a plan of PyTorch's names. A list is a dict of int keys until the coordinator has all."""
+    """A save of what PyTorch plans. A list is a dict of int keys until the coordinator has all of it."""
 
     def _outline_of(self, state, is_snapshot):
         plan, planner = state
@@ -129,7 +129,7 @@ class Reader(StorageReader):
     def read_metadata(self, *args, **kwargs):
         self._file = _native.open(source_of(self._path), READ)
         self._items = {}
-        for keys, path, item in _leaves(self._file.value(None, False, False, True, None, True), (), ""):
+        for keys, path, item in _leaves(value_without_bytes(self._file, self._path), (), ""):
             self._items[".".join(map(str, keys))] = keys, path, item
         return Metadata({name: _metadata_of(item, path) for name, (_, path, item) in self._items.items()},
                         planner_data={name: keys for name, (keys, _, _) in self._items.items()})
@@ -173,7 +173,7 @@ class Reader(StorageReader):
 def _metadata_of(item, path):
     if not isinstance(item, torch.Tensor):
         return BytesStorageMetadata()
-    if item.layout != torch.strided or item.is_quantized or item.is_nested:
+    if not is_dense(item):
         raise TypeError(f"{path}: torch.distributed.checkpoint knows no such tensor; use berth.dcp.load")
     whole = ChunkStorageMetadata(offsets=torch.Size([0] * item.dim()), sizes=item.shape)
     return TensorStorageMetadata(TensorProperties(dtype=item.dtype), item.shape, [whole])
