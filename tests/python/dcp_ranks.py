@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 import torch._dynamo  # noqa: F401: DTensor imports it at its first use, in each process
-from berth import _dcp_save, _native
+from berth import _dcp_exchange, _dcp_save, _native
 from saves import comparable
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -207,6 +207,61 @@ def test_other_dimensions(rank):
     """Pieces of 1 MiB are written side by side."""
     tensor = torch.arange(2 * 1048576 * rank.n // 4 * 4, dtype=torch.float32).reshape(2, -1)
     rank.assert_saved({"w": distribute_tensor(tensor, rank.mesh, [Shard(1)])}, {"w": tensor}, "side.pt")
+
+
+def test_columns(rank):
+    """Pieces that are shorter are exchanged: of all dtypes, uneven, of several dimensions of a mesh."""
+    whole = {f"{name}.{dim}": tensor.clone() for name, tensor in tensors().items()
+             for dim in range(tensor.dim())}
+    shards = {name: distribute_tensor(tensor.clone(), rank.mesh, [Shard(int(name[-1]))])
+              for name, tensor in whole.items()}
+    cube = torch.arange(2. * 5 * 7).reshape(2, 5, 7)
+    for dim in range(3):
+        whole[f"cube.{dim}"] = cube.clone()
+        shards[f"cube.{dim}"] = distribute_tensor(cube, rank.mesh, [Shard(dim)])
+    if rank.n == 4:
+        mesh = init_device_mesh("cpu", (2, 2))
+        for i, place in enumerate(([Shard(1), Shard(0)], [Shard(1), Shard(1)], [Replicate(), Shard(2)],
+                                   [Shard(1), Shard(2)], [Shard(2), Replicate()])):
+            whole[f"mesh.{i}"], shards[f"mesh.{i}"] = cube.clone(), distribute_tensor(cube, mesh, place)
+    path = rank.assert_saved(shards, whole, "columns.pt")
+    target = {name: torch.zeros_like(each) for name, each in shards.items()}
+    berth.dcp.load(target, path)
+    for name, each in target.items():
+        assert torch.equal(each.to_local(), shards[name].to_local()), name
+    for limit in (1, 1000):  # bytes of a round: more rounds
+        _dcp_exchange.ROUND_NBYTES, before = limit, _dcp_exchange.ROUND_NBYTES
+        rank.assert_saved(shards, whole, f"rounds{limit}.pt")
+        _dcp_exchange.ROUND_NBYTES = before
+
+
+def test_columns_that_fail(rank):
+    if rank.n == 1:
+        return
+    path, last = rank.path("fail/columns.pt"), rank.n - 1
+    tensor = torch.arange(60.).reshape(6, 10)
+    shards = {"w": distribute_tensor(tensor, rank.mesh, [Shard(1)])}
+    berth.dcp.save(shards, path)
+    kept = read(path)
+    state = {} if rank.rank == last else shards
+    rank.assert_raises(ValueError, 0, "['w']: no rank has some of its elements", berth.dcp.save, state, path)
+    alone = DeviceMesh("cpu", [last])
+    state = shards
+    if rank.rank == last:
+        state = {"w": DTensor.from_local(tensor, alone, [Shard(0)], run_check=False)}
+    rank.assert_raises(ValueError, 0, "['w']: two ranks have the same elements", berth.dcp.save, state, path)
+
+    def fail(*_):
+        raise MemoryError("none")
+
+    before = _dcp_exchange.Rows.take
+    if rank.rank == last:
+        _dcp_exchange.Rows.take = fail
+    rank.assert_raises(MemoryError, last, "none", berth.dcp.save, shards, path)
+    _dcp_exchange.Rows.take = before
+    assert read(path) == kept
+    berth.dcp.save(shards, path)
+    assert read(path) == kept
 
 
 def test_other_meshes(rank):

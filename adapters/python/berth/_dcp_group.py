@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from berth._errors import make
 
-BYTES = torch.uint8
 _groups = {}  # (group, purpose) -> a gloo group of the same processes
 
 
@@ -96,9 +95,11 @@ class Group:
             del error, mine, parts  # the traceback holds this frame
 
     def exchange(self, send, send_nbytes, receive, receive_nbytes):
-        """berth_exchange_fn. send, receive: writable memory; *_nbytes: how many for, and of, each rank."""
-        dist.all_to_all_single(_tensor_over(receive), _tensor_over(send), receive_nbytes, send_nbytes,
-                               group=self._group)
+        """All-to-all of bytes. send, receive: flat tensors; *_nbytes: how many for, and from, each rank."""
+        if self.size == 1:
+            receive.copy_(send)
+        else:
+            dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group)
 
     def _gather(self, part):
         parts = [None] * self.size if self.is_coordinator else None
@@ -109,10 +110,6 @@ class Group:
         answers = [answer]
         dist.broadcast_object_list(answers, src=self._root, group=self._group)
         return answers[0]
-
-
-def _tensor_over(view):
-    return torch.frombuffer(view, dtype=BYTES) if len(view) else torch.empty(0, dtype=BYTES)
 
 
 def _group_for_bytes(group, purpose):

@@ -2,6 +2,7 @@
 """Which elements of a DTensor this process has, as boxes of the whole tensor."""
 
 import itertools
+import math
 
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -25,9 +26,16 @@ class Box:
         """The elements, as a view of the shard."""
         return tensor[tuple(slice(at, at + n) for at, n in zip(self.local, self.lengths))]
 
+    def _last_cut(self, shape):
+        return max((d for d, n in enumerate(shape) if self.lengths[d] != n), default=0)
+
+    def n_in_row(self, shape):
+        """Elements that lie one after the other in row-major order."""
+        return math.prod(self.lengths[self._last_cut(shape):])
+
     def range_in(self, shape):
         """The first element, if the box is one range in row-major order; else None."""
-        last = max((d for d, n in enumerate(shape) if self.lengths[d] != n), default=0)
+        last = self._last_cut(shape)
         if any(n != 1 for n in self.lengths[:last]):
             return None
         first = 0

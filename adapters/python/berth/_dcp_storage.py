@@ -92,8 +92,8 @@ class PlanSaving(Saving):
         box = Box(tuple(data.chunk.offsets), tuple(data.chunk.sizes))
         tensor.pieces.append((box, on_host(planner.resolve_data(item))))
 
-    def _merge(self, parts):
-        super()._merge(parts)
+    def _merge(self, extras):
+        super()._merge(extras)
         self._outline = _with_lists(self._outline)
 
 
