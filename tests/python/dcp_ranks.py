@@ -529,6 +529,7 @@ SAVING = _dcp_save.Saving
 # (rank of 2, what kills it, whether the new file can be in place)
 DEATHS = {
     "writer-begins": (1, lambda: kill_before("_begin", SAVING), False),
+    "writer-exchanges": (1, lambda: kill_after("_fill", _dcp_exchange.Exchange), False),
     "writer-writes": (1, lambda: kill_before("joint_write", _native), False),
     "writer-has-written": (1, lambda: kill_after("joint_write", _native), False),
     "coordinator-begins": (0, lambda: kill_before("_begin", SAVING), False),
@@ -542,7 +543,8 @@ DEATHS = {
 def death(rank, name):
     """The rank that is left gets an error in time; the path holds the old file or the new one."""
     path = rank.path(f"{name}/v.pt")
-    old, new = ({"w": distribute_tensor(torch.full((5000, 40), x), rank.mesh, [Shard(0)])} for x in (1., 2.))
+    old, new = ({str(dim): distribute_tensor(torch.full((5000, 40), x), rank.mesh, [Shard(dim)])
+                 for dim in (0, 1)} for x in (1., 2.))
     berth.dcp.save(new, path)
     files = [read(path)]
     berth.dcp.save(old, path)

@@ -50,9 +50,9 @@ def save(state, path, *, process_group=None):
     The value in the file is the state of the coordinator, rank 0 of the group, with all its types and
     keys. Keys of dicts that only other ranks have follow, by rank. Each DTensor becomes a contiguous
     tensor of exactly its elements. Each rank writes its shards into the file, in parallel; replicated
-    ones are written once, by all of them together. Shards of columns are exchanged first, where their pieces
-    of a row are below 1 MiB: each rank then writes whole rows. Plain tensors and all other values are those of the
-    coordinator, or of the first rank that has the key.
+    ones are written once, by all of them together. Shards of columns are exchanged first, where their
+    pieces of a row are below 1 MiB: each rank then writes whole rows. Plain tensors and all other values
+    are those of the coordinator, or of the first rank that has the key.
 
     All ranks of the group call it. It is all or nothing: whatever fails or dies, the path holds the old
     file or the whole new one. When it returns, on any rank, the file is as durable as the coordinator's
