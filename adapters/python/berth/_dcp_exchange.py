@@ -7,6 +7,8 @@ elements of them. All ranks announce their boxes first; then everyone knows how 
 rank waits for another that has failed: that one takes part to the end, and raises then.
 """
 
+import math
+
 import torch
 
 from berth._dcp_layout import Box
@@ -32,9 +34,10 @@ class Exchange:
         return [[(box.starts, box.lengths) for box, _ in each.mine] for each in self._rows]
 
     def prepare(self, announced):
-        """Takes all memory that is needed. announced: of each rank."""
+        """Checks that all elements are there, and takes the memory. announced: the boxes of each rank."""
         for i, each in enumerate(self._rows):
             each.boxes = [[Box(*box) for box in boxes[i]] for boxes in announced]
+            each.check()
             each.result = torch.empty(each.shape_of(each.rank), dtype=each.entry.dtype)
         self._rounds = list(self._make_rounds())
         sizes = [self._sizes(each) for each in self._rounds]
@@ -89,8 +92,6 @@ class Exchange:
         for other in range(self._group.size):
             for each in rows:
                 at = each.take(other, self._receive, at)
-        for each in rows:
-            each.check()
 
     def slices(self):
         """Of this rank's rows, as joint_write takes them."""
@@ -106,9 +107,8 @@ class Rows:
         self.entry, self.rank = entry, group.rank
         self._index, self._n_ranks = index, group.size
         self._item_nbytes = torch.empty((), dtype=entry.dtype).element_size()
-        self.nbytes = torch.Size(entry.shape).numel() * self._item_nbytes
-        self.mine, self.boxes = [], []
-        self.result = self._seen = None
+        self.nbytes = math.prod(entry.shape) * self._item_nbytes
+        self.mine, self.boxes, self.result = [], [], None
 
     def find_mine(self, tensor):
         """What this rank sends: one copy of each piece."""
@@ -132,7 +132,7 @@ class Rows:
         return low, max(high - low, 0)
 
     def nbytes_between(self, sender, receiver):
-        return sum(self._part(box, receiver)[1] * torch.Size(box.lengths[1:]).numel()
+        return sum(self._part(box, receiver)[1] * math.prod(box.lengths[1:])
                    for box in self.boxes[sender]) * self._item_nbytes
 
     def parts_for(self, rank):
@@ -145,27 +145,27 @@ class Rows:
         for box in self.boxes[sender]:
             low, n = self._part(box, self.rank)
             lengths = n, *box.lengths[1:]
-            nbytes = torch.Size(lengths).numel() * self._item_nbytes
+            nbytes = math.prod(lengths) * self._item_nbytes
             place = (slice(low - self.first_of(self.rank), low - self.first_of(self.rank) + n),
                      *(slice(start, start + each) for start, each in zip(box.starts[1:], box.lengths[1:])))
             if nbytes:
-                self._note(place)
-                elements = receive[at:at + nbytes].clone()  # which aligns them
+                elements = receive[at:at + nbytes]
+                elements = elements.clone() if at % self._item_nbytes else elements  # which aligns them
                 self.result[place] = elements.view(self.entry.dtype).view(lengths)
             at += nbytes
         return at
 
-    def _note(self, place):
-        if self._seen is None:
-            self._seen = torch.zeros(self.result.shape, dtype=torch.bool)
-        if self._seen[place].any():
-            raise ValueError(f"{self.entry.name.decode()}: two ranks have the same elements")
-        self._seen[place] = True
-
     def check(self):
-        if self.result.numel() and (self._seen is None or not self._seen.all()):
+        """Each element is in one box: no two boxes overlap, and together they are as large as the tensor."""
+        boxes = [box for each in self.boxes for box in each if 0 not in box.lengths]
+        form = len(boxes), 1, len(self.entry.shape)
+        starts = torch.tensor([box.starts for box in boxes], dtype=torch.int64).view(form)
+        ends = starts + torch.tensor([box.lengths for box in boxes], dtype=torch.int64).view(form)
+        overlap = ((starts < ends.transpose(0, 1)) & (starts.transpose(0, 1) < ends)).all(-1)
+        if overlap.sum() > len(boxes):
+            raise ValueError(f"{self.entry.name.decode()}: two ranks have the same elements")
+        if sum(math.prod(box.lengths) for box in boxes) != math.prod(self.entry.shape):
             raise ValueError(f"{self.entry.name.decode()}: no rank has some of its elements")
-        self._seen = None
 
 
 def _put_bytes(buffer, at, part):
