@@ -203,6 +203,29 @@ def test_keys_of_other_ranks(rank):
     assert_same(berth.load(path), whole)
 
 
+def test_group_of_some_ranks(rank):
+    """Its first rank is the coordinator, whatever its number in the whole is."""
+    if rank.n < 3:
+        return
+    members = [1, rank.n - 1]
+    group = dist.new_group(members)
+    path = rank.path("some.pt")
+    if rank.rank in members:
+        tensor = torch.arange(4.)
+        berth.dcp.save({"of": rank.rank, f"t{rank.rank}": tensor * rank.rank}, path, process_group=group)
+        loaded = {"of": 0, f"t{rank.rank}": torch.zeros(4)}
+        keys = berth.dcp.load(loaded, path, process_group=group)
+        assert len(keys.unexpected) == 1 and not keys.missing
+        assert_same(loaded, {"of": 1, f"t{rank.rank}": tensor * rank.rank})
+    else:
+        try:
+            berth.dcp.save({}, path, process_group=group)
+        except ValueError as error:
+            assert "is not in the process group" in str(error)
+        else:
+            raise AssertionError("a rank that is not in the group has saved")
+
+
 def test_other_dimensions(rank):
     """Pieces of 1 MiB are written side by side."""
     tensor = torch.arange(2 * 1048576 * rank.n // 4 * 4, dtype=torch.float32).reshape(2, -1)

@@ -164,7 +164,8 @@ def async_save(state, path, *, process_group=None):
     The save goes on on a thread, with the options that are in force on this one. Its messages go by a gloo
     group of its own, which the first call makes: collectives of the program may run meanwhile. Saves of one
     process group run one after the other, in the order of the calls, which must be the same on all ranks.
-    The end of the interpreter waits for them; the process group must live as long.
+    The end of the interpreter waits for them; the process group must live as long. If it has only some
+    ranks, these must have made equally many groups before: PyTorch's new_group needs that.
 
     Returns: a concurrent.futures.Future. result() waits for the end, and raises what berth.dcp.save raises.
     Raises, on all ranks, before anything is written: what copying raises.
