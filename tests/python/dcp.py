@@ -59,7 +59,7 @@ class Lazily(unittest.TestCase):
     def test_berth_does_not_import_it(self):
         code = ("import sys, berth\n"
                 "print('torch' in sys.modules, 'berth.dcp' in sys.modules)\n"
-                "import berth.dcp\n"
+                "print(berth.dcp.save.__module__, hasattr(berth, 'dpc'))\n"
                 "print('torch.distributed' in sys.modules)")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout, "False False\nTrue\n")
+        self.assertEqual(done.stdout, "False False\nberth._dcp_save False\nTrue\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Distributed checkpoints: one plain file of all ranks, instead of a folder of shards.
 
-    import berth.dcp
+    import berth
 
     berth.dcp.save({"model": model.state_dict(), "step": 7}, "model.pt")     # on all ranks
     torch.load("model.pt", weights_only=True)                                # anywhere
@@ -10,7 +10,7 @@
     berth.dcp.load(state, "model.pt")                                        # into any mesh
     model.load_state_dict(state["model"])
 
-torch.distributed is imported with this module, and not with berth.
+This module, and torch.distributed with it, is imported when it is first used.
 """
 
 from berth._dcp_load import Keys, load
