@@ -51,7 +51,7 @@ def add(name, case, reports):
 for each in names(r"^def (test_\w+)\(rank\)"):
     add(each, each, sum(WORLDS))
 add("test_alone", "alone", 1)
-for each in names(r'^    "([\w-]+)": \([01], lambda'):
+for each in names(r'^    "([\w-]+)": \([01], lambda') + ["writer-stops"] * LONG:
     add("test_death_" + each.replace("-", "_"), each, 1)
 
 

@@ -34,6 +34,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 SECONDS = 20  # of the process group's timeout
+LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 
 
 class Rank:
@@ -530,10 +531,10 @@ def alone(rank):
 # ---- deaths: kill -9 of one rank at one place ----
 
 
-def kill_before(name, where):
+def kill_before(name, where, number=signal.SIGKILL):
     """This process dies when it calls a function for the first time."""
     def die(*_, **__):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
     setattr(where, name, die)
 
@@ -562,6 +563,8 @@ DEATHS = {
     "coordinator-has-finished": (0, lambda: kill_after("_finish", SAVING), True),
 }
 
+STOPS = {"writer-stops": (1, lambda: kill_before("joint_write", _native, signal.SIGSTOP), False)}
+
 
 def death(rank, name):
     """The rank that is left gets an error in time; the path holds the old file or the new one."""
@@ -572,7 +575,7 @@ def death(rank, name):
     files = [read(path)]
     berth.dcp.save(old, path)
     files.insert(0, read(path))
-    who, kill, is_new = DEATHS[name]
+    who, kill, is_new = {**DEATHS, **STOPS}[name]
     dist.barrier()
     if rank.rank == who:
         kill()
@@ -580,7 +583,7 @@ def death(rank, name):
     try:
         berth.dcp.save(new, path)
     except Exception:
-        assert time.monotonic() - began < SECONDS
+        assert time.monotonic() - began < SECONDS + 10
     else:
         raise AssertionError("no error")
     time.sleep(0.1)
@@ -634,7 +637,9 @@ def start(n, function, *arguments):
             sys.stderr.flush()
             os._exit(0)
         children.append(child)
-    for child in children:
+    stopped = [child for child in children if os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])]
+    for child in stopped:  # the others are gone
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
 
@@ -651,7 +656,7 @@ def main(folder, worlds, words):
     start(1, run_alone, folder, report)
     for n in worlds:
         start(n, run_rank, n, folder, chosen, report)
-    for name in DEATHS:
+    for name in [*DEATHS, *(STOPS if LONG else ())]:
         if not words or name in words:
             start(2, run_rank, 2, folder, [(name, lambda rank, name=name: death(rank, name))], report)
 
