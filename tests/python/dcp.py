@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""berth.dcp: many processes save one file, and load it into other meshes. The cases are in dcp_ranks.py."""
+"""berth.dcp: many processes save one file, and load it into other meshes. The cases are in dcp_cases.py."""
 
 import json
 import os
@@ -13,12 +13,13 @@ import unittest
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 WORLDS = (4, 3, 2, 1) if LONG else (4, 3, 1)  # the others read what 4 have written
 SECONDS = 600 if LONG else 120
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dcp_ranks.py")
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.join(HERE, "dcp_ranks.py")
 
 
-def names(pattern):
-    """Names in the program, which is not imported: it needs torch.distributed."""
-    with open(PROGRAM, encoding="utf-8") as file:
+def names(source, pattern):
+    """Names in a source, which is not imported: it needs torch.distributed."""
+    with open(os.path.join(HERE, source), encoding="utf-8") as file:
         return re.findall(pattern, file.read(), re.MULTILINE)
 
 
@@ -48,10 +49,10 @@ def add(name, case, reports):
     setattr(Ranks, name, lambda self: self.check(case, reports))
 
 
-for each in names(r"^def (test_\w+)\(rank\)"):
+for each in names("dcp_cases.py", r"^def (test_\w+)\(rank\)"):
     add(each, each, sum(WORLDS))
 add("test_alone", "alone", 1)
-for each in names(r'^    "([\w-]+)": \([01], lambda') + ["writer-stops"] * LONG:
+for each in names("dcp_ranks.py", r'^    "([\w-]+)": \([01], lambda') + ["writer-stops"] * LONG:
     add("test_death_" + each.replace("-", "_"), each, 1)
 
 
