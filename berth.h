@@ -1872,7 +1872,7 @@ typedef enum berth_slice_kind {
 /* What a writer has. Made by berth_slice_whole, berth_slice_of or berth_slice_bytes. */
 typedef struct berth_slice {
     berth_slice_kind kind;
-    const char *name; /* of a tensor of the outline, as berth_tensor_at gives it */
+    const char *name; /* name or path of a tensor of the outline, as berth_tensor_at gives them */
     const void *data; /* in this machine's byte order; must not change during berth_joint_write */
     const int64_t *starts;
     const int64_t *lengths;

@@ -28,7 +28,7 @@ typedef struct outline_tables {
     const berth_plan *plan;
     outline_storage *storages; /* sorted by address */
     size_t n_storages;
-    outline_tensor *tensors; /* sorted by name */
+    outline_tensor *tensors; /* sorted by name; one whose name is not its path is there twice */
     size_t n_tensors;
 } outline_tables;
 
@@ -94,17 +94,19 @@ static int outline_add_tensor(outline_tables *tables, const bth_names *names, si
     const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
     uint64_t offset = 0;
     outline_storage *storage = outline_find_storage(tables, tensor, &offset);
-    char *path = NULL;
+    char *name = NULL, *path = NULL;
 
     if (!storage)
         return 0;
     storage->has_tensor = true;
-    outline_tensor *added = &tables->tensors[tables->n_tensors];
-    *added = (outline_tensor){NULL, tensor, offset, storage->number};
-    if (bth_names_allocate_tensor_name_and_path(names, i, &added->name, &path, error) < 0)
+    if (bth_names_allocate_tensor_name_and_path(names, i, &name, &path, error) < 0)
         return error->code;
-    bth_release(path);
-    tables->n_tensors++;
+    tables->tensors[tables->n_tensors++] = (outline_tensor){name, tensor, offset, storage->number};
+    if (strcmp(name, path) == 0)
+        bth_release(path);
+    else
+        tables->tensors[tables->n_tensors++] =
+            (outline_tensor){path, tensor, offset, storage->number};
     return 0;
 }
 
@@ -116,7 +118,7 @@ static int outline_tensor_compare(const void *a, const void *b)
 static int outline_add_tensors(outline_tables *tables, const bth_names *names, berth_error *error)
 {
     size_t n = bth_names_tensor_count(names);
-    size_t nbytes = bth_array_nbytes(n + 1, sizeof *tables->tensors);
+    size_t nbytes = bth_array_nbytes(2 * n + 1, sizeof *tables->tensors);
 
     tables->tensors = bth_allocate(nbytes);
     if (!tables->tensors)

@@ -211,14 +211,18 @@ bool bth_ticket_find_tensor(const bth_ticket *ticket, const char *name, bth_tick
     return false;
 }
 
+/* A short name comes before a path. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
 {
     bth_ticket_tensor tensor;
+    const char *path = "?";
 
     for (size_t i = 0; i < ticket->n_tensors; i++) {
         bth_ticket_tensor_at(ticket, i, &tensor);
-        if (tensor.storage == storage)
+        if (tensor.storage == storage && tensor.name[0] != '[')
             return tensor.name;
+        if (tensor.storage == storage)
+            path = tensor.name;
     }
-    return "?";
+    return path;
 }

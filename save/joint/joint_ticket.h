@@ -12,7 +12,7 @@
  *     u32 storages, u32 tensors
  *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset, u64 nbytes
  *     tensors, by name: u32 storage (place in this list), u32 dtype, u32 rank, u32 contiguous,
- *                       u64 offset in bytes, rank x u64 shape, text name
+ *                       u64 offset in bytes, rank x u64 shape, text name; each again by its path
  *     u32 CRC-32 of all before
  *
  * A text is u32 nbytes, its bytes, a NUL.

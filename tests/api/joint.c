@@ -118,3 +118,43 @@ Test(joint, the_file_is_that_of_one_process, .timeout = 120)
         assert_ok(berth_config_unpatch(&error));
     }
 }
+
+/* Two tensors of one short name, and one that has both. */
+static berth_value *value_of_alike_names(berth_tree *tree, bool is_outline)
+{
+    static const int64_t shape[] = {3};
+    static const float data[3][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
+    const void *bytes[3];
+    berth_value *value = berth_make_dict(tree), *inner = berth_make_dict(tree);
+
+    for (size_t i = 0; i < 3; i++)
+        bytes[i] = is_outline ? BERTH_ELSEWHERE : data[i];
+    berth_dict_set(value, "a.b", test_tensor(tree, BERTH_FLOAT32, bytes[0], 1, shape));
+    berth_dict_set(value, "a", inner);
+    berth_dict_set(inner, "b", test_tensor(tree, BERTH_FLOAT32, bytes[1], 1, shape));
+    berth_dict_set(value, "c", test_tensor(tree, BERTH_FLOAT32, bytes[2], 1, shape));
+    return value;
+}
+
+Test(joint, a_slice_names_its_tensor_by_name_or_path)
+{
+    static const float first[] = {1, 2, 3}, second[] = {4, 5, 6}, third[] = {7, 8, 9};
+    const berth_slice slices[] = {
+        berth_slice_whole("['a.b']", first), berth_slice_whole("['a']['b']", second),
+        berth_slice_bytes("['c']", 0, 4, third), berth_slice_bytes("c", 4, 8, third + 1)};
+    berth_tree *tree = berth_tree_new(&error);
+    joint_state outline = {tree, value_of_alike_names(tree, true)};
+    berth_joint_info info;
+    void *receipt;
+    size_t nbytes;
+
+    assert_ok(berth_save(expected_path, value_of_alike_names(tree, false), NULL, &error));
+    berth_joint *joint = begin(&outline, 1, &info);
+    assert_ok(berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices, 4, NULL, &receipt,
+                                &nbytes, &error));
+    assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_free(receipt);
+    berth_tree_free(tree);
+    check_same_file("names and paths");
+}

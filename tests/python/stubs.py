@@ -2,6 +2,7 @@
 """The stub of the public interface names what is there: functions, parameters, methods, options."""
 
 import ast
+import importlib
 import inspect
 import os
 import unittest
@@ -31,10 +32,14 @@ def parameters_of(function):
             [row(each) for each in found if each.kind == each.KEYWORD_ONLY])
 
 
-class Stubs(unittest.TestCase):
+class Compared:
+    """A module and its stub. names: in neither functions nor classes of the stub."""
+
+    names = ()
+
     def setUp(self):
-        path = os.path.join(os.path.dirname(berth.__file__), "__init__.pyi")
-        with open(path, encoding="utf-8") as file:
+        self.module = importlib.import_module(self.name)
+        with open(os.path.splitext(self.module.__file__)[0] + ".pyi", encoding="utf-8") as file:
             self.stub = ast.parse(file.read())
         self.classes = {each.name: each for each in self.stub.body if isinstance(each, ast.ClassDef)}
 
@@ -50,26 +55,35 @@ class Stubs(unittest.TestCase):
         self.assertEqual((found, named), (expected, by_name), where)
 
     def test_names(self):
-        listed = {*self.functions(self.stub), *(name for name in self.classes if name[0] != "_"), "config"}
-        self.assertEqual(listed, set(berth.__all__))
+        listed = {*self.functions(self.stub), *(name for name in self.classes if name[0] != "_"), *self.names}
+        self.assertEqual(listed, set(self.module.__all__))
 
     def test_functions(self):
         for name, stub in self.functions(self.stub).items():
-            self.assert_same(getattr(berth, name), stub, name)
+            self.assert_same(getattr(self.module, name), stub, name)
 
     def test_classes(self):
         for name, stub in self.classes.items():
             if name[0] == "_":
                 continue
-            kind, methods = getattr(berth, name), self.functions(stub)
+            kind, methods = getattr(self.module, name), self.functions(stub)
             for base in stub.bases:
-                self.assertIn(base.id, [each.__name__ for each in kind.__mro__])
+                self.assertIn(base.id, [each.__name__ for each in kind.__mro__] + ["NamedTuple"])
             for method, of_stub in methods.items():
                 found = inspect.getattr_static(kind, method)
+                found = getattr(found, "__func__", found)  # of a classmethod
                 if not isinstance(found, property):
                     self.assert_same(found, of_stub, f"{name}.{method}")
             public = {each for each in vars(kind) if each[0] != "_" and callable(getattr(kind, each))}
             self.assertLessEqual(public, set(methods), name)
+
+
+class OfDcp(Compared, unittest.TestCase):
+    name = "berth.dcp"
+
+
+class Stubs(Compared, unittest.TestCase):
+    name, names = "berth", ["config"]
 
     def test_options(self):
         """config/options.def has a row that the stub has not, or the other way round."""

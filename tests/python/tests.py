@@ -13,6 +13,7 @@ import warnings
 import torch
 
 import command
+import dcp
 import devices
 import ends
 import errors
@@ -51,7 +52,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
-               processes, jobs, ends, robust, devices, simulated, integrations, wheels)
+               processes, jobs, ends, robust, devices, simulated, dcp, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -9,7 +9,8 @@
         rows = file.slice("embedding.weight")[1000:1100]
 
 `berth.install()` makes torch.save and torch.load Berth's, `berth.save_async` saves while the program
-goes on, `berth.rows` reads rows of large tables, `berth.verify` checks a whole file. `berth.config` has
+goes on, `berth.dcp` saves what all ranks of torch.distributed have as one file, `berth.rows` reads
+rows of large tables, `berth.verify` checks a whole file. `berth.config` has
 the options, `berth.counters` counts what was saved and loaded. Errors are `berth.Error`; a file that
 names code is a `berth.UnsafeFileError`, and nothing of it is run. All functions may be called from
 several threads at once.
@@ -72,3 +73,12 @@ __all__ = [
     "uninstall",
     "verify",
 ]
+
+
+def __getattr__(name):
+    """berth.dcp: torch.distributed is imported when it is first used."""
+    if name == "dcp":
+        import importlib
+
+        return importlib.import_module("berth.dcp")
+    raise AttributeError(f"module 'berth' has no attribute {name!r}")

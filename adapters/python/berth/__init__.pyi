@@ -9,6 +9,8 @@ from typing import IO, Any, Literal, Self, TypeVar, overload
 import numpy as np
 import torch
 
+from berth import dcp as dcp
+
 __version__: str
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]

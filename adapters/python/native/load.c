@@ -228,50 +228,94 @@ static int sizes_from(PyObject *sequence, int32_t rank, int64_t *sizes)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Reads a slice into the bytes of a new bytearray, without the GIL. */
-static PyObject *read_slice(bpy_checkpoint *checkpoint, const berth_tensor *tensor,
-                            const int64_t *starts, const int64_t *lengths)
+/* Elements starts[d] to starts[d] + lengths[d] - 1 of each dimension of a tensor. */
+typedef struct slice_range {
+    const berth_tensor *tensor;
+    int64_t starts[BERTH_MAX_RANK], lengths[BERTH_MAX_RANK];
+    size_t n, nbytes; /* elements, and their bytes */
+} slice_range;
+
+static int slice_count(slice_range *slice)
 {
-    size_t n = 1;
+    const berth_tensor *tensor = slice->tensor;
+    bool is_inside = true;
+    slice->n = 1;
     for (int32_t i = 0; i < tensor->rank; i++)
-        if (lengths[i] < 0 || __builtin_mul_overflow(n, (size_t)lengths[i], &n))
-            return PyErr_Format(PyExc_IndexError, "the slice is not inside the tensor");
-    size_t nbytes;
-    if (__builtin_mul_overflow(n, berth_dtype_nbytes(tensor->dtype), &nbytes) ||
-        nbytes > berth_tensor_nbytes(tensor))
-        return PyErr_Format(PyExc_IndexError, "the slice is not inside the tensor");
-    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
-    if (!bytes)
-        return NULL;
-    char *buffer = PyByteArray_AsString(bytes);
+        is_inside = is_inside && slice->lengths[i] >= 0 &&
+                    !__builtin_mul_overflow(slice->n, (size_t)slice->lengths[i], &slice->n);
+    if (!is_inside ||
+        __builtin_mul_overflow(slice->n, berth_dtype_nbytes(tensor->dtype), &slice->nbytes) ||
+        slice->nbytes > berth_tensor_nbytes(tensor)) {
+        PyErr_SetString(PyExc_IndexError, "the slice is not inside the tensor");
+        return -1;
+    }
+    return 0;
+}
+
+/* On failure an exception is raised. */
+static int slice_from(bpy_checkpoint *checkpoint, PyObject *name, PyObject *starts,
+                      PyObject *lengths, slice_range *slice)
+{
+    slice->tensor = tensor_named(bpy_checkpoint_handle(checkpoint), name);
+    if (!slice->tensor || sizes_from(starts, slice->tensor->rank, slice->starts) < 0 ||
+        sizes_from(lengths, slice->tensor->rank, slice->lengths) < 0)
+        return -1;
+    return slice_count(slice);
+}
+
+/* Without the GIL. On failure an exception is raised. */
+static int slice_read(bpy_checkpoint *checkpoint, const slice_range *slice, void *buffer)
+{
     berth_checkpoint *handle = bpy_checkpoint_handle(bpy_checkpoint_use(checkpoint));
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_tensor_read_slice(handle, tensor, starts, lengths, buffer, &error);
+    status = berth_tensor_read_slice(handle, slice->tensor, slice->starts, slice->lengths, buffer,
+                                     &error);
     if (status == 0)
-        status = berth_tensor_resolve_bits(tensor, (int64_t)n, buffer, &error);
+        status = berth_tensor_resolve_bits(slice->tensor, (int64_t)slice->n, buffer, &error);
     Py_END_ALLOW_THREADS;
     bpy_checkpoint_release(checkpoint);
-    if (status == 0)
-        return bytes;
-    Py_DECREF(bytes);
-    return bpy_raise(&error);
+    if (status < 0)
+        bpy_raise(&error);
+    return status;
 }
 
 /* Checkpoint.slice(name, starts, lengths) -> bytearray */
 static PyObject *checkpoint_slice(PyObject *self, PyObject *arguments)
 {
     PyObject *name, *starts, *lengths;
+    slice_range slice;
     bpy_checkpoint *checkpoint = opened(self);
-    if (!checkpoint || !PyArg_ParseTuple(arguments, "OOO", &name, &starts, &lengths))
+    if (!checkpoint || !PyArg_ParseTuple(arguments, "OOO", &name, &starts, &lengths) ||
+        slice_from(checkpoint, name, starts, lengths, &slice) < 0)
         return NULL;
-    const berth_tensor *tensor = tensor_named(bpy_checkpoint_handle(checkpoint), name);
-    int64_t from[BERTH_MAX_RANK], n[BERTH_MAX_RANK];
-    if (!tensor || sizes_from(starts, tensor->rank, from) < 0 ||
-        sizes_from(lengths, tensor->rank, n) < 0)
+    PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)slice.nbytes);
+    if (bytes && slice_read(checkpoint, &slice, PyByteArray_AsString(bytes)) < 0)
+        Py_CLEAR(bytes);
+    return bytes;
+}
+
+/* Checkpoint.read_slice(name, starts, lengths, address, nbytes): to memory of that size */
+static PyObject *checkpoint_read_slice(PyObject *self, PyObject *arguments)
+{
+    PyObject *name, *starts, *lengths, *address;
+    Py_ssize_t nbytes;
+    slice_range slice;
+    bpy_checkpoint *checkpoint = opened(self);
+    if (!checkpoint ||
+        !PyArg_ParseTuple(arguments, "OOOOn", &name, &starts, &lengths, &address, &nbytes) ||
+        slice_from(checkpoint, name, starts, lengths, &slice) < 0)
         return NULL;
-    return read_slice(checkpoint, tensor, from, n);
+    void *memory = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred())
+        return NULL;
+    if (slice.nbytes != (size_t)nbytes)
+        return PyErr_Format(PyExc_ValueError, "%zu bytes for a slice of %zu", (size_t)nbytes,
+                            slice.nbytes);
+    if (slice_read(checkpoint, &slice, memory) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* Checkpoint.memory(name): the storage's bytes from the tensor's first element on, in place. */
@@ -383,6 +427,8 @@ static PyMethodDef checkpoint_methods[] = {
     {"names", checkpoint_names, METH_NOARGS, "names()\n--\n\n"},
     {"tensor", checkpoint_tensor, METH_O, "tensor(name)\n--\n\n"},
     {"slice", checkpoint_slice, METH_VARARGS, "slice(name, starts, lengths)\n--\n\n"},
+    {"read_slice", checkpoint_read_slice, METH_VARARGS,
+     "read_slice(name, starts, lengths, address, nbytes)\n--\n\n"},
     {"memory", checkpoint_memory, METH_O, "memory(name)\n--\n\n"},
     {"info", checkpoint_info, METH_NOARGS, "info()\n--\n\n"},
     {"metadata", checkpoint_metadata, METH_NOARGS, "metadata()\n--\n\n"},

@@ -40,7 +40,8 @@ PyMODINIT_FUNC PyInit__native(void)
         return NULL;
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
         bpy_archive_type_add(module) < 0 || bpy_job_type_add(module) < 0 ||
-        bpy_rows_types_add(module) < 0 || PyModule_AddFunctions(module, bpy_option_functions) < 0) {
+        bpy_rows_types_add(module) < 0 || bpy_joint_type_add(module) < 0 ||
+        PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);
         return NULL;
     }

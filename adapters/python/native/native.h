@@ -13,6 +13,7 @@
  *   devices.c         devices that Berth knows; events of their streams
  *   save.c            a Python value -> a save
  *   save_records.c    records that PyTorch has pickled -> a save
+ *   joint.c           a save of many processes
  *   job.c             a save that goes on; signals
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
@@ -168,6 +169,8 @@ typedef struct bpy_saver {
     PyObject *events;  /* torch.device -> of bpy_event_new; NULL: none yet */
     PyObject **owners; /* objects that must live until the save ends: all that nodes has */
     size_t n_owners, room_for_owners;
+    PyObject *elsewhere; /* the type of tensors that other processes have; NULL: there are none */
+    bpy_map outline;     /* value -> object of that type */
     bpy_walk walk;
     PyObject *steps; /* where it was refused: a list of str, the last step first */
     PyObject *why;   /* str: why the value cannot be saved as plain values; NULL: another error */
@@ -179,11 +182,21 @@ typedef struct bpy_saver {
  */
 berth_value *bpy_save_value(bpy_saver *saver, PyObject *object);
 
+/*
+ * The tree of a value: makes saver->tree.
+ * Returns: its root; NULL: an exception is raised.
+ */
+berth_value *bpy_save_walk(bpy_saver *saver, PyObject *object);
+
 /* The same for a tensor, a Parameter and for both kinds of storages. */
 berth_value *bpy_save_tensor(bpy_saver *saver, PyObject *tensor);
 berth_value *bpy_save_parameter(bpy_saver *saver, PyObject *parameter);
 berth_value *bpy_save_untyped(bpy_saver *saver, PyObject *storage);
 berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage);
+berth_value *bpy_save_elsewhere(bpy_saver *saver, PyObject *tensor);
+
+/* The type by which a storage is saved: a dtype of PyTorch's older storage classes, or none. */
+berth_dtype bpy_storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype);
 
 /*
  * Keeps an object until the save has ended. Takes the reference.
@@ -215,6 +228,11 @@ void bpy_saver_free(bpy_saver *saver);
 /* The module's functions save_begin and save_records_begin. */
 PyObject *bpy_save_begin(PyObject *module, PyObject *arguments);
 PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments);
+
+/* ---- many writers ---- */
+
+/* Makes the type Joint and adds it, and its functions, to the module. Returns: 0; -1. */
+int bpy_joint_type_add(PyObject *module);
 
 /* ---- jobs ---- */
 

@@ -25,6 +25,7 @@ void bpy_saver_free(bpy_saver *saver)
     bpy_map_free(&saver->storages);
     bpy_map_free(&saver->addresses);
     Py_XDECREF(saver->events);
+    bpy_map_free(&saver->outline);
     Py_XDECREF(saver->steps);
     Py_XDECREF(saver->why);
 }
@@ -54,8 +55,7 @@ static void raise_failure(bpy_saver *saver)
         PyErr_SetString(PyExc_SystemError, "berth: a value was not saved, without a reason");
 }
 
-/* The tree of a value; NULL: an exception is raised. */
-static berth_value *walk(bpy_saver *saver, PyObject *object)
+berth_value *bpy_save_walk(bpy_saver *saver, PyObject *object)
 {
     berth_error error;
     saver->tree = berth_tree_new(&error);
@@ -81,7 +81,7 @@ PyObject *bpy_save_begin(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OOzp", &object, &target, &archive_name, &snapshot))
         return NULL;
     bpy_saver saver = {.torch = bpy_torch_get()};
-    const berth_value *value = saver.torch ? walk(&saver, object) : NULL;
+    const berth_value *value = saver.torch ? bpy_save_walk(&saver, object) : NULL;
     if (!value) {
         bpy_saver_free(&saver);
         return NULL;

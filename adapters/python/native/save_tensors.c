@@ -26,8 +26,7 @@ static uint64_t number_of(PyObject *storage, PyObject *name, bool *failed)
     return number;
 }
 
-/* The type by which a storage is saved: a dtype of PyTorch's older storage classes, or none. */
-static berth_dtype storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype)
+berth_dtype bpy_storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype)
 {
     bool is_typed = dtype > 0 && dtype < BERTH_INT1 && !saver->torch->is_new[dtype] &&
                     nbytes % berth_dtype_nbytes((berth_dtype)dtype) == 0;
@@ -91,7 +90,7 @@ static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype
         saved_as = saver->torch->dtypes[dtype];
     if (check_address(saver, address, saved_as) < 0)
         return NULL;
-    return storage_at(saver, untyped, address, nbytes, storage_class(saver, nbytes, dtype));
+    return storage_at(saver, untyped, address, nbytes, bpy_storage_class(saver, nbytes, dtype));
 }
 
 /*
@@ -107,7 +106,7 @@ static berth_storage *storage_again(bpy_saver *saver, PyObject *untyped, int dty
     PyObject *saved_as = saver->torch->dtypes[as_bytes ? BERTH_UINT8 : dtype];
     if (failed || check_address(saver, address, saved_as) < 0)
         return NULL;
-    if (!address && berth_storage_get_info(storage)->dtype != storage_class(saver, 0, dtype))
+    if (!address && berth_storage_get_info(storage)->dtype != bpy_storage_class(saver, 0, dtype))
         return bpy_refuse(saver, "its empty storage has another dtype, too"), NULL;
     return storage;
 }

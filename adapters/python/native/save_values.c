@@ -373,6 +373,9 @@ static void add_rows(const bpy_torch *torch)
 
 static const save_row *find_row(const bpy_saver *saver, PyObject *object)
 {
+    static const save_row elsewhere = {NULL, bpy_save_elsewhere, true};
+    if (saver->elsewhere == (PyObject *)Py_TYPE(object))
+        return &elsewhere;
     if (n_rows == 0)
         add_rows(saver->torch);
     for (size_t i = 0; i < n_rows; i++)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The processes of a joint save or load, by torch.distributed: steps that succeed or fail on all of them."""
+
+import builtins
+
+import torch
+import torch.distributed as dist
+
+from berth._errors import make
+
+_groups = {}  # (group, purpose) -> a gloo group of the same processes
+
+
+class Failure:
+    """An exception of one rank, as all ranks raise it."""
+
+    def __init__(self, rank, error):
+        self.rank = rank
+        self.text = str(error) or type(error).__name__
+        if isinstance(error, KeyError):  # whose text is that of its key
+            self.text = str(error.args[0])
+        self.facts = None
+        if getattr(error, "status", ""):
+            self.facts = error.status, error.errno, error.offset, error.record
+        self.kind = next((each.__name__ for each in type(error).__mro__
+                          if issubclass(each, Exception) and getattr(builtins, each.__name__, None) is each),
+                         "RuntimeError")
+
+    def exception(self):
+        message = f"rank {self.rank}: {self.text}"
+        if self.facts:
+            status, number, offset, record = self.facts
+            return make(status, message, number, offset, record)
+        try:
+            return getattr(builtins, self.kind)(message)
+        except TypeError:  # UnicodeDecodeError wants more
+            return RuntimeError(message)
+
+
+def attempt(rank, function, *args):
+    """(what the function returns, its exception); a Failure in place of a result."""
+    try:
+        return function(*args), None
+    except BaseException as error:
+        return Failure(rank, error), error
+
+
+class Group:
+    """The processes of a group of torch.distributed; without one, this process alone.
+
+    Rank 0 of the group is the coordinator. What is sent is pickled: the processes are one program.
+    Every method is called by all of them, in the same order.
+    """
+
+    def __init__(self, process_group=None, purpose=None):
+        self._group, self.rank, self.size = None, 0, 1
+        if not dist.is_available() or not dist.is_initialized():
+            if process_group is not None:
+                raise ValueError("a process group without torch.distributed.init_process_group()")
+            return
+        group = dist.group.WORLD if process_group is None else process_group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError(f"this process, rank {dist.get_rank()}, is not in the process group")
+        self._group = _group_for_bytes(group, purpose)
+        self._root = dist.get_global_rank(self._group, 0)
+
+    @property
+    def is_coordinator(self):
+        return self.rank == 0
+
+    def step(self, each, central):
+        """Calls each() on all ranks, then central([what they returned]) on the coordinator.
+
+        Returns: what central returned, on all ranks.
+        Raises: what one of them raised, on all ranks, with the number of the rank before its message.
+        """
+        if self.size == 1:
+            return central([each()])
+        mine, error = attempt(self.rank, each)
+        parts = self._gather(mine)
+        answer = None
+        if self.is_coordinator:
+            answer = next((part for part in parts if isinstance(part, Failure)), None)
+            if answer is None:
+                answer, error = attempt(self.rank, central, parts)
+        answer = self._broadcast(answer)
+        if not isinstance(answer, Failure):
+            return answer
+        if error is not None and not isinstance(error, Exception):
+            raise error  # ^C stays ^C where it came
+        try:
+            raise answer.exception() from error
+        finally:
+            del error, mine, parts  # the traceback holds this frame
+
+    def exchange(self, send, send_nbytes, receive, receive_nbytes):
+        """All-to-all of bytes. send, receive: flat tensors; *_nbytes: how many for, and from, each rank."""
+        if self.size == 1:
+            receive.copy_(send)
+        else:
+            dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group)
+
+    def _gather(self, part):
+        parts = [None] * self.size if self.is_coordinator else None
+        dist.gather_object(part, parts, dst=self._root, group=self._group)
+        return parts
+
+    def _broadcast(self, answer):
+        answers = [answer]
+        dist.broadcast_object_list(answers, src=self._root, group=self._group)
+        return answers[0]
+
+
+def _group_for_bytes(group, purpose):
+    """The group itself if it carries bytes of the host; else, or for a purpose, one of gloo beside it."""
+    carries = "cpu:" in dist.get_backend_config(group)
+    if carries and purpose is None:
+        return group
+    known = _groups.get((group, purpose))
+    if known is None:
+        # PyTorch names a group that only its ranks make by the number of groups that a rank knows. That
+        # may differ between ranks; so all make it, if all are there.
+        ranks, is_part = dist.get_process_group_ranks(group), group is not dist.group.WORLD
+        known = dist.new_group(ranks, _timeout_of(group), "gloo", use_local_synchronization=is_part)
+        _groups[group, purpose] = known
+    return known
+
+
+def _timeout_of(group):
+    """None: PyTorch's default."""
+    try:
+        kind = dist.get_backend_config(group).split(":")[0]
+        return group._get_backend(torch.device(kind)).options._timeout
+    except (AttributeError, RuntimeError):
+        return None

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.dcp.save: one file of the states of all ranks."""
+
+import concurrent.futures
+import os
+
+from berth import _conditions, _native
+from berth._config import config
+from berth._counters import count
+from berth._dcp_exchange import Exchange
+from berth._dcp_group import Group
+from berth._dcp_outline import (
+    Elsewhere,
+    extras_of,
+    lookup,
+    merge,
+    outline_of,
+    pickled,
+    shards_of,
+    tree_of,
+    unpickled,
+)
+from berth._source import is_path
+
+_workers = {}  # process group -> the thread of its asynchronous saves
+
+
+class Entry:
+    """A tensor of the plan that all ranks get.
+
+    name: its path in the file; keys: its way in a state; rank: as of Elsewhere
+    is_exchanged: its writers have rows of it that were exchanged, not what its shards are
+    """
+
+    def __init__(self, name, tensor, is_exchanged):
+        self.name, self.keys, self.rank, self.is_exchanged = name, tensor.keys, tensor.rank, is_exchanged
+        self.dtype, self.shape = tensor.dtype, tensor.shape
+
+    def check(self, mine):
+        if (mine.dtype, mine.shape) != (self.dtype, self.shape):
+            raise ValueError(f"{self.name.decode()} is {mine.dtype} {list(mine.shape)} here, but "
+                             f"{self.dtype} {list(self.shape)} on the coordinator")
+
+
+def save(state, path, *, process_group=None):
+    """Saves what all ranks have as one file, the one that torch.save would write of the whole state.
+
+        berth.dcp.save({"model": model.state_dict(), "step": 7}, "model.pt")
+
+    The value in the file is the state of the coordinator, rank 0 of the group, with all its types and
+    keys. Keys of dicts that only other ranks have follow, by rank. Each DTensor becomes a contiguous
+    tensor of exactly its elements. Each rank writes its shards into the file, in parallel; replicated
+    ones are written once, by all of them together. Shards of columns are exchanged first, where their
+    pieces of a row are below 1 MiB: each rank then writes whole rows. Plain tensors and all other values
+    are those of the coordinator, or of the first rank that has the key.
+
+    All ranks of the group call it. It is all or nothing: whatever fails or dies, the path holds the old
+    file or the whole new one. When it returns, on any rank, the file is as durable as the coordinator's
+    berth.config.save.durability says.
+
+    state: a nested dict of plain values, as of berth.save; DTensors may be anywhere in it. Tensors must
+        not change until this returns. Those on a device are copied to the host first.
+    path: a path that all ranks see. The coordinator's counts, and its name is the archive's name.
+    process_group: of torch.distributed; None: the default group; without one, this process alone. If it
+        carries no bytes of the host (nccl), a gloo group is made beside it.
+
+    Raises, the same on all ranks, with the number of the rank that it came from:
+        berth.Error: it could not be written. FileError if the system says why.
+        TypeError: a value has no plain form; a tensor of another rank is not dense.
+        ValueError: the ranks do not agree on the shape or dtype of a DTensor; a Partial placement.
+        If a rank dies, what torch.distributed raises within the timeout of the group.
+    Threads: one at a time for one process group.
+    """
+    group = Group(process_group)
+    Saving(state, path, group).run(group)
+
+
+class Saving:
+    """One save, on one rank."""
+
+    def __init__(self, state, path, group, is_snapshot=False):
+        self._path, self._rank, self._n_ranks = path, group.rank, group.size
+        self._outline = self._joint = None
+        self._tree = group.step(lambda: self._begin(state, is_snapshot), lambda _: tree_of(self._outline))
+
+    def run(self, group):
+        try:
+            ticket, plan = group.step(self._extras, self._plan)
+            exchange = Exchange(group, plan)
+            if exchange:
+                boxes = group.step(lambda: exchange.announce(self._outline), lambda parts: parts)
+                group.step(lambda: exchange.prepare(boxes), lambda _: None)
+            group.step(lambda: self._write(ticket, plan, exchange), self._finish)
+        finally:
+            if self._joint:
+                self._joint.abort()
+        count("save", "values")
+
+    def _begin(self, state, is_snapshot):
+        if not is_path(self._path):
+            raise TypeError("berth.dcp.save saves to a path")
+        if why := _conditions.reason():
+            raise TypeError(f"berth.dcp.save saves plain values only: {why}")
+        self._outline = self._outline_of(state, is_snapshot)
+
+    def _outline_of(self, state, is_snapshot):
+        return outline_of(state, self._rank or None, is_snapshot)
+
+    def _extras(self):
+        """Pickled here, so that what cannot be pickled is an error and not a rank that is missing."""
+        short = [each.keys for each in shards_of(self._outline) if each.has_short_rows()]
+        return pickled((extras_of(self._outline, self._tree) if self._rank else [], short))
+
+    def _merge(self, extras):
+        for each in extras:
+            merge(self._outline, each)
+
+    def _plan(self, parts):
+        extras, short = zip(*map(unpickled, parts))
+        self._merge(extras)
+        exchanged = {keys for each in short for keys in each}
+        self._joint = _native.joint_begin(self._outline, os.fsencode(self._path), self._n_ranks, Elsewhere)
+        by_storage = {}
+        for tensor, name in self._joint.names():
+            if 0 not in tensor.shape:
+                by_storage.setdefault(tensor.facts[-1], Entry(name, tensor, tensor.keys in exchanged))
+        return self._joint.ticket(), list(by_storage.values())
+
+    def _write(self, ticket, plan, exchange):
+        exchange.run()  # before anything that can fail on one rank alone
+        slices = exchange.slices()
+        for index, entry in enumerate(plan):
+            mine = lookup(self._outline, entry.keys)
+            if isinstance(mine, Elsewhere) and mine.rank == entry.rank and not entry.is_exchanged:
+                entry.check(mine)
+                for box, data in mine.pieces:
+                    slices += _slices(index, entry.name, mine, box, data)
+        return _native.joint_write(ticket, self._rank, slices)
+
+    def _finish(self, receipts):
+        for receipt in receipts:
+            self._joint.add_receipt(receipt)
+        self._joint.finish()
+
+
+def _slices(index, name, mine, box, data):
+    """The part of a piece that this copy of it writes: ranges are dealt out by bytes, others by turns."""
+    first = box.range_in(mine.shape)
+    if mine.n_copies > 1 and first is not None:
+        offset, nbytes = _native.joint_deal(index, data.nbytes, mine.n_copies, mine.copy)
+        at = first * data.element_size() + offset
+        return [(name, None, None, at, nbytes, data.data_ptr() + offset)] if nbytes else []
+    if index % mine.n_copies != mine.copy:
+        return []
+    return [(name, box.starts, box.lengths, 0, 0, data.data_ptr())]
+
+
+def async_save(state, path, *, process_group=None):
+    """Begins what berth.dcp.save does, and returns when all tensors are copied.
+
+    state, path, process_group: as of berth.dcp.save. Tensors and containers may change when this returns.
+        The copies take as much memory as this rank's shards and plain tensors.
+
+    The save goes on on a thread, with the options that are in force on this one. Its messages go by a gloo
+    group of its own, which the first call makes: collectives of the program may run meanwhile. Saves of one
+    process group run one after the other, in the order of the calls, which must be the same on all ranks.
+    The end of the interpreter waits for them; the process group must live as long. If it has only some
+    ranks, these must have made equally many groups before: PyTorch's new_group needs that.
+
+    Returns: a concurrent.futures.Future. result() waits for the end, and raises what berth.dcp.save raises.
+    Raises, on all ranks, before anything is written: what copying raises.
+    """
+    saving = Saving(state, path, Group(process_group), is_snapshot=True)
+    group = Group(process_group, "asynchronous saves")
+    worker = _workers.get(process_group)
+    if worker is None:
+        worker = _workers[process_group] = concurrent.futures.ThreadPoolExecutor(
+            1, thread_name_prefix="berth.dcp")
+    options = {name: _native.option_get(name) for name in _native.option_names()}
+    return worker.submit(config.patch(options)(saving.run), group)

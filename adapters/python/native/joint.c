@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Many processes, one file: the coordinator (the type Joint), and what each of them writes. */
+#include "adapters/python/native/native.h"
+
+typedef struct joint_object {
+    PyObject_HEAD bpy_saver saver;
+    const berth_value *outline;
+    berth_joint *joint; /* NULL: it has ended */
+} joint_object;
+
+static PyTypeObject *joint_type;
+
+/* ---- the outline ---- */
+
+/* A sequence of ints; -1: an exception is raised, or it has more than BERTH_MAX_RANK items. */
+static int32_t read_ints(PyObject *tuple, int64_t *ints)
+{
+    Py_ssize_t n = PyTuple_Size(tuple);
+    if (n > BERTH_MAX_RANK)
+        PyErr_Format(PyExc_ValueError, "a tensor of rank %zd", n);
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++)
+        ints[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    return PyErr_Occurred() ? -1 : (int32_t)n;
+}
+
+/* Tensors that share a storage have the same object as its key. */
+static berth_storage *storage_elsewhere(bpy_saver *saver, PyObject *key, const berth_tensor *tensor)
+{
+    berth_storage *storage = bpy_map_get(&saver->storages, key);
+    uint64_t nbytes = berth_tensor_nbytes(tensor);
+    if (storage)
+        return storage;
+    storage = berth_storage_new(saver->tree, bpy_storage_class(saver, nbytes, (int)tensor->dtype),
+                                BERTH_ELSEWHERE, nbytes, NULL);
+    return storage && bpy_map_set(&saver->storages, key, storage) == 0 ? storage : NULL;
+}
+
+/* (dtype, shape, requires_grad, is_parameter, key of the storage) */
+static berth_value *make_elsewhere(bpy_saver *saver, PyObject *facts)
+{
+    PyObject *dtype, *tuple, *key;
+    int64_t shape[BERTH_MAX_RANK];
+    int grad, is_parameter;
+    if (!PyArg_ParseTuple(facts, "OO!ppO", &dtype, &PyTuple_Type, &tuple, &grad, &is_parameter,
+                          &key))
+        return NULL;
+    int number = bpy_torch_find(saver->torch->dtypes, BERTH_DTYPE_COUNT, dtype);
+    if (number == 0)
+        return bpy_refuse(saver, "a tensor of %R, which Berth does not know", dtype);
+    berth_tensor tensor = {.dtype = (berth_dtype)number, .shape = shape};
+    tensor.rank = read_ints(tuple, shape);
+    if (tensor.rank < 0)
+        return NULL;
+    tensor.flags = grad && !is_parameter ? BERTH_REQUIRES_GRAD : 0;
+    tensor.storage = storage_elsewhere(saver, key, &tensor);
+    berth_value *value = tensor.storage ? berth_make_tensor(saver->tree, &tensor) : NULL;
+    return value && is_parameter ? berth_make_parameter(saver->tree, value, grad) : value;
+}
+
+berth_value *bpy_save_elsewhere(bpy_saver *saver, PyObject *tensor)
+{
+    PyObject *facts = PyObject_GetAttrString(tensor, "facts");
+    if (!facts || bpy_saver_keep(saver, facts) < 0)
+        return NULL;
+    berth_value *value = make_elsewhere(saver, facts);
+    return value && bpy_map_set(&saver->outline, value, tensor) == 0 ? value : NULL;
+}
+
+/* ---- the coordinator ---- */
+
+static int begin(joint_object *self, const char *path, size_t n_writers)
+{
+    const berth_params params = {.progress = bpy_check_signals};
+    berth_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint, &error);
+    Py_END_ALLOW_THREADS;
+    if (status < 0 && !PyErr_Occurred())
+        bpy_raise(&error);
+    return status;
+}
+
+/* joint_begin(value, path, n_writers, elsewhere) -> Joint */
+static PyObject *joint_begin(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *value, *elsewhere;
+    const char *path;
+    Py_ssize_t n_writers;
+    if (!PyArg_ParseTuple(arguments, "OynO", &value, &path, &n_writers, &elsewhere))
+        return NULL;
+    joint_object *self = PyObject_New(joint_object, joint_type);
+    if (!self)
+        return NULL;
+    self->saver = (bpy_saver){.torch = bpy_torch_get(), .elsewhere = elsewhere};
+    self->joint = NULL;
+    self->outline = self->saver.torch ? bpy_save_walk(&self->saver, value) : NULL;
+    if (!self->outline || begin(self, path, (size_t)n_writers) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static berth_joint *joint_running(PyObject *object)
+{
+    berth_joint *joint = ((joint_object *)object)->joint;
+    if (!joint)
+        PyErr_SetString(PyExc_ValueError, "the joint save has ended");
+    return joint;
+}
+
+/* Joint.ticket() -> bytes */
+static PyObject *joint_ticket(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const berth_joint *joint = joint_running(object);
+    berth_joint_info info;
+    if (!joint)
+        return NULL;
+    berth_joint_get_info(joint, &info);
+    return PyBytes_FromStringAndSize(info.ticket, (Py_ssize_t)info.ticket_nbytes);
+}
+
+typedef struct named_tensors {
+    const bpy_map *outline;
+    PyObject *list;
+} named_tensors;
+
+static int add_name(void *context, const berth_walk *walk, const berth_value *value)
+{
+    const named_tensors *named = context;
+    PyObject *tensor = bpy_map_get(named->outline, value);
+    if (!tensor)
+        return 0;
+    PyObject *pair = Py_BuildValue("(Oy)", tensor, berth_walk_path(walk));
+    int status = pair ? PyList_Append(named->list, pair) : -1;
+    Py_XDECREF(pair);
+    return status;
+}
+
+/* Joint.names() -> [(tensor that is elsewhere, its path in the file)] */
+static PyObject *joint_names(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    joint_object *self = (joint_object *)object;
+    named_tensors named = {&self->saver.outline, joint_running(object) ? PyList_New(0) : NULL};
+    const berth_walker walker = {.enter = add_name, .context = &named};
+    berth_error error;
+    if (named.list && berth_value_walk(self->outline, &walker, &error) < 0) {
+        Py_CLEAR(named.list);
+        if (!PyErr_Occurred())
+            bpy_raise(&error);
+    }
+    return named.list;
+}
+
+/* Joint.add_receipt(bytes) */
+static PyObject *joint_add_receipt(PyObject *object, PyObject *receipt)
+{
+    berth_joint *joint = joint_running(object);
+    berth_error error;
+    char *bytes;
+    Py_ssize_t nbytes;
+    if (!joint || PyBytes_AsStringAndSize(receipt, &bytes, &nbytes) < 0)
+        return NULL;
+    if (berth_joint_add_receipt(joint, bytes, (size_t)nbytes, &error) < 0)
+        return bpy_raise(&error);
+    Py_RETURN_NONE;
+}
+
+/* Joint.finish() */
+static PyObject *joint_finish(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    berth_joint *joint = joint_running(object);
+    berth_error error;
+    int status;
+    if (!joint)
+        return NULL;
+    ((joint_object *)object)->joint = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_joint_finish(joint, &error);
+    Py_END_ALLOW_THREADS;
+    if (PyErr_Occurred())
+        return NULL;
+    if (status < 0)
+        return bpy_raise(&error);
+    Py_RETURN_NONE;
+}
+
+/* Joint.abort() */
+static PyObject *joint_abort(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    berth_joint *joint = ((joint_object *)object)->joint;
+    ((joint_object *)object)->joint = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    berth_joint_abort(joint);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static void joint_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(joint_abort(object, NULL));
+    bpy_saver_free(&((joint_object *)object)->saver);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* ---- a writer ---- */
+
+/* Slices, and the sizes that they point to: starts and lengths of one slice after the other. */
+typedef struct slice_list {
+    size_t n;
+    berth_slice *slices;
+    int64_t *sizes;
+} slice_list;
+
+static void slices_free(slice_list *list)
+{
+    PyMem_Free(list->slices);
+    PyMem_Free(list->sizes);
+}
+
+/* (name, starts or None, lengths or None, offset, nbytes, address) */
+static int slice_read(PyObject *tuple, berth_slice *slice, int64_t *sizes)
+{
+    const char *name;
+    PyObject *starts, *lengths, *address;
+    unsigned long long offset, nbytes;
+    if (!PyArg_ParseTuple(tuple, "yOOKKO", &name, &starts, &lengths, &offset, &nbytes, &address))
+        return -1;
+    const void *data = PyLong_AsVoidPtr(address);
+    if (starts == Py_None)
+        *slice = berth_slice_bytes(name, offset, nbytes, data);
+    else
+        *slice = berth_slice_of(name, sizes, sizes + BERTH_MAX_RANK, data);
+    if (starts != Py_None &&
+        (read_ints(starts, sizes) < 0 || read_ints(lengths, sizes + BERTH_MAX_RANK) < 0))
+        return -1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* On failure an exception is raised, and nothing is to be freed. */
+static int slices_make(slice_list *list, PyObject *objects)
+{
+    Py_ssize_t n = PyList_Size(objects);
+    if (n < 0)
+        return -1;
+    *list = (slice_list){.n = (size_t)n};
+    list->slices = PyMem_Calloc(list->n + 1, sizeof *list->slices);
+    list->sizes = PyMem_Calloc(list->n + 1, 2 * BERTH_MAX_RANK * sizeof *list->sizes);
+    int status = list->slices && list->sizes ? 0 : (PyErr_NoMemory(), -1);
+    for (size_t i = 0; status == 0 && i < list->n; i++)
+        status = slice_read(PyList_GetItem(objects, (Py_ssize_t)i), &list->slices[i],
+                            list->sizes + 2 * BERTH_MAX_RANK * i);
+    if (status < 0)
+        slices_free(list);
+    return status;
+}
+
+/* The receipt of slices that are written without the GIL. */
+static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
+                              const slice_list *list)
+{
+    const berth_params params = {.progress = bpy_check_signals};
+    void *receipt;
+    size_t nbytes;
+    berth_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_joint_write(ticket, ticket_nbytes, writer, list->slices, list->n, &params,
+                               &receipt, &nbytes, &error);
+    Py_END_ALLOW_THREADS;
+    PyObject *bytes = NULL;
+    if (status < 0 && !PyErr_Occurred())
+        bpy_raise(&error);
+    if (status == 0)
+        bytes = PyBytes_FromStringAndSize(receipt, (Py_ssize_t)nbytes);
+    berth_free(receipt);
+    return bytes;
+}
+
+/* joint_write(ticket, writer, slices) -> receipt. Who calls it holds what the slices point to. */
+static PyObject *joint_write(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *ticket;
+    Py_ssize_t nbytes, writer;
+    PyObject *objects;
+    slice_list list;
+    if (!PyArg_ParseTuple(arguments, "y#nO!", &ticket, &nbytes, &writer, &PyList_Type, &objects) ||
+        slices_make(&list, objects) < 0)
+        return NULL;
+    PyObject *receipt = write_slices(ticket, (size_t)nbytes, (size_t)writer, &list);
+    slices_free(&list);
+    return receipt;
+}
+
+/* joint_deal(index, nbytes, n_writers, writer) -> (offset, nbytes) */
+static PyObject *joint_deal(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_ssize_t index, n_writers, writer;
+    unsigned long long nbytes;
+    uint64_t offset, share;
+    if (!PyArg_ParseTuple(arguments, "nKnn", &index, &nbytes, &n_writers, &writer))
+        return NULL;
+    berth_deal_bytes((size_t)index, nbytes, (size_t)n_writers, (size_t)writer, &offset, &share);
+    return Py_BuildValue("(KK)", (unsigned long long)offset, (unsigned long long)share);
+}
+
+/* ---- the type ---- */
+
+static PyMethodDef joint_methods[] = {
+    {"ticket", joint_ticket, METH_NOARGS, "ticket()\n--\n\n"},
+    {"names", joint_names, METH_NOARGS, "names()\n--\n\n"},
+    {"add_receipt", joint_add_receipt, METH_O, "add_receipt(receipt)\n--\n\n"},
+    {"finish", joint_finish, METH_NOARGS, "finish()\n--\n\n"},
+    {"abort", joint_abort, METH_NOARGS, "abort()\n--\n\n"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef joint_functions[] = {
+    {"joint_begin", joint_begin, METH_VARARGS,
+     "joint_begin(value, path, n_writers, elsewhere)\n--\n\n"
+     "elsewhere: the type of tensors that the writers have; their attribute facts says what they\n"
+     "are: (dtype, shape, requires_grad, is_parameter, key of the storage)."},
+    {"joint_write", joint_write, METH_VARARGS,
+     "joint_write(ticket, writer, slices)\n--\n\n"
+     "slices: (name, starts, lengths, 0, 0, address), or (name, None, None, offset, nbytes,\n"
+     "address). Returns the receipt."},
+    {"joint_deal", joint_deal, METH_VARARGS,
+     "joint_deal(index, nbytes, n_writers, writer)\n--\n\nberth_deal_bytes."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot joint_slots[] = {
+    {Py_tp_dealloc, joint_dealloc},
+    {Py_tp_methods, joint_methods},
+    {0, NULL},
+};
+
+int bpy_joint_type_add(PyObject *module)
+{
+    PyType_Spec joint = {.name = "berth._native.Joint",
+                         .basicsize = sizeof(joint_object),
+                         .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                         .slots = joint_slots};
+    joint_type = (PyTypeObject *)PyType_FromSpec(&joint);
+    if (!joint_type || PyModule_AddType(module, joint_type) < 0)
+        return -1;
+    return PyModule_AddFunctions(module, joint_functions);
+}
