@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 typedef struct convert_options {
     selection selected;
@@ -206,11 +206,13 @@ static int conversion_set_metadata(conversion *c)
 static int conversion_open_and_run(conversion *c)
 {
     berth_error error;
+    input opened;
 
     set_load_check_data_by_default();
-    if (berth_open(c->in, NULL, &c->checkpoint, &error) < 0)
-        return fail(&error);
-    int code = conversion_check_compact(c);
+    int code = input_open(c->in, NULL, &opened);
+    c->checkpoint = opened.checkpoint;
+    if (!code)
+        code = conversion_check_compact(c);
     if (!code)
         code = select_values(&c->options->selected, c->checkpoint, c->in, &c->selected_tree,
                              &c->value);
@@ -223,7 +225,7 @@ static int conversion_open_and_run(conversion *c)
     berth_tree_free(c->tree);
     berth_tree_free(c->selected_tree);
     berth_tree_free(c->metadata_tree);
-    berth_close(c->checkpoint);
+    input_close(&opened);
     return code;
 }
 

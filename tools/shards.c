@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 bool is_shard_index(const char *path)
 {
@@ -153,4 +153,78 @@ berth_checkpoint *shard_set_find(const shard_set *set, const char *file)
         bsearch(&file, set->files, set->n_files, sizeof *set->files, compare_texts);
 
     return found ? set->checkpoints[found - set->files] : NULL;
+}
+
+/* ---- as one checkpoint ---- */
+
+static void shards_free(void *shards)
+{
+    shard_set_free(shards);
+    free(shards);
+}
+
+/* Copies the values of each file, in one call each: ties within a file are kept. */
+static berth_value **shards_copy_roots(const shard_set *shards, berth_tree *tree)
+{
+    berth_value **roots = calloc(shards->n_files + 1, sizeof *roots);
+
+    if (!roots)
+        (void)print_trouble("out of memory");
+    for (size_t i = 0; roots && i < shards->n_files; i++)
+        roots[i] = berth_value_copy(tree, berth_root(shards->checkpoints[i]), 0);
+    return roots;
+}
+
+static int shards_add_value(const shard_set *shards, file_set *s, berth_value *root,
+                            berth_value *const *roots, const char *name, const char *file)
+{
+    const char *const *found =
+        bsearch(&file, shards->files, shards->n_files, sizeof *shards->files, compare_texts);
+    size_t i = (size_t)(found - shards->files);
+    berth_value *original = berth_dict_get(berth_root(shards->checkpoints[i]), name);
+    berth_value *copy = berth_dict_get(roots[i], name);
+
+    if (!original || !copy) {
+        (void)print_trouble("%s: \"%s\" is not in %s", shards->path, name, file);
+        return EXIT_NO;
+    }
+    (void)berth_dict_set(root, name, copy); /* the tree remembers a failure */
+    return set_add_copied(s, copy, original, shards->checkpoints[i]);
+}
+
+static int shards_fill(const shard_set *shards, file_set *s)
+{
+    berth_value **roots = shards_copy_roots(shards, set_tree(s));
+    berth_value *root = berth_make_dict(set_tree(s));
+    berth_error error;
+    const char *name;
+    json_t *file;
+    int code = roots ? 0 : EXIT_TROUBLE;
+
+    if (!code && berth_tree_error(set_tree(s), &error) < 0)
+        code = fail(&error);
+    set_root(s, root);
+    json_object_foreach(shards->map, name, file)
+    {
+        if (!code)
+            code = shards_add_value(shards, s, root, roots, name, json_string_value(file));
+    }
+    free(roots);
+    return code;
+}
+
+int shard_set_make(const char *path, file_set **made)
+{
+    shard_set *shards = calloc(1, sizeof *shards);
+    file_set *s = *made = shards ? set_new(path) : NULL;
+
+    if (!s) {
+        free(shards);
+        return EXIT_TROUBLE;
+    }
+    set_own(s, shards, shards_free);
+    int code = shard_set_read(path, shards);
+    if (!code)
+        code = shard_set_open(shards, false);
+    return code ? code : shards_fill(shards, s);
 }
