@@ -231,6 +231,21 @@ static int set_fill(file_set *s, const dcp *d, const json_t *outline_root)
     return code;
 }
 
+static void set_tell_dcp_facts(file_set *s, const dcp *d)
+{
+    set_facts facts = {.container = "DCP directory", .n_files = json_object_size(d->files) + 1};
+    const char *name;
+    json_t *nbytes;
+
+    for (size_t i = 0; i < d->n_entries; i++)
+        facts.n_pieces += d->entries[i].is_bytes + d->entries[i].n_chunks;
+    json_object_foreach(d->files, name, nbytes)
+    {
+        facts.nbytes += (uint64_t)json_integer_value(nbytes);
+    }
+    set_tell_facts(s, &facts);
+}
+
 int dcp_set_make(const char *path, file_set **made)
 {
     file_set *s = *made = set_new(path);
@@ -244,8 +259,10 @@ int dcp_set_make(const char *path, file_set **made)
         o.n_items_left = 4 * d->n_entries + 65536;
     for (size_t i = 0; !code && i < d->n_entries; i++)
         code = outline_add(&o, i);
-    if (!code)
+    if (!code) {
+        set_tell_dcp_facts(s, d);
         code = set_fill(s, d, o.root);
+    }
     json_decref(o.root);
     return code;
 }

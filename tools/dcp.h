@@ -81,6 +81,11 @@ int dcp_refuse(const dcp *d, const char *format, ...) __attribute__((format(prin
 /* The attributes of an object of a class of torch.distributed; NULL: it is none. */
 const berth_value *dcp_object(const berth_value *value, const char *class_name);
 
+/* ---- dcp_verify.c ---- */
+
+/* `berth verify` of a directory: the file at hand. Returns the exit code. */
+int dcp_verify(files *all, const common *options);
+
 /* ---- dcp_pieces.c ---- */
 
 /* A piece as a source. NULL in it: no memory. */

@@ -24,6 +24,7 @@ typedef struct extent {
 
 struct file_set {
     const char *path;
+    set_facts facts;
     berth_tree *tree;
     berth_value *root;
     void *owned;
@@ -146,6 +147,16 @@ void set_free(file_set *s)
 berth_tree *set_tree(file_set *s)
 {
     return s->tree;
+}
+
+void set_tell_facts(file_set *s, const set_facts *facts)
+{
+    s->facts = *facts;
+}
+
+const set_facts *set_get_facts(const file_set *s)
+{
+    return &s->facts;
 }
 
 void set_root(file_set *s, berth_value *root)

@@ -29,6 +29,16 @@ void set_free(file_set *s);
 berth_tree *set_tree(file_set *s);
 void set_root(file_set *s, berth_value *root);
 
+/* What `berth info` shows of a set. */
+typedef struct set_facts {
+    const char *container; /* static */
+    size_t n_files, n_pieces;
+    uint64_t nbytes; /* of the files */
+} set_facts;
+
+void set_tell_facts(file_set *s, const set_facts *facts);
+const set_facts *set_get_facts(const file_set *s);
+
 /* ---- where the bytes of storages are; each returns 0, or EXIT_TROUBLE after printing why ---- */
 
 /* A storage of the set's own tree, made of BERTH_ELSEWHERE. */
