@@ -71,6 +71,22 @@ typedef struct input {
 int input_open(const char *path, const berth_params *params, input *opened);
 void input_close(input *opened);
 
+/* ---- shards_write.c: back to an index and its files ---- */
+
+typedef struct shards_to_write {
+    const char *index;           /* its path */
+    const berth_value *value;    /* a dict of tensors */
+    const berth_value *metadata; /* of safetensors; NULL: the usual */
+    const common *options;
+    uint64_t max_nbytes; /* of the tensors of a file; 0: 5 GB */
+    bool to_safetensors, tensors_only, copy_ties, compact;
+} shards_to_write;
+
+/* By the name of the index. Returns 0, or EXIT_TROUBLE after printing why. */
+int shards_choose_format(const char *index, bool *to_safetensors);
+/* Writes each file atomically, the index last. Returns an exit code. */
+int shards_write(const shards_to_write *shards);
+
 /* ---- shards.c, dcp.c: the two kinds ---- */
 
 /* The set of an index. Returns 0, or an exit code after printing why. */

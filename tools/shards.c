@@ -192,6 +192,25 @@ static int shards_add_value(const shard_set *shards, file_set *s, berth_value *r
     return set_add_copied(s, copy, original, shards->checkpoints[i]);
 }
 
+/* Of tied tensors a safetensors file and its index name one; __metadata__ has the other names. */
+static int shards_add_ties(const shard_set *shards, file_set *s, berth_value *root,
+                           berth_value *const *roots, size_t i)
+{
+    const berth_value *metadata = berth_metadata(shards->checkpoints[i]);
+    berth_value *key, *text;
+    int code = 0;
+
+    for (size_t k = 0; !code && berth_dict_at(metadata, k, &key, &text); k++) {
+        const char *name = berth_as_text(key, NULL);
+        const char *in = json_string_value(json_object_get(shards->map, berth_as_text(text, NULL)));
+        bool is_tie = in && !strcmp(in, shards->files[i]) && !json_object_get(shards->map, name) &&
+                      berth_dict_get(roots[i], name);
+        if (is_tie)
+            code = shards_add_value(shards, s, root, roots, name, in);
+    }
+    return code;
+}
+
 static int shards_fill(const shard_set *shards, file_set *s)
 {
     berth_value **roots = shards_copy_roots(shards, set_tree(s));
@@ -209,6 +228,8 @@ static int shards_fill(const shard_set *shards, file_set *s)
         if (!code)
             code = shards_add_value(shards, s, root, roots, name, json_string_value(file));
     }
+    for (size_t i = 0; i < shards->n_files && !code; i++)
+        code = shards_add_ties(shards, s, root, roots, i);
     free(roots);
     return code;
 }
