@@ -2,8 +2,8 @@
 /*
  * DCP directories, which torch.distributed.checkpoint.save writes: `.metadata`, a pickle that says
  * which tensors there are and where their pieces lie, and files of pieces, each a small archive of
- * torch.save. dcp_metadata.c reads and checks `.metadata`, dcp_pieces.c reads the pieces, dcp.c
- * makes a set of them, dcp_verify.c checks all of it.
+ * torch.save. dcp_metadata.c reads and checks `.metadata`, dcp_table.c and dcp_outline.c check it,
+ * dcp_pieces.c reads the pieces, dcp.c makes a set of them, dcp_verify.c checks all of it.
  */
 #ifndef BERTH_TOOLS_DCP_H
 #define BERTH_TOOLS_DCP_H
@@ -58,8 +58,9 @@ struct dcp {
     const berth_value *planner; /* a dict from names to their paths; or NULL */
     dcp_entry *entries;         /* in the order of .metadata */
     size_t n_entries;
-    json_t *names; /* to the number of the entry */
-    json_t *files; /* to their sizes */
+    json_t *names;   /* to the number of the entry */
+    json_t *outline; /* dcp_outline.c */
+    json_t *files;   /* to their sizes */
 };
 
 /* ---- dcp_metadata.c ---- */
@@ -67,6 +68,11 @@ struct dcp {
 /* Returns 0, or an exit code after printing why. The caller frees *read with dcp_free. */
 int dcp_read(const char *path, dcp **read);
 void dcp_free(void *read);
+
+/* ---- dcp_outline.c ---- */
+
+/* Puts each entry at its path. Exit codes as above. */
+int dcp_make_outline(dcp *d);
 
 /* ---- dcp_table.c: the parts of .metadata, checked; exit codes as above ---- */
 

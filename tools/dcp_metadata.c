@@ -101,6 +101,19 @@ static int dcp_wrap_pickle(dcp *d, const uint8_t *bytes, size_t nbytes, const be
     return berth_save_to(&target, &content, params, error);
 }
 
+/* In the message the bytes are those of .metadata, not of the archive around it. */
+static int dcp_fail_pickle(const dcp *d, const berth_error *error)
+{
+    enum { DATA_OFFSET = 64 }; /* of the first record, with any alignment up to 64 */
+    const char *text = strstr(error->message, "data.pkl at byte ");
+    const char *rest = text ? strchr(text, ':') : NULL;
+
+    if (!rest || error->offset == BERTH_NO_OFFSET || error->offset < DATA_OFFSET)
+        return fail(error);
+    (void)dcp_refuse(d, "at byte %llu%s", (unsigned long long)(error->offset - DATA_OFFSET), rest);
+    return exit_code(error);
+}
+
 static int dcp_open_pickle(dcp *d, const uint8_t *bytes, size_t nbytes, berth_error *error)
 {
     berth_config *config = berth_config_new(error);
@@ -109,7 +122,7 @@ static int dcp_open_pickle(dcp *d, const uint8_t *bytes, size_t nbytes, berth_er
     if (config &&
         berth_config_apply(config,
                            "load.unknown_globals=inert load.prefetch=off load.check=directory "
-                           "save.byteorder=native",
+                           "save.byteorder=native save.storage_alignment=64",
                            error) == 0 &&
         dcp_wrap_pickle(d, bytes, nbytes, &params, error) == 0) {
         const berth_source source =
@@ -118,7 +131,7 @@ static int dcp_open_pickle(dcp *d, const uint8_t *bytes, size_t nbytes, berth_er
             d->metadata = NULL;
     }
     berth_config_free(config);
-    return d->metadata ? 0 : fail(error);
+    return d->metadata ? 0 : dcp_fail_pickle(d, error);
 }
 
 /* ---- what is in it ---- */
@@ -187,7 +200,9 @@ static int dcp_read_parts(dcp *d)
     if (berth_value_kind(planner) == BERTH_KIND_DICT)
         d->planner = planner;
     code = dcp_read_tensors(d, berth_dict_get(whole, "state_dict_metadata"));
-    return code ? code : dcp_read_places(d, berth_dict_get(whole, "storage_data"));
+    if (!code)
+        code = dcp_read_places(d, berth_dict_get(whole, "storage_data"));
+    return code ? code : dcp_make_outline(d);
 }
 
 static int dcp_open_and_read(dcp *d)
@@ -240,6 +255,7 @@ void dcp_free(void *read)
     berth_free(d->pickle);
     free(d->pickle_name);
     json_decref(d->names);
+    json_decref(d->outline);
     json_decref(d->files);
     if (d->folder >= 0)
         (void)close(d->folder);

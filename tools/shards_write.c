@@ -163,30 +163,46 @@ static int writing_group(writing *w)
     return 0;
 }
 
-/* As huggingface_hub does: a tensor that is too large alone has a file of its own at once. */
+/* The items from `from` on, before `end`, that are not in a file yet, go to the next one. */
+static void writing_close_shard(writing *w, size_t from, size_t end)
+{
+    w->n_shards++;
+    for (size_t i = from; i < end; i++)
+        if (w->items[i].shard == 0 && w->items[i].first == i)
+            w->items[i].shard = w->n_shards;
+}
+
+/*
+ * As huggingface_hub does: a tensor that is too large alone has a file of its own at once, before
+ * that of the smaller ones that are being collected.
+ */
 static void writing_choose_shards(writing *w)
 {
     uint64_t max = w->in->max_nbytes ? w->in->max_nbytes : 5000000000, filled = 0;
-    size_t current = 0; /* the number of the file that is being filled, from 1 */
+    size_t from = 0;
+    bool is_empty = true;
 
     for (size_t i = 0; i < w->n; i++) {
         shard_item *item = &w->items[i];
-        if (item->first != i) {
-            item->shard = w->items[item->first].shard;
+        if (item->first != i)
             continue;
-        }
         w->total_nbytes += item->nbytes;
         if (item->nbytes > max) {
             item->shard = ++w->n_shards;
             continue;
         }
-        if (current == 0 || filled + item->nbytes > max) {
-            current = ++w->n_shards;
+        if (!is_empty && filled + item->nbytes > max) {
+            writing_close_shard(w, from, i);
+            from = i;
             filled = 0;
         }
         filled += item->nbytes;
-        item->shard = current;
+        is_empty = false;
     }
+    if (!is_empty)
+        writing_close_shard(w, from, w->n);
+    for (size_t i = 0; i < w->n; i++)
+        w->items[i].shard = w->items[w->items[i].first].shard;
 }
 
 /* ---- files ---- */
