@@ -257,21 +257,30 @@ static int writing_save(writing *w, const char *path, const berth_value *dict)
     return status < 0 ? fail(&error) : 0;
 }
 
-static int writing_save_shard(writing *w, size_t shard)
+static int writing_save_shard(writing *w, size_t shard, const berth_value *dict)
 {
     char *path = shard_file_path(w, shard);
-    berth_value *dict = berth_make_dict(w->tree);
-    int code = path ? 0 : print_trouble("out of memory");
+    int code = path ? writing_save(w, path, dict) : print_trouble("out of memory");
 
-    for (size_t i = 0; i < w->n; i++)
-        if (w->items[i].shard == shard)
-            (void)berth_dict_set(dict, w->items[i].name, w->items[i].value);
-    if (!code)
-        code = writing_save(w, path, dict);
     if (code && shard > 1)
         (void)print_trouble("%s: %zu of %zu files were written, and no index", w->in->index,
                             shard - 1, w->n_shards);
     free(path);
+    return code;
+}
+
+static int writing_save_shards(writing *w)
+{
+    berth_value **dicts = calloc(w->n_shards, sizeof *dicts);
+    int code = dicts ? 0 : print_trouble("out of memory");
+
+    for (size_t i = 0; i < w->n_shards && !code; i++)
+        dicts[i] = berth_make_dict(w->tree);
+    for (size_t i = 0; i < w->n && !code; i++) /* the tree remembers a failure */
+        (void)berth_dict_set(dicts[w->items[i].shard - 1], w->items[i].name, w->items[i].value);
+    for (size_t i = 0; i < w->n_shards && !code; i++)
+        code = writing_save_shard(w, i + 1, dicts[i]);
+    free(dicts);
     return code;
 }
 
@@ -332,10 +341,10 @@ int shards_write(const shards_to_write *shards)
     int code = writing_list_items(&w);
     if (!code)
         code = writing_group(&w);
-    if (!code)
+    if (!code) {
         writing_choose_shards(&w);
-    for (size_t i = 1; i <= w.n_shards && !code; i++)
-        code = writing_save_shard(&w, i);
+        code = writing_save_shards(&w);
+    }
     if (!code)
         code = writing_write_index(&w);
     progress_finish(&w.bar);

@@ -236,6 +236,17 @@ HANDLER(MEMOIZE)
     return code < 0 ? code : bth_unpickle_put(unpickler, unpickler->n_memoized++);
 }
 
+/* P3: its texts can be fetched and named again and again; a pickler names each class once. */
+static int read_count_stack_global(bth_unpickler *unpickler, const bth_argument *global)
+{
+    enum { FREE_NBYTES = 16384 };
+    unpickler->names_nbytes += global->text_nbytes + global->name_nbytes;
+    if (unpickler->names_nbytes <= 2 * unpickler->nbytes + FREE_NBYTES)
+        return 0;
+    return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                             "STACK_GLOBAL: its names have more bytes than the pickle");
+}
+
 HANDLER(STACK_GLOBAL)
 {
     berth_value *items[2] = {NULL}; /* module and name */
@@ -247,7 +258,9 @@ HANDLER(STACK_GLOBAL)
     if (bth_node_kind(items[0]) != BERTH_KIND_STR || bth_node_kind(items[1]) != BERTH_KIND_STR)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                  "STACK_GLOBAL of values that are no texts");
-    return bth_unpickle_push(unpickler, bth_unpickle_make_global(unpickler, &global));
+    code = read_count_stack_global(unpickler, &global);
+    return code < 0 ? code
+                    : bth_unpickle_push(unpickler, bth_unpickle_make_global(unpickler, &global));
 }
 
 /* ---- objects ---- */
