@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * `.metadata` of a DCP directory. It is a bare pickle; Berth reads it as the data.pkl of an archive
- * in memory, with load.unknown_globals=inert: its objects become nodes, and nothing is run.
+ * in memory, with load.unknown_globals=inert: its objects become nodes, and nothing is run (D1).
  * Source: torch/distributed/checkpoint/metadata.py.
  */
 #include <errno.h>

@@ -109,7 +109,7 @@ static bool tensor_is_plain(berth_checkpoint *checkpoint, const berth_tensor *te
     return true;
 }
 
-/* With load.check=data: no byte is used before the checksums of its piece were compared. */
+/* D4, with load.check=data: no byte is used before the checksums of its piece were compared. */
 static int piece_check_data(dcp_piece *piece, berth_error *error)
 {
     const berth_source source = dcp_piece_source(piece);

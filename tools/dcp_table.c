@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The tensors that `.metadata` lists, and the places of their pieces. Nothing in it is believed:
- * boxes lie inside their tensors and fill them, each piece lies inside its file, and no byte of a
- * file belongs to two pieces.
+ * The tensors that `.metadata` lists, and the places of their pieces. Nothing in it is believed
+ * (D2, D3): boxes lie inside their tensors and fill them, each piece lies inside its file, and no
+ * byte of a file belongs to two pieces.
  */
 #include <errno.h>
 #include <fcntl.h>

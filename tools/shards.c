@@ -17,7 +17,7 @@ bool is_shard_index(const char *path)
 
 /* ---- the index ---- */
 
-/* The files lie beside the index, wherever that is: names with a folder are refused. */
+/* D2: the files lie beside the index, wherever that is: names with a folder are refused. */
 static int set_check_map(const shard_set *set)
 {
     const char *name;

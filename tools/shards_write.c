@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A dict of tensors as files of a size and their index, as save_pretrained of transformers writes
- * them. Tensors that share a storage stay together.
+ * them. Tensors that share a storage stay together. The index comes last (D5).
  * Source: huggingface_hub/serialization/_base.py, split_state_dict_into_shards_factory.
  */
 #include <inttypes.h>

@@ -98,6 +98,7 @@ class Directories(Case):
         self.assertIn(f"['n']: only in: {self.at('small')} | \n", done.out)
 
     def test_what_lies(self):
+        """D2, D3"""
         for name, says in REFUSED.items():
             bad = self.at("bad", name)
             if name == "folder":
@@ -110,6 +111,7 @@ class Directories(Case):
         self.assertEqual(self.entries(), ["demo.pt"])
 
     def test_globals_are_passed_over_if_that_is_wanted(self):
+        """D1: and are not run."""
         for name in ("runs", "runs-key"):
             self.berth("diff", "--set", "load.unknown_globals=inert", self.at("bad", name), self.at("small"))
         self.assertEqual(self.entries(), ["demo.pt"])
@@ -125,6 +127,7 @@ class Directories(Case):
             self.assertTrue(done.out.endswith("bad: 1 of 4 pieces\n"))
 
     def test_a_changed_byte(self):
+        """D4"""
         name = self.copy("chunked")
         content = bytearray(self.read(f"{name}/__1_0.distcp"))
         at = content.index(struct.pack("<d", 250 * 401 + 10))  # row 250, column 10 of "columns"

@@ -134,6 +134,7 @@ class Shards(Case):
         self.assertIn("there are no tensors", done.err)
 
     def test_the_index_comes_last(self):
+        """D5"""
         os.mkdir(self.path("m-00002-of-00004.bin"))
         self.berth("convert", "whole.pt", "n.bin.index.json", "--shard-size", "300KiB")
         n = len(set(self.index("n.bin.index.json")["weight_map"].values()))
