@@ -224,11 +224,11 @@ const struct argp ls_argp = {
     ls_parse,
     "FILE...",
     "List the tensors of checkpoints: dtype, shape, bytes, offset of the first element in "
-    "the file (-: it is compressed, has no elements, or is in pieces in a DCP directory), device, "
-    "and name: dict keys and list "
+    "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
     "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
     "name. A container that is there again is listed as an alias. The last line has the totals: "
-    "tensors can share storages. An index (model.safetensors.index.json) stands for its files.",
+    "tensors can share storages. An index (model.safetensors.index.json) stands for its files. A "
+    "DCP directory (torch.distributed.checkpoint) has no offsets: its tensors are in pieces.",
     selection_children,
     NULL,
     NULL};
