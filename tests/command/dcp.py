@@ -117,7 +117,7 @@ class Directories(Case):
         self.assertEqual(self.entries(), ["demo.pt"])
 
     def test_pieces_that_are_others(self):
-        for name in ("shape", "dtype"):
+        for name in ("shape", "size", "dtype"):
             bad = self.at("bad", name)
             says = 'is not the piece of "b" that .metadata says'
             for words in (["convert", bad, "x.pt"], ["cat", bad, "b"], ["diff", bad, bad]):

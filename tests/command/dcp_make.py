@@ -174,6 +174,7 @@ LIES = {
     "no-value": forget("n"),
     "shape": change_tensor("b", size=torch.Size((2, 2)),
                            chunks=[ChunkStorageMetadata(torch.Size((0, 0)), torch.Size((2, 2)))]),
+    "size": change_tensor("b", size=torch.Size((3,)), chunks=[ChunkStorageMetadata(torch.Size((0,)), torch.Size((3,)))]),
     "dtype": change_tensor("b", properties=TensorProperties(dtype=torch.int32)),
     "large": change_tensor("b", size=torch.Size((2**40, 2**40))),
     "far-item": lambda d: set_path("list", 2**50)(d),
