@@ -208,7 +208,7 @@ static int dcp_read_parts(dcp *d)
 static int dcp_open_and_read(dcp *d)
 {
     uint8_t *bytes = NULL;
-    size_t nbytes;
+    size_t nbytes = 0;
     berth_error error;
 
     d->folder = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

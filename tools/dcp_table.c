@@ -103,7 +103,8 @@ static int entry_read_tensor(const dcp *d, dcp_entry *entry, const berth_value *
     if (code)
         return code;
     entry->shape = berth_as_size(berth_dict_get(state, "size"), &entry->rank);
-    if (!entry->shape && berth_value_kind(berth_dict_get(state, "size")) != BERTH_KIND_SIZE)
+    if (berth_value_kind(berth_dict_get(state, "size")) != BERTH_KIND_SIZE ||
+        (!entry->shape && entry->rank))
         return dcp_refuse(d, "\"%.200s\": it has no size", entry->name);
     if (entry->rank > BERTH_MAX_RANK - 1 ||
         !shape_multiply(entry->shape, entry->rank, berth_dtype_nbytes(entry->dtype),
@@ -372,43 +373,56 @@ static size_t sweep_sort(sweep_item *items, const dcp_entry *entry, int32_t dime
 }
 
 /* Sweeps along the dimension that is cut most often: few chunks are there at one time. */
-static const dcp_chunk *entry_find_overlap(const dcp_entry *entry, sweep_item *items)
+static bool sweep_finds_overlap(sweep_item *items, const dcp_entry *entry)
 {
-    size_t most = 0;
+    size_t most = 0, n = entry->n_chunks;
     int32_t best = 0;
 
     for (int32_t i = 0; i < entry->rank; i++) {
-        size_t n = sweep_sort(items, entry, i);
-        best = n > most ? i : best;
-        most = n > most ? n : most;
+        size_t n_distinct = sweep_sort(items, entry, i);
+        best = n_distinct > most ? i : best;
+        most = n_distinct > most ? n_distinct : most;
     }
     (void)sweep_sort(items, entry, best);
-    for (size_t i = 0; i < entry->n_chunks; i++)
-        for (size_t k = i + 1;
-             k < entry->n_chunks && items[k].start < items[i].start + items[i].chunk->lengths[best];
-             k++)
+    for (size_t i = 0; i < n; i++) {
+        int64_t end = items[i].start + items[i].chunk->lengths[best];
+        for (size_t k = i + 1; k < n && items[k].start < end; k++)
             if (chunks_overlap(items[i].chunk, items[k].chunk))
-                return items[k].chunk;
-    return NULL;
+                return true;
+    }
+    return false;
+}
+
+/* A tensor without dimensions has one element: two chunks are one too many. */
+static int entry_find_overlap(const dcp_entry *entry, bool *overlaps)
+{
+    sweep_item *items = calloc(entry->n_chunks, sizeof *items);
+
+    *overlaps = true;
+    if (!items)
+        return print_trouble("out of memory");
+    if (entry->rank > 0)
+        *overlaps = sweep_finds_overlap(items, entry);
+    free(items);
+    return 0;
 }
 
 int dcp_check_chunks(const dcp *d, dcp_entry *entry)
 {
     uint64_t numel = 0, whole = entry->nbytes / berth_dtype_nbytes(entry->dtype);
-    size_t n = entry->n_chunks;
+    bool overlaps = false;
+    int code = 0;
 
-    for (size_t i = 0; i < n && numel <= whole; i++)
+    for (size_t i = 0; i < entry->n_chunks && numel <= whole; i++)
         numel += entry->chunks[i].numel;
-    qsort(entry->chunks, n, sizeof *entry->chunks, compare_chunks);
+    qsort(entry->chunks, entry->n_chunks, sizeof *entry->chunks, compare_chunks);
     if (numel < whole)
         return dcp_refuse(d, "\"%.200s\": %" PRIu64 " of %" PRIu64 " elements are in no chunk",
                           entry->name, whole - numel, whole);
-    if (n < 2 && numel == whole)
-        return 0;
-    sweep_item *items = entry->rank ? calloc(n, sizeof *items) : NULL;
-    if (!items && entry->rank)
-        return print_trouble("out of memory");
-    bool is_bad = numel > whole || entry_find_overlap(entry, items);
-    free(items);
-    return is_bad ? dcp_refuse(d, "\"%.200s\": its chunks overlap", entry->name) : 0;
+    if (numel == whole && entry->n_chunks > 1)
+        code = entry_find_overlap(entry, &overlaps);
+    if (code)
+        return code;
+    return overlaps || numel > whole ? dcp_refuse(d, "\"%.200s\": its chunks overlap", entry->name)
+                                     : 0;
 }

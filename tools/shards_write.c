@@ -272,11 +272,13 @@ static int writing_save_shard(writing *w, size_t shard, const berth_value *dict)
 static int writing_save_shards(writing *w)
 {
     berth_value **dicts = calloc(w->n_shards, sizeof *dicts);
-    int code = dicts ? 0 : print_trouble("out of memory");
+    int code = 0;
 
-    for (size_t i = 0; i < w->n_shards && !code; i++)
+    if (!dicts)
+        return print_trouble("out of memory");
+    for (size_t i = 0; i < w->n_shards; i++)
         dicts[i] = berth_make_dict(w->tree);
-    for (size_t i = 0; i < w->n && !code; i++) /* the tree remembers a failure */
+    for (size_t i = 0; i < w->n; i++) /* the tree remembers a failure */
         (void)berth_dict_set(dicts[w->items[i].shard - 1], w->items[i].name, w->items[i].value);
     for (size_t i = 0; i < w->n_shards && !code; i++)
         code = writing_save_shard(w, i + 1, dicts[i]);

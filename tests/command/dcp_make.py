@@ -26,9 +26,10 @@ def nested():
     dtypes = (torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int64, torch.bool,
               torch.complex64, torch.float8_e4m3fn, torch.uint16)
     return {
-        "model": {"layers.0.weight": torch.arange(12.).reshape(3, 4), "turned": torch.arange(6.).reshape(2, 3).t(),
+        "model": {"layers.0.weight": torch.arange(12.).reshape(3, 4),
+                  "turned": torch.arange(6.).reshape(2, 3).t(),
                   "empty": torch.empty(0, 3), "scalar": torch.tensor(5), "part": torch.arange(10)[2:5],
-                  "channels": torch.arange(120.).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+                  "channels": torch.arange(120.).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
                   "parameter": torch.nn.Parameter(torch.ones(2, 2)),
                   "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj()},
         "dtypes": {str(dtype): torch.arange(7).to(dtype) for dtype in dtypes},
@@ -103,7 +104,8 @@ def chunked(path):
     d.add("rows", wide[:, :8].contiguous(), *grid((700, 8), (100, 350), ()))
     d.add("columns", wide, *grid((700, 401), (), (1, 50, 133, 400)))
     d.add("both", wide[:99, :77].contiguous().to(torch.int16), *grid((99, 77), (10, 98), (1, 2, 76)))
-    d.add("cube", torch.arange(2 * 5 * 6 * 7).reshape(2, 5, 6, 7), *grid((2, 5, 6, 7), (1,), (2,), (3, 4), ()))
+    cube = torch.arange(2 * 5 * 6 * 7).reshape(2, 5, 6, 7)
+    d.add("cube", cube, *grid(cube.shape, (1,), (2,), (3, 4), ()))
     d.add("uneven", torch.arange(20.).reshape(4, 5), *grid((4, 5), (2, 4), ()))
     d.add("turned", torch.arange(30.).reshape(5, 6), *grid((5, 6), (2,), (3,)),
           saved=lambda piece: piece.t().contiguous().t())
@@ -142,7 +144,7 @@ def set_path(*path):
 
 
 def change_tensor(name, **fields):
-    return lambda d: [setattr(d.metadata.state_dict_metadata[name], key, value) for key, value in fields.items()]
+    return lambda d: [setattr(d.metadata.state_dict_metadata[name], *field) for field in fields.items()]
 
 
 def forget(name):
@@ -174,7 +176,8 @@ LIES = {
     "no-value": forget("n"),
     "shape": change_tensor("b", size=torch.Size((2, 2)),
                            chunks=[ChunkStorageMetadata(torch.Size((0, 0)), torch.Size((2, 2)))]),
-    "size": change_tensor("b", size=torch.Size((3,)), chunks=[ChunkStorageMetadata(torch.Size((0,)), torch.Size((3,)))]),
+    "size": change_tensor("b", size=torch.Size((3,)),
+                          chunks=[ChunkStorageMetadata(torch.Size((0,)), torch.Size((3,)))]),
     "dtype": change_tensor("b", properties=TensorProperties(dtype=torch.int32)),
     "large": change_tensor("b", size=torch.Size((2**40, 2**40))),
     "far-item": lambda d: set_path("list", 2**50)(d),
@@ -220,9 +223,9 @@ def by_ranks(folder):
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     mesh = init_device_mesh("cpu", (2,))
     tensor = torch.arange(7 * 5.).reshape(7, 5)
-    state = {name: distribute_tensor(tensor + i, mesh, [placed])
-             for i, (name, placed) in enumerate((("rows", Shard(0)), ("columns", Shard(1)), ("all", Replicate())))}
-    dcp.save({"model": state, "rank": torch.distributed.get_rank()}, checkpoint_id=os.path.join(folder, "ranks"))
+    placed = {"rows": Shard(0), "columns": Shard(1), "all": Replicate()}
+    state = {name: distribute_tensor(tensor, mesh, [placement]) for name, placement in placed.items()}
+    dcp.save({"model": state, "epoch": 3}, checkpoint_id=os.path.join(folder, "ranks"))
     if torch.distributed.get_rank() == 0:
         dcp_to_torch_save(os.path.join(folder, "ranks"), os.path.join(folder, "judged", "ranks.pt"))
     torch.distributed.destroy_process_group()

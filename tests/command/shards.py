@@ -64,7 +64,8 @@ class Shards(Case):
                 self.assertEqual(sorted(written["weight_map"]), sorted(sizes))
                 for file in files:
                     inside = self.shapes(file)
-                    self.assertEqual(sorted(inside), sorted(name for name, at in written["weight_map"].items() if at == file))
+                    self.assertEqual(set(inside),
+                                     {name for name, at in written["weight_map"].items() if at == file})
                     self.assertLessEqual(sum(inside.values()), 300 << 10)
                 self.expect_text_of_save_pretrained(index)
                 self.berth("verify", index)
@@ -90,7 +91,8 @@ class Shards(Case):
     def test_commands_take_an_index(self):
         self.berth("convert", "whole.pt", "m.bin.index.json", "--shard-size", "300KiB")
         name = "layers.1.weight"
-        self.assertEqual(self.berth("cat", "m.bin.index.json", name).stdout, self.berth("cat", "whole.pt", name).stdout)
+        self.assertEqual(self.berth("cat", "m.bin.index.json", name).stdout,
+                         self.berth("cat", "whole.pt", name).stdout)
         self.assertEqual(self.berth("show", "--json", "m.bin.index.json", name).out,
                          self.berth("show", "--json", "whole.pt", name).out)
         self.berth("convert", "m.bin.index.json", "one.safetensors", "--only", "layers.1")
@@ -120,7 +122,7 @@ class Shards(Case):
                 (["whole.pt", "m.index.json"], "must end in .safetensors.index.json or .bin.index.json"),
                 (["whole.pt", "m.bin.index.json", "--to", "pt"], "--to does not apply"),
                 (["whole.pt", "m.pt", "--shard-size", "1GB"], "--shard-size does not apply: OUT is no index"),
-                ([self.demo, "m.bin.index.json"], "is no tensor: the files of an index hold a dict of tensors"),
+                ([self.demo, "m.bin.index.json"], "is no tensor: the files of an index hold"),
                 ([self.demo, "m.bin.index.json", "--root", "layers"], "layers"),
                 (["whole.pt", "no/m.bin.index.json"], "no/m-00001-of-00001.bin")):
             with self.subTest(words):
@@ -153,13 +155,14 @@ class Shards(Case):
         for change, says, code in (({name: second}, f'"{name}" is not in {second}', 1),
                                    ({"x": second}, f'"x" is not in {second}', 1),
                                    ({"x": "gone.bin"}, "gone.bin: cannot be opened: No such file", 2),
-                                   ({"x": "m.bin.index.json"}, "an index of a checkpoint", 1)):
-            self.write("bad.bin.index.json", json.dumps({"weight_map": dict(found["weight_map"], **change)}).encode())
+                                   ({"x": "m.bin.index.json"}, "the index of a checkpoint", 1)):
+            changed = {"weight_map": dict(found["weight_map"], **change)}
+            self.write("bad.bin.index.json", json.dumps(changed).encode())
             for words in (["show", "bad.bin.index.json"], ["convert", "bad.bin.index.json", "x.pt"],
                           ["diff", "bad.bin.index.json", "whole.pt"], ["cat", "bad.bin.index.json", name]):
                 with self.subTest((change, words)):
                     done = self.berth(*words, code=code)
-                    self.assertIn(says.replace("an index", "the index") if "index" in says else says, done.err)
+                    self.assertIn(says, done.err)
         os.truncate(self.path(second), 1000)
         self.berth("convert", "m.bin.index.json", "x.pt", code=1)
         self.assertNotIn("x.pt", self.entries())
