@@ -276,8 +276,10 @@ static int box_read_runs(const box *b, const dcp_chunk *chunk, uint8_t *out, uin
     enum { BUFFER_NBYTES = 1 << 20 };
     size_t room = end - first < BUFFER_NBYTES ? (size_t)(end - first) : BUFFER_NBYTES;
     uint8_t *buffer = malloc(room);
-    int code = buffer ? 0 : set_error(error, BERTH_E_MEMORY, "out of memory");
+    int code = 0;
 
+    if (!buffer)
+        return set_error(error, BERTH_E_MEMORY, "out of memory");
     while (first < end && code == 0) {
         size_t n = end - first < room ? (size_t)(end - first) : room;
         code = chunk_read(chunk, buffer, n, first, error);

@@ -68,7 +68,7 @@ static int verify_entry(dcp_findings *found, dcp_entry *entry)
 {
     int code = entry->is_bytes ? verify_piece(found, entry, &entry->piece, NULL) : 0;
 
-    for (size_t i = 0; i < entry->n_chunks && !code; i++)
+    for (size_t i = 0; entry->chunks && i < entry->n_chunks && !code; i++)
         code = verify_piece(found, entry, &entry->chunks[i].piece, &entry->chunks[i]);
     return code;
 }

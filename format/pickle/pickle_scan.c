@@ -49,6 +49,7 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
         if (!is_protocol_4)                                                                        \
             return bth_fail_opcode(bytes, at, rules, error);                                       \
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
+        ended = (opcode) == BTH_OP_STOP;                                                           \
         break;
 #include "format/pickle/pickle_opcodes.def"
         default:
