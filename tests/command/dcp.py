@@ -3,6 +3,7 @@
 
 import json
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -142,6 +143,26 @@ class Directories(Case):
         self.berth("convert", name, "x.pt", "--set", "load.check=directory")
         self.assertIn("['columns']: bytes: first at element",
                       self.berth("diff", "x.pt", self.at("judged", "chunked.pt"), code=1).out)
+
+    def test_any_bytes(self):
+        """Changed, cut and repeated bytes of .metadata end in an exit code, with one line for each error."""
+        name, dice = self.copy("small"), random.Random(1)
+        content = self.read(f"{name}/.metadata")
+        for i in range(5000 if LONG else 150):
+            changed = bytearray(content)
+            for _ in range(dice.choice((1, 1, 2, 5))):
+                at, other = (dice.randrange(len(changed)) for _ in range(2))
+                n = dice.randrange(1, 20)
+                changed[at:at + dice.choice((0, 1, n))] = dice.choice((
+                    b"", bytes([dice.randrange(256)]), changed[other:other + n]))
+            if len(changed) > 11 and dice.random() < 0.7:
+                changed[3:11] = struct.pack("<Q", len(changed) - 11)  # the length of the frame
+            self.write(f"{name}/.metadata", changed)
+            done = subprocess.run([BERTH, *dice.choice((["verify"], ["show", "--json"], ["ls"])), name],
+                                  cwd=self.folder, capture_output=True, timeout=60)
+            self.assertIn(done.returncode, (0, 1, 2), (i, done.stderr))
+            n_lines = 0 if done.returncode == 0 or b"bad" in done.stdout else 1
+            self.assertEqual(done.stderr.count(b"\n"), n_lines, (i, done.stderr))
 
     def test_a_cut_file(self):
         name = self.copy("small")
