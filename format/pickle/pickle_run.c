@@ -258,6 +258,9 @@ HANDLER(STACK_GLOBAL)
     if (bth_node_kind(items[0]) != BERTH_KIND_STR || bth_node_kind(items[1]) != BERTH_KIND_STR)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                  "STACK_GLOBAL of values that are no texts");
+    if (memchr(global.name, '.', global.name_nbytes)) /* protocol 2 cannot say it */
+        return bth_unpickle_fail(unpickler, BERTH_E_UNSUPPORTED,
+                                 "STACK_GLOBAL of a class within another");
     code = read_count_stack_global(unpickler, &global);
     return code < 0 ? code
                     : bth_unpickle_push(unpickler, bth_unpickle_make_global(unpickler, &global));

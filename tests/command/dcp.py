@@ -148,7 +148,7 @@ class Directories(Case):
         """Changed, cut and repeated bytes of .metadata end in an exit code, with one line for each error."""
         name, dice = self.copy("small"), random.Random(1)
         content = self.read(f"{name}/.metadata")
-        for i in range(5000 if LONG else 150):
+        for i in range(5000 if LONG else 100):
             changed = bytearray(content)
             for _ in range(dice.choice((1, 1, 2, 5))):
                 at, other = (dice.randrange(len(changed)) for _ in range(2))

@@ -79,4 +79,6 @@ Test(pickle_protocol, what_is_wrong)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses_by(INERT, cases[i].source, BERTH_E_PICKLE, cases[i].sentence);
+    refuses_by(INERT, "PROTO 4 'a' 'B.c' !STACK_GLOBAL STOP", BERTH_E_UNSUPPORTED,
+               "STACK_GLOBAL of a class within another");
 }
