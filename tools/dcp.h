@@ -98,6 +98,9 @@ int dcp_verify(files *all, const common *options);
 berth_source dcp_piece_source(dcp_piece *piece);
 /* Opens a piece as a checkpoint. Returns 0 or a status. */
 int dcp_piece_open(dcp_piece *piece, berth_checkpoint **checkpoint, berth_error *error);
+/* Checks all of it, as `berth verify` does a file. `params` and `verdict` may be NULL. */
+int dcp_piece_verify(dcp_piece *piece, const berth_params *params, berth_verdict *verdict,
+                     berth_error *error);
 /* Opens the piece of a chunk, and checks that it is what `.metadata` says. */
 int dcp_chunk_open(const dcp_entry *entry, dcp_chunk *chunk, berth_error *error);
 void dcp_chunk_close(dcp_chunk *chunk);

@@ -109,15 +109,45 @@ static bool tensor_is_plain(berth_checkpoint *checkpoint, const berth_tensor *te
     return true;
 }
 
+/* The library calls memory by this word. */
+static void error_name_memory(berth_error *error, const char *name)
+{
+    static const char word[] = "memory: ";
+    size_t n = sizeof word - 1;
+    char rest[sizeof error->message];
+
+    if (!name || strncmp(error->message, word, n) != 0)
+        return;
+    memcpy(rest, error->message + n, sizeof rest - n); /* with its NUL */
+    if (snprintf(error->message, sizeof error->message, "%.200s: %s", name, rest) < 0)
+        error->message[0] = '\0';
+}
+
+/* A small piece is checked in memory: the buffers of a reader cost more than its bytes. */
+int dcp_piece_verify(dcp_piece *piece, const berth_params *params, berth_verdict *verdict,
+                     berth_error *error)
+{
+    enum { SMALL_NBYTES = 1 << 20 };
+    berth_source source = dcp_piece_source(piece);
+    void *bytes = piece->nbytes <= SMALL_NBYTES ? malloc((size_t)piece->nbytes) : NULL;
+
+    if (bytes && piece_read(piece, bytes, (size_t)piece->nbytes, 0) == 0)
+        source = berth_from_memory(bytes, (size_t)piece->nbytes);
+    int status = berth_verify(&source, params, NULL, NULL, verdict, error);
+    if (status < 0)
+        error_name_memory(error, piece->name);
+    free(bytes);
+    return status;
+}
+
 /* D4, with load.check=data: no byte is used before the checksums of its piece were compared. */
 static int piece_check_data(dcp_piece *piece, berth_error *error)
 {
-    const berth_source source = dcp_piece_source(piece);
     char level[16];
 
     if (berth_config_get("load.check", level, sizeof level, NULL) < 0 || strcmp(level, "data") != 0)
         return 0;
-    return berth_verify(&source, NULL, NULL, NULL, NULL, error);
+    return dcp_piece_verify(piece, NULL, NULL, error);
 }
 
 static int chunk_open_locked(const dcp_entry *entry, dcp_chunk *chunk, berth_error *error)
@@ -304,20 +334,35 @@ static int box_read(const box *b, const dcp_chunk *chunk, uint8_t *out, uint64_t
                       error);
 }
 
+static int entry_read_from_chunk(const dcp_entry *entry, dcp_chunk *chunk, uint8_t *out,
+                                 size_t nbytes, uint64_t offset, berth_error *error)
+{
+    const box b = box_of_chunk(entry, chunk);
+    uint64_t first = box_count_before(&b, offset);
+    uint64_t end = box_count_before(&b, offset + nbytes);
+
+    if (first == end)
+        return 0;
+    int code = dcp_chunk_open(entry, chunk, error);
+    return code ? code : box_read(&b, chunk, out, offset, first, end, error);
+}
+
+/* Of thousands of chunks few have a row of the range; they are sorted by their first rows. */
 int dcp_entry_read(void *context, void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
-    dcp_entry *entry = context;
+    const dcp_entry *entry = context;
+    uint64_t n_rows = entry->rank ? (uint64_t)entry->shape[0] : 1;
+    uint64_t row_nbytes = entry->nbytes / n_rows;
+    int64_t first = (int64_t)(offset / row_nbytes);
+    int64_t last = (int64_t)((offset + nbytes - 1) / row_nbytes);
     int code = 0;
 
     for (size_t i = 0; i < entry->n_chunks && code == 0; i++) {
-        const box b = box_of_chunk(entry, &entry->chunks[i]);
-        uint64_t first = box_count_before(&b, offset);
-        uint64_t end = box_count_before(&b, offset + nbytes);
-        if (first == end)
-            continue;
-        code = dcp_chunk_open(entry, &entry->chunks[i], error);
-        if (code == 0)
-            code = box_read(&b, &entry->chunks[i], buffer, offset, first, end, error);
+        dcp_chunk *chunk = &entry->chunks[i];
+        if (entry->rank && chunk->starts[0] > last)
+            break;
+        if (!entry->rank || chunk->starts[0] + chunk->lengths[0] > first)
+            code = entry_read_from_chunk(entry, chunk, buffer, nbytes, offset, error);
     }
     return code;
 }

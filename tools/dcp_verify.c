@@ -49,11 +49,10 @@ static int findings_add_bad(dcp_findings *found, const dcp_entry *entry, const d
 static int verify_piece(dcp_findings *found, const dcp_entry *entry, dcp_piece *piece,
                         dcp_chunk *chunk)
 {
-    const berth_source source = dcp_piece_source(piece);
     const berth_params params = {.progress = findings_progress, .progress_context = found};
     berth_verdict verdict = {0};
     berth_error error;
-    int status = berth_verify(&source, &params, NULL, NULL, &verdict, &error);
+    int status = dcp_piece_verify(piece, &params, &verdict, &error);
 
     if (status == 0 && chunk)
         status = dcp_chunk_open(entry, chunk, &error);
