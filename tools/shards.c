@@ -126,19 +126,16 @@ void shard_set_free(shard_set *set)
 
 /* ---- the files ---- */
 
-int shard_set_open(shard_set *set, bool quietly)
+static int shard_set_open_files(shard_set *set, bool quietly, const berth_params *params)
 {
     int worst = 0;
     berth_error error;
 
-    set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
-    if (!set->checkpoints)
-        return print_trouble("out of memory");
     for (size_t i = 0; i < set->n_files && (quietly || !worst); i++) {
         char *path = shard_path(set, i);
         if (!path)
             return print_trouble("out of memory");
-        if (berth_open(path, NULL, &set->checkpoints[i], &error) < 0) {
+        if (berth_open(path, params, &set->checkpoints[i], &error) < 0) {
             int code = quietly ? exit_code(&error) : fail(&error);
             worst = code > worst ? code : worst;
         }
@@ -147,12 +144,30 @@ int shard_set_open(shard_set *set, bool quietly)
     return worst;
 }
 
+/* Nothing is mapped: bytes are read range by range, and stay nowhere. */
+int shard_set_open(shard_set *set, bool quietly)
+{
+    berth_error error;
+    berth_config *config = berth_config_new(&error);
+    const berth_params params = {.config = config};
+
+    if (!config || berth_config_apply(config, "load.mmap=off load.prefetch=off", &error) < 0) {
+        berth_config_free(config);
+        return fail(&error);
+    }
+    set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
+    int worst = set->checkpoints ? shard_set_open_files(set, quietly, &params)
+                                 : print_trouble("out of memory");
+    berth_config_free(config);
+    return worst;
+}
+
 berth_checkpoint *shard_set_find(const shard_set *set, const char *file)
 {
     const char *const *found =
         bsearch(&file, set->files, set->n_files, sizeof *set->files, compare_texts);
 
-    return found ? set->checkpoints[found - set->files] : NULL;
+    return found && set->checkpoints ? set->checkpoints[found - set->files] : NULL;
 }
 
 /* ---- as one checkpoint ---- */
