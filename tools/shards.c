@@ -151,13 +151,16 @@ int shard_set_open(shard_set *set, bool quietly)
     berth_config *config = berth_config_new(&error);
     const berth_params params = {.config = config};
 
+    set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
+    if (!set->checkpoints) {
+        berth_config_free(config);
+        return print_trouble("out of memory");
+    }
     if (!config || berth_config_apply(config, "load.mmap=off load.prefetch=off", &error) < 0) {
         berth_config_free(config);
         return fail(&error);
     }
-    set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
-    int worst = set->checkpoints ? shard_set_open_files(set, quietly, &params)
-                                 : print_trouble("out of memory");
+    int worst = shard_set_open_files(set, quietly, &params);
     berth_config_free(config);
     return worst;
 }
