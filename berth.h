@@ -1676,6 +1676,20 @@ BERTH_API void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info
  */
 BERTH_API int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record);
 
+/*
+ * Renders a range of the planned file without its storages: where their bytes will be, the buffer
+ * gets zeros, and so it does for CRCs; the id is the digit 0. With the bytes of the storages from
+ * anywhere, such as other files, this makes a source that berth_open_source opens: the file that
+ * berth_save_to would write, without writing it.
+ * Parameters: plan: of a value or of safetensors; storages may be BERTH_ELSEWHERE. buffer: nbytes
+ * bytes. offset: in the file.
+ * Errors: BERTH_E_ARGUMENT: the plan is NULL or of records, or the range is not inside the file.
+ * BERTH_E_MEMORY.
+ * Threads: any.
+ */
+BERTH_API int berth_plan_read(const berth_plan *plan, void *buffer, size_t nbytes, uint64_t offset,
+                              berth_error *error);
+
 /* ---- files of other formats ---- */
 
 /*

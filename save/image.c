@@ -328,7 +328,8 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
 {
     bth_range data = bth_plan_data_range(image->plan, i), share;
 
-    if (!bth_tile_intersect_range(tile, data, &share))
+    if (!bth_tile_intersect_range(tile, data, &share) ||
+        (image->without_storages && image->plan->records[i].storage))
         return 0;
     uint64_t at = share.offset - data.offset;
     if (i == image->plan->id_index) {

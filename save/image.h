@@ -71,6 +71,7 @@ typedef struct bth_storage_stats {
 
 typedef struct bth_image {
     const berth_plan *plan;
+    bool without_storages;                  /* their bytes are not rendered (berth_plan_read) */
     bth_output_constraints constraints;     /* 1 where there are no blocks */
     int pages;                              /* to find large pages (io/memory_region.h) */
     bth_storage_stats *storage_stats;       /* one a record; NULL: not wanted */

@@ -22,9 +22,6 @@ typedef struct bench_options {
 /* The only child parser of save and load; it includes the common options. */
 extern const struct argp_child bench_children[];
 
-/* "2GiB", "512M", "4096": the bytes, at least 1; anything else is an error of usage. */
-uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
-
 /* ---- bench_tensors.c ---- */
 
 /* One tensor to be saved. */

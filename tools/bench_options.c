@@ -16,33 +16,6 @@ static const struct argp_option options_of_both[] = {
      1},
     {0}};
 
-static bool text_to_nbytes(const char *text, uint64_t *nbytes)
-{
-    static const char units[] = "BKMGT";
-    char *end;
-
-    errno = 0;
-    uint64_t number = strtoull(text, &end, 10);
-    if (end == text || *text == '-' || errno || !number)
-        return false;
-    const char *unit = *end ? strchr(units, *end) : units;
-    if (!unit || (*end && strcmp(end + 1, "") != 0 && strcmp(end + 1, "iB") != 0))
-        return false;
-    unsigned shift = 10 * (unsigned)(unit - units);
-    *nbytes = number << shift;
-    return number <= UINT64_MAX >> shift;
-}
-
-uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state)
-{
-    uint64_t nbytes = 0;
-
-    if (!text_to_nbytes(word, &nbytes))
-        print_usage_error_and_exit(state, "%s: '%s' is not a number of bytes such as 4GiB", option,
-                                   word);
-    return nbytes;
-}
-
 static error_t bench_parse(int key, char *word, struct argp_state *state)
 {
     enum { MAX_TENSORS = 50000000 };

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 typedef struct cat_options {
     common common;
@@ -112,9 +112,8 @@ const struct argp cat_argp = {
 int run_cat(int argc, char **argv)
 {
     cat_options options = {.words = {.min = 2, .max = 2}};
-    berth_checkpoint *checkpoint;
+    input opened;
     berth_stats stats = {0};
-    berth_error error;
     berth_params params;
     progress bar;
 
@@ -129,14 +128,15 @@ int run_cat(int argc, char **argv)
     if (!path)
         return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "cat", &options.common, &params, &stats);
-    if (berth_open(path, &params, &checkpoint, &error) < 0)
-        return fail(&error);
-    int code = cat_tensor(checkpoint, path, options.words.words[1], &params);
+    int code = input_open(path, &params, &opened);
+    bool is_open = code == 0;
+    if (is_open)
+        code = cat_tensor(opened.checkpoint, path, options.words.words[1], &params);
     progress_finish(&bar);
     stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;
-    berth_close(checkpoint);
-    if (options.common.stats)
+    input_close(&opened);
+    if (options.common.stats && is_open)
         print_stats(&stats);
     return code;
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 typedef struct convert_options {
     selection selected;
@@ -12,7 +12,8 @@ typedef struct convert_options {
     bool tensors_only;
     bool compact;
     bool copy_ties;
-    const char *to; /* "pt" or "safetensors"; NULL: the name of OUT says it */
+    const char *to;        /* "pt" or "safetensors"; NULL: the name of OUT says it */
+    uint64_t shard_nbytes; /* 0: not set */
 } convert_options;
 
 static const struct argp_option own_options[] = {
@@ -23,6 +24,8 @@ static const struct argp_option own_options[] = {
     {"copy-ties", 'T', NULL, 0,
      "to safetensors: write a tensor that has several names once for each name", 1},
     {"to", 'o', "FORMAT", 0, "pt or safetensors, whatever the name of OUT", 1},
+    {"shard-size", 's', "SIZE", 0,
+     "to an index: so large is a file at most, unless one tensor is larger: 5GB, 500MiB (5GB)", 1},
     {0}};
 
 static error_t convert_parse(int key, char *word, struct argp_state *state)
@@ -46,6 +49,9 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         if (strcmp(word, "pt") != 0 && strcmp(word, "safetensors") != 0)
             print_usage_error_and_exit(state, "--to: '%s' is not pt or safetensors", word);
         options->to = word;
+        return 0;
+    case 's':
+        options->shard_nbytes = parse_nbytes(word, "--shard-size", state);
         return 0;
     default:
         return parse_positional(key, word, state, &options->words);
@@ -148,6 +154,24 @@ static int conversion_fail(const conversion *c, berth_error *error)
     return print_trouble("%s%s", error->message, helps ? "; --tensors-only leaves it out" : "");
 }
 
+/* To an index and its files. */
+static int conversion_write_shards(const conversion *c)
+{
+    const convert_options *options = c->options;
+    const shards_to_write shards = {.index = c->out,
+                                    .value = c->value,
+                                    .metadata = c->metadata,
+                                    .options = &options->selected.common,
+                                    .max_nbytes = options->shard_nbytes,
+                                    .to_safetensors = c->to_safetensors,
+                                    .tensors_only = options->tensors_only,
+                                    .copy_ties = options->copy_ties,
+                                    .compact = options->compact};
+
+    register_remark_printer(&options->selected.common);
+    return shards_write(&shards);
+}
+
 static int conversion_run(const conversion *c)
 {
     berth_stats stats = {0};
@@ -206,11 +230,13 @@ static int conversion_set_metadata(conversion *c)
 static int conversion_open_and_run(conversion *c)
 {
     berth_error error;
+    input opened;
 
     set_load_check_data_by_default();
-    if (berth_open(c->in, NULL, &c->checkpoint, &error) < 0)
-        return fail(&error);
-    int code = conversion_check_compact(c);
+    int code = input_open(c->in, NULL, &opened);
+    c->checkpoint = opened.checkpoint;
+    if (!code)
+        code = conversion_check_compact(c);
     if (!code)
         code = select_values(&c->options->selected, c->checkpoint, c->in, &c->selected_tree,
                              &c->value);
@@ -219,11 +245,11 @@ static int conversion_open_and_run(conversion *c)
     if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
         code = fail(&error);
     if (!code)
-        code = conversion_run(c);
+        code = is_shard_index(c->out) ? conversion_write_shards(c) : conversion_run(c);
     berth_tree_free(c->tree);
     berth_tree_free(c->selected_tree);
     berth_tree_free(c->metadata_tree);
-    berth_close(c->checkpoint);
+    input_close(&opened);
     return code;
 }
 
@@ -232,7 +258,11 @@ const struct argp convert_argp = {
     convert_parse,
     "IN OUT",
     "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-    "or --to decides, IN may have any name; - is standard input or output. From checkpoint to "
+    "or --to decides, IN may have any name; - is standard input or output. IN can be a DCP "
+    "directory (torch.distributed.checkpoint), or the index of a set of files. OUT can be an "
+    "index, "
+    "model.safetensors.index.json or pytorch_model.bin.index.json, of a dict of tensors: its files "
+    "model-00001-of-00002.safetensors, ... are written beside it. From checkpoint to "
     "checkpoint, write an older, repacked "
     "or compressed file in today's format. "
     "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
@@ -248,6 +278,12 @@ const struct argp convert_argp = {
 /* What the file becomes, by --to or its name. Returns 0, or EXIT_TROUBLE after printing why. */
 static int choose_format(const char *out, const char *to, bool *to_safetensors)
 {
+    if (is_shard_index(out))
+        return to ? print_trouble(
+                        "%s: --to does not apply: the name of an index says what its files "
+                        "are",
+                        out)
+                  : shards_choose_format(out, to_safetensors);
     *to_safetensors = to ? strcmp(to, "safetensors") == 0 : has_extension(out, ".safetensors");
     if (to || *to_safetensors || is_checkpoint_name(out))
         return 0;
@@ -264,6 +300,9 @@ int run_convert(int argc, char **argv)
 
     parse_options(&convert_argp, argc, argv, &options);
     conversion c = {.out = options.words.words[1], .options = &options};
+    if (options.shard_nbytes && !is_shard_index(c.out))
+        return print_trouble("--shard-size does not apply: OUT is no index, such as "
+                             "model.safetensors.index.json");
     if (choose_format(c.out, options.to, &c.to_safetensors) ||
         check_output(c.out, &options.selected.common) ||
         !(c.in = input_path(options.words.words[0])) || check_in_place_output_has_name(c.in, c.out))

@@ -7,12 +7,12 @@
 #include <sys/stat.h>
 
 #include "tools/pair_walk.h"
+#include "tools/set.h"
 
 typedef struct side {
     const char *file;
-    berth_checkpoint *checkpoint; /* the one at hand, of a set */
-    shard_set set;                /* if the file is an index */
-    berth_stats stats;            /* of opening it */
+    input opened;
+    berth_stats stats; /* of opening it */
 } side;
 
 typedef struct comparison {
@@ -20,7 +20,6 @@ typedef struct comparison {
     uint8_t *buffer;     /* of two chunks, once there is a tensor to compare */
     size_t chunk_nbytes; /* CHUNK_NBYTES at most */
     size_t long_nbytes;  /* of long paths that were printed */
-    const char *name;    /* of the value at hand, if they are compared one by one; else NULL */
     bool json;
     json_t *differences;
     size_t n_differences;
@@ -48,24 +47,11 @@ static void print_difference(const char *path, const char *what, const char *a, 
     putchar('\n');
 }
 
-/* The path of the values at hand, allocated; NULL: no memory. */
-static char *comparison_path(const comparison *c, const pair_walk *walk)
-{
-    char *below = walk ? pair_path(walk) : strdup(""), *path = NULL;
-
-    if (!c->name || !below)
-        return below;
-    if (asprintf(&path, "['%s']%s", c->name, below) < 0)
-        path = NULL;
-    free(below);
-    return path;
-}
-
 /* Prints one difference. Returns 0, or EXIT_TROUBLE after printing why. */
 static int comparison_report_difference(comparison *c, const pair_walk *walk, const char *what,
                                         const char *a, const char *b)
 {
-    char *path = comparison_path(c, walk);
+    char *path = pair_path(walk);
 
     c->n_differences++;
     if (!path)
@@ -135,8 +121,8 @@ static int tensors_find_first_difference(comparison *c, const berth_tensor *a,
         uint8_t *other = buffer + (size_t)chunk * item_nbytes;
         memset(buffer, 0, (size_t)n * item_nbytes);
         memset(other, 0, (size_t)n * item_nbytes);
-        if (read_elements(c->left.checkpoint, a, first, n, buffer, &error) < 0 ||
-            read_elements(c->right.checkpoint, b, first, n, other, &error) < 0)
+        if (read_elements(c->left.opened.checkpoint, a, first, n, buffer, &error) < 0 ||
+            read_elements(c->right.opened.checkpoint, b, first, n, other, &error) < 0)
             code = fail(&error);
         else
             *at = elements_find_first_difference(buffer, other, n, item_nbytes);
@@ -247,8 +233,8 @@ static int storages_compare_bytes(comparison *c, const berth_storage *a, const b
 
     if (berth_storage_get_info(a)->nbytes != berth_storage_get_info(b)->nbytes)
         return 0;
-    const void *ours = berth_storage_data(c->left.checkpoint, a, &error);
-    const void *theirs = ours ? berth_storage_data(c->right.checkpoint, b, &error) : NULL;
+    const void *ours = berth_storage_data(c->left.opened.checkpoint, a, &error);
+    const void *theirs = ours ? berth_storage_data(c->right.opened.checkpoint, b, &error) : NULL;
     if (!theirs) {
         fail(&error);
         return -1;
@@ -308,107 +294,12 @@ static int pair_report_one_sided_item(void *context, const pair_walk *walk, bool
                                         in_left ? "" : c->right.file);
 }
 
-/* ---- sets of files: value by value, as each file is a checkpoint of its own ---- */
-
-typedef struct side_value {
-    const char *name;
-    berth_checkpoint *checkpoint;
-    const berth_value *value;
-} side_value;
-
-static int compare_side_values(const void *left, const void *right)
-{
-    return strcmp(((const side_value *)left)->name, ((const side_value *)right)->name);
-}
-
-static size_t set_list_values(const shard_set *set, side_value *values)
-{
-    const char *name;
-    json_t *file;
-    size_t n = 0;
-
-    json_object_foreach(set->map, name, file)
-    {
-        berth_checkpoint *checkpoint = shard_set_find(set, json_string_value(file));
-        const berth_value *value = berth_dict_get(berth_root(checkpoint), name);
-        if (value)
-            values[n++] = (side_value){name, checkpoint, value};
-    }
-    return n;
-}
-
-static size_t dict_list_values(const side *s, side_value *values)
-{
-    const berth_value *root = berth_root(s->checkpoint);
-    berth_value *key, *value;
-    size_t n = 0;
-
-    for (size_t i = 0; berth_dict_at(root, i, &key, &value); i++)
-        if (berth_value_kind(key) == BERTH_KIND_STR)
-            values[n++] = (side_value){berth_as_text(key, NULL), s->checkpoint, value};
-    return n;
-}
-
-/* The values of a side by name, sorted; the caller frees them. NULL: why was printed. */
-static side_value *side_list_values(const side *s, size_t *n)
-{
-    size_t max =
-        s->set.map ? json_object_size(s->set.map) : berth_value_count(berth_root(s->checkpoint));
-    side_value *values = calloc(max + 1, sizeof *values);
-
-    if (!values) {
-        (void)print_trouble("out of memory");
-        return NULL;
-    }
-    *n = s->set.map ? set_list_values(&s->set, values) : dict_list_values(s, values);
-    if (*n < max && !s->set.map) {
-        (void)print_trouble("%s: is no dict of names, which an index is compared with", s->file);
-        free(values);
-        return NULL;
-    }
-    qsort(values, *n, sizeof *values, compare_side_values);
-    return values;
-}
-
-static int compare_one_value(comparison *c, const side_value *left, const side_value *right)
-{
-    const pair_visitor visitor = {pair_compare, pair_report_one_sided_item, c};
-
-    if (!left || !right) {
-        c->name = left ? left->name : right ? right->name : "";
-        return pair_report_one_sided_item(c, NULL, left != NULL);
-    }
-    c->name = left->name;
-    c->left.checkpoint = left->checkpoint;
-    c->right.checkpoint = right->checkpoint;
-    return walk_pairs(left->value, right->value, &visitor);
-}
-
-static int compare_sets(comparison *c)
-{
-    size_t n = 0, m = 0, i = 0, j = 0;
-    side_value *left = side_list_values(&c->left, &n);
-    side_value *right = left ? side_list_values(&c->right, &m) : NULL;
-    int code = right ? 0 : EXIT_TROUBLE;
-
-    while (!code && (i < n || j < m)) {
-        int order = i == n ? 1 : j == m ? -1 : strcmp(left[i].name, right[j].name);
-        code = compare_one_value(c, order <= 0 ? &left[i] : NULL, order >= 0 ? &right[j] : NULL);
-        i += order <= 0;
-        j += order >= 0;
-    }
-    free(left);
-    free(right);
-    return code;
-}
-
 static int compare_sides(comparison *c)
 {
     const pair_visitor visitor = {pair_compare, pair_report_one_sided_item, c};
 
-    if (c->left.set.map || c->right.set.map)
-        return compare_sets(c);
-    return walk_pairs(berth_root(c->left.checkpoint), berth_root(c->right.checkpoint), &visitor);
+    return walk_pairs(berth_root(c->left.opened.checkpoint), berth_root(c->right.opened.checkpoint),
+                      &visitor);
 }
 
 static bool file_is_large(const char *file)
@@ -428,65 +319,32 @@ static void set_prefetch_for_large_files(const char *left, const char *right)
         (void)berth_config_set("load.prefetch", "populate", NULL);
 }
 
-static int open_set(side *s, const char *file)
-{
-    int code = shard_set_read(file, &s->set);
-    berth_info info;
-
-    if (!code)
-        code = shard_set_open(&s->set, false);
-    for (size_t i = 0; !code && i < s->set.n_files; i++)
-        if (berth_get_info(s->set.checkpoints[i], &info, NULL) == 0) {
-            s->stats.n_records += info.n_records;
-            s->stats.n_storages += info.n_storages;
-        }
-    return code;
-}
-
-static void side_close(side *s)
-{
-    if (!s->set.map)
-        berth_close(s->checkpoint);
-    shard_set_free(&s->set);
-}
-
-static uint64_t side_nbytes(const side *s)
-{
-    uint64_t nbytes = 0;
-    berth_info info;
-
-    if (!s->set.map)
-        return berth_get_info(s->checkpoint, &info, NULL) == 0 ? info.storages_nbytes : 0;
-    for (size_t i = 0; i < s->set.n_files; i++)
-        if (berth_get_info(s->set.checkpoints[i], &info, NULL) == 0)
-            nbytes += info.storages_nbytes;
-    return nbytes;
-}
-
 /* The indices of sparse tensors are checked, as everything is read; load.check can forbid it. */
 static int open_side(side *s, const char *file)
 {
     berth_error error;
+    int code = input_open(file, &(berth_params){.stats = &s->stats}, &s->opened);
+    berth_checkpoint *checkpoint = s->opened.checkpoint;
 
     s->file = file;
-    if (is_shard_index(file))
-        return open_set(s, file);
-    if (berth_open(file, &(berth_params){.stats = &s->stats}, &s->checkpoint, &error) < 0 ||
-        (option_is_default("load.check") &&
-         berth_tensor_check_indices(s->checkpoint, berth_root(s->checkpoint), NULL, &error) < 0))
+    if (!code && option_is_default("load.check") &&
+        berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error) < 0)
         return fail(&error);
-    return 0;
+    return code;
 }
 
 static int open_sides(comparison *c, const char *left, const char *right)
 {
+    berth_info info;
+
     set_prefetch_for_large_files(left, right);
     int code = open_side(&c->left, left);
 
     if (!code)
         code = open_side(&c->right, right);
     if (!code)
-        c->total_nbytes = side_nbytes(&c->left);
+        c->total_nbytes =
+            berth_get_info(c->left.opened.checkpoint, &info, NULL) == 0 ? info.storages_nbytes : 0;
     return code;
 }
 
@@ -530,8 +388,7 @@ const struct argp diff_argp = {
     "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
     "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta). The "
     "exit code is 1 if they differ. Indices of sparse tensors are checked first; --set "
-    "load.check=directory skips that. An index (model.safetensors.index.json) stands for the "
-    "values of its files.",
+    "load.check=directory skips that. A can be a DCP directory or an index, and so can B.",
     common_children,
     NULL,
     NULL};
@@ -561,7 +418,7 @@ int run_diff(int argc, char **argv)
         code = comparison_print(&c, &options.common);
     free(c.buffer);
     json_decref(c.differences);
-    side_close(&c.left);
-    side_close(&c.right);
+    input_close(&c.left.opened);
+    input_close(&c.right.opened);
     return code;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 /* What `berth info` was asked, and the sums over all files so far. */
 typedef struct info_report {
@@ -93,6 +93,27 @@ static json_t *info_json(const berth_info *info)
                      "repacked", info->repacked, "deflated_storages", (json_int_t)info->n_deflated);
 }
 
+static json_t *set_info_json(const set_facts *facts, const berth_info *info)
+{
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "container", facts->container, "files",
+                     (json_int_t)facts->n_files, "pieces", (json_int_t)facts->n_pieces, "nbytes",
+                     (json_int_t)facts->nbytes, "storages", (json_int_t)info->n_storages, "tensors",
+                     (json_int_t)info->n_tensors, "storages_nbytes",
+                     (json_int_t)info->storages_nbytes);
+}
+
+static void print_set_info(const set_facts *facts, const berth_info *info)
+{
+    char text[32];
+
+    printf("%-18s %s\n", "container", facts->container);
+    printf("%-18s %zu, with %zu pieces\n", "files", facts->n_files, facts->n_pieces);
+    printf("%-18s %" PRIu64 " (%s)\n", "bytes", facts->nbytes, human_nbytes(facts->nbytes, text));
+    printf("%-18s %zu, %s\n", "storages", info->n_storages,
+           human_nbytes(info->storages_nbytes, text));
+    printf("%-18s %zu\n", "tensors", info->n_tensors);
+}
+
 static void print_number_or_not_recorded(const char *what, int64_t number)
 {
     if (number)
@@ -166,18 +187,22 @@ static void report_print_total(const info_report *report)
            human_nbytes(report->storages_nbytes, storages));
 }
 
-static int print_info_report(files *all, const berth_info *info, const device_summary *devices,
-                             size_t n, const berth_stats *stats, const common *options)
+static int print_info_report(files *all, const file_set *set, const berth_info *info,
+                             const device_summary *devices, size_t n, const berth_stats *stats,
+                             const common *options)
 {
     if (options->json) {
-        json_t *report = info_json(info);
+        json_t *report = set ? set_info_json(set_get_facts(set), info) : info_json(info);
         json_object_set_new(report, "devices", devices_json(devices, n));
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
         return files_print_json(all, report);
     }
     files_print_heading(all);
-    print_info(info);
+    if (set)
+        print_set_info(set_get_facts(set), info);
+    else
+        print_info(info);
     print_storages_by_device(devices, n);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
 }
@@ -188,7 +213,8 @@ const struct argp info_argp = {
     "FILE...",
     "Show what a checkpoint is: container, format version, alignment, byte order, the number "
     "of records, storages and tensors, whether it has checksums, and on which devices its "
-    "storages were. An index (model.safetensors.index.json) stands for its files.",
+    "storages were; of a DCP directory, its files and pieces. An index "
+    "(model.safetensors.index.json) stands for its files.",
     common_children,
     NULL,
     NULL};
@@ -197,7 +223,7 @@ static int info_of_file(void *context, files *all)
 {
     info_report *report = context;
     const common *options = report->options;
-    berth_checkpoint *checkpoint;
+    input opened;
     berth_error error;
     berth_info info;
     berth_stats stats = {0};
@@ -205,18 +231,21 @@ static int info_of_file(void *context, files *all)
     device_summary *devices = NULL;
     size_t n = 0;
 
-    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
-        return print_stats_if_requested(options, &stats, fail(&error));
-    int code = EXIT_YES;
-    if (berth_get_info(checkpoint, &info, &error) < 0)
+    int code = input_open(all->path, &call, &opened);
+    if (code) {
+        input_close(&opened);
+        return print_stats_if_requested(options, &stats, code);
+    }
+    if (berth_get_info(opened.checkpoint, &info, &error) < 0)
         code = fail(&error);
-    else if ((code = list_devices_of_storages(checkpoint, info.n_storages, &devices, &n)) ==
+    else if ((code = list_devices_of_storages(opened.checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
-        code = print_info_report(all, &info, devices, n, &stats, options);
+        code = print_info_report(all, opened.set, &info, devices, n, &stats, options);
+    info.nbytes = opened.set ? set_get_facts(opened.set)->nbytes : info.nbytes;
     if (code == EXIT_YES)
         report_add(report, &info);
     free(devices);
-    berth_close(checkpoint);
+    input_close(&opened);
     return code;
 }
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 typedef struct ls_options {
     selection selected;
@@ -18,6 +18,7 @@ typedef struct ls_options {
 typedef struct listing {
     files *files;
     ls_options *options;
+    bool is_set;  /* tensors lie in several files */
     json_t *rows; /* with --json */
     size_t n_shown, long_nbytes;
     uint64_t nbytes; /* of all that are shown */
@@ -127,13 +128,15 @@ static void listing_print_total(const listing *l, berth_checkpoint *checkpoint)
 }
 
 /* Returns 0 or an exit code after printing why. */
-static int listing_add_tensor(listing *l, const berth_named_tensor *named)
+static int listing_add_tensor(listing *l, berth_named_tensor *named)
 {
     uint64_t nbytes = berth_tensor_nbytes(named->tensor);
     int code = check_total_of_long_names(&l->long_nbytes, strlen(named->path));
 
     if (code || !selection_has_name(&l->options->selected, named->name))
         return code;
+    if (l->is_set)
+        named->offset = BERTH_NO_OFFSET;
     l->n_shown++;
     l->nbytes = nbytes > UINT64_MAX - l->nbytes ? UINT64_MAX : l->nbytes + nbytes;
     if (l->rows)
@@ -155,9 +158,10 @@ static int listing_end(listing *l, berth_checkpoint *checkpoint)
     return finish_output(code);
 }
 
-static int list_tensors(files *all, berth_checkpoint *checkpoint, ls_options *options)
+static int list_tensors(files *all, const input *opened, ls_options *options)
 {
-    listing l = {.files = all, .options = options};
+    listing l = {.files = all, .options = options, .is_set = opened->set};
+    berth_checkpoint *checkpoint = opened->checkpoint;
     berth_named_tensor named;
     berth_error error;
     int code = 0;
@@ -223,7 +227,8 @@ const struct argp ls_argp = {
     "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
     "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
     "name. A container that is there again is listed as an alias. The last line has the totals: "
-    "tensors can share storages. An index (model.safetensors.index.json) stands for its files.",
+    "tensors can share storages. An index (model.safetensors.index.json) stands for its files. A "
+    "DCP directory (torch.distributed.checkpoint) has no offsets: its tensors are in pieces.",
     selection_children,
     NULL,
     NULL};
@@ -231,18 +236,18 @@ const struct argp ls_argp = {
 static int ls_file(void *context, files *all)
 {
     ls_options *options = context;
-    berth_checkpoint *checkpoint;
-    berth_error error;
+    input opened;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
 
     if (options->records)
         return list_records(all, &options->selected.common);
-    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
-        return fail(&error);
-    int code = list_tensors(all, checkpoint, options);
-    berth_close(checkpoint);
-    if (options->selected.common.stats)
+    int code = input_open(all->path, &call, &opened);
+    bool is_open = code == 0;
+    if (is_open)
+        code = list_tensors(all, &opened, options);
+    input_close(&opened);
+    if (is_open && options->selected.common.stats)
         print_stats(&stats);
     return code;
 }

@@ -183,6 +183,39 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
     return n;
 }
 
+static bool text_to_nbytes(const char *text, uint64_t *nbytes)
+{
+    static const char units[] = "BKMGT";
+    char *end;
+
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    if (end == text || *text == '-' || errno || !number)
+        return false;
+    const char *unit = *end ? strchr(units, *end) : units;
+    bool is_decimal = unit && unit > units && strcmp(end + 1, "B") == 0;
+    if (!unit || (*end && !is_decimal && strcmp(end + 1, "") != 0 && strcmp(end + 1, "iB") != 0))
+        return false;
+    for (; is_decimal && unit > units; unit--) {
+        if (number > UINT64_MAX / 1000)
+            return false;
+        number *= 1000;
+    }
+    unsigned shift = 10 * (unsigned)(unit - units);
+    *nbytes = number << shift;
+    return number <= UINT64_MAX >> shift;
+}
+
+uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state)
+{
+    uint64_t nbytes = 0;
+
+    if (!text_to_nbytes(word, &nbytes))
+        print_usage_error_and_exit(state, "%s: '%s' is not a number of bytes such as 4GiB", option,
+                                   word);
+    return nbytes;
+}
+
 /* ---- options that do not exist ---- */
 
 void for_each_option(const struct argp *argp,

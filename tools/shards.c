@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 bool is_shard_index(const char *path)
 {
@@ -17,7 +17,7 @@ bool is_shard_index(const char *path)
 
 /* ---- the index ---- */
 
-/* The files lie beside the index, wherever that is: names with a folder are refused. */
+/* D2: the files lie beside the index, wherever that is: names with a folder are refused. */
 static int set_check_map(const shard_set *set)
 {
     const char *name;
@@ -126,19 +126,16 @@ void shard_set_free(shard_set *set)
 
 /* ---- the files ---- */
 
-int shard_set_open(shard_set *set, bool quietly)
+static int shard_set_open_files(shard_set *set, bool quietly, const berth_params *params)
 {
     int worst = 0;
     berth_error error;
 
-    set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
-    if (!set->checkpoints)
-        return print_trouble("out of memory");
     for (size_t i = 0; i < set->n_files && (quietly || !worst); i++) {
         char *path = shard_path(set, i);
         if (!path)
             return print_trouble("out of memory");
-        if (berth_open(path, NULL, &set->checkpoints[i], &error) < 0) {
+        if (berth_open(path, params, &set->checkpoints[i], &error) < 0) {
             int code = quietly ? exit_code(&error) : fail(&error);
             worst = code > worst ? code : worst;
         }
@@ -147,10 +144,126 @@ int shard_set_open(shard_set *set, bool quietly)
     return worst;
 }
 
+/* Nothing is mapped: bytes are read range by range, and stay nowhere. */
+int shard_set_open(shard_set *set, bool quietly)
+{
+    berth_error error;
+    berth_config *config = berth_config_new(&error);
+    const berth_params params = {.config = config};
+
+    set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
+    if (!set->checkpoints) {
+        berth_config_free(config);
+        return print_trouble("out of memory");
+    }
+    if (!config || berth_config_apply(config, "load.mmap=off load.prefetch=off", &error) < 0) {
+        berth_config_free(config);
+        return fail(&error);
+    }
+    int worst = shard_set_open_files(set, quietly, &params);
+    berth_config_free(config);
+    return worst;
+}
+
 berth_checkpoint *shard_set_find(const shard_set *set, const char *file)
 {
     const char *const *found =
         bsearch(&file, set->files, set->n_files, sizeof *set->files, compare_texts);
 
-    return found ? set->checkpoints[found - set->files] : NULL;
+    return found && set->checkpoints ? set->checkpoints[found - set->files] : NULL;
+}
+
+/* ---- as one checkpoint ---- */
+
+static void shards_free(void *shards)
+{
+    shard_set_free(shards);
+    free(shards);
+}
+
+/* Copies the values of each file, in one call each: ties within a file are kept. */
+static berth_value **shards_copy_roots(const shard_set *shards, berth_tree *tree)
+{
+    berth_value **roots = calloc(shards->n_files + 1, sizeof *roots);
+
+    if (!roots)
+        (void)print_trouble("out of memory");
+    for (size_t i = 0; roots && i < shards->n_files; i++)
+        roots[i] = berth_value_copy(tree, berth_root(shards->checkpoints[i]), 0);
+    return roots;
+}
+
+static int shards_add_value(const shard_set *shards, file_set *s, berth_value *root,
+                            berth_value *const *roots, const char *name, const char *file)
+{
+    const char *const *found =
+        bsearch(&file, shards->files, shards->n_files, sizeof *shards->files, compare_texts);
+    size_t i = (size_t)(found - shards->files);
+    berth_value *original = berth_dict_get(berth_root(shards->checkpoints[i]), name);
+    berth_value *copy = berth_dict_get(roots[i], name);
+
+    if (!original || !copy) {
+        (void)print_trouble("%s: \"%s\" is not in %s", shards->path, name, file);
+        return EXIT_NO;
+    }
+    (void)berth_dict_set(root, name, copy); /* the tree remembers a failure */
+    return set_add_copied(s, copy, original, shards->checkpoints[i]);
+}
+
+/* Of tied tensors a safetensors file and its index name one; __metadata__ has the other names. */
+static int shards_add_ties(const shard_set *shards, file_set *s, berth_value *root,
+                           berth_value *const *roots, size_t i)
+{
+    const berth_value *metadata = berth_metadata(shards->checkpoints[i]);
+    berth_value *key, *text;
+    int code = 0;
+
+    for (size_t k = 0; !code && berth_dict_at(metadata, k, &key, &text); k++) {
+        const char *name = berth_as_text(key, NULL);
+        const char *in = json_string_value(json_object_get(shards->map, berth_as_text(text, NULL)));
+        bool is_tie = in && !strcmp(in, shards->files[i]) && !json_object_get(shards->map, name) &&
+                      berth_dict_get(roots[i], name);
+        if (is_tie)
+            code = shards_add_value(shards, s, root, roots, name, in);
+    }
+    return code;
+}
+
+static int shards_fill(const shard_set *shards, file_set *s)
+{
+    berth_value **roots = shards_copy_roots(shards, set_tree(s));
+    berth_value *root = berth_make_dict(set_tree(s));
+    berth_error error;
+    const char *name;
+    json_t *file;
+    int code = roots ? 0 : EXIT_TROUBLE;
+
+    if (!code && berth_tree_error(set_tree(s), &error) < 0)
+        code = fail(&error);
+    set_root(s, root);
+    json_object_foreach(shards->map, name, file)
+    {
+        if (!code)
+            code = shards_add_value(shards, s, root, roots, name, json_string_value(file));
+    }
+    for (size_t i = 0; i < shards->n_files && !code; i++)
+        code = shards_add_ties(shards, s, root, roots, i);
+    free(roots);
+    return code;
+}
+
+int shard_set_make(const char *path, file_set **made)
+{
+    shard_set *shards = calloc(1, sizeof *shards);
+    file_set *s = *made = shards ? set_new(path) : NULL;
+
+    if (!s) {
+        free(shards);
+        return EXIT_TROUBLE;
+    }
+    set_own(s, shards, shards_free);
+    int code = shard_set_read(path, shards);
+    if (!code)
+        code = shard_set_open(shards, false);
+    return code ? code : shards_fill(shards, s);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/shared.h"
+#include "tools/set.h"
 
 size_t control_nbytes(const char *at)
 {
@@ -52,6 +52,8 @@ int exit_code(const berth_error *error)
 
 int fail(const berth_error *error)
 {
+    if (error->code == BERTH_E_CALLBACK && set_read_error())
+        error = set_read_error();
     if (error->system_errno == EPIPE) { /* a reader that stops early ends us silently */
         (void)signal(SIGPIPE, SIG_DFL);
         (void)raise(SIGPIPE);

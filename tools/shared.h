@@ -108,6 +108,10 @@ void print_usage_error_and_exit(const struct argp_state *state, const char *form
 /* A number from 1 to `max`; anything else is an error of usage. */
 uint64_t parse_count(const char *word, uint64_t max, const char *option, struct argp_state *state);
 
+/* "2GiB" or "2G", "512M", "4096", and "2GB" for 2,000,000,000: the bytes, at least 1; anything else
+ * is an error of usage. */
+uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
+
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/set.h"
 #include "tools/show.h"
 
 /* JSON_DEPTH: json_dumps recurses. */
@@ -352,17 +353,19 @@ int run_show(int argc, char **argv)
     show s = {.options = &options};
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    berth_error error;
+    input opened;
 
     parse_options(&show_argp, argc, argv, &options);
     const char *path = input_path(options.words.words[0]);
     if (!path)
         return EXIT_TROUBLE;
-    if (berth_open(path, &call, &s.checkpoint, &error) < 0)
-        return fail(&error);
-    int code = show_find_and_walk(&s, options.words.n > 1 ? options.words.words[1] : "");
-    berth_close(s.checkpoint);
-    if (options.common.stats)
+    int code = input_open(path, &call, &opened);
+    bool is_open = code == 0;
+    s.checkpoint = opened.checkpoint;
+    if (is_open)
+        code = show_find_and_walk(&s, options.words.n > 1 ? options.words.words[1] : "");
+    input_close(&opened);
+    if (options.common.stats && is_open)
         print_stats(&stats);
     return code;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/shared.h"
+#include "tools/dcp.h"
 
 /* The number of tensors that are named for a bad record. */
 enum { MAX_NAMED = 3 };
@@ -285,7 +285,8 @@ const struct argp verify_argp = {
     "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
     "line if the file cannot be read. Of several files, each line begins with the name of its "
     "file, "
-    "and the exit code is the worst. An index "
+    "and the exit code is the worst. Of a DCP directory, each piece is checked so, and that the "
+    "pieces are and fill the tensors that .metadata names. An index "
     "(model.safetensors.index.json) stands for its files; then they must have every tensor that it "
     "names.",
     common_children,
@@ -375,6 +376,8 @@ static int verify_file(void *context, files *all)
 {
     if (all->set)
         return verify_set(all, context);
+    if (is_dcp_directory(all->path))
+        return dcp_verify(all, context);
     const common *options = context;
     berth_stats stats = {0};
     findings found = {.files = all};

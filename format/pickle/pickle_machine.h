@@ -156,6 +156,10 @@ struct bth_unpickler {
     berth_value **memo; /* of indices that are fetched */
     size_t n_memo;
     bool has_pending;
+    bool is_protocol_4; /* inert, and the pickle begins with PROTO 4 or 5 */
+    bool has_put;       /* a PUT or MEMOIZE was there */
+    size_t n_memoized;
+    size_t names_nbytes; /* of the texts that STACK_GLOBAL has copied */
 
     berth_value *small_ints[256];          /* made once */
     berth_value *globals[BTH_MAX_GLOBALS]; /* the nodes of those that were named */

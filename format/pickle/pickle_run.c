@@ -201,12 +201,70 @@ RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
 HANDLER(BINPUT)
 {
     int code = bth_unpickle_check_items_above_mark(unpickler, 1);
+    if (unpickler->n_memoized)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s behind MEMOIZE",
+                                 bth_unpickle_opcode_name(unpickler));
+    unpickler->has_put = true;
     return code < 0 ? code : bth_unpickle_put(unpickler, (uint64_t)argument->number);
 }
 
 RUNS(LONG_BINPUT, run_BINPUT(unpickler, argument))
 RUNS(BINGET, bth_unpickle_get(unpickler, (uint64_t)argument->number))
 RUNS(LONG_BINGET, run_BINGET(unpickler, argument))
+
+/* ---- protocol 4, inert ---- */
+
+/* Everything is in memory: a frame need not be read at once, only be there. */
+HANDLER(FRAME)
+{
+    size_t left = unpickler->nbytes - unpickler->op_at - 9;
+    return (uint64_t)argument->number <= left
+               ? 0
+               : bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "FRAME of %llu bytes: %zu are left",
+                                   (unsigned long long)argument->number, left);
+}
+
+RUNS(SHORT_BINUNICODE, run_BINUNICODE(unpickler, argument))
+RUNS(BINUNICODE8, run_BINUNICODE(unpickler, argument))
+
+/* Its index is the number of those before it. Readers differ on what it is behind a PUT. */
+HANDLER(MEMOIZE)
+{
+    int code = bth_unpickle_check_items_above_mark(unpickler, 1);
+    if (code == 0 && unpickler->has_put)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "MEMOIZE behind a PUT");
+    return code < 0 ? code : bth_unpickle_put(unpickler, unpickler->n_memoized++);
+}
+
+/* P3: its texts can be fetched and named again and again; a pickler names each class once. */
+static int read_count_stack_global(bth_unpickler *unpickler, const bth_argument *global)
+{
+    enum { FREE_NBYTES = 16384 };
+    unpickler->names_nbytes += global->text_nbytes + global->name_nbytes;
+    if (unpickler->names_nbytes <= 2 * unpickler->nbytes + FREE_NBYTES)
+        return 0;
+    return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                             "STACK_GLOBAL: its names have more bytes than the pickle");
+}
+
+HANDLER(STACK_GLOBAL)
+{
+    berth_value *items[2] = {NULL}; /* module and name */
+    int code = read_pop_n_items(unpickler, items, 2, 0);
+    if (code < 0)
+        return code;
+    bth_argument global = {.text = berth_as_text(items[0], &global.text_nbytes),
+                           .name = berth_as_text(items[1], &global.name_nbytes)};
+    if (bth_node_kind(items[0]) != BERTH_KIND_STR || bth_node_kind(items[1]) != BERTH_KIND_STR)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                 "STACK_GLOBAL of values that are no texts");
+    if (memchr(global.name, '.', global.name_nbytes)) /* protocol 2 cannot say it */
+        return bth_unpickle_fail(unpickler, BERTH_E_UNSUPPORTED,
+                                 "STACK_GLOBAL of a class within another");
+    code = read_count_stack_global(unpickler, &global);
+    return code < 0 ? code
+                    : bth_unpickle_push(unpickler, bth_unpickle_make_global(unpickler, &global));
+}
 
 /* ---- objects ---- */
 
@@ -277,13 +335,15 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
     int code = 0;
+    unpickler->is_protocol_4 =
+        unpickler->rules->inert && unpickler->nbytes > 1 && at[0] == BTH_OP_PROTO && at[1] >= 4;
     while (code == 0 && !unpickler->stopped) {
         if (at == end)
             return read_fail_without_stop(unpickler);
         unpickler->op_at = (size_t)(at - unpickler->bytes);
-        size_t usual_nbytes = bth_usual_tensor_may_begin(unpickler->rules, at, (size_t)(end - at))
-                                  ? bth_unpickle_push_usual_tensor(unpickler, at)
-                                  : 0;
+        bool usual = !unpickler->is_protocol_4 &&
+                     bth_usual_tensor_may_begin(unpickler->rules, at, (size_t)(end - at));
+        size_t usual_nbytes = usual ? bth_unpickle_push_usual_tensor(unpickler, at) : 0;
         if (usual_nbytes) {
             at += usual_nbytes;
             code = unpickler->error->code;
@@ -294,6 +354,17 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
         switch (at[-1]) {
 #define BTH_OPCODE(name, opcode, form, takes, gives)                                               \
     case opcode:                                                                                   \
+        used = bth_scan_##form(at, left, &argument);                                               \
+        if (used == SIZE_MAX)                                                                      \
+            return read_fail_cut_argument(unpickler, left);                                        \
+        at += used;                                                                                \
+        code = run_##name(unpickler, &argument);                                                   \
+        break;
+#define BTH_OPCODE_INERT(name, opcode, form, takes, gives)                                         \
+    case opcode:                                                                                   \
+        if (!unpickler->is_protocol_4)                                                             \
+            return bth_fail_opcode(unpickler->bytes, unpickler->op_at, unpickler->rules,           \
+                                   unpickler->error);                                              \
         used = bth_scan_##form(at, left, &argument);                                               \
         if (used == SIZE_MAX)                                                                      \
             return read_fail_cut_argument(unpickler, left);                                        \

@@ -26,6 +26,7 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
 {
     size_t at = survey->extent;
     bool ended = false;
+    bool is_protocol_4 = rules->inert && nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
     while (at < nbytes && !ended) {
         size_t used = bth_usual_tensor_may_begin(rules, bytes + at, nbytes - at)
                           ? survey_mark_usual_tensor_fetches(bytes + at, survey)
@@ -41,6 +42,13 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
         if (((opcode) == BTH_OP_BINGET || (opcode) == BTH_OP_LONG_BINGET) && used != SIZE_MAX)     \
             survey_mark_fetched(survey, (uint32_t)argument.number);                                \
+        ended = (opcode) == BTH_OP_STOP;                                                           \
+        break;
+#define BTH_OPCODE_INERT(name, opcode, form, takes, gives)                                         \
+    case opcode:                                                                                   \
+        if (!is_protocol_4)                                                                        \
+            return bth_fail_opcode(bytes, at, rules, error);                                       \
+        used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
         ended = (opcode) == BTH_OP_STOP;                                                           \
         break;
 #include "format/pickle/pickle_opcodes.def"

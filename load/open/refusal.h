@@ -9,9 +9,7 @@
 /* More of a name, a title or a text of the file is not shown. */
 #define BTH_SHOWN_NBYTES 100
 
-#define BTH_DCP_TO_TORCH                                                                           \
-    "`python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes "  \
-    "a checkpoint of its directory, but runs what its .metadata names: only if you trust it"
+#define BTH_DCP_TO_TORCH "`berth convert DIRECTORY NEW.pt` makes a checkpoint of its directory"
 #define BTH_RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
 
 /* What a file is, and the command that helps: `before FILE after` does. */

@@ -398,7 +398,7 @@ class Sets(Case):
                               (b'{"weight_map": {"a": ".."}}', "the file of \"a\" is not a name"),
                               (b'{"weight_map": {"a": 1}}', "the file of \"a\" is not a name")):
             self.write("bad.index.json", content)
-            for words in (["ls"], ["verify"], ["diff", self.demo]):
-                self.refused(*words, "bad.index.json", code=1, says=["bad.index.json: ", says])
+            for words in (["ls"], ["verify"], ["diff", self.demo], ["show"], ["convert"], ["cat"]):
+                self.refused(*words, "bad.index.json", *{"convert": ["x.pt"], "cat": ["a"]}.get(words[0], []),
+                             code=1, says=["bad.index.json: ", says])
         self.refused("ls", "missing.index.json", says="missing.index.json: No such file")
-        self.refused("show", "model.bin.index.json", code=1, says="open the files that its weight_map names")

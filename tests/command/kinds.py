@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 
-from case import Case
+from case import BERTH, Case
 
 PYTHON = os.environ.get("BERTH_PYTHON", "python3")
 
@@ -37,9 +37,8 @@ NPZ = ('arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sy
        'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, '
        '\'NEW.pt\')" a.npz` makes one of them if they are numbers in this '
        "machine's byte order")
-DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
-       "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint "
-       "of its directory, but runs what its .metadata names: only if you trust it")
+DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert DIRECTORY NEW.pt` makes "
+       "a checkpoint of its directory")
 BY_PYTHON = [
     ("a.npy", NPY, "NEW.pt"), ("a.npz", NPZ, "NEW.pt"),
     ("script.pt", "a TorchScript archive (it has constants.pkl): a program, which is never run, "
@@ -85,6 +84,7 @@ class Kinds(Case):
             with open(os.path.join(folder, "python3"), "w") as script:
                 script.write(f'#!/bin/sh\nexec "{PYTHON}" "$@"\n')
             os.chmod(os.path.join(folder, "python3"), 0o755)
+            os.symlink(BERTH, os.path.join(folder, "berth"))
         done = subprocess.run(["bash", "-c", command], cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=120,
                               env=dict(os.environ, PATH=folder + ":" + os.environ["PATH"]))

@@ -304,13 +304,31 @@ Test(pickle_bombs, storages)
     read_within_bound(&pickle, "a storage of its own each time", 0);
 }
 
-static void inert_bomb(const char *name, const char *before, const char *words, const char *after)
+static void inert_bomb_gives(int wanted, const char *name, const char *before, const char *words,
+                             const char *after)
 {
     struct pickle pickle = {0};
     assemble(&pickle, before);
     assemble_times(&pickle, words, MANY);
     assemble(&pickle, after);
-    read_by_within_bound(&pickle, INERT, name, 0);
+    read_by_within_bound(&pickle, INERT, name, wanted);
+}
+
+static void inert_bomb(const char *name, const char *before, const char *words, const char *after)
+{
+    inert_bomb_gives(0, name, before, words, after);
+}
+
+#define LONG_NAME "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggggggggg"
+
+Test(pickle_bombs, protocol_4)
+{
+    inert_bomb("short texts", "PROTO 4 MARK", "SHORT_BINUNICODE ''", "TUPLE STOP");
+    inert_bomb("memoized", "PROTO 4 MARK", "NEWTRUE MEMOIZE", "LONG_BINGET 299999 TUPLE STOP");
+    inert_bomb("short names", "PROTO 4 MARK 'x' MEMOIZE", "BINGET 0 BINGET 0 STACK_GLOBAL",
+               "TUPLE STOP");
+    inert_bomb_gives(BERTH_E_PICKLE, "one long name", "PROTO 4 MARK '" LONG_NAME "' MEMOIZE",
+                     "BINGET 0 BINGET 0 STACK_GLOBAL", "TUPLE STOP");
 }
 
 Test(pickle_bombs, unknown_globals_kept_inert)

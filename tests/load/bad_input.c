@@ -40,9 +40,8 @@ Test(bad_input, a_folder_with_metadata)
     static const char *const cases[][2] = {
         {"\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.",
          "is a folder, not a file; in it is the .metadata of a checkpoint of "
-         "torch.distributed.checkpoint: `python3 -m torch.distributed.checkpoint.format_utils "
-         "dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint of its directory, but runs what its "
-         ".metadata names: only if you trust it"},
+         "torch.distributed.checkpoint: `berth convert DIRECTORY NEW.pt` makes a checkpoint of its "
+         "directory"},
         {"\x80\2cposix\nsystem\n.",
          "is a folder, not a file; in it is a bare pickle, not a PyTorch checkpoint; it names the "
          "global posix system, which Berth never calls"},

@@ -520,10 +520,8 @@ Test(file_kind, archives_with_bytes_around_them)
                    file_nbytes, file_nbytes + 1);
     expect_at("a.pt", twice, 2 * file_nbytes, says);
     expect_at("a.distcp", twice, 2 * file_nbytes,
-              "a shard of torch.distributed.checkpoint, one archive for each tensor: `python3 -m "
-              "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
-              "checkpoint of its directory, but runs what its .metadata names: only if "
-              "you trust it");
+              "a shard of torch.distributed.checkpoint, one archive for each tensor: `berth "
+              "convert DIRECTORY NEW.pt` makes a checkpoint of its directory");
     (void)snprintf(says, sizeof says,
                    "at byte %zu: several archives in one file: the last one begins here: `tail -c "
                    "+%zu .distcp >NEW.pt` takes it out",

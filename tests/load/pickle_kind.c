@@ -37,15 +37,11 @@ Test(pickle_kind, bare_and_legacy)
     static const kind_case cases[] = {
         {BYTES("\x80\x04K\x01."), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x04\x8c\x25torch.distributed.checkpoint.metadata"),
-         "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
-         "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
-         "checkpoint of its directory, but runs what its .metadata names: only if "
-         "you trust it"},
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert DIRECTORY "
+         "NEW.pt` makes a checkpoint of its directory"},
         {BYTES("\x80\2" DCP "."),
-         "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
-         "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a "
-         "checkpoint of its directory, but runs what its .metadata names: only if "
-         "you trust it"},
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert DIRECTORY "
+         "NEW.pt` makes a checkpoint of its directory"},
         {BYTES("L119547037146038801333356L\n.I1001\n."),
          OLD("0 (whose tensors nobody can read) or 1")},
         {BYTES("L119547037146038801333356L\n.I1001\n.(d.cposix\nsystem\n."),

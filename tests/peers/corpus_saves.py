@@ -164,9 +164,8 @@ SAVED = [
          "a torch.package archive (.data/extern_modules, no data.pkl): a program, which is never run, without "
          "values to read: `berth ls -r new.pt` lists its records"),
     Kind("torch.distributed.checkpoint: .metadata", distributed(".metadata"),
-         "the .metadata of a checkpoint of torch.distributed.checkpoint: `python3 -m "
-         "torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY NEW.pt` makes a checkpoint of its "
-         "directory, but runs what its .metadata names: only if you trust it"),
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert DIRECTORY NEW.pt` makes a "
+         "checkpoint of its directory"),
     Kind("torch.distributed.checkpoint: a shard", distributed("__0_0.distcp"),
          "at byte #: several archives in one file: the last one begins here: `tail -c +# new.pt >NEW.pt` takes "
          "it out", torch=True, why=ANY_OF_TWO),

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth verify, of a DCP directory: every piece, as the file of torch.save that it is. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "tools/dcp.h"
+
+typedef struct dcp_findings {
+    files *files;
+    const common *options;
+    dcp *d;
+    json_t *bad; /* with --json */
+    size_t n_pieces, n_bad, n_verified, n_unverified;
+    uint64_t done_nbytes, total_nbytes;
+    progress bar;
+} dcp_findings;
+
+static int findings_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    dcp_findings *found = context;
+
+    (void)total_nbytes;
+    return progress_report(&found->bar, found->done_nbytes + done_nbytes, found->total_nbytes);
+}
+
+static int findings_add_bad(dcp_findings *found, const dcp_entry *entry, const dcp_piece *piece,
+                            const berth_error *error)
+{
+    if (exit_code(error) != EXIT_NO)
+        return fail(error);
+    found->n_bad++;
+    if (found->bad) {
+        json_array_append_new(found->bad,
+                              json_pack("{s:o,s:o,s:I,s:o}", "name", text_json(entry->name), "in",
+                                        text_json(piece->file), "offset", (json_int_t)piece->offset,
+                                        "reason", text_json(error->message)));
+        return 0;
+    }
+    files_print_prefix(found->files);
+    fputs("\"", stdout);
+    print_without_control_chars(stdout, entry->name);
+    fputs("\": ", stdout);
+    print_without_control_chars(stdout, error->message);
+    putchar('\n');
+    return 0;
+}
+
+/* Every record of the piece; then, of a tensor, that it is the one that is expected. */
+static int verify_piece(dcp_findings *found, const dcp_entry *entry, dcp_piece *piece,
+                        dcp_chunk *chunk)
+{
+    const berth_params params = {.progress = findings_progress, .progress_context = found};
+    berth_verdict verdict = {0};
+    berth_error error;
+    int status = dcp_piece_verify(piece, &params, &verdict, &error);
+
+    if (status == 0 && chunk)
+        status = dcp_chunk_open(entry, chunk, &error);
+    found->n_pieces++;
+    found->done_nbytes += piece->nbytes;
+    found->n_verified += verdict.n_verified;
+    found->n_unverified += verdict.n_unverified;
+    return status < 0 ? findings_add_bad(found, entry, piece, &error) : 0;
+}
+
+static int verify_entry(dcp_findings *found, dcp_entry *entry)
+{
+    int code = entry->is_bytes ? verify_piece(found, entry, &entry->piece, NULL) : 0;
+
+    for (size_t i = 0; entry->chunks && i < entry->n_chunks && !code; i++)
+        code = verify_piece(found, entry, &entry->chunks[i].piece, &entry->chunks[i]);
+    return code;
+}
+
+static int findings_print(dcp_findings *found)
+{
+    bool is_ok = found->n_bad == 0;
+    char text[32];
+
+    if (found->bad) {
+        json_t *report = json_pack(
+            "{s:b,s:I,s:I,s:I,s:I,s:I,s:O}", "ok", is_ok, "pieces", (json_int_t)found->n_pieces,
+            "values", (json_int_t)found->d->n_entries, "verified", (json_int_t)found->n_verified,
+            "unverified", (json_int_t)found->n_unverified, "nbytes", (json_int_t)found->done_nbytes,
+            "bad", found->bad);
+        int printed = files_print_json(found->files, report);
+        return printed ? printed : is_ok ? EXIT_YES : EXIT_NO;
+    }
+    files_print_prefix(found->files);
+    if (is_ok)
+        printf("%sok%s: %zu values in %zu pieces, %s; %zu checksums match", paint(GREEN),
+               paint(PLAIN), found->d->n_entries, found->n_pieces,
+               human_nbytes(found->done_nbytes, text), found->n_verified);
+    else
+        printf("%sbad%s: %zu of %zu pieces", paint(RED), paint(PLAIN), found->n_bad,
+               found->n_pieces);
+    if (is_ok && found->n_unverified)
+        printf(", %zu records have none and are unverified", found->n_unverified);
+    putchar('\n');
+    return finish_output(is_ok ? EXIT_YES : EXIT_NO);
+}
+
+static void findings_count_nbytes(dcp_findings *found)
+{
+    for (size_t i = 0; i < found->d->n_entries; i++) {
+        const dcp_entry *entry = &found->d->entries[i];
+        found->total_nbytes += entry->is_bytes ? entry->piece.nbytes : 0;
+        for (size_t k = 0; k < entry->n_chunks; k++)
+            found->total_nbytes += entry->chunks[k].piece.nbytes;
+    }
+}
+
+int dcp_verify(files *all, const common *options)
+{
+    dcp_findings found = {.files = all, .options = options};
+    berth_stats stats = {0};
+    berth_params params;
+    int code = dcp_read(all->path, &found.d);
+
+    found.bad = options->json ? json_array() : NULL;
+    progress_begin(&found.bar, "verify", options, &params, &stats);
+    if (!code)
+        findings_count_nbytes(&found);
+    for (size_t i = 0; !code && i < found.d->n_entries; i++)
+        code = verify_entry(&found, &found.d->entries[i]);
+    progress_finish(&found.bar);
+    if (!code)
+        code = caught_signal_code_or(0) ? print_cancelled(all->path) : findings_print(&found);
+    json_decref(found.bad);
+    dcp_free(found.d);
+    return code;
+}
