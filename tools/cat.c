@@ -129,7 +129,7 @@ int run_cat(int argc, char **argv)
     if (!path)
         return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "cat", &options.common, &params, &stats);
-    if (berth_open(path, &params, &checkpoint, &error) < 0)
+    if (open_input(path, &params, &checkpoint, &error) < 0)
         return fail(&error);
     int code = cat_tensor(checkpoint, path, options.words.words[1], &params);
     progress_finish(&bar);

@@ -208,7 +208,7 @@ static int conversion_open_and_run(conversion *c)
     berth_error error;
 
     set_load_check_data_by_default();
-    if (berth_open(c->in, NULL, &c->checkpoint, &error) < 0)
+    if (open_input(c->in, NULL, &c->checkpoint, &error) < 0)
         return fail(&error);
     int code = conversion_check_compact(c);
     if (!code)

@@ -471,7 +471,7 @@ static int open_side(side *s, const char *file)
     s->file = file;
     if (is_shard_index(file))
         return open_set(s, file);
-    if (berth_open(file, &(berth_params){.stats = &s->stats}, &s->checkpoint, &error) < 0 ||
+    if (open_input(file, &(berth_params){.stats = &s->stats}, &s->checkpoint, &error) < 0 ||
         (option_is_default("load.check") &&
          berth_tensor_check_indices(s->checkpoint, berth_root(s->checkpoint), NULL, &error) < 0))
         return fail(&error);

@@ -205,7 +205,7 @@ static int info_of_file(void *context, files *all)
     device_summary *devices = NULL;
     size_t n = 0;
 
-    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
+    if (open_input(all->path, &call, &checkpoint, &error) < 0)
         return print_stats_if_requested(options, &stats, fail(&error));
     int code = EXIT_YES;
     if (berth_get_info(checkpoint, &info, &error) < 0)

@@ -187,9 +187,10 @@ static int list_records(files *all, const common *options)
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    const berth_source source = berth_from_path(all->path);
+    berth_source source;
 
-    if (berth_archive_open(&source, &call, &archive, &error) < 0) {
+    if (find_source(all->path, &source, &error) < 0 ||
+        berth_archive_open(&source, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }
@@ -238,7 +239,7 @@ static int ls_file(void *context, files *all)
 
     if (options->records)
         return list_records(all, &options->selected.common);
-    if (berth_open(all->path, &call, &checkpoint, &error) < 0)
+    if (open_input(all->path, &call, &checkpoint, &error) < 0)
         return fail(&error);
     int code = list_tensors(all, checkpoint, options);
     berth_close(checkpoint);

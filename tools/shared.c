@@ -50,8 +50,11 @@ int exit_code(const berth_error *error)
     }
 }
 
-int fail(const berth_error *error)
+int fail(const berth_error *failure)
 {
+    berth_error own = *failure, *error = &own;
+
+    explain_url(error);
     if (error->system_errno == EPIPE) { /* a reader that stops early ends us silently */
         (void)signal(SIGPIPE, SIG_DFL);
         (void)raise(SIGPIPE);

@@ -358,7 +358,7 @@ int run_show(int argc, char **argv)
     const char *path = input_path(options.words.words[0]);
     if (!path)
         return EXIT_TROUBLE;
-    if (berth_open(path, &call, &s.checkpoint, &error) < 0)
+    if (open_input(path, &call, &s.checkpoint, &error) < 0)
         return fail(&error);
     int code = show_find_and_walk(&s, options.words.n > 1 ? options.words.words[1] : "");
     berth_close(s.checkpoint);
