@@ -131,7 +131,7 @@ static int check_aws(const bcurl_aws *aws, berth_error *error)
                           "AWS_ENDPOINT_URL must be http:// or https://, a host, and no more");
     if (aws->key && !bcurl_can_sign())
         return bcurl_fail(error, BERTH_E_UNAVAILABLE, 0,
-                          "libcurl signs requests to S3 from 7.86 on, this is %s",
+                          "libcurl signs requests to S3 from 7.88 on, this is %s",
                           bcurl.version_info(CURLVERSION_NOW)->version);
     return aws->endpoint ? check_characters(aws->endpoint, error) : 0;
 }

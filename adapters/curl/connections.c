@@ -76,7 +76,8 @@ void bcurl_connections_free(bcurl_connections *all)
     for (size_t i = 0; i < BCURL_N_LOCKS; i++)
         (void)pthread_mutex_destroy(&all->share_locks[i]);
     (void)pthread_mutex_destroy(&all->lock);
-    free(all->ahead);
+    for (size_t i = 0; i < BCURL_N_WALKS; i++)
+        free(all->walks[i].ahead.bytes);
     free(all);
 }
 

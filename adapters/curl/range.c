@@ -31,14 +31,20 @@ typedef struct attempts {
 
 /* ---- one request ---- */
 
+/* S3 requires it. libcurl before 8 does not send it by itself with a GET. */
+#define HASH_OF_NOTHING                                                                            \
+    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
 /* If-Match needs a strong ETag (RFC 9110 13.1.1); a weak one is only compared. */
 static struct curl_slist *headers_new(const bcurl_url *url)
 {
     struct curl_slist *list = NULL;
-    char line[4096];
+    char line[16384]; /* tokens have some KiB */
 
     if (url->etag[0] == '"' && snprintf(line, sizeof line, "If-Match: %s", url->etag) > 0)
         list = bcurl.slist_append(list, line);
+    if (url->address.key)
+        list = bcurl.slist_append(list, HASH_OF_NOTHING);
     if (url->address.token && snprintf(line, sizeof line, "X-Amz-Security-Token: %s",
                                        url->address.token) < (int)sizeof line)
         list = bcurl.slist_append(list, line);

@@ -8,8 +8,7 @@
 
 #include "adapters/curl/url.h"
 
-/* Reads below this size that follow each other are one walk: more is read ahead for the next. */
-#define SMALL_NBYTES ((uint64_t)64 << 10)
+/* A read that goes on where another ended is one of a walk: so much is read at once. */
 #define AHEAD_NBYTES ((uint64_t)1 << 20)
 /* How far a walk may skip: over the elements of small tensors. */
 #define SKIP_NBYTES ((uint64_t)4 << 10)
@@ -51,28 +50,52 @@ static void part_take_back(part *wanted, const bcurl_block *block)
 
 /* ---- reading ahead ---- */
 
-/* Takes what was read ahead. Returns whether this read goes on where the last one ended. */
+/* The walk that a read goes on with; else the one that was used longest ago, which ends. */
+static bcurl_walk *connections_find_walk(bcurl_connections *all, uint64_t offset)
+{
+    bcurl_walk *oldest = all->walks;
+
+    for (size_t i = 0; i < BCURL_N_WALKS; i++) {
+        bcurl_walk *walk = &all->walks[i];
+        if (walk->last_read > 0 && offset >= walk->next_offset &&
+            offset - walk->next_offset <= SKIP_NBYTES)
+            return walk;
+        if (walk->last_read < oldest->last_read)
+            oldest = walk;
+    }
+    oldest->last_read = 0;
+    return oldest;
+}
+
+/* Copies what was read ahead, for any walk. Returns whether the rest is to be read with more. */
 static bool connections_take_ahead(bcurl_connections *all, part *wanted)
 {
     (void)pthread_mutex_lock(&all->lock);
-    const bcurl_block block = {all->ahead, all->ahead_at, all->ahead_nbytes};
-    bool goes_on = wanted->nbytes < SMALL_NBYTES && wanted->offset >= all->next_offset &&
-                   wanted->offset - all->next_offset <= SKIP_NBYTES;
-    all->next_offset = wanted->offset + wanted->nbytes;
-    part_take_front(wanted, &block);
+    bcurl_walk *walk = connections_find_walk(all, wanted->offset);
+    bool goes_on = walk->last_read > 0 && wanted->nbytes < AHEAD_NBYTES;
+    walk->last_read = ++all->n_reads;
+    walk->next_offset = wanted->offset + wanted->nbytes;
+    for (size_t i = 0; i < BCURL_N_WALKS; i++)
+        part_take_front(wanted, &all->walks[i].ahead);
     (void)pthread_mutex_unlock(&all->lock);
     return goes_on;
 }
 
-static void connections_keep_ahead(bcurl_connections *all, bcurl_block *block)
+/* Takes the block; next_offset: where the walk is. */
+static void connections_keep_ahead(bcurl_connections *all, bcurl_block *block, uint64_t next_offset)
 {
+    uint8_t *freed = block->bytes;
+
     (void)pthread_mutex_lock(&all->lock);
-    uint8_t *before = all->ahead;
-    all->ahead = block->bytes;
-    all->ahead_at = block->at;
-    all->ahead_nbytes = block->nbytes;
+    for (size_t i = 0; i < BCURL_N_WALKS; i++) {
+        bcurl_walk *walk = &all->walks[i];
+        if (freed == block->bytes && walk->last_read > 0 && walk->next_offset == next_offset) {
+            freed = walk->ahead.bytes;
+            walk->ahead = *block;
+        }
+    }
     (void)pthread_mutex_unlock(&all->lock);
-    free(before);
+    free(freed);
 }
 
 static int url_get(bcurl_url *url, const part *wanted, berth_error *error)
@@ -98,7 +121,7 @@ static int url_get_ahead(bcurl_url *url, bcurl_connections *all, part *wanted, b
         return error->code;
     }
     part_take_front(wanted, &block);
-    connections_keep_ahead(all, &block);
+    connections_keep_ahead(all, &block, wanted->offset + wanted->nbytes);
     return 0;
 }
 

@@ -89,7 +89,19 @@ void bcurl_free_secret(char *text);
 
 /* ---- connections.c ---- */
 
-enum { BCURL_MAX_IDLE = 32, BCURL_N_LOCKS = 16 };
+enum { BCURL_MAX_IDLE = 32, BCURL_N_LOCKS = 16, BCURL_N_WALKS = 16 };
+
+typedef struct bcurl_block {
+    uint8_t *bytes;
+    uint64_t at, nbytes;
+} bcurl_block;
+
+/* Reads that follow each other, as of one worker. */
+typedef struct bcurl_walk {
+    uint64_t next_offset; /* the end of its last read */
+    uint64_t last_read;   /* the number of that read; 0: there is no walk */
+    bcurl_block ahead;    /* read ahead for the next ones */
+} bcurl_walk;
 
 /* What one process has open; a child after a fork begins with a new one. */
 typedef struct bcurl_connections {
@@ -100,15 +112,9 @@ typedef struct bcurl_connections {
     CURLSH *share; /* names of hosts, sessions of TLS */
     pthread_mutex_t share_locks[BCURL_N_LOCKS];
     berth_error failure; /* the last one; code 0: none */
-    uint8_t *ahead;      /* bytes that were read ahead */
-    uint64_t ahead_at, ahead_nbytes;
-    uint64_t next_offset; /* the end of the last read */
+    bcurl_walk walks[BCURL_N_WALKS];
+    uint64_t n_reads;
 } bcurl_connections;
-
-typedef struct bcurl_block {
-    uint8_t *bytes;
-    uint64_t at, nbytes;
-} bcurl_block;
 
 /* An object that is read. All but the connections is constant once it is open. */
 typedef struct bcurl_url {

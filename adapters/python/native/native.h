@@ -13,6 +13,7 @@
  *   save.c            a Python value -> a save
  *   save_records.c    records that PyTorch has pickled -> a save
  *   job.c             a save that goes on; signals
+ *   urls.c            where bytes come from; URLs, and why reading them failed
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
@@ -220,11 +221,18 @@ int bpy_job_type_add(PyObject *module);
 /* ---- loading ---- */
 
 /*
- * Where bytes come from: bytes: a path; an int: a descriptor; any other object: its buffer, which
- * *buffer holds then, and *owner is not NULL.
+ * Where bytes come from: bytes: a path; an int: a descriptor; a str: a URL, which is opened; any
+ * other object: its buffer, which *buffer holds then, and *owner is not NULL.
+ * Lifetime: bpy_source_free is due when nothing reads the source any more.
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner);
+
+/* Closes a URL; does nothing to other sources, and to zeros. Needs no GIL. */
+void bpy_source_free(berth_source *source);
+
+/* If reading a URL has failed, the error gets the words of the network. */
+void bpy_explain(berth_error *error);
 
 /* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
 typedef struct bpy_checkpoint bpy_checkpoint;
