@@ -131,7 +131,7 @@ int run_cat(int argc, char **argv)
     progress_begin_without_signals(&bar, "cat", &options.common, &params, &stats);
     if (open_input(path, &params, &checkpoint, &error) < 0)
         return fail(&error);
-    int code = cat_tensor(checkpoint, path, options.words.words[1], &params);
+    int code = cat_tensor(checkpoint, path, kept_word(options.words.words[1]), &params);
     progress_finish(&bar);
     stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;

@@ -353,6 +353,13 @@ int check_output(const char *word, const common *options);
 /* ---- urls.c ---- */
 
 /*
+ * Called for each positional word. Of a URL only what may be shown goes on (U1): the word without
+ * user, password and query, which the functions below know by its address. Others are returned.
+ */
+char *keep_url(char *word);
+/* The word that keep_url was given. */
+const char *kept_word(const char *word);
+/*
  * Makes a source of a path or a URL. A URL is opened once, and belongs to the process. Returns 0 or
  * a status.
  */

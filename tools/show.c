@@ -360,7 +360,7 @@ int run_show(int argc, char **argv)
         return EXIT_TROUBLE;
     if (open_input(path, &call, &s.checkpoint, &error) < 0)
         return fail(&error);
-    int code = show_find_and_walk(&s, options.words.n > 1 ? options.words.words[1] : "");
+    int code = show_find_and_walk(&s, options.words.n > 1 ? kept_word(options.words.words[1]) : "");
     berth_close(s.checkpoint);
     if (options.common.stats)
         print_stats(&stats);

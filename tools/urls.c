@@ -6,22 +6,25 @@
 #include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
 
-/* Those that are open: all reads of one URL see one object. They stay until the process ends. */
-static struct url_input {
-    char *url;
+/* Words that are URLs. Each is opened once: all reads of it see one object. */
+typedef struct url_input {
+    char *word;
+    char *shown; /* its address stands for the URL */
     berth_source source;
-} * inputs;
-static size_t n_inputs;
+    struct url_input *next;
+} url_input;
+
+static url_input *inputs;
 
 static void free_inputs(void)
 {
-    for (size_t i = 0; i < n_inputs; i++) {
-        berth_source_url_free(&inputs[i].source);
-        free(inputs[i].url);
+    while (inputs) {
+        url_input *first = inputs;
+        inputs = first->next;
+        berth_source_url_free(&first->source);
+        free(first->shown);
+        free(first);
     }
-    free(inputs);
-    inputs = NULL;
-    n_inputs = 0;
 }
 
 static int signal_came(void *context)
@@ -30,48 +33,52 @@ static int signal_came(void *context)
     return caught_signal_code_or(0);
 }
 
-static struct url_input *find_input(const char *url)
+char *keep_url(char *word)
 {
-    for (size_t i = 0; i < n_inputs; i++)
-        if (strcmp(inputs[i].url, url) == 0)
-            return &inputs[i];
-    return NULL;
-}
+    url_input *input = berth_is_url(word) ? calloc(1, sizeof *input) : NULL;
 
-/* Room for one more; NULL: no memory. */
-static struct url_input *new_input(const char *url)
-{
-    struct url_input *more = realloc(inputs, (n_inputs + 1) * sizeof *inputs);
-
-    if (!more)
-        return NULL;
+    if (!input)
+        return word;
     if (!inputs)
         (void)atexit(free_inputs);
-    inputs = more;
-    more[n_inputs] = (struct url_input){.url = strdup(url)};
-    return more[n_inputs].url ? &more[n_inputs] : NULL;
+    *input = (url_input){.word = word, .shown = berth_url_shown(word), .next = inputs};
+    inputs = input;
+    return input->shown ? input->shown : word;
+}
+
+static url_input *find_input(const char *path)
+{
+    url_input *input = inputs;
+
+    while (input && input->shown != path)
+        input = input->next;
+    return input;
+}
+
+const char *kept_word(const char *word)
+{
+    const url_input *input = find_input(word);
+
+    return input ? input->word : word;
+}
+
+/* Most of the time is waiting: more workers than for a disk. */
+static int open_url(url_input *input, berth_error *error)
+{
+    const berth_url_params params = {.cancelled = signal_came};
+
+    if (option_is_default("io.threads"))
+        (void)berth_config_set("io.threads", "8", NULL);
+    return berth_source_url(input->word, &params, &input->source, error);
 }
 
 int find_source(const char *path, berth_source *source, berth_error *error)
 {
-    const berth_url_params params = {.cancelled = signal_came};
+    url_input *input = find_input(path);
 
-    if (!berth_is_url(path)) {
-        *source = berth_from_path(path);
-        return 0;
-    }
-    struct url_input *input = find_input(path);
-    if (!input && !(input = new_input(path))) {
-        *error = (berth_error){.code = BERTH_E_MEMORY, .message = "out of memory"};
+    if (input && !input->source.read && open_url(input, error) < 0)
         return error->code;
-    }
-    if (!input->source.read && berth_source_url(path, &params, &input->source, error) < 0) {
-        free(input->url);
-        return error->code;
-    }
-    if (input == &inputs[n_inputs])
-        n_inputs++;
-    *source = input->source;
+    *source = input ? input->source : berth_from_path(path);
     return 0;
 }
 
@@ -99,7 +106,7 @@ int open_input(const char *path, const berth_params *params, berth_checkpoint **
     berth_error unseen;
     berth_source source;
 
-    if (!berth_is_url(path))
+    if (!find_input(path))
         return berth_open(path, params, checkpoint, error);
     *checkpoint = NULL;
     error = error ? error : &unseen;
@@ -109,14 +116,14 @@ int open_input(const char *path, const berth_params *params, berth_checkpoint **
 
 void explain_url(berth_error *error)
 {
-    for (size_t i = 0; i < n_inputs && error->code == BERTH_E_CALLBACK; i++)
-        if (strstr(error->message, inputs[i].source.name))
-            (void)berth_source_url_explain(&inputs[i].source, error);
+    for (const url_input *at = inputs; at && error->code == BERTH_E_CALLBACK; at = at->next)
+        if (at->source.name && strstr(error->message, at->source.name))
+            (void)berth_source_url_explain(&at->source, error);
 }
 
 bool url_failed(const char *path, berth_error *error)
 {
-    const struct url_input *input = find_input(path);
+    const url_input *input = find_input(path);
 
     *error = (berth_error){.code = BERTH_E_CALLBACK};
     return input && berth_source_url_explain(&input->source, error) != BERTH_E_CALLBACK;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * What libcurl gets, and what messages show. U1: user, password, query and fragment are shown
- * nowhere: a query can be a signature.
- */
+/* What libcurl gets. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,21 +11,6 @@
 
 static const char unreserved[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-
-static size_t scheme_nbytes(const char *text)
-{
-    static const char *const schemes[] = {"https://", "http://", "s3://"};
-
-    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
-        if (strncasecmp(text, schemes[i], strlen(schemes[i])) == 0)
-            return strlen(schemes[i]);
-    return 0;
-}
-
-bool berth_is_url(const char *text)
-{
-    return text && scheme_nbytes(text) > 0;
-}
 
 static char *print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -44,18 +26,6 @@ static char *print(const char *format, ...)
 }
 
 /* ---- http and https ---- */
-
-static char *shown_of(const char *url)
-{
-    size_t scheme = scheme_nbytes(url);
-    const char *host = url + scheme, *end = host + strcspn(host, "?#");
-    const char *authority_end = host + strcspn(host, "/?#");
-
-    for (const char *at = host; at < authority_end; at++)
-        if (*at == '@')
-            host = at + 1;
-    return print("%.*s%.*s", (int)scheme, url, (int)(end - host), host);
-}
 
 /* Control characters would end a header. The text itself is not shown: it may hold a password. */
 static int check_characters(const char *text, berth_error *error)
@@ -75,7 +45,7 @@ static int address_make_http(const char *text, bcurl_address *address, berth_err
     if (check_characters(text, error) < 0)
         return error->code;
     address->url = strdup(text);
-    address->shown = shown_of(text);
+    address->shown = berth_url_shown(text);
     return 0;
 }
 
@@ -126,7 +96,7 @@ static int check_aws(const bcurl_aws *aws, berth_error *error)
     if (aws->region[strspn(aws->region, unreserved)])
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "the region of AWS is not a name");
     if (aws->endpoint &&
-        (scheme_nbytes(aws->endpoint) < 7 || aws->endpoint[strcspn(aws->endpoint, "@?#")]))
+        (bcurl_scheme_nbytes(aws->endpoint) < 7 || aws->endpoint[strcspn(aws->endpoint, "@?#")]))
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
                           "AWS_ENDPOINT_URL must be http:// or https://, a host, and no more");
     if (aws->key && !bcurl_can_sign())
@@ -148,7 +118,7 @@ static int address_sign(bcurl_address *address, bcurl_aws *aws)
 
 static int address_make_s3(const char *text, bcurl_address *address, berth_error *error)
 {
-    const char *bucket = text + scheme_nbytes(text);
+    const char *bucket = text + bcurl_scheme_nbytes(text);
     size_t nbytes = strcspn(bucket, "/");
     bcurl_aws aws;
 
@@ -158,7 +128,7 @@ static int address_make_s3(const char *text, bcurl_address *address, berth_error
     if (bcurl_aws_find(&aws, error) == 0 && check_aws(&aws, error) == 0) {
         char *key = encode(bucket + nbytes + 1);
         address->is_s3 = true;
-        address->shown = strdup(text);
+        address->shown = berth_url_shown(text);
         address->url = key ? s3_url(&aws, bucket, nbytes, key) : NULL;
         if (aws.key)
             (void)address_sign(address, &aws);
@@ -172,7 +142,7 @@ static int address_make_s3(const char *text, bcurl_address *address, berth_error
 
 int bcurl_address_make(const char *text, bcurl_address *address, berth_error *error)
 {
-    size_t n = text ? scheme_nbytes(text) : 0;
+    size_t n = text ? bcurl_scheme_nbytes(text) : 0;
 
     memset(address, 0, sizeof *address);
     if (n == 0)

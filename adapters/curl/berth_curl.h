@@ -38,6 +38,12 @@ typedef struct berth_url_params {
 bool berth_is_url(const char *text);
 
 /*
+ * What may be shown of a URL: without user, password, query and fragment.
+ * Returns: a text that the caller frees; NULL: no memory.
+ */
+char *berth_url_shown(const char *url);
+
+/*
  * Makes a source of a URL. The object is asked for its end first; then, if that is a zip directory,
  * for the head that an open reads. So opening takes two requests where the directory is smaller
  * than 950 KiB, else three; one where the object has no more than 1 MiB. The object is pinned: if

@@ -189,6 +189,8 @@ static int zip_ends_get(bcurl_url *url, berth_error *error)
         !tail_find_directory(&url->tail, url->nbytes, &at, &nbytes))
         return error->code;
     from = at > BEFORE_DIRECTORY_NBYTES ? at - BEFORE_DIRECTORY_NBYTES : 0;
+    if (from < url->tail.at && url->tail.at - from > MAX_NBYTES)
+        return 0;
     if (at < url->tail.at && tail_extend(url, from, error) < 0)
         return error->code;
     uint64_t end = directory_head_end(url->tail.bytes + (at - url->tail.at), nbytes, at);

@@ -126,7 +126,7 @@ static outcome attempts_fail_code(attempts *all, CURLcode code)
         all->text[0] && !strpbrk(all->text, "@?") ? all->text : bcurl.easy_strerror(code);
     int number = code == CURLE_OPERATION_TIMEDOUT ? ETIMEDOUT : EIO;
 
-    if (code == CURLE_UNSUPPORTED_PROTOCOL)
+    if (code == CURLE_UNSUPPORTED_PROTOCOL && strstr(all->text, "disabled"))
         text =
             "a redirect leads to another protocol, which is not followed: https goes only to https";
     (void)bcurl_fail(all->error, BERTH_E_SYSTEM, number, "%s", text);

@@ -2,14 +2,16 @@
 /*
  * The parts of the adapter:
  *
+ *   names.c        what is a URL, and what messages show of it
  *   libcurl.c      the functions of libcurl, opened at run time
- *   address.c      a URL -> what libcurl gets, and what messages show
+ *   address.c      a URL -> what libcurl gets
  *   aws.c          keys and regions of S3, from the environment and files
  *   connections.c  easy handles, for any number of threads
  *   answer.c       what a server answers to one request, checked
  *   range.c        one range: requests until all of it is there
  *   ends.c         the tail and the head of an object -> what an open will read
  *   url.c          the source
+ *   without.c      stands for all but names.c where libcurl's headers are missing
  *
  * Names across files begin with bcurl_.
  */
@@ -21,7 +23,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "adapters/curl/berth_curl.h"
+#include "adapters/curl/names.h"
 
 /* Requests of this size find most directories; larger ones take time. */
 #define BCURL_END_NBYTES ((uint64_t)1 << 20)

@@ -2,15 +2,8 @@
 /* The same functions, for a build without libcurl's headers. */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "adapters/curl/berth_curl.h"
-
-bool berth_is_url(const char *text)
-{
-    return text && (strncasecmp(text, "https://", 8) == 0 || strncasecmp(text, "http://", 7) == 0 ||
-                    strncasecmp(text, "s3://", 5) == 0);
-}
 
 int berth_source_url(const char *url, const berth_url_params *params, berth_source *source,
                      berth_error *error)

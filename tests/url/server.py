@@ -3,6 +3,7 @@
 
 import http.server
 import re
+import sys
 import threading
 
 
@@ -22,7 +23,7 @@ class Server:
         class Handler(Request):
             owner = server
 
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http = Quiet(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}"
 
@@ -36,6 +37,12 @@ class Server:
 
     def ranges(self):
         return [request["Range"] for request in self.requests]
+
+
+class Quiet(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client has seen enough
+            super().handle_error(request, client_address)
 
 
 class Request(http.server.BaseHTTPRequestHandler):
@@ -94,4 +101,4 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     def cut(self, nbytes):
         """Sends so much of the range, and closes the connection."""
-        self.send_range(body=self.data[self.first:self.first + nbytes], length=self.last - self.first + 1)
+        self.send_range(body=self.data[self.first:min(self.first + nbytes, self.last + 1)], length=self.last - self.first + 1)
