@@ -133,6 +133,15 @@ static outcome attempts_fail_code(attempts *all, CURLcode code)
     return FAILED;
 }
 
+/* A proxy that refuses a tunnel will refuse the next one, too. */
+static bool attempts_refused_by_proxy(const attempts *all)
+{
+    long status = 0;
+
+    (void)bcurl.easy_getinfo(all->handle, CURLINFO_HTTP_CONNECTCODE, &status);
+    return status >= 400 && !status_can_pass((int)status);
+}
+
 static outcome attempts_judge_code(attempts *all, CURLcode code)
 {
     if (code == CURLE_ABORTED_BY_CALLBACK) {
@@ -142,6 +151,8 @@ static outcome attempts_judge_code(attempts *all, CURLcode code)
     if (all->error->code != BERTH_OK) /* a callback of ours refused the answer */
         return FAILED;
     (void)attempts_fail_code(all, code);
+    if (attempts_refused_by_proxy(all))
+        return FAILED;
     return code_can_pass(code, all->range->url->is_pinned) ? AGAIN : FAILED;
 }
 

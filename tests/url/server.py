@@ -8,7 +8,7 @@ import threading
 
 
 class Server:
-    """Serves `data` at every path. Use it as a context manager.
+    """Serves `data` at every path; or a dict of it, by the path's last part. Use it as a context manager.
 
     behave: a function (request) -> None, which may answer by the methods of Request; if it does not,
     the range is sent as a good server would.
@@ -60,6 +60,8 @@ class Request(http.server.BaseHTTPRequestHandler):
             server.requests.append(dict(self.headers, path=self.path))
         self.answered = False
         self.data = server.data
+        if isinstance(self.data, dict):
+            self.data = self.data[self.path.partition("?")[0].rpartition("/")[2]]
         size = len(self.data)
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"] or "")
         if found and found[1]:

@@ -139,7 +139,7 @@ aws_session_token = {TOKEN}
         class Handler(self.server.http.RequestHandlerClass):
             def do_CONNECT(self):
                 tunnels.append(self.path)
-                self.send_error(502)
+                self.send_error(403)
 
         self.server.http.RequestHandlerClass = Handler
         for bucket, region, host in (("my-bucket", "eu-west-1", "my-bucket.s3.eu-west-1.amazonaws.com"),
