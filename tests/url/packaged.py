@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The package for Python with URLs, each test in a process of its own; and machines without libcurl."""
+"""The package for Python and a program in C with URLs; and machines without libcurl."""
 
 import os
 import subprocess
@@ -116,6 +116,64 @@ begin = time.monotonic()
 fails(KeyboardInterrupt, berth.open, url)
 assert time.monotonic() - begin < 2
 """)
+
+
+PROGRAM = r"""
+#include "adapters/curl/berth_curl.h"
+#include <stdio.h>
+#include <string.h>
+static int cancel(void *context)
+{
+    return ++*(int *)context > 0;
+}
+int main(int n, char **words)
+{
+    int asked = 0;
+    berth_url_params params = {.cancelled = cancel, .context = &asked};
+    berth_source source;
+    berth_checkpoint *model = NULL;
+    berth_error error;
+    if (n > 2) /* what waits is cancelled */
+        return berth_source_url(words[1], &params, &source, &error) == BERTH_E_CANCELLED && asked ? 0 : 1;
+    params.reserved[3] = 1;
+    if (berth_source_url(words[1], &params, &source, &error) != BERTH_E_ARGUMENT || source.read)
+        return 2;
+    berth_source_url_free(&source);
+    berth_source_url_free(NULL);
+    if (berth_is_url("model.pt") || !berth_is_url("HTTPS://host/") || berth_is_url(NULL))
+        return 3;
+    if (berth_source_url("model.pt", NULL, &source, NULL) != BERTH_E_ARGUMENT)
+        return 4;
+    if (berth_source_url(words[1], NULL, &source, &error) < 0)
+        return fprintf(stderr, "%s\n", error.message), 5;
+    if (berth_open_source(&source, NULL, &model, &error) < 0)
+        return fprintf(stderr, "%s\n", error.message), 6;
+    if (berth_load(model, NULL, NULL, &error) != BERTH_E_CALLBACK)
+        return 7;
+    if (berth_source_url_explain(&source, &error) != BERTH_E_SYSTEM)
+        return 8;
+    puts(error.message);
+    berth_close(model);
+    berth_source_url_free(&source);
+    berth_source_url_free(&source);
+    return 0;
+}
+"""
+
+
+class FromC(case.Case):
+    def test_a_program(self):
+        root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+        self.write("program.c", PROGRAM.encode())
+        libraries = [os.path.join(BUILT, f"lib{name}.a") for name in ("berth_curl", "berth")]
+        subprocess.run(["gcc", "-Wall", "-Werror", "-I", root, "program.c", *libraries, "-ldeflate", "-lz",
+                        "-ljansson", "-ldl", "-pthread", "-o", "program"], cwd=self.folder, check=True)
+        with Server(files.read("mid.pt"), lambda request: request.n > 3 and request.send(412)) as server:
+            said = subprocess.run([self.path("program"), f"{server.url}/mid.pt"], check=True, text=True,
+                                  stdout=subprocess.PIPE).stdout
+            self.assertEqual(said, f"{server.url}/mid.pt: the object changed while it was read: open it again\n")
+        with Server(b"", lambda request: time.sleep(2)) as server:
+            subprocess.run([self.path("program"), f"{server.url}/mid.pt", "cancel"], check=True, timeout=5)
 
 
 class WithoutLibcurl(case.Case):
