@@ -103,7 +103,7 @@ static int open_tuned(const berth_source *source, const berth_params *params,
 int open_input(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
                berth_error *error)
 {
-    berth_error unseen;
+    berth_error unseen = {.offset = BERTH_NO_OFFSET};
     berth_source source;
 
     if (!find_input(path))

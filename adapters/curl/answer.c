@@ -4,7 +4,6 @@
  * of the object that was opened: its size, and its ETag or the time of its last change.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,15 +60,37 @@ static void copy_value(char *to, size_t room, const char *value)
         (void)snprintf(to, room, "%s", value);
 }
 
-/* "bytes 0-9/100", "bytes *" "/100". */
+/* Reads digits, and the character after them. False: it is another, or the number is too large. */
+static bool read_number(const char **at, uint64_t *number, char after)
+{
+    const char *begin = *at;
+
+    *number = 0;
+    for (; **at >= '0' && **at <= '9'; (*at)++) {
+        if (*number > (INT64_MAX - 9) / 10)
+            return false;
+        *number = 10 * *number + (uint64_t)(**at - '0');
+    }
+    return *at > begin && *(*at)++ == after;
+}
+
+/* "bytes 0-9/100", or of an object without such a range "bytes *" "/100". */
 static void answer_read_range(bcurl_answer *answer, const char *value)
 {
-    if (sscanf(value, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &answer->first, &answer->last,
-               &answer->total) == 3)
-        answer->has_range = answer->first <= answer->last && answer->last < answer->total &&
-                            answer->total <= INT64_MAX;
-    else if (sscanf(value, "bytes */%" SCNu64, &answer->total) != 1)
-        answer->total = UINT64_MAX;
+    answer->total = UINT64_MAX;
+    if (strncmp(value, "bytes ", 6) != 0)
+        return;
+    value += 6;
+    if (value[0] == '*' && value[1] == '/') {
+        value += 2;
+        if (!read_number(&value, &answer->total, '\0'))
+            answer->total = UINT64_MAX;
+        return;
+    }
+    answer->has_range = read_number(&value, &answer->first, '-') &&
+                        read_number(&value, &answer->last, '/') &&
+                        read_number(&value, &answer->total, '\0') &&
+                        answer->first <= answer->last && answer->last < answer->total;
 }
 
 static void answer_read_header(bcurl_answer *answer, const char *line)
@@ -79,7 +100,7 @@ static void answer_read_header(bcurl_answer *answer, const char *line)
     if ((value = header_value(line, "Content-Range")) != NULL)
         answer_read_range(answer, value);
     else if ((value = header_value(line, "Content-Length")) != NULL)
-        answer->has_length = sscanf(value, "%" SCNu64, &answer->length) == 1;
+        answer->has_length = read_number(&value, &answer->length, '\0');
     else if ((value = header_value(line, "ETag")) != NULL)
         copy_value(answer->etag, sizeof answer->etag, value);
     else if ((value = header_value(line, "Last-Modified")) != NULL)
@@ -101,13 +122,13 @@ static void answer_begin(bcurl_answer *answer, const char *line)
     answer->error = error;
     answer->next_check = next_check;
     answer->total = UINT64_MAX;
-    answer->status = status ? atoi(status) : 0;
+    answer->status = status ? (int)strtol(status, NULL, 10) : 0;
 }
 
 size_t bcurl_answer_header(char *data, size_t size, size_t n, void *context)
 {
     size_t nbytes = size * n, end = nbytes;
-    char line[1024];
+    char line[1024] = "";
 
     while (end > 0 && strchr(" \t\r\n", data[end - 1]))
         end--;
@@ -249,7 +270,7 @@ static bool answer_grow_whole(bcurl_answer *answer, size_t nbytes)
     }
     if (needed <= range->nbytes)
         return true;
-    uint64_t room = 2 * needed;
+    uint64_t room = needed < BCURL_WHOLE_MAX_NBYTES / 2 ? 2 * needed : BCURL_WHOLE_MAX_NBYTES;
     uint8_t *bytes = realloc(range->bytes, room);
     if (!bytes) {
         (void)bcurl_fail(answer->error, BERTH_E_MEMORY, 0, "out of memory");

@@ -126,8 +126,10 @@ static int block_get(bcurl_url *url, uint64_t offset, uint64_t nbytes, bcurl_blo
     bcurl_range range = {.url = url, .bytes = malloc(nbytes), .offset = offset, .nbytes = nbytes};
 
     *block = (bcurl_block){range.bytes, offset, nbytes};
-    if (!range.bytes)
-        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+    if (!range.bytes) {
+        (void)bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+        return BERTH_E_MEMORY;
+    }
     return bcurl_range_get(&range, error);
 }
 
@@ -212,7 +214,8 @@ static int safetensors_ends_get(bcurl_url *url, berth_error *error)
         uint8_t *bytes = realloc(head->bytes, head->nbytes + nbytes);
         if (bytes) {
             memcpy(bytes + head->nbytes, more.bytes, nbytes);
-            *head = (bcurl_block){bytes, 0, head->nbytes + nbytes};
+            head->bytes = bytes;
+            head->nbytes += nbytes;
         }
     }
     free(more.bytes);

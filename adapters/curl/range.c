@@ -18,6 +18,7 @@ typedef unsigned long long ull;
 #define PROGRESS_NBYTES (64 << 10)
 #define FIRST_PAUSE_SECONDS 0.25
 #define MAX_PAUSE_SECONDS 60.0
+#define STEP_NANOSECONDS 50000000
 
 /* One range, and how it has gone so far. */
 typedef struct attempts {
@@ -57,8 +58,8 @@ static void range_print(const bcurl_range *range, char *text, size_t room)
     if (range->is_from_end)
         (void)snprintf(text, room, "-%llu", (ull)range->nbytes);
     else
-        (void)snprintf(text, room, "%llu-%llu", (ull)(range->offset + range->done_nbytes),
-                       (ull)(range->offset + range->nbytes - 1));
+        (void)snprintf(text, room, "%llu-%llu", (ull)range->offset + range->done_nbytes,
+                       (ull)range->offset + range->nbytes - 1);
 }
 
 static CURLcode attempts_ask(attempts *all)
@@ -211,18 +212,18 @@ static double chance(void)
     return 0.5 + (double)(mixed >> 40) / (double)(1 << 25);
 }
 
+/* In steps, so that the caller can cancel. */
 static outcome attempts_sleep(const attempts *all, double seconds)
 {
+    const struct timespec step = {0, STEP_NANOSECONDS};
     double end = bcurl_seconds() + seconds;
 
-    for (double left = seconds; left > 0; left = end - bcurl_seconds()) {
-        double step = left < 0.1 ? left : 0.1;
-        const struct timespec pause = {0, (long)(step * 1e9)};
+    while (bcurl_seconds() < end) {
         if (bcurl_is_cancelled(all->range->url)) {
             (void)bcurl_fail(all->error, BERTH_E_CANCELLED, ECANCELED, "cancelled");
             return FAILED;
         }
-        (void)nanosleep(&pause, NULL);
+        (void)nanosleep(&step, NULL);
     }
     return AGAIN;
 }
