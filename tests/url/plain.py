@@ -69,13 +69,20 @@ class Served(case.Case):
     def test_safetensors_take_one_request(self):
         self.check_cost("many.safetensors", 1, 1 << 20)
 
-    def test_an_old_file_is_read_ahead(self):
+    def test_an_old_file_takes_one_request_for_each_storage(self):
         self.check_cost("old.pt", 5, (3 << 20) + 8192)
 
     def test_verify_reads_everything_once(self):
         self.berth("verify", self.url("mid.pt"))
         size = os.path.getsize(files.path("mid.pt"))
         self.assertLess(sum(request[3] for request in self.asked()), size + size // 8)
+
+    def test_reads_that_follow_each_other_are_one(self):
+        """A copy takes 256 KiB at a time; they are requested by the MiB."""
+        self.berth("copy", self.url("mid.pt"), "copy.pt")
+        asked, size = self.asked(), os.path.getsize(files.path("mid.pt"))
+        self.assertLess(len(asked), 2 * (size >> 20))
+        self.assertLess(sum(request[3] for request in asked), size + size // 4)
 
     def test_without_ranges_a_small_file_is_taken_whole(self):
         self.assertEqual(self.berth("ls", self.url("many.pt", "no_ranges")).out,
