@@ -156,6 +156,8 @@ static CURL *handle_new(const bcurl_url *url, CURLSH *share)
     (void)bcurl.easy_setopt(handle, CURLOPT_SHARE, share);
     (void)bcurl.easy_setopt(handle, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_2TLS);
     (void)bcurl.easy_setopt(handle, CURLOPT_ACCEPT_ENCODING, "identity");
+    /* S3 tells an encoding with which an object was uploaded ("aws-chunked"); it is not encoded. */
+    (void)bcurl.easy_setopt(handle, CURLOPT_HTTP_CONTENT_DECODING, 0L);
     (void)bcurl.easy_setopt(handle, CURLOPT_BUFFERSIZE, BUFFER_NBYTES);
     (void)bcurl.easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
     (void)bcurl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);

@@ -95,6 +95,16 @@ class Passing(Misbehaves):
         self.berth("verify", f"{self.serve(wait_for_others).url}/mid.pt")
         self.assertGreater(max(most), 2)
 
+    def test_content_encoding_changes_nothing(self):
+        """S3 tells how an object was uploaded."""
+        def told(request):
+            request.send(206, request.data[request.first:request.last + 1], Content_Encoding="aws-chunked",
+                         Content_Range=f"bytes {request.first}-{request.last}/{len(request.data)}")
+
+        server = self.serve(told)
+        self.same(server)
+        self.assertEqual({request["Accept-Encoding"] for request in server.requests}, {"identity"})
+
     def test_a_proxy(self):
         proxy = self.serve()
         self.berth("info", "http://nowhere.invalid/mid.pt", env={"http_proxy": proxy.url})

@@ -40,6 +40,8 @@ class Server:
 
 
 class Quiet(http.server.ThreadingHTTPServer):
+    request_queue_size = 64
+
     def handle_error(self, request, client_address):
         if not isinstance(sys.exc_info()[1], ConnectionError):  # the client has seen enough
             super().handle_error(request, client_address)
