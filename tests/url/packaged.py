@@ -120,12 +120,20 @@ assert good and os.waitpid(child, 0)[1] == 0
 """)
 
     def test_an_interrupt_stops_what_waits(self):
-        self.server.behave = lambda request: request.n > 0 and time.sleep(3)
+        def stall(request):
+            if "If-Match" in request.headers and (request.first > 0 or "load" not in request.path):
+                time.sleep(10)
+
+        self.server.behave = stall
         self.python("""
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-begin = time.monotonic()
-fails(KeyboardInterrupt, berth.open, url)
-assert time.monotonic() - begin < 2
+file = berth.open(url.replace("mid.pt", "load/mid.pt"))
+for i, wait in enumerate((lambda: berth.open(url), lambda: berth.load(url.replace("mid.pt", "load/mid.pt")),
+                          lambda: berth.verify(url.replace("mid.pt", "load/mid.pt")),
+                          lambda: file["layers.3.weight"])):
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    fails(KeyboardInterrupt, wait)
+    assert time.monotonic() - begin < 3, (i, time.monotonic() - begin)
 """)
 
 

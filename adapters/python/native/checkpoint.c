@@ -22,9 +22,20 @@ berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint)
     return checkpoint->handle;
 }
 
-bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint)
+PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint)
 {
-    return checkpoint->owner == NULL && checkpoint->source.kind != BERTH_SOURCE_FUNCTION;
+    return checkpoint->source.kind == BERTH_SOURCE_FUNCTION ? PyEval_SaveThread() : NULL;
+}
+
+void bpy_checkpoint_end_wait(PyThreadState *thread)
+{
+    if (thread)
+        PyEval_RestoreThread(thread);
+}
+
+berth_source *bpy_checkpoint_source(bpy_checkpoint *checkpoint)
+{
+    return &checkpoint->source;
 }
 
 bpy_checkpoint *bpy_checkpoint_use(bpy_checkpoint *checkpoint)

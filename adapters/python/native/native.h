@@ -231,6 +231,13 @@ int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObj
 /* Closes a URL; does nothing to other sources, and to zeros. Needs no GIL. */
 void bpy_source_free(berth_source *source);
 
+/* A call begins to read the source: an earlier signal does not stop it. */
+void bpy_source_go(const berth_source *source);
+
+/* bpy_check_signals; what stops, stops the workers that wait for the source, the context, as well.
+ */
+int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
+
 /* If reading a URL has failed, the error gets the words of the network. */
 void bpy_explain(berth_error *error);
 
@@ -262,8 +269,15 @@ bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
 /* A tensor by its name; NULL: an exception is raised. */
 const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name);
 
-/* Whether its bytes may be used in place: they are a file's, not those of a Python object. */
-bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint);
+/*
+ * Around a call that maps a file's bytes, or waits for those of a URL: then the GIL is given up.
+ * Whatever the call needs must be held.
+ */
+PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint);
+void bpy_checkpoint_end_wait(PyThreadState *thread);
+
+/* Where its bytes come from. */
+berth_source *bpy_checkpoint_source(bpy_checkpoint *checkpoint);
 
 /* Memory for the bytes of one storage. */
 typedef struct bpy_memory bpy_memory;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where bytes come from. URLs are read by adapters/curl; the GIL guards the list of open ones. */
+#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 /* An open URL. */
 typedef struct open_url {
     berth_source source;
+    atomic_bool stop; /* a signal has ended the call that reads it */
     struct open_url *next;
 } open_url;
 
@@ -17,14 +19,17 @@ static open_url *open_urls;
 /* Only the main thread runs the handlers of signals. */
 static int signal_came(void *context)
 {
+    open_url *url = context;
+    if (atomic_load(&url->stop))
+        return 1;
     return syscall(SYS_gettid) == getpid() && bpy_check_signals(context, 0, 0);
 }
 
 static int open_url_new(PyObject *text, berth_source *source)
 {
-    const berth_url_params params = {.cancelled = signal_came};
     const char *url = PyUnicode_AsUTF8AndSize(text, NULL);
-    open_url *opened = url ? malloc(sizeof *opened) : NULL;
+    open_url *opened = url ? calloc(1, sizeof *opened) : NULL;
+    const berth_url_params params = {.cancelled = signal_came, .context = opened};
     berth_error error;
     int status;
 
@@ -44,16 +49,33 @@ static int open_url_new(PyObject *text, berth_source *source)
     return 0;
 }
 
-static void open_url_remove(const berth_source *source)
+/* What points to it in the list; to NULL: it is no URL. */
+static open_url **open_url_find(const berth_source *source)
 {
-    for (open_url **at = &open_urls; *at; at = &(*at)->next) {
-        open_url *found = *at;
-        if (found->source.context == source->context) {
-            *at = found->next;
-            free(found);
-            return;
-        }
-    }
+    open_url **at = &open_urls;
+    while (*at && (!source->context || (*at)->source.context != source->context))
+        at = &(*at)->next;
+    return at;
+}
+
+void bpy_source_go(const berth_source *source)
+{
+    open_url *found = *open_url_find(source);
+    if (found)
+        atomic_store(&found->stop, false);
+}
+
+int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    int stop = bpy_check_signals(NULL, done_nbytes, total_nbytes);
+    if (!stop)
+        return 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    open_url *found = *open_url_find(context);
+    if (found)
+        atomic_store(&found->stop, true);
+    PyGILState_Release(state);
+    return stop;
 }
 
 void bpy_source_free(berth_source *source)
@@ -61,9 +83,12 @@ void bpy_source_free(berth_source *source)
     if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized())
         return;
     PyGILState_STATE state = PyGILState_Ensure();
-    open_url_remove(source);
+    open_url **at = open_url_find(source), *found = *at;
+    if (found)
+        *at = found->next;
     PyGILState_Release(state);
     berth_source_url_free(source);
+    free(found);
 }
 
 void bpy_explain(berth_error *error)

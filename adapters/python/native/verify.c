@@ -19,9 +19,9 @@ static void add_record(void *context, const berth_record_verdict *record)
     PyGILState_Release(state);
 }
 
-static PyObject *verify(const berth_source *source, PyObject *records)
+static PyObject *verify(berth_source *source, PyObject *records)
 {
-    const berth_params params = {.progress = bpy_check_signals};
+    const berth_params params = {.progress = bpy_source_check_signals, .progress_context = source};
     berth_verdict verdict;
     berth_error error;
     int status;
