@@ -45,7 +45,8 @@ class Passing(Misbehaves):
     def test_statuses_that_pass_are_tried_again(self):
         for status in (408, 429, 500, 502, 503, 504):
             with self.subTest(status=status):
-                server = self.serve(lambda request, status=status: request.n == 0 and request.send(status, b"no"))
+                server = self.serve(
+                    lambda request, status=status: request.n == 0 and request.send(status, b"no"))
                 self.berth("info", f"{server.url}/mid.pt")
                 self.assertEqual(server.ranges()[0], server.ranges()[1])
 
@@ -150,8 +151,9 @@ class Changes(Misbehaves):
 
     def test_another_time_of_change(self):
         def dated(request):
-            request.send(206, self.data[request.first:request.last + 1], Last_Modified="Mon, 01 Jan 2024 00:00:0"
-                         f"{int(request.n >= 3)} GMT",
+            second = int(request.n >= 3)
+            request.send(206, self.data[request.first:request.last + 1],
+                         Last_Modified=f"Mon, 01 Jan 2024 00:00:0{second} GMT",
                          Content_Range=f"bytes {request.first}-{request.last}/{len(self.data)}")
 
         self.changed(dated)
@@ -228,7 +230,8 @@ class Secrets(Misbehaves):
         self.assertFalse(any("Authorization" in request for request in other.requests))
 
     def test_redirects_on_the_same_host(self):
-        server = self.serve(lambda request: request.path != "/real.pt" and request.send(302, Location="/real.pt"))
+        server = self.serve(
+            lambda request: request.path != "/real.pt" and request.send(302, Location="/real.pt"))
         self.berth("info", f"{server.url}/mid.pt".replace("//", "//user:hunter2@", 1))
         self.assertTrue(all("Authorization" in request for request in server.requests))
 
@@ -285,8 +288,9 @@ class Stops(Misbehaves):
         for words, code in ((["ls"], -signal.SIGINT), (["copy"], 130), (["verify"], 130)):
             stalled.clear()
             server.requests[:] = [{}] * (3 if words == ["ls"] else 0)
-            process = subprocess.Popen([case.BERTH, *words, f"{server.url}/mid.pt"] + ["out.pt"] * (words == ["copy"]),
-                                       cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [case.BERTH, *words, f"{server.url}/mid.pt"] + ["out.pt"] * (words == ["copy"]),
+                cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
             self.assertTrue(stalled.wait(10))
             begin = time.monotonic()
             process.send_signal(signal.SIGINT)

@@ -64,7 +64,8 @@ CONFIGURATION = """
 daemon off; master_process off; worker_processes 1; pid {there}/pid; error_log {there}/error.log;
 events {{ }}
 http {{
-    log_format asked '$server_port $request_method $uri $status $body_bytes_sent $server_protocol $http_range';
+    log_format asked '$server_port $request_method $uri $status $body_bytes_sent $server_protocol '
+                     '$http_range';
     access_log {there}/access.log asked;
     client_body_temp_path {there}/1; proxy_temp_path {there}/2; fastcgi_temp_path {there}/3;
     uwsgi_temp_path {there}/4; scgi_temp_path {there}/5;
@@ -80,11 +81,13 @@ http {{
     }}
 }}
 """
-CERTIFICATES = """
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=tests -keyout ca.key -out ca.pem
-openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -keyout server.key -out server.csr
+CERTIFICATES = r"""
+key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
+openssl req -x509 "${key[@]}" -days 2 -subj /CN=tests -keyout ca.key -out ca.pem
+openssl req "${key[@]}" -subj /CN=localhost -keyout server.key -out server.csr
 printf 'subjectAltName=DNS:localhost' >names
-openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem
+openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names \
+    -out server.pem
 """
 
 

@@ -36,10 +36,12 @@ class Long(Misbehaves):
         python = os.path.join(there, "bin", "python")
         if not os.path.exists(python):
             subprocess.run([sys.executable, "-m", "venv", there], check=True)
-            subprocess.run([python, "-m", "pip", "install", "-q", "moto[server]==5.1.16", "boto3"], check=True)
+            subprocess.run([python, "-m", "pip", "install", "-q", "moto[server]==5.1.16", "boto3"],
+                           check=True)
         port = files.free_ports(1)[0]
-        env = dict(os.environ, AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_REGION="eu-west-1",
-                   AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", AWS_DEFAULT_REGION="eu-west-1")
+        env = dict(os.environ, AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing",
+                   AWS_REGION="eu-west-1", AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+                   AWS_DEFAULT_REGION="eu-west-1")
         server = subprocess.Popen([python, "-m", "moto.server", "-p", str(port)], stdout=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL)
         self.addCleanup(server.wait)

@@ -105,4 +105,5 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     def cut(self, nbytes):
         """Sends so much of the range, and closes the connection."""
-        self.send_range(body=self.data[self.first:min(self.first + nbytes, self.last + 1)], length=self.last - self.first + 1)
+        asked = self.data[self.first:self.last + 1]
+        self.send_range(body=asked[:nbytes], length=len(asked))

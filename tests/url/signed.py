@@ -36,7 +36,8 @@ class Verifier(unittest.TestCase):
         self.assertIsNone(signature.problem(*good))
         for i, other in enumerate(("PUT", "/b/K", {**headers, "Host": "i"}, "OTHER", "x", "eu-west-2")):
             self.assertIsNotNone(signature.problem(*good[:i], other, *good[i + 1:]))
-        self.assertIsNotNone(signature.problem(*good[:2], {**headers, "X-Amz-Security-Token": "t"}, *good[3:]))
+        token = {**headers, "X-Amz-Security-Token": "t"}  # not signed
+        self.assertIsNotNone(signature.problem(*good[:2], token, *good[3:]))
 
 
 class Signed(case.Case):
@@ -80,8 +81,9 @@ class Signed(case.Case):
         self.assertIn("SignedHeaders=host;if-match;", last["Authorization"])
 
     def test_keys_of_any_characters(self):
-        for key, path in (("a b+c.pt", "a%20b%2Bc.pt"), ("ü/x~y.pt", "%C3%BC/x~y.pt"), ("a//b.pt", "a//b.pt"),
-                          ("a/../b$&,=:;@!'()*?#%.pt", "a/../b%24%26%2C%3D%3A%3B%40%21%27%28%29%2A%3F%23%25.pt")):
+        for key, path in (
+                ("a b+c.pt", "a%20b%2Bc.pt"), ("ü/x~y.pt", "%C3%BC/x~y.pt"), ("a//b.pt", "a//b.pt"),
+                ("a/../b$&,=:;@!'()*?#%.pt", "a/../b%24%26%2C%3D%3A%3B%40%21%27%28%29%2A%3F%23%25.pt")):
             self.accepted(f"s3://buck.et/{key}", self.keys())
             self.assertEqual(self.server.requests[0]["path"], f"/buck.et/{path}")
 
@@ -128,7 +130,8 @@ aws_session_token = {TOKEN}
         self.accepted(env={"AWS_ACCESS_KEY_ID": "other", "AWS_REGION": self.region})
 
     def test_the_endpoint_of_s3_comes_first(self):
-        self.accepted(env=self.keys(AWS_ENDPOINT_URL="http://127.0.0.1:1", AWS_ENDPOINT_URL_S3=self.server.url + "/"))
+        self.accepted(env=self.keys(AWS_ENDPOINT_URL="http://127.0.0.1:1",
+                                    AWS_ENDPOINT_URL_S3=self.server.url + "/"))
         self.refused("info", "s3://bucket/mid.pt", says="AWS_ENDPOINT_URL must be",
                      env={"AWS_ENDPOINT_URL": "http://user:hunter2@host"})
 
