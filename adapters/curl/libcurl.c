@@ -16,6 +16,19 @@ bcurl_functions bcurl;
 
 static berth_error why_not; /* code 0: libcurl is there */
 
+/* A server, or a name in a URL, must not move a terminal's cursor. */
+static void hide_control_chars(char *text)
+{
+    for (; *text; text++) {
+        bool is_two = (unsigned char)text[0] == 0xc2 && (unsigned char)text[1] >= 0x80 &&
+                      (unsigned char)text[1] < 0xa0;
+        if ((unsigned char)*text < 0x20 || *text == 0x7f || is_two)
+            *text = '?';
+        if (is_two)
+            *++text = '?';
+    }
+}
+
 int bcurl_fail(berth_error *error, berth_status status, int system_errno, const char *format, ...)
 {
     va_list arguments;
@@ -29,6 +42,7 @@ int bcurl_fail(berth_error *error, berth_status status, int system_errno, const 
     va_start(arguments, format);
     (void)vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
+    hide_control_chars(error->message);
     return status;
 }
 
@@ -38,6 +52,7 @@ int bcurl_name_error(berth_error *error, const char *name)
 
     memcpy(message, error->message, sizeof message);
     (void)snprintf(error->message, sizeof error->message, "%.200s: %.400s", name, message);
+    hide_control_chars(error->message);
     return error->code;
 }
 

@@ -24,16 +24,16 @@ bool berth_is_url(const char *text)
     return text && bcurl_scheme_nbytes(text) > 0;
 }
 
-/* A key of S3 may have any of these characters: an address of S3 has no user and no query. */
+/* A key of S3 may have any character: its address has no query. It has no user either; if there is
+ * one, it is refused, and not shown. */
 char *berth_url_shown(const char *url)
 {
     size_t scheme = bcurl_scheme_nbytes(url);
-    const char *host = url + scheme, *end = host + strcspn(host, "?#");
-    const char *authority_end = host + strcspn(host, "/?#");
+    bool is_s3 = scheme == strlen("s3://");
+    const char *host = url + scheme, *end = host + strcspn(host, is_s3 ? "" : "?#");
+    const char *authority_end = host + strcspn(host, is_s3 ? "/" : "/?#");
     char *text = NULL;
 
-    if (scheme == strlen("s3://"))
-        return strdup(url);
     for (const char *at = host; at < authority_end; at++)
         if (*at == '@')
             host = at + 1;

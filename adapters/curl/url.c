@@ -149,6 +149,8 @@ static int url_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 
     if (!all)
         return ENOMEM;
+    if (offset > url->nbytes || nbytes > url->nbytes - offset)
+        return EINVAL;
     part_take_front(&wanted, &url->head);
     part_take_back(&wanted, &url->tail);
     if (wanted.nbytes == 0)

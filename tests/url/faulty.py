@@ -240,6 +240,15 @@ class Secrets(Misbehaves):
         self.berth("info", f"{server.url}/mid.pt".replace("//", "//user:hunter2@", 1))
         self.assertTrue(all("Authorization" in request for request in server.requests))
 
+    def test_a_message_moves_no_cursor(self):
+        server = self.serve(lambda request: request.send(
+            302, Location="http://\x1b[2Jno\xc2\x9b.invalid\x1b/mid.pt"))
+        done = self.berth("info", f"{server.url}/mid.pt", code=2)
+        key = self.berth("info", "s3://bucket/\x1b[2J\xc2\x9b", code=2, env={"AWS_ENDPOINT_URL": server.url})
+        for text in (done.stderr, key.stderr):
+            self.assertNotIn(b"\x1b", text)
+            self.assertNotIn(b"\xc2\x9b", text)
+
     def test_a_circle_of_redirects(self):
         server = self.serve(lambda request: request.send(302, Location="/mid.pt"))
         self.refused("info", f"{server.url}/mid.pt", says="redirects")
@@ -252,7 +261,8 @@ class Secrets(Misbehaves):
                  "http://user:hunter2@127.0.0.1:port/a.pt?sig=c0ffee",
                  "http://user:hunter2@[::1/a.pt?sig=c0ffee",
                  "http://hunter2@swordfish@127.0.0.1:1/a.pt?sig=c0ffee",
-                 "https://user:hunter2@127.0.0.1:1/a b?sig=c0ffee", "http://user:hunter2@/?c0ffee"]
+                 "https://user:hunter2@127.0.0.1:1/a b?sig=c0ffee", "http://user:hunter2@/?c0ffee",
+                 "s3://user:hunter2@bucket/key", "s3://user:hunter2@bucket", "HTTP://user:hunter2@127.0.0.1:1/"]
         for status in (400, 401, 403, 404, 412, 500 + 1):
             server = self.serve(lambda request, status=status: request.send(status, b"no"))
             wrong.append(server.url.replace("//", "//user:hunter2@", 1) + "/mid.pt?X-Amz-Signature=c0ffee")
@@ -261,7 +271,8 @@ class Secrets(Misbehaves):
         loop = self.serve(lambda request: request.send(302, Location="ftp://u:swordfish@h/?c0ffee"))
         wrong.append(loop.url + "/mid.pt?token=swordfish")
         for url in wrong:
-            for words in (["info", "--json", "--stats"], ["verify"], ["ls", "--records"]):
+            for words in (["info", "--json", "--stats"], ["verify"], ["ls", "--records"],
+                          ["info", "--json", self.demo], ["copy", self.demo]):
                 done = subprocess.run([case.BERTH, *words, url], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 2, (url, done))
                 for secret in SECRETS:
