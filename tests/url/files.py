@@ -70,7 +70,6 @@ http {{
     client_body_temp_path {there}/1; proxy_temp_path {there}/2; fastcgi_temp_path {there}/3;
     uwsgi_temp_path {there}/4; scgi_temp_path {there}/5;
     root {root};
-    server {{ listen unix:{there}/ready; }}
     server {{ listen 127.0.0.1:{ranges}; }}
     server {{ listen 127.0.0.1:{no_ranges}; max_ranges 0; }}
     server {{ listen 127.0.0.1:{slow}; limit_rate 1m; }}
@@ -79,6 +78,7 @@ http {{
         ssl_certificate {there}/server.pem; ssl_certificate_key {there}/server.key;
         location /down/ {{ return 302 http://127.0.0.1:{ranges}/small.pt; }}
     }}
+    server {{ listen unix:{there}/ready; }} # the last to be there
 }}
 """
 CERTIFICATES = r"""
@@ -112,7 +112,8 @@ class Nginx:
         with open(f"{self.there}/nginx.conf", "w", encoding="utf-8") as file:
             file.write("user root;\n" * (os.getuid() == 0) +
                        CONFIGURATION.format(there=self.there, root=folder(), **ports))
-        self.process = subprocess.Popen([NGINX, "-c", f"{self.there}/nginx.conf", "-p", self.there],
+        self.process = subprocess.Popen([NGINX, "-c", f"{self.there}/nginx.conf", "-p", self.there, "-e",
+                                         f"{self.there}/error.log"],
                                         stderr=subprocess.PIPE)
         self.urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         self.urls["tls"] = f"https://localhost:{ports['tls']}"
