@@ -131,7 +131,7 @@ int run_cat(int argc, char **argv)
     int code = input_open(path, &params, &opened);
     bool is_open = code == 0;
     if (is_open)
-        code = cat_tensor(opened.checkpoint, path, options.words.words[1], &params);
+        code = cat_tensor(opened.checkpoint, path, kept_word(options.words.words[1]), &params);
     progress_finish(&bar);
     stats.total_seconds = progress_elapsed_seconds(&bar);
     stats.transfer_seconds = stats.total_seconds - stats.plan_seconds;

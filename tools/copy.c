@@ -222,7 +222,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
     berth_checkpoint *checkpoint = NULL;
     berth_config *config = copy_new_layout_config(c, in, error);
     set_load_check_data_by_default();
-    int code = config ? berth_open(in, NULL, &checkpoint, error) : (int)error->code;
+    int code = config ? open_file_or_url(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
         params->config = config;
         params->archive_name = copy_choose_archive_name(c);
@@ -255,7 +255,7 @@ static int copy_check_calculated_offsets(copy *c, const char *in, berth_error *e
         return error->code;
     }
     const berth_params params = {.config = config};
-    int code = berth_open(in, &params, &checkpoint, error);
+    int code = open_file_or_url(in, &params, &checkpoint, error);
     berth_close(checkpoint);
     berth_config_free(config);
     if (code != BERTH_E_OFFSETS)
@@ -324,8 +324,9 @@ int run_copy(int argc, char **argv)
     const char *out = options.words.words[1], *in = input_path(options.words.words[0]);
     if (!in || check_output(out, shared) || check_in_place_output_has_name(in, out))
         return EXIT_TROUBLE;
-    const berth_source source = berth_from_path(in);
-    if (berth_archive_open(&source, NULL, &c.archive, &error) < 0)
+    berth_source source;
+    if (find_source(in, &source, &error) < 0 ||
+        berth_archive_open(&source, NULL, &c.archive, &error) < 0)
         return fail(&error);
     register_remark_printer(shared);
     progress_begin(&bar, "copy", shared, &params, &stats);

@@ -191,9 +191,10 @@ static int list_records(files *all, const common *options)
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    const berth_source source = berth_from_path(all->path);
+    berth_source source;
 
-    if (berth_archive_open(&source, &call, &archive, &error) < 0) {
+    if (find_source(all->path, &source, &error) < 0 ||
+        berth_archive_open(&source, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }

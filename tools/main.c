@@ -45,7 +45,7 @@ static void print_help(FILE *out, const char *group)
     else
         fputs("Usage: berth COMMAND [OPTION...] [ARGUMENT...]\n"
               "Save, load and examine PyTorch checkpoints. Code in them is never run.\n"
-              "A FILE can be -, standard input; OUT can be -, standard output.\n\n"
+              "A FILE can be -, standard input, or a URL; OUT can be -, standard output.\n\n"
               "Commands:\n",
               out);
     for (const command *row = commands; row->name; row++)

@@ -125,7 +125,9 @@ int print_manual(void)
         "in them is never run. A file is replaced as a whole or not at all. A FILE can be -, "
         "standard input: a "
         "pipe is read into an unlinked temporary in TMPDIR first. OUT can be -, standard "
-        "output.");
+        "output. A FILE that is only read can be a URL, https://HOST/PATH or s3://BUCKET/KEY: "
+        "only what is needed is requested. Proxies, certificates and credentials of S3 are found "
+        "as by curl and the tools of AWS; libcurl must be installed.");
     fputs(".SH COMMANDS\n", stdout);
     for (const command *row = commands; row->name; row++)
         print_command(row);

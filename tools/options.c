@@ -149,7 +149,7 @@ error_t parse_positional(int key, char *word, struct argp_state *state, position
         if (words->n == words->max)
             print_usage_error_and_exit(state, "too many arguments: at most %d", words->max);
         else
-            words->words[words->n++] = word;
+            words->words[words->n++] = keep_url(word);
         return 0;
     case ARGP_KEY_END:
         if (words->n < words->min)

@@ -427,7 +427,7 @@ int input_open(const char *path, const berth_params *params, input *opened)
 
     *opened = (input){0};
     if (!is_index && !is_dcp_directory(path))
-        return berth_open(path, params, &opened->checkpoint, &error) < 0 ? fail(&error) : 0;
+        return open_file_or_url(path, params, &opened->checkpoint, &error) < 0 ? fail(&error) : 0;
     int code = is_index ? shard_set_make(path, &opened->set) : dcp_set_make(path, &opened->set);
     return code ? code : set_open(opened->set, params, &opened->checkpoint);
 }

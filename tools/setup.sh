@@ -12,14 +12,14 @@ BUILD=${BUILD:-build}
 case $BUILD in /*) ;; *) BUILD=$root/$BUILD ;; esac
 jobs=$(nproc)
 
-build_packages=(gcc libc6-dev scons libdeflate-dev zlib1g-dev libjansson-dev)
+build_packages=(gcc libc6-dev scons libdeflate-dev zlib1g-dev libjansson-dev libcurl4-openssl-dev)
 test_packages=(
     g++ clang libclang-rt-14-dev clang-format-14 binutils pkg-config cmake libcriterion-dev
     python3 python3-dev python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
     bindfs e2fsprogs xfsprogs
     fish groff-base tmux zsh
-    7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress openssl xxd xz-utils zstd
+    7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd
 )
 analysis_packages=(clang-tidy-14 cppcheck)
 i386_packages=(lib32gcc-12-dev libc6-dev-i386)

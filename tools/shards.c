@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/set.h"
 
 bool is_shard_index(const char *path)
@@ -67,6 +68,9 @@ static int load_index(const char *path, json_t **json)
     enum { MAX_NBYTES = 256 << 20 }; /* so large is that of two million tensors */
     struct stat status;
     json_error_t error;
+    if (berth_is_url(path))
+        return print_trouble("%s: an index at a URL is not read: download it, with its files",
+                             path);
     FILE *file = fopen(path, "re");
 
     *json = NULL;

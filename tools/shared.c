@@ -50,10 +50,12 @@ int exit_code(const berth_error *error)
     }
 }
 
-int fail(const berth_error *error)
+int fail(const berth_error *failure)
 {
-    if (error->code == BERTH_E_CALLBACK && set_read_error())
-        error = set_read_error();
+    const bool is_of_set = failure->code == BERTH_E_CALLBACK && set_read_error();
+    berth_error own = is_of_set ? *set_read_error() : *failure, *error = &own;
+
+    explain_url(error);
     if (error->system_errno == EPIPE) { /* a reader that stops early ends us silently */
         (void)signal(SIGPIPE, SIG_DFL);
         (void)raise(SIGPIPE);

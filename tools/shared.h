@@ -354,6 +354,28 @@ berth_target output_target(const char *word);
 /* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */
 int check_output(const char *word, const common *options);
 
+/* ---- urls.c ---- */
+
+/*
+ * Called for each positional word. Of a URL only what may be shown goes on (U1): the word without
+ * user, password and query, which the functions below know by its address. Others are returned.
+ */
+char *keep_url(char *word);
+/* The word that keep_url was given. */
+const char *kept_word(const char *word);
+/*
+ * Makes a source of a path or a URL. A URL is opened once, and belongs to the process. Returns 0 or
+ * a status.
+ */
+int find_source(const char *path, berth_source *source, berth_error *error);
+/* The same as berth_open, also for a URL. */
+int open_file_or_url(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
+                     berth_error *error);
+/* Puts the words of the network in the place of "the source did not read". */
+void explain_url(berth_error *error);
+/* Whether reading a URL has failed since it was opened, and why. */
+bool url_failed(const char *path, berth_error *error);
+
 /* ---- elements_read.c ---- */
 
 /*

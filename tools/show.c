@@ -363,7 +363,7 @@ int run_show(int argc, char **argv)
     bool is_open = code == 0;
     s.checkpoint = opened.checkpoint;
     if (is_open)
-        code = show_find_and_walk(&s, options.words.n > 1 ? options.words.words[1] : "");
+        code = show_find_and_walk(&s, options.words.n > 1 ? kept_word(options.words.words[1]) : "");
     input_close(&opened);
     if (options.common.stats && is_open)
         print_stats(&stats);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
 
 static const char stdin_path[] = "/dev/stdin";
@@ -111,6 +112,8 @@ berth_target output_target(const char *word)
 
 int check_output(const char *word, const common *options)
 {
+    if (berth_is_url(word))
+        return print_trouble("%s: URLs are only read", word);
     if (!is_standard(word))
         return 0;
     if (options->json)

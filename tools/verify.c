@@ -142,7 +142,8 @@ static void findings_name_tensors(findings *found)
 
     if (config &&
         berth_config_apply(config, "debug=off load.check=directory load.prefetch=off", NULL) == 0 &&
-        berth_open(found->files->path, &(berth_params){.config = config}, &checkpoint, NULL) == 0)
+        open_file_or_url(found->files->path, &(berth_params){.config = config}, &checkpoint,
+                         NULL) == 0)
         findings_add_tensors(checkpoint, storages, n);
     berth_close(checkpoint);
     berth_config_free(config);
@@ -271,6 +272,9 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
         return print_stats_if_requested(options, stats, fail(&found->error));
     if (caught_signal_code_or(0)) /* cancelled: nobody wants the verdict */
         return print_cancelled(found->files->path);
+    berth_error broken;
+    if (url_failed(found->files->path, &broken)) /* the network is no verdict on the file */
+        return fail(&broken);
     findings_name_tensors(found);
     return findings_print_report(found, options, stats);
 }
@@ -385,9 +389,11 @@ static int verify_file(void *context, files *all)
     progress bar;
 
     progress_begin(&bar, "verify", options, &params, &stats);
-    const berth_source source = berth_from_path(all->path);
-    int code =
-        berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
+    berth_source source;
+    int code = find_source(all->path, &source, &found.error);
+    if (code == 0)
+        code =
+            berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_finish(&bar);
     int exit = findings_print_verdict_or_error(&found, code, options, &stats);
     findings_free(&found);

@@ -47,13 +47,20 @@ class IncludeCheck(unittest.TestCase):
         self.refused("io/x.h", '#include "format/values/value.h"', "io/ may include berth.h, config/, io/")
 
     def test_outside_sees_only_the_public_header(self):
-        self.refused("tools/x.c", '#include "config/error.h"', "tools/ may include berth.h, tools/")
-        self.refused("tools/x.c", "#include <config/error.h>", "tools/ may include berth.h, tools/")
-        python = "adapters/python/ may include berth.h, adapters/python/"
+        self.refused("tools/x.c", '#include "config/error.h"', "tools/ may include berth.h, tools/, adapters/curl/")
+        self.refused("tools/x.c", "#include <config/error.h>",
+                     "tools/ may include berth.h, tools/, adapters/curl/")
+        python = "adapters/python/ may include berth.h, adapters/python/, adapters/curl/"
         self.refused("adapters/python/native/x.c", '#include "config/error.h"', python)
         self.refused("adapters/python/native/x.c", '#include "tools/common.h"', python)
         self.taken("adapters/python/native/x.c", '#include "adapters/python/native/native.h"')
         self.taken("adapters/python/native/x.c", "#include <Python.h>")
+        network = "only adapters/curl/ knows the network"
+        self.refused("load/x.c", "#include <curl/curl.h>", network)
+        self.refused("tools/x.c", "#include <curl/curl.h>", network)
+        self.taken("adapters/curl/x.c", "#include <curl/curl.h>")
+        self.refused("adapters/curl/x.c", '#include "tools/common.h"',
+                     "adapters/curl/ may include berth.h, adapters/curl/")
         self.refused("load/x.c", "#include <Python.h>", "only the package for Python knows Python")
         self.refused("tests/api/x.c", '#include "io/file.h"',
                      "tests/api/ may include berth.h, tests/support/, tests/api/")

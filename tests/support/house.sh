@@ -87,6 +87,7 @@ int main(void)
 }'
     build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
     for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h include/berth.hpp \
+        lib/libberth_curl.a include/berth_curl.h \
         bin/berth share/man/man1/berth.1 share/bash-completion/completions/berth \
         share/zsh/site-functions/_berth share/fish/vendor_completions.d/berth.fish; do
         [ -e "$there/opt/berth/$file" ] || { echo "not installed: $file"; return 1; }

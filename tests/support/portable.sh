@@ -83,6 +83,7 @@ portable_i386() {
 # All of format/, and of what reads and saves what tells byte orders apart and needs no sums of bytes
 # in this order, no direct I/O, which the emulator has not, and no minutes.
 foreign_rooms="config format io save load tests/simulated"
+foreign_curl="adapters/curl/names.c adapters/curl/without.c" # there are no headers of libcurl's
 foreign_test_list() {
     local source
     for source in tests/config/*.c tests/format/*.c tests/api/*.c \
@@ -99,7 +100,7 @@ portable_emulated() {
     shift 3
     tests=$(foreign_test_list)
     may "$machine compiler, libraries, emulator" foreign_needs "$machine" "$@" || return
-    one "build $machine" foreign_build "$machine" "$foreign_rooms tools" \
+    one "build $machine" foreign_build "$machine" "$foreign_rooms tools $foreign_curl" \
         tests/support "$tests" "$compiler" || return
     foreign_tests "$machine" "$tests" "$emulator"
     one "build debug for $machine" build debug "$BUILD" command || return

@@ -8,7 +8,7 @@ import pickle
 from berth import _conditions, _device, _native, _records, _sparse
 from berth._counters import count
 from berth._errors import UnsafeFileError
-from berth._source import can_seek, is_path, source_of
+from berth._source import Url, can_seek, from_caller, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
@@ -23,7 +23,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     identity, the sharing, the strides and the flags that torch.load gives them. Files of torch.save
     of any version are read, and .safetensors.
 
-    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on.
+    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on. A
+        str that begins with https://, http:// or s3:// is a URL.
     map_location: as of torch.load: None, a device or its name, a dict of names, or a function
         (storage, location) -> storage or None.
     weights_only: True: plain values are made in C. If the file has classes or functions that are
@@ -44,6 +45,9 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         KeyboardInterrupt: nothing is kept.
     Threads: any; other threads run while bytes are read.
     """
+    f = from_caller(f)
+    if mmap and isinstance(f, Url):
+        raise ValueError("a URL cannot be mapped; berth.open(url) reads tensors when they are asked for")
     if mmap and not is_path(f):
         raise ValueError("f must be a file path in order to use the mmap argument")
     if not is_path(f) and not can_seek(f):

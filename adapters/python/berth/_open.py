@@ -7,7 +7,7 @@ import operator
 from berth import _native
 from berth._errors import Error
 from berth._load import MAPPED
-from berth._source import source_of
+from berth._source import from_caller, source_of
 
 FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
 
@@ -15,12 +15,13 @@ FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
 def open(f):
     """Opens a checkpoint, and reads no more than its head.
 
-    f: a path (str, bytes, os.PathLike), or an open binary file. A .safetensors file will do.
+    f: a path (str, bytes, os.PathLike), or an open binary file. A .safetensors file will do. A str that
+        begins with https://, http:// or s3:// is a URL: its bytes are requested when they are asked for.
     Returns: a File. Use it as a context manager, or call close().
     Raises: as berth.load.
     Threads: any.
     """
-    return File(_native.open(source_of(f), MAPPED))
+    return File(_native.open(source_of(from_caller(f)), MAPPED))
 
 
 class Slice:

@@ -16,7 +16,7 @@ from mmap import MAP_SHARED
 from berth import _device, _native
 from berth._counters import count, count_reason
 from berth._errors import NO_OFFSET, make
-from berth._source import is_path, source_of
+from berth._source import Url, is_path, source_of
 
 # The parameters of the functions of PyTorch that this module calls.
 PARAMETERS = {
@@ -26,6 +26,7 @@ PARAMETERS = {
 }
 OPENERS = {"save": "_open_zipfile_writer", "load": "_open_zipfile_reader"}
 ADDED = (".format_version", ".storage_alignment", "byteorder")  # by the library itself
+ZIP_BEGIN = b"PK\3\4" + bytes(64)
 LEGACY, NOT_A_ZIP, TORCHSCRIPT = "legacy format", "not a zip archive", "TorchScript archive"
 
 
@@ -255,13 +256,14 @@ def load(f, map_location, pickle_module, weights_only, mmap, arguments):
     @contextlib.contextmanager
     def open_reader(file):
         nonlocal reader
-        reader = Reader(f if is_path(f) else file, mapped)  # a path: messages name it
+        reader = Reader(f if is_path(f) else file, mapped)  # a path or URL: messages name it
         try:
             yield reader
         finally:
             reader.close()
 
-    value = with_opener("load", open_reader)(f, map_location, pickle_module, weights_only=weights_only,
+    file = io.BytesIO(ZIP_BEGIN) if isinstance(f, Url) else f  # only looked at, to see what it is
+    value = with_opener("load", open_reader)(file, map_location, pickle_module, weights_only=weights_only,
                                              mmap=mmap and mapped is None, **arguments)
     if reader and reader.has_unpickled:
         count("load", "records")
@@ -290,7 +292,8 @@ def unsafe_globals(f):
 
     unpickler = torch._weights_only_unpickler
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(open(f, "rb")) if is_path(f) else f
+        opens = is_path(f) and not isinstance(f, Url)
+        file = stack.enter_context(open(f, "rb")) if opens else f
         reader = Reader(file)
         stack.callback(reader.close)
         named = unpickler.get_globals_in_pkl(io.BytesIO(reader.get_record("data.pkl")))
@@ -300,4 +303,4 @@ def unsafe_globals(f):
 
 def path_of(f):
     """A path in the form that PyTorch takes; anything else as it is."""
-    return os.fsdecode(f) if is_path(f) else f
+    return os.fsdecode(f) if is_path(f) and not isinstance(f, Url) else f

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer."""
+"""Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer, a URL."""
 
 import io
 import os
 import tempfile
 
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
+
+
+class Url(str):
+    """A text that the caller of berth.load, berth.open or berth.verify gave as a URL."""
+
+
+def from_caller(f):
+    """URLs are marked here, and nowhere else: torch.load must not reach the network under install() (U5)."""
+    return Url(f) if type(f) is str and f.lower().startswith(("https://", "http://", "s3://")) else f
 
 
 def is_path(f):
@@ -23,6 +32,8 @@ def descriptor_of(f, kinds):
 
 
 def source_of(f):
+    if isinstance(f, Url):
+        return str(f)
     if is_path(f):
         return os.fsencode(f)
     if not hasattr(f, "read"):

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from berth import _native
-from berth._source import source_of
+from berth._source import from_caller, source_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,6 @@ def verify(f):
     Raises: berth.MissingFileError, berth.FileError: the file cannot be read.
     Threads: any; other threads run meanwhile.
     """
-    found = _native.verify(source_of(f))
+    found = _native.verify(source_of(from_caller(f)))
     found["records"] = [RecordReport(*row) for row in found["records"]]
     return Report(**found)

@@ -6,6 +6,7 @@ typedef struct archive_object {
     PyObject_HEAD berth_archive *archive;
     PyObject *owner; /* of the memory that is read; NULL: a file */
     Py_buffer buffer;
+    berth_source source;
 } archive_object;
 
 static PyTypeObject *archive_type;
@@ -26,14 +27,14 @@ static int open_archive(const berth_source *source, berth_archive **archive)
 static PyObject *archive_open(PyObject *module, PyObject *from)
 {
     (void)module;
-    berth_source source;
     archive_object *self = PyObject_New(archive_object, archive_type);
     if (!self)
         return NULL;
     self->archive = NULL;
     self->owner = NULL;
-    if (bpy_source_of(from, &source, &self->buffer, &self->owner) == 0 &&
-        open_archive(&source, &self->archive) == 0)
+    self->source = (berth_source){0};
+    if (bpy_source_of(from, &self->source, &self->buffer, &self->owner) == 0 &&
+        open_archive(&self->source, &self->archive) == 0)
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
@@ -45,6 +46,7 @@ static void archive_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     Py_BEGIN_ALLOW_THREADS;
     berth_archive_close(self->archive);
+    bpy_source_free(&self->source);
     Py_END_ALLOW_THREADS;
     if (self->owner) {
         PyBuffer_Release(&self->buffer);

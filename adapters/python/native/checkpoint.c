@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
 struct bpy_checkpoint {
@@ -13,6 +14,7 @@ struct bpy_checkpoint {
     atomic_size_t n_users;
     PyObject *owner; /* of the memory that is read; NULL: a file */
     Py_buffer buffer;
+    berth_source source;
 };
 
 berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint)
@@ -20,9 +22,20 @@ berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint)
     return checkpoint->handle;
 }
 
-bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint)
+PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint)
 {
-    return checkpoint->owner == NULL;
+    return checkpoint->source.kind == BERTH_SOURCE_FUNCTION ? PyEval_SaveThread() : NULL;
+}
+
+void bpy_checkpoint_end_wait(PyThreadState *thread)
+{
+    if (thread)
+        PyEval_RestoreThread(thread);
+}
+
+berth_source *bpy_checkpoint_source(bpy_checkpoint *checkpoint)
+{
+    return &checkpoint->source;
 }
 
 bpy_checkpoint *bpy_checkpoint_use(bpy_checkpoint *checkpoint)
@@ -47,34 +60,21 @@ void bpy_checkpoint_release(bpy_checkpoint *checkpoint)
     if (atomic_fetch_sub(&checkpoint->n_users, 1) > 1)
         return;
     berth_close(checkpoint->handle);
+    bpy_source_free(&checkpoint->source);
     release_buffer(checkpoint);
     free(checkpoint);
 }
 
 /* ---- opening ---- */
 
-int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
+static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
 {
-    if (PyBytes_Check(from)) {
-        *source = berth_from_path(PyBytes_AsString(from));
-    } else if (PyLong_Check(from)) {
-        *source = berth_from_fd((int)PyLong_AsLong(from));
-    } else {
-        if (PyObject_GetBuffer(from, buffer, PyBUF_SIMPLE) < 0)
-            return -1;
-        Py_INCREF(from);
-        *owner = from;
-        *source = berth_from_memory(buffer->buf, (size_t)buffer->len);
-    }
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int open_source(bpy_checkpoint *checkpoint, const berth_source *source,
-                       const char *assignments)
-{
+    const berth_source *source = &checkpoint->source;
     berth_error error;
     berth_config *config = berth_config_new(&error);
     int status = config ? berth_config_apply(config, assignments, &error) : (int)error.code;
+    if (status == 0)
+        status = berth_source_url_tune(source, config, &error);
     if (status == 0) {
         const berth_params params = {.config = config};
         Py_BEGIN_ALLOW_THREADS;
@@ -93,9 +93,8 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
     if (!checkpoint)
         return PyErr_NoMemory(), NULL;
     atomic_init(&checkpoint->n_users, 1);
-    berth_source source;
-    if (bpy_source_of(from, &source, &checkpoint->buffer, &checkpoint->owner) == 0 &&
-        open_source(checkpoint, &source, assignments) == 0)
+    if (bpy_source_of(from, &checkpoint->source, &checkpoint->buffer, &checkpoint->owner) == 0 &&
+        open_source(checkpoint, assignments) == 0)
         return checkpoint;
     bpy_checkpoint_release(checkpoint);
     return NULL;

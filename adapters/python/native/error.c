@@ -2,8 +2,12 @@
 /* A berth_error becomes an exception (berth._errors.make chooses its class); signals do so, too. */
 #include "adapters/python/native/native.h"
 
-PyObject *bpy_raise(const berth_error *error)
+PyObject *bpy_raise(const berth_error *failure)
 {
+    berth_error own = *failure, *error = &own;
+    if (PyErr_Occurred()) /* the handler of a signal has raised one, which ended the call */
+        return NULL;
+    bpy_explain(error);
     PyObject *errors = PyImport_ImportModule("berth._errors");
     if (!errors)
         return NULL;

@@ -327,14 +327,20 @@ static PyObject *checkpoint_memory(PyObject *self, PyObject *name)
     if (!tensor)
         return NULL;
     berth_error error;
+    bpy_checkpoint_use(checkpoint); /* another thread may close it meanwhile */
+    PyThreadState *thread = bpy_checkpoint_begin_wait(checkpoint);
     const void *address = berth_tensor_data(handle, tensor, &error);
-    if (!address)
-        return bpy_raise(&error);
+    bpy_checkpoint_end_wait(thread);
+    if (!address) {
+        bpy_raise(&error);
+        bpy_checkpoint_release(checkpoint);
+        return NULL;
+    }
     uint64_t before = (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
     bytes_object *bytes = PyObject_New(bytes_object, bytes_type);
     if (!bytes)
-        return NULL;
-    bytes->checkpoint = bpy_checkpoint_use(checkpoint);
+        return bpy_checkpoint_release(checkpoint), NULL;
+    bytes->checkpoint = checkpoint;
     bytes->address = (void *)(uintptr_t)address;
     bytes->nbytes = (Py_ssize_t)(berth_storage_get_info(tensor->storage)->nbytes - before);
     PyObject *view = PyMemoryView_FromObject((PyObject *)bytes);

@@ -61,10 +61,12 @@ void bpy_loader_free(bpy_loader *loader)
 /* Reads n storages into their memory, without the GIL. */
 static int read_bytes(bpy_loader *loader, const berth_destination *destinations, size_t n)
 {
-    const berth_params params = {.progress = bpy_check_signals};
+    berth_source *source = bpy_checkpoint_source(loader->checkpoint);
+    const berth_params params = {.progress = bpy_source_check_signals, .progress_context = source};
     berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
     berth_error error;
     int status;
+    bpy_source_go(source);
     Py_BEGIN_ALLOW_THREADS;
     status = berth_load_into(handle, destinations, n, &params, &error);
     Py_END_ALLOW_THREADS;
@@ -169,8 +171,10 @@ static bpy_memory *take_memory(bpy_loader *loader, const berth_storage *storage,
     if (!loader->in_place && nbytes == 0)
         return bpy_memory_new(0);
     berth_error error;
+    PyThreadState *thread = bpy_checkpoint_begin_wait(loader->checkpoint);
     const void *address =
         berth_storage_data(bpy_checkpoint_handle(loader->checkpoint), storage, &error);
+    bpy_checkpoint_end_wait(thread);
     if (!address && error.code != BERTH_OK)
         return bpy_raise(&error), NULL;
     return bpy_memory_of(loader->checkpoint, address, nbytes);

@@ -15,6 +15,7 @@
  *   save_records.c    records that PyTorch has pickled -> a save
  *   joint.c           a save of many processes
  *   job.c             a save that goes on; signals
+ *   urls.c            where bytes come from; URLs, and why reading them failed
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
@@ -254,11 +255,25 @@ int bpy_job_type_add(PyObject *module);
 /* ---- loading ---- */
 
 /*
- * Where bytes come from: bytes: a path; an int: a descriptor; any other object: its buffer, which
- * *buffer holds then, and *owner is not NULL.
+ * Where bytes come from: bytes: a path; an int: a descriptor; a str: a URL, which is opened; any
+ * other object: its buffer, which *buffer holds then, and *owner is not NULL.
+ * Lifetime: bpy_source_free is due when nothing reads the source any more.
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner);
+
+/* Closes a URL; does nothing to other sources, and to zeros. Needs no GIL. */
+void bpy_source_free(berth_source *source);
+
+/* A call begins to read the source: an earlier signal does not stop it. */
+void bpy_source_go(const berth_source *source);
+
+/* bpy_check_signals; what stops, stops the workers that wait for the source, the context, as well.
+ */
+int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
+
+/* If reading a URL has failed, the error gets the words of the network. */
+void bpy_explain(berth_error *error);
 
 /* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
 typedef struct bpy_checkpoint bpy_checkpoint;
@@ -288,8 +303,15 @@ bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
 /* A tensor by its name; NULL: an exception is raised. */
 const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name);
 
-/* Whether its bytes may be used in place: they are a file's, not those of a Python object. */
-bool bpy_checkpoint_is_file(const bpy_checkpoint *checkpoint);
+/*
+ * Around a call that maps a file's bytes, or waits for those of a URL: then the GIL is given up.
+ * Whatever the call needs must be held.
+ */
+PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint);
+void bpy_checkpoint_end_wait(PyThreadState *thread);
+
+/* Where its bytes come from. */
+berth_source *bpy_checkpoint_source(bpy_checkpoint *checkpoint);
 
 /* Memory for the bytes of one storage. */
 typedef struct bpy_memory bpy_memory;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* verify(source): what berth_verify found, as plain Python values. */
+#include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
 /* One record's row is added to a list, on the calling thread. */
@@ -18,9 +19,9 @@ static void add_record(void *context, const berth_record_verdict *record)
     PyGILState_Release(state);
 }
 
-static PyObject *verify(const berth_source *source, PyObject *records)
+static PyObject *verify(berth_source *source, PyObject *records)
 {
-    const berth_params params = {.progress = bpy_check_signals};
+    const berth_params params = {.progress = bpy_source_check_signals, .progress_context = source};
     berth_verdict verdict;
     berth_error error;
     int status;
@@ -29,7 +30,11 @@ static PyObject *verify(const berth_source *source, PyObject *records)
     Py_END_ALLOW_THREADS;
     if (PyErr_Occurred())
         return NULL;
-    /* What cannot be read at all is an exception; a broken file is an answer. */
+    /* What cannot be read at all is an exception; a broken file is an answer. The network is none.
+     */
+    berth_error broken = {.code = BERTH_E_CALLBACK, .offset = BERTH_NO_OFFSET};
+    if (berth_source_url_explain(source, &broken) != BERTH_E_CALLBACK)
+        return bpy_raise(&broken);
     if (status == BERTH_E_SYSTEM || status == BERTH_E_NOT_FOUND || status == BERTH_E_MEMORY ||
         status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)
         return bpy_raise(&error);
@@ -45,18 +50,15 @@ PyObject *bpy_verify(PyObject *module, PyObject *from)
 {
     (void)module;
     Py_buffer buffer = {0};
-    berth_source source;
-    if (PyBytes_Check(from))
-        source = berth_from_path(PyBytes_AsString(from));
-    else if (PyLong_Check(from))
-        source = berth_from_fd((int)PyLong_AsLong(from));
-    else if (PyObject_GetBuffer(from, &buffer, PyBUF_SIMPLE) == 0)
-        source = berth_from_memory(buffer.buf, (size_t)buffer.len);
-    if (PyErr_Occurred())
-        return NULL;
-    PyObject *records = PyList_New(0);
-    PyObject *found = records ? verify(&source, records) : NULL;
-    Py_XDECREF(records);
+    PyObject *owner = NULL, *found = NULL;
+    berth_source source = {0};
+    if (bpy_source_of(from, &source, &buffer, &owner) == 0) {
+        PyObject *records = PyList_New(0);
+        found = records ? verify(&source, records) : NULL;
+        Py_XDECREF(records);
+    }
+    bpy_source_free(&source);
     PyBuffer_Release(&buffer);
+    Py_XDECREF(owner);
     return found;
 }

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The parts of the adapter:
+ *
+ *   names.c        what is a URL, and what messages show of it
+ *   libcurl.c      the functions of libcurl, opened at run time
+ *   address.c      a URL -> what libcurl gets
+ *   aws.c          keys and regions of S3, from the environment and files
+ *   connections.c  easy handles, for any number of threads
+ *   answer.c       what a server answers to one request, checked
+ *   range.c        one range: requests until all of it is there
+ *   ends.c         the tail and the head of an object -> what an open will read
+ *   url.c          the source
+ *   without.c      stands for all but names.c where libcurl's headers are missing
+ *
+ * Names across files begin with bcurl_.
+ */
+#ifndef BCURL_URL_H
+#define BCURL_URL_H
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "adapters/curl/names.h"
+
+/* Requests of this size find most directories; larger ones take time. */
+#define BCURL_END_NBYTES ((uint64_t)1 << 20)
+/* An object of a server without ranges is kept whole, if it has no more. */
+#define BCURL_WHOLE_MAX_NBYTES ((uint64_t)64 << 20)
+
+/* ---- libcurl.c ---- */
+
+typedef struct bcurl_functions {
+    CURL *(*easy_init)(void);
+    CURLcode (*easy_setopt)(CURL *handle, CURLoption option, ...);
+    CURLcode (*easy_perform)(CURL *handle);
+    CURLcode (*easy_getinfo)(CURL *handle, CURLINFO info, ...);
+    void (*easy_cleanup)(CURL *handle);
+    const char *(*easy_strerror)(CURLcode code);
+    CURLSH *(*share_init)(void);
+    CURLSHcode (*share_setopt)(CURLSH *share, CURLSHoption option, ...);
+    CURLSHcode (*share_cleanup)(CURLSH *share);
+    struct curl_slist *(*slist_append)(struct curl_slist *list, const char *text);
+    void (*slist_free_all)(struct curl_slist *list);
+    CURLcode (*global_init)(long flags);
+    curl_version_info_data *(*version_info)(CURLversion age);
+} bcurl_functions;
+
+extern bcurl_functions bcurl;
+
+/* Opens libcurl, the first time. Returns 0 or a status. */
+int bcurl_need_library(berth_error *error);
+/* Whether it signs requests to S3 rightly. */
+bool bcurl_can_sign(void);
+
+/* ---- errors ---- */
+
+/* Sets the error. Returns its status. */
+int bcurl_fail(berth_error *error, berth_status status, int system_errno, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Puts "name: " before the message. Returns the status. */
+int bcurl_name_error(berth_error *error, const char *name);
+
+/* ---- address.c ---- */
+
+typedef struct bcurl_address {
+    char *url;   /* for libcurl; may have credentials in it */
+    char *shown; /* for messages (U1) */
+    bool is_s3;
+    char *key, *secret, *token; /* of S3; key NULL: requests are not signed */
+    char *signature;            /* CURLOPT_AWS_SIGV4 */
+} bcurl_address;
+
+int bcurl_address_make(const char *text, bcurl_address *address, berth_error *error);
+void bcurl_address_free(bcurl_address *address);
+
+/* ---- aws.c ---- */
+
+typedef struct bcurl_aws {
+    char *key, *secret, *token; /* NULL: none */
+    char *region;
+    char *endpoint; /* NULL: Amazon's */
+} bcurl_aws;
+
+int bcurl_aws_find(bcurl_aws *aws, berth_error *error);
+void bcurl_aws_free(bcurl_aws *aws);
+/* Overwrites a secret, and frees it. */
+void bcurl_free_secret(char *text);
+
+/* ---- connections.c ---- */
+
+enum { BCURL_MAX_IDLE = 32, BCURL_N_LOCKS = 16, BCURL_N_WALKS = 16 };
+
+typedef struct bcurl_block {
+    uint8_t *bytes;
+    uint64_t at, nbytes;
+} bcurl_block;
+
+/* Reads that follow each other, as of one worker. */
+typedef struct bcurl_walk {
+    uint64_t next_offset; /* the end of its last read */
+    uint64_t last_read;   /* the number of that read; 0: there is no walk */
+    bcurl_block ahead;    /* read ahead for the next ones */
+} bcurl_walk;
+
+/* What one process has open; a child after a fork begins with a new one. */
+typedef struct bcurl_connections {
+    pid_t pid;
+    pthread_mutex_t lock; /* of all below */
+    CURL *idle[BCURL_MAX_IDLE];
+    size_t n_idle;
+    CURLSH *share; /* names of hosts, sessions of TLS */
+    pthread_mutex_t share_locks[BCURL_N_LOCKS];
+    berth_error failure; /* the last one; code 0: none */
+    bcurl_walk walks[BCURL_N_WALKS];
+    uint64_t n_reads;
+} bcurl_connections;
+
+/* An object that is read. All but the connections is constant once it is open. */
+typedef struct bcurl_url {
+    bcurl_address address;
+    berth_url_params params;
+    _Atomic(bcurl_connections *) connections;
+    /* What the first answer said. */
+    bool is_pinned;
+    uint64_t nbytes;
+    char etag[256], modified[64]; /* "": it said nothing */
+    bcurl_block tail, head;
+    uint64_t head_nbytes; /* load.head_nbytes; 0: unknown */
+} bcurl_url;
+
+/* Those of this process. NULL: no memory. */
+bcurl_connections *bcurl_connections_of(bcurl_url *url);
+void bcurl_connections_free(bcurl_connections *all);
+/* A handle with all options but those of one request. NULL: no memory. */
+CURL *bcurl_handle_take(bcurl_url *url, bcurl_connections *all);
+void bcurl_handle_give(bcurl_connections *all, CURL *handle);
+/* Without SIGPIPE, which some libraries of TLS cause. */
+CURLcode bcurl_perform(CURL *handle);
+
+/* ---- answer.c ---- */
+
+/* What a request asks for, and what has come. */
+typedef struct bcurl_range {
+    bcurl_url *url;
+    uint8_t *bytes;  /* memory for nbytes; of a whole object: grows */
+    uint64_t offset; /* of the object */
+    uint64_t nbytes; /* of the first request: at most */
+    uint64_t done_nbytes;
+    bool is_from_end; /* until the first answer */
+    bool is_whole;    /* the server sent the whole object instead of a range */
+} bcurl_range;
+
+typedef enum bcurl_use {
+    BCURL_UNCHECKED,
+    BCURL_BYTES,
+    BCURL_WHOLE,
+    BCURL_TEXT,
+    BCURL_REFUSED
+} bcurl_use;
+
+/* One answer. */
+typedef struct bcurl_answer {
+    bcurl_range *range;
+    berth_error *error; /* why it was refused */
+    bcurl_use use;
+    int status;
+    bool has_range, has_length;
+    uint64_t first, last, total; /* of Content-Range */
+    uint64_t length;             /* Content-Length */
+    uint64_t received_nbytes;
+    char etag[256], modified[64], region[32];
+    char text[2048]; /* the beginning of a body that says why not */
+    size_t text_nbytes;
+    double next_check; /* seconds; when to ask whether the caller cancels */
+} bcurl_answer;
+
+/* Callbacks of libcurl; context: the answer. */
+size_t bcurl_answer_header(char *data, size_t size, size_t n, void *context);
+size_t bcurl_answer_body(char *data, size_t size, size_t n, void *context);
+int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d);
+/* What the answer is for, also if it has no body. */
+bcurl_use bcurl_answer_check(bcurl_answer *answer);
+/* Sets the error of an answer that is no range. Returns the status. */
+int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error);
+bool bcurl_is_cancelled(const bcurl_url *url);
+double bcurl_seconds(void);
+
+/* ---- range.c ---- */
+
+/* Gets all of the range. The first one of an object pins it. Returns 0 or a status. */
+int bcurl_range_get(bcurl_range *range, berth_error *error);
+
+/* ---- ends.c ---- */
+
+/* Gets the ends of an object: tail, head, nbytes, head_nbytes. Returns 0 or a status. */
+int bcurl_ends_get(bcurl_url *url, berth_error *error);
+
+#endif

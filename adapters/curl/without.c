@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The same functions, for a build without libcurl's headers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "adapters/curl/berth_curl.h"
+
+int berth_source_url(const char *url, const berth_url_params *params, berth_source *source,
+                     berth_error *error)
+{
+    (void)url;
+    (void)params;
+    memset(source, 0, sizeof *source);
+    if (!error)
+        return BERTH_E_UNAVAILABLE;
+    memset(error, 0, sizeof *error);
+    error->code = BERTH_E_UNAVAILABLE;
+    error->offset = BERTH_NO_OFFSET;
+    (void)snprintf(
+        error->message, sizeof error->message,
+        "this Berth was built without libcurl's headers, and reads no URLs: build it with "
+        "libcurl4-openssl-dev");
+    return error->code;
+}
+
+int berth_source_url_tune(const berth_source *source, berth_config *config, berth_error *error)
+{
+    (void)source;
+    (void)config;
+    (void)error;
+    return 0;
+}
+
+int berth_source_url_explain(const berth_source *source, berth_error *error)
+{
+    (void)source;
+    return error ? error->code : 0;
+}
+
+void berth_source_url_free(berth_source *source)
+{
+    (void)source;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Where bytes come from. URLs are read by adapters/curl; the GIL guards the list of open ones. */
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "adapters/curl/berth_curl.h"
+#include "adapters/python/native/native.h"
+
+/* An open URL. */
+typedef struct open_url {
+    berth_source source;
+    atomic_bool stop; /* a signal has ended the call that reads it */
+    struct open_url *next;
+} open_url;
+
+static open_url *open_urls;
+
+/* Only the main thread runs the handlers of signals. */
+static int signal_came(void *context)
+{
+    open_url *url = context;
+    if (atomic_load(&url->stop))
+        return 1;
+    return syscall(SYS_gettid) == getpid() && bpy_check_signals(context, 0, 0);
+}
+
+static int open_url_new(PyObject *text, berth_source *source)
+{
+    const char *url = PyUnicode_AsUTF8AndSize(text, NULL);
+    open_url *opened = url ? calloc(1, sizeof *opened) : NULL;
+    const berth_url_params params = {.cancelled = signal_came, .context = opened};
+    berth_error error;
+    int status;
+
+    if (!opened)
+        return url ? (PyErr_NoMemory(), -1) : -1;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_source_url(url, &params, source, &error);
+    Py_END_ALLOW_THREADS;
+    if (status < 0) {
+        free(opened);
+        bpy_raise(&error);
+        return -1;
+    }
+    opened->source = *source;
+    opened->next = open_urls;
+    open_urls = opened;
+    return 0;
+}
+
+/* What points to it in the list; to NULL: it is no URL. */
+static open_url **open_url_find(const berth_source *source)
+{
+    open_url **at = &open_urls;
+    while (*at && (!source->context || (*at)->source.context != source->context))
+        at = &(*at)->next;
+    return at;
+}
+
+void bpy_source_go(const berth_source *source)
+{
+    open_url *found = *open_url_find(source);
+    if (found)
+        atomic_store(&found->stop, false);
+}
+
+int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    int stop = bpy_check_signals(NULL, done_nbytes, total_nbytes);
+    if (!stop)
+        return 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    open_url *found = *open_url_find(context);
+    if (found)
+        atomic_store(&found->stop, true);
+    PyGILState_Release(state);
+    return stop;
+}
+
+void bpy_source_free(berth_source *source)
+{
+    if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized())
+        return;
+    PyGILState_STATE state = PyGILState_Ensure();
+    open_url **at = open_url_find(source), *found = *at;
+    if (found)
+        *at = found->next;
+    PyGILState_Release(state);
+    berth_source_url_free(source);
+    free(found);
+}
+
+void bpy_explain(berth_error *error)
+{
+    for (const open_url *at = open_urls; at && error->code == BERTH_E_CALLBACK; at = at->next)
+        if (strstr(error->message, at->source.name))
+            (void)berth_source_url_explain(&at->source, error);
+}
+
+int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
+{
+    if (PyUnicode_Check(from))
+        return open_url_new(from, source);
+    if (PyBytes_Check(from)) {
+        *source = berth_from_path(PyBytes_AsString(from));
+    } else if (PyLong_Check(from)) {
+        *source = berth_from_fd((int)PyLong_AsLong(from));
+    } else {
+        if (PyObject_GetBuffer(from, buffer, PyBUF_SIMPLE) < 0)
+            return -1;
+        Py_INCREF(from);
+        *owner = from;
+        *source = berth_from_memory(buffer->buf, (size_t)buffer->len);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
