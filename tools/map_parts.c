@@ -199,7 +199,7 @@ static int map_add_zip(map *m, const map_use *uses, size_t n_uses)
 
 /*
  * safetensors: a header, then the data. The legacy format: pickles, then the storages, each behind
- * its length; in a tar archive with headers and pickles between.
+ * its length.
  */
 static void map_add_without_directory(map *m, const map_use *uses, size_t n_uses)
 {
