@@ -127,7 +127,8 @@ class Map(Case):
                 last = sum((n - 1) * stride for n, stride in zip(tensor["shape"], tensor["stride"]))
                 used[tensor["storage"]].update(
                     range(tensor["offset"], tensor["offset"] + (last + 1) * tensor["nbytes"] // numel))
-        unused = {storage["key"]: storage["nbytes"] - len(used[storage["key"]]) for storage in report["storages"]}
+        unused = {storage["key"]: storage["nbytes"] - len(used[storage["key"]])
+                  for storage in report["storages"]}
         self.assertGreater(sum(unused.values()), 0)
         self.assertEqual(unused, {storage["key"]: storage["nbytes"] - storage["used_nbytes"]
                                   for storage in report["storages"]})
