@@ -33,8 +33,8 @@ static bool terminal_has_colours(void)
 const char *paint(colour chosen)
 {
     static const char *const escapes[] = {
-        [PLAIN] = "\033[0m", [BOLD] = "\033[1m",   [FAINT] = "\033[2m",
-        [RED] = "\033[31m",  [GREEN] = "\033[32m", [BLUE] = "\033[36m"};
+        [PLAIN] = "\033[0m",  [BOLD] = "\033[1m",  [FAINT] = "\033[2m",   [RED] = "\033[31m",
+        [GREEN] = "\033[32m", [BLUE] = "\033[36m", [YELLOW] = "\033[33m", [MAGENTA] = "\033[35m"};
 
     if (when == BY_TERMINAL)
         when = terminal_has_colours() ? ALWAYS : NEVER;

@@ -37,6 +37,7 @@ extern const struct argp_child common_children[];
 #define COMMANDS(COMMAND)                                                                          \
     COMMAND(ls, "ls", "list the tensors of a checkpoint")                                          \
     COMMAND(info, "info", "show what a file is and what it contains")                              \
+    COMMAND(map, "map", "show where the bytes of a file lie; as a picture, too")                   \
     COMMAND(show, "show", "show values: epoch, rates, settings, a few elements")                   \
     COMMAND(verify, "verify", "check a whole file, every checksum included")                       \
     COMMAND(cat, "cat", "write one tensor's elements to standard output")                          \
@@ -244,7 +245,7 @@ int print_completion(const char *shell);
 
 /* ---- colour.c ---- */
 
-typedef enum colour { PLAIN, BOLD, FAINT, RED, GREEN, BLUE } colour;
+typedef enum colour { PLAIN, BOLD, FAINT, RED, GREEN, BLUE, YELLOW, MAGENTA } colour;
 
 /* "auto", "always" or "never"; false: another word. */
 bool colour_set(const char *word);

@@ -10,7 +10,7 @@ import time
 
 from case import BERTH, Case
 
-COMMANDS = ("ls", "info", "show", "verify", "cat", "copy", "convert", "diff", "clean", "config", "bench save",
+COMMANDS = ("ls", "info", "map", "show", "verify", "cat", "copy", "convert", "diff", "clean", "config", "bench save",
             "bench load", "bench rows", "demo")
 OPTION = re.compile(r"^ +(?:-(\w), |    )--([\w-]+)(?:=(\S+))?", re.MULTILINE)
 

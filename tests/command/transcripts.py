@@ -11,7 +11,7 @@ from case import BERTH, Case, old
 # A line, its exit code, and what standard output and standard error match as a whole ("": nothing).
 USAGE = r"berth {}: {}\nTry `berth {} --help' or `berth {} --usage' for more information\.\n"
 MISSING = {name: USAGE.format(name, "an argument is missing", name, name)
-           for name in ("ls", "info", "show", "verify", "cat", "copy", "convert", "diff", "clean")}
+           for name in ("ls", "info", "map", "show", "verify", "cat", "copy", "convert", "diff", "clean")}
 HELP = r"Usage: berth COMMAND (.|\n)*"
 TRANSCRIPTS = {
     "berth": [
@@ -41,6 +41,13 @@ TRANSCRIPTS = {
         ("berth info demo.pt | head -2", 0, r"container +zip\narchive +demo\n", ""),
         ("berth info demo.pt other.pt | grep -c ^container", 0, "2\n", ""),
         ("berth info nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
+    ],
+    "map": [
+        ("berth map", 2, "", MISSING["map"]), ("berth help map", 0, r"Usage: berth map (.|\n)*", ""),
+        ("berth map demo.pt | head -1 | cut -d, -f2,4", 0, r" zip, 9 tensors\n", ""),
+        ("berth map demo.pt -o - | grep -c '</svg>'", 0, "1\n", ""),
+        ("berth map text", 1, "", r"berth: text: .*\n"),
+        ("berth map nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
     ],
     "show": [
         ("berth show", 2, "", MISSING["show"]), ("berth show demo.pt epoch", 0, "3\n", ""),
