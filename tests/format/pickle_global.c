@@ -12,6 +12,9 @@ static bth_found_global find(const char *source, bool ignores_distributed)
     bth_found_global found;
 
     assemble(&pickle, source);
+    uint8_t *exact = realloc(pickle.bytes, pickle.nbytes + !pickle.nbytes); /* no byte to spare */
+    cr_assert_not_null(exact);
+    pickle.bytes = exact;
     bth_pickle_find_global(pickle.bytes, pickle.nbytes, ignores_distributed, &found);
     free(pickle.bytes);
     return found;

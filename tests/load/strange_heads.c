@@ -305,6 +305,13 @@ Test(strange_heads, the_extra_fields_in_the_local_header_of_the_first_storage)
     expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: at byte 854: a ZIP64 extra field of 59 bytes in the local "
                    "header; it has 8, 16 or 24");
+    for (unsigned nbytes = 0; nbytes <= 5; nbytes++) { /* Z4: too short for a version and a CRC */
+        put(EXTRAS_AT, 0x7075, 2);
+        put(EXTRAS_AT + 2, nbytes, 2);
+        expect_failure("load.check=none", BERTH_E_ARCHIVE,
+                       "memory: at byte 854: a Unicode path extra field, which gives the entry a "
+                       "second name");
+    }
 }
 
 /* The name of the first storage, byte by byte: archive, slash, record. */
