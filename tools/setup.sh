@@ -18,6 +18,7 @@ test_packages=(
     python3 python3-dev python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
     bindfs e2fsprogs xfsprogs
+    openmpi-bin libopenmpi-dev mpich libmpich-dev
     fish groff-base tmux zsh
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd
 )

@@ -62,6 +62,10 @@ class IncludeCheck(unittest.TestCase):
         self.refused("adapters/curl/x.c", '#include "tools/common.h"',
                      "adapters/curl/ may include berth.h, adapters/curl/")
         self.refused("load/x.c", "#include <Python.h>", "only the package for Python knows Python")
+        self.taken("adapters/mpi/x.c", "#include <mpi.h>")
+        self.refused("adapters/mpi/x.c", '#include "config/error.h"',
+                     "adapters/mpi/ may include berth.h, adapters/mpi/")
+        self.refused("save/x.c", "#include <mpi.h>", "only adapters/mpi knows MPI")
         self.refused("tests/api/x.c", '#include "io/file.h"',
                      "tests/api/ may include berth.h, tests/support/, tests/api/")
         self.refused("tests/support/x.c", '#include "io/file.h"',

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The ranks of one operation, what travels between them, and their common error. */
+#ifndef BTH_MPI_RANKS_H
+#define BTH_MPI_RANKS_H
+
+#include <berth_mpi.h>
+
+typedef struct bth_ranks {
+    MPI_Comm comm; /* a duplicate of the caller's */
+    int rank;
+    int n;
+} bth_ranks;
+
+/* Collective, as all below. Fails in this rank alone. */
+int bth_ranks_begin(bth_ranks *ranks, MPI_Comm comm, berth_error *error);
+
+void bth_ranks_end(bth_ranks *ranks);
+
+/* Gives all ranks the error of the first whose status is not 0. Returns what they have in common.
+ */
+int bth_ranks_agree(const bth_ranks *ranks, int status, berth_error *error);
+
+/* Sends bytes of rank 0 to all. */
+int bth_ranks_broadcast(const bth_ranks *ranks, void *bytes, uint64_t nbytes, berth_error *error);
+
+/* Sends bytes of `rank` to rank 0; only these two call it. */
+int bth_ranks_carry(const bth_ranks *ranks, int rank, void *bytes, uint64_t nbytes,
+                    berth_error *error);
+
+/* Fills an error. Returns its status. */
+int bth_mpi_fail(berth_error *error, berth_status code, const char *format, ...);
+
+int bth_mpi_fail_memory(berth_error *error, uint64_t nbytes);
+
+/* Of what a function of MPI returned. Returns 0 or a status. */
+int bth_mpi_check(int result, const char *function, berth_error *error);
+
+/* Copies an error to the caller, if it wants one. Returns its status. */
+int bth_mpi_end(const berth_error *own, berth_error *error);
+
+#endif
