@@ -59,13 +59,13 @@ typedef struct map_text {
 static size_t terminal_columns(void)
 {
     const char *columns = getenv("COLUMNS");
+    size_t n = columns ? strtoul(columns, NULL, 10) : 0;
     struct winsize size;
-    size_t n = 80;
 
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         n = size.ws_col;
-    else if (columns && atoi(columns) > 0)
-        n = (size_t)atoi(columns);
+    else if (n == 0)
+        n = 80;
     return n < MIN_COLUMNS ? MIN_COLUMNS : n > MAX_COLUMNS ? MAX_COLUMNS : n;
 }
 
@@ -142,10 +142,11 @@ static void print_row(const map_text *text, uint64_t begin, uint64_t row_nbytes)
 {
     const map *m = text->m;
     bool is_partly_cached = m->has_cache && m->cached_nbytes > 0 && m->cached_nbytes < m->nbytes;
-    char before = 0;
+    int n_lines = is_partly_cached ? 2 : 1;
+    char letter, before = 0;
 
     printf("%14" PRIu64 "  ", begin);
-    for (int line = 0; line <= is_partly_cached; line++) {
+    for (int line = 0; line < n_lines; line++) {
         if (line > 0)
             printf("%s%14s  ", paint(FAINT), "in memory");
         for (size_t i = 0; i < text->n_columns; i++) {
@@ -157,8 +158,11 @@ static void print_row(const map_text *text, uint64_t begin, uint64_t row_nbytes)
             if (from >= m->nbytes || from >= begin + row_nbytes)
                 break;
             to = to < m->nbytes ? to : m->nbytes;
-            char letter = line ? text_cache_cell(m, from, to) : text_cell(text, from, to);
-            if (!line && letter != before)
+            if (line > 0)
+                letter = text_cache_cell(m, from, to);
+            else
+                letter = text_cell(text, from, to);
+            if (line == 0 && letter != before)
                 printf("%s%s", paint(PLAIN), paint(letter_colour(letter)));
             before = letter;
             putchar(letter);
