@@ -140,17 +140,17 @@ class Loading:
         """A value of the file, with its tensors."""
         if not _has_tensors(value):
             return value
-        return self._file.value(name, True, False, False, None, True)
+        return self._file.value(name, True, False, False, None, True, None)
 
 
 def value_without_bytes(file, path):
     """The value of an open file; its tensors are on the device "meta"."""
     try:
-        return file.value(None, False, False, True, None, True)
+        return file.value(None, False, False, True, None, True, None)
     except NotImplementedError:  # PyTorch has no quantized ones there: pages that nobody touches will do
         mapped = _native.open(source_of(path), MAPPED)
         try:
-            return mapped.value(None, True, False, False, None, True)
+            return mapped.value(None, True, False, False, None, True, None)
         finally:
             mapped.close()
 
