@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from berth import _native
+from berth import _native, _sparse
 from berth._counters import count
 from berth._dcp_group import Group
 from berth._dcp_layout import Layout, is_dtensor
@@ -140,19 +140,21 @@ class Loading:
         """A value of the file, with its tensors."""
         if not _has_tensors(value):
             return value
-        return self._file.value(name, True, False, False, None, True, None)
+        with _sparse.checked():
+            return self._file.value(name, True, False, False, None, True, None)
 
 
 def value_without_bytes(file, path):
     """The value of an open file; its tensors are on the device "meta"."""
-    try:
-        return file.value(None, False, False, True, None, True, None)
-    except NotImplementedError:  # PyTorch has no quantized ones there: pages that nobody touches will do
-        mapped = _native.open(source_of(path), MAPPED)
+    with _sparse.checked(checks=False):
         try:
-            return mapped.value(None, True, False, False, None, True, None)
-        finally:
-            mapped.close()
+            return file.value(None, False, False, True, None, True, None)
+        except NotImplementedError:  # PyTorch has no quantized ones there: pages that nobody touches will do
+            mapped = _native.open(source_of(path), MAPPED)
+            try:
+                return mapped.value(None, True, False, False, None, True, None)
+            finally:
+                mapped.close()
 
 
 def read_box(file, tensor, name, starts, lengths):

@@ -104,12 +104,8 @@ def _value_of(file, map_location, mmap):
     restore, cpu_stays = restore_of(map_location)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
-    try:
-        value = file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays, places)
-        _sparse.check()
-    finally:
-        _sparse.forget()
-    return value
+    with _sparse.checked():
+        return file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays, places)
 
 
 def restore_of(map_location):

@@ -4,7 +4,7 @@
 import builtins
 import operator
 
-from berth import _native
+from berth import _native, _sparse
 from berth._errors import Error
 from berth._load import MAPPED
 from berth._source import from_caller, source_of
@@ -101,7 +101,7 @@ class File:
 
         Raises: KeyError: there is none; berth.Error: it cannot be loaded.
         """
-        with missing_is_key_error():
+        with missing_is_key_error(), _sparse.checked():
             return self._file.value(name, True, True, False, None, True, None)
 
     def slice(self, name):
