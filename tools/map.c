@@ -303,7 +303,7 @@ int run_map(int argc, char **argv)
     if (options.out && is_standard(options.out) && options.common.json)
         return print_trouble("--json and the picture cannot both go to standard output");
     m.path = input_path(options.words.words[0]);
-    if (!m.path || (options.out && check_in_place_output_has_name(m.path, options.out)))
+    if (!m.path || (options.out && check_output_is_another_file(m.path, options.out)))
         return EXIT_TROUBLE;
     map_open_file(&m);
     int code = map_read(&m, options.records_only, &stats);

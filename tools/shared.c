@@ -299,6 +299,15 @@ int check_in_place_output_has_name(const char *in, const char *out)
         "%s: input and output are one file without a name, which cannot be replaced", out);
 }
 
+int check_output_is_another_file(const char *in, const char *out)
+{
+    struct stat from, to;
+
+    if (stat(in, &from) != 0 || stat(out, &to) != 0 || !is_same_file(&from, &to))
+        return 0;
+    return print_trouble("%s: is the input; another name is needed for the output", out);
+}
+
 void shorten(char *text)
 {
     enum { SHOWN_NBYTES = 400 };

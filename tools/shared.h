@@ -171,6 +171,9 @@ bool has_extension(const char *name, const char *extension);
  * that is read. Returns 0, or EXIT_TROUBLE after printing why.
  */
 int check_in_place_output_has_name(const char *in, const char *out);
+/* For an output that does not hold what the input does. Returns 0, or EXIT_TROUBLE after a message.
+ */
+int check_output_is_another_file(const char *in, const char *out);
 
 /*
  * Adds `nbytes` to *counted if the name is long. Refuses a sum that is far larger than in any real

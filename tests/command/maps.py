@@ -166,6 +166,11 @@ class Map(Case):
         self.assertNotIn("cut.svg", self.entries())
         self.refused("map", self.demo, "-o", "missing/map.svg", says="missing")
         self.refused("map", self.demo, "--json", "-o", "-", says="standard output")
+        os.symlink(self.demo, self.path("link.pt"))
+        before = self.read(self.demo)
+        for out in (self.demo, "link.pt"):
+            self.refused("map", self.demo, "-o", out, says="is the input")
+        self.assertEqual(self.read(self.demo), before)
         self.assertIn("an argument is missing", self.berth("map", code=2).err)
         self.assertTrue(self.berth("map", self.demo, "-o", "-").out.startswith("<svg "))
 
