@@ -352,25 +352,22 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
         bth_argument argument;
         size_t left = (size_t)(end - ++at), used;
         switch (at[-1]) {
+#define RUN_OPCODE(name, form)                                                                     \
+    used = bth_scan_##form(at, left, &argument);                                                   \
+    if (used == SIZE_MAX)                                                                          \
+        return read_fail_cut_argument(unpickler, left);                                            \
+    at += used;                                                                                    \
+    code = run_##name(unpickler, &argument);                                                       \
+    break;
 #define BTH_OPCODE(name, opcode, form, takes, gives)                                               \
     case opcode:                                                                                   \
-        used = bth_scan_##form(at, left, &argument);                                               \
-        if (used == SIZE_MAX)                                                                      \
-            return read_fail_cut_argument(unpickler, left);                                        \
-        at += used;                                                                                \
-        code = run_##name(unpickler, &argument);                                                   \
-        break;
+        RUN_OPCODE(name, form)
 #define BTH_OPCODE_INERT(name, opcode, form, takes, gives)                                         \
     case opcode:                                                                                   \
         if (!unpickler->is_protocol_4)                                                             \
             return bth_fail_opcode(unpickler->bytes, unpickler->op_at, unpickler->rules,           \
                                    unpickler->error);                                              \
-        used = bth_scan_##form(at, left, &argument);                                               \
-        if (used == SIZE_MAX)                                                                      \
-            return read_fail_cut_argument(unpickler, left);                                        \
-        at += used;                                                                                \
-        code = run_##name(unpickler, &argument);                                                   \
-        break;
+        RUN_OPCODE(name, form)
 #include "format/pickle/pickle_opcodes.def"
         default:
             return bth_fail_opcode(unpickler->bytes, unpickler->op_at, unpickler->rules,
