@@ -60,14 +60,8 @@ typedef struct filling_queue {
 
 static int queue_add(filling_queue *queue, const json_t *from, berth_value *to)
 {
-    if (queue->n == queue->capacity) {
-        size_t capacity = queue->capacity * 2 + 16;
-        filling *grown = realloc(queue->items, capacity * sizeof *grown);
-        if (!grown)
-            return print_trouble("out of memory");
-        queue->items = grown;
-        queue->capacity = capacity;
-    }
+    if (!array_reserve(&queue->items, queue->n, &queue->capacity, sizeof *queue->items))
+        return EXIT_TROUBLE;
     queue->items[queue->n++] = (filling){from, to};
     return 0;
 }

@@ -107,7 +107,7 @@ void dcp_chunk_close(dcp_chunk *chunk);
 /* A set_read_function of an entry. */
 int dcp_entry_read(void *entry, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
 /* Sets an error of the command's own. Returns the code. */
-int set_error(berth_error *error, berth_status code, const char *format, ...)
+int error_set(berth_error *error, berth_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

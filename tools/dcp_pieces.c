@@ -13,7 +13,7 @@
 
 #include "tools/dcp.h"
 
-int set_error(berth_error *error, berth_status code, const char *format, ...)
+int error_set(berth_error *error, berth_status code, const char *format, ...)
 {
     va_list arguments;
 
@@ -161,7 +161,7 @@ static int chunk_open_locked(const dcp_entry *entry, dcp_chunk *chunk, berth_err
     const berth_tensor *tensor = checkpoint_only_tensor(checkpoint);
     if (!tensor_is_of_chunk(tensor, entry, chunk)) {
         berth_close(checkpoint);
-        return set_error(error, BERTH_E_TENSOR,
+        return error_set(error, BERTH_E_TENSOR,
                          "%s: is not the piece of \"%.200s\" that .metadata says",
                          chunk->piece.name, entry->name);
     }
@@ -202,7 +202,7 @@ static int chunk_read_elements(const dcp_chunk *chunk, void *buffer, size_t nbyt
     uint8_t *elements = malloc((size_t)n * item);
 
     if (!elements)
-        return set_error(error, BERTH_E_MEMORY, "out of memory");
+        return error_set(error, BERTH_E_MEMORY, "out of memory");
     int code = read_elements(chunk->checkpoint, chunk->tensor, (int64_t)begin, (int64_t)n, elements,
                              error);
     if (code == 0)
@@ -220,7 +220,7 @@ static int chunk_read(const dcp_chunk *chunk, void *buffer, size_t nbytes, uint6
     int failure = piece_read_file(&chunk->piece, buffer, nbytes, chunk->at + first);
     if (!failure)
         return 0;
-    (void)set_error(error, BERTH_E_SYSTEM, "%s: %s", chunk->piece.name, strerror(failure));
+    (void)error_set(error, BERTH_E_SYSTEM, "%s: %s", chunk->piece.name, strerror(failure));
     error->system_errno = failure;
     return error->code;
 }
@@ -309,7 +309,7 @@ static int box_read_runs(const box *b, const dcp_chunk *chunk, uint8_t *out, uin
     int code = 0;
 
     if (!buffer)
-        return set_error(error, BERTH_E_MEMORY, "out of memory");
+        return error_set(error, BERTH_E_MEMORY, "out of memory");
     while (first < end && code == 0) {
         size_t n = end - first < room ? (size_t)(end - first) : room;
         code = chunk_read(chunk, buffer, n, first, error);

@@ -7,7 +7,6 @@
 
 typedef struct dcp_findings {
     files *files;
-    const common *options;
     dcp *d;
     json_t *bad; /* with --json */
     size_t n_pieces, n_bad, n_verified, n_unverified;
@@ -72,7 +71,7 @@ static int verify_entry(dcp_findings *found, dcp_entry *entry)
     return code;
 }
 
-static int findings_print(dcp_findings *found)
+static int findings_print(dcp_findings *found, const common *options, const berth_stats *stats)
 {
     bool is_ok = found->n_bad == 0;
     char text[32];
@@ -83,6 +82,8 @@ static int findings_print(dcp_findings *found)
             "values", (json_int_t)found->d->n_entries, "verified", (json_int_t)found->n_verified,
             "unverified", (json_int_t)found->n_unverified, "nbytes", (json_int_t)found->done_nbytes,
             "bad", found->bad);
+        if (options->stats)
+            json_object_set_new(report, "stats", stats_json(stats));
         int printed = files_print_json(found->files, report);
         return printed ? printed : is_ok ? EXIT_YES : EXIT_NO;
     }
@@ -97,7 +98,7 @@ static int findings_print(dcp_findings *found)
     if (is_ok && found->n_unverified)
         printf(", %zu records have none and are unverified", found->n_unverified);
     putchar('\n');
-    return finish_output(is_ok ? EXIT_YES : EXIT_NO);
+    return print_stats_if_requested(options, stats, finish_output(is_ok ? EXIT_YES : EXIT_NO));
 }
 
 static void findings_count_nbytes(dcp_findings *found)
@@ -112,7 +113,7 @@ static void findings_count_nbytes(dcp_findings *found)
 
 int dcp_verify(files *all, const common *options)
 {
-    dcp_findings found = {.files = all, .options = options};
+    dcp_findings found = {.files = all};
     berth_stats stats = {0};
     berth_params params;
     int code = dcp_read(all->path, &found.d);
@@ -124,8 +125,12 @@ int dcp_verify(files *all, const common *options)
     for (size_t i = 0; !code && i < found.d->n_entries; i++)
         code = verify_entry(&found, &found.d->entries[i]);
     progress_finish(&found.bar);
+    stats.total_seconds = stats.transfer_seconds = progress_elapsed_seconds(&found.bar);
+    stats.requested_nbytes = found.done_nbytes;
+    stats.n_records = found.n_verified + found.n_unverified;
     if (!code)
-        code = caught_signal_code_or(0) ? print_cancelled(all->path) : findings_print(&found);
+        code = caught_signal_code_or(0) ? print_cancelled(all->path)
+                                        : findings_print(&found, options, &stats);
     json_decref(found.bad);
     dcp_free(found.d);
     return code;

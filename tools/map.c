@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/map.h"
 
 typedef struct map_options {
@@ -303,6 +304,8 @@ int run_map(int argc, char **argv)
     if (options.out && is_standard(options.out) && options.common.json)
         return print_trouble("--json and the picture cannot both go to standard output");
     m.path = input_path(options.words.words[0]);
+    if (m.path && berth_is_url(m.path))
+        return print_trouble("%s: berth map needs a file; `berth copy` brings it here", m.path);
     if (!m.path || (options.out && check_output_is_another_file(m.path, options.out)))
         return EXIT_TROUBLE;
     map_open_file(&m);
@@ -312,7 +315,5 @@ int run_map(int argc, char **argv)
     map_free(&m);
     if (m.fd >= 0)
         (void)close(m.fd);
-    if (options.common.stats)
-        print_stats(&stats);
-    return code;
+    return code == EXIT_YES && options.common.stats ? (print_stats(&stats), code) : code;
 }

@@ -190,11 +190,12 @@ static bool text_to_nbytes(const char *text, uint64_t *nbytes)
 
     errno = 0;
     uint64_t number = strtoull(text, &end, 10);
-    if (end == text || *text == '-' || errno || !number)
+    if (*text < '0' || *text > '9' || errno || !number)
         return false;
     const char *unit = *end ? strchr(units, *end) : units;
     bool is_decimal = unit && unit > units && strcmp(end + 1, "B") == 0;
-    if (!unit || (*end && !is_decimal && strcmp(end + 1, "") != 0 && strcmp(end + 1, "iB") != 0))
+    if (!unit || (*end && !is_decimal && strcmp(end + 1, "") != 0 &&
+                  (unit == units || strcmp(end + 1, "iB") != 0)))
         return false;
     for (; is_decimal && unit > units; unit--) {
         if (number > UINT64_MAX / 1000)

@@ -51,15 +51,24 @@ static void keep_first_error(const berth_error *error)
     (void)pthread_mutex_unlock(&first_error_lock);
 }
 
-const berth_error *set_read_error(void)
+bool set_read_error(berth_error *error)
 {
-    return first_error.code == BERTH_OK ? NULL : &first_error;
+    (void)pthread_mutex_lock(&first_error_lock);
+    *error = first_error;
+    (void)pthread_mutex_unlock(&first_error_lock);
+    return error->code != BERTH_OK;
+}
+
+static void forget_first_error(void)
+{
+    (void)pthread_mutex_lock(&first_error_lock);
+    first_error = (berth_error){0};
+    (void)pthread_mutex_unlock(&first_error_lock);
 }
 
 /* ---- making ---- */
 
-/* Room for one more item. False: no memory, which is printed. */
-static bool array_reserve(void *array, size_t n, size_t *capacity, size_t item_nbytes)
+bool array_reserve(void *array, size_t n, size_t *capacity, size_t item_nbytes)
 {
     void **items = array;
 
@@ -142,6 +151,7 @@ void set_free(file_set *s)
     if (s->free_owned)
         s->free_owned(s->owned);
     free(s);
+    forget_first_error();
 }
 
 berth_tree *set_tree(file_set *s)
@@ -339,8 +349,9 @@ static int set_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
                         : is_inside ? e->offset + e->nbytes - offset
                                     : e->offset - offset;
         size_t n = left < nbytes ? (size_t)left : nbytes;
-        code = is_inside ? extent_read(e, out, n, offset - e->offset, &error)
-                         : berth_plan_read(s->plan, out, n, offset, &error);
+        code = n == 0      ? 0 /* an empty storage */
+               : is_inside ? extent_read(e, out, n, offset - e->offset, &error)
+                           : berth_plan_read(s->plan, out, n, offset, &error);
         i += is_inside && n == left;
         out += n;
         offset += n;

@@ -50,14 +50,20 @@ int set_add_copied(file_set *s, const berth_value *copy, const berth_value *orig
 /* Closes the checkpoint with the set. */
 int set_add_checkpoint(file_set *s, berth_checkpoint *checkpoint);
 
+/*
+ * Makes room for one more item behind n of them; array: the address of the array's pointer. False:
+ * no memory, which is printed.
+ */
+bool array_reserve(void *array, size_t n, size_t *capacity, size_t item_nbytes);
+
 /* Opens the set. Returns 0, or an exit code after printing why. */
 int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpoint);
 
 /*
- * The error of the first read of a set's bytes that failed. The library only knows that the source
- * failed.
+ * The error of the first read of a set's bytes that failed, of the sets that are open. The library
+ * only knows that the source failed. False: none has.
  */
-const berth_error *set_read_error(void);
+bool set_read_error(berth_error *error);
 
 /* ---- inputs: a file, an index or a directory ---- */
 

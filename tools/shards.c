@@ -19,7 +19,7 @@ bool is_shard_index(const char *path)
 /* ---- the index ---- */
 
 /* D2: the files lie beside the index, wherever that is: names with a folder are refused. */
-static int set_check_map(const shard_set *set)
+static int shard_set_check_map(const shard_set *set)
 {
     const char *name;
     json_t *file;
@@ -42,7 +42,7 @@ static int compare_texts(const void *left, const void *right)
 }
 
 /* The names of the files, each once, in order. False: no memory. */
-static bool set_list_files(shard_set *set)
+static bool shard_set_list_files(shard_set *set)
 {
     size_t n = 0, n_names = json_object_size(set->map);
     const char *name;
@@ -99,9 +99,9 @@ int shard_set_read(const char *path, shard_set *set)
     if (code)
         return code;
     set->map = json_object_get(set->json, "weight_map");
-    if (set_check_map(set))
+    if (shard_set_check_map(set))
         return EXIT_NO;
-    return set_list_files(set) ? 0 : print_trouble("out of memory");
+    return shard_set_list_files(set) ? 0 : print_trouble("out of memory");
 }
 
 char *shard_path(const shard_set *set, size_t i)

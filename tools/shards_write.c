@@ -48,12 +48,24 @@ typedef struct writing {
     progress bar;
 } writing;
 
+/* name: NULL: its key is no text. */
 static int writing_fail_item(const writing *w, const char *name)
 {
+    const char *quote = name ? "\"" : "";
+
     return print_trouble(
-        "%s: \"%.200s\" is no tensor: the files of an index hold a dict of tensors; "
+        "%s: %s%.200s%s is no tensor: the files of an index hold a dict of tensors; "
         "--root chooses one, --tensors-only leaves other values out",
-        w->in->index, name);
+        w->in->index, quote, name ? name : "a value", quote);
+}
+
+/* A name that JSON can say, whole. */
+static bool is_name_of_index(const char *name, size_t nbytes)
+{
+    json_t *text = name && strlen(name) == nbytes ? json_string(name) : NULL;
+
+    json_decref(text);
+    return text != NULL;
 }
 
 static int writing_add_item(writing *w, const berth_value *key, berth_value *value)
@@ -66,14 +78,16 @@ static int writing_add_item(writing *w, const berth_value *key, berth_value *val
            berth_value_kind(inner) == BERTH_KIND_SUBCLASS)
         inner = berth_value_part(inner, BERTH_PART_INNER);
     const berth_tensor *tensor = berth_as_tensor(inner);
-    if (name && strlen(name) == nbytes && tensor && tensor->storage) {
+    if (tensor && !is_name_of_index(name, nbytes))
+        return print_trouble("%s: a tensor's key is no text that JSON can hold", w->in->index);
+    if (tensor && tensor->storage) {
         w->items[w->n] =
             (shard_item){.name = name, .value = value, .tensor = tensor, .order = w->n};
         w->n++;
         return 0;
     }
     w->n_left_out++;
-    return w->in->tensors_only ? 0 : writing_fail_item(w, name ? name : "a key that is no text");
+    return w->in->tensors_only ? 0 : writing_fail_item(w, name);
 }
 
 /* Copies all values in one call, which keeps what they share. */
@@ -101,7 +115,7 @@ static int writing_list_items(writing *w)
     return code;
 }
 
-/* Order of what tensors view; 0: they are one. */
+/* Order of what tensors view; 0: they are one, as berth_of_safetensors takes it. */
 static int compare_views(const berth_tensor *a, const berth_tensor *b)
 {
     if (a->storage != b->storage)
@@ -110,6 +124,9 @@ static int compare_views(const berth_tensor *a, const berth_tensor *b)
         return a->storage_offset > b->storage_offset ? 1 : -1;
     if (a->dtype != b->dtype || a->rank != b->rank)
         return a->dtype == b->dtype ? a->rank - b->rank : (int)a->dtype - (int)b->dtype;
+    uint32_t bits = BERTH_CONJ | BERTH_NEG;
+    if ((a->flags & bits) != (b->flags & bits))
+        return (a->flags & bits) > (b->flags & bits) ? 1 : -1;
     int order = memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
     return order ? order : memcmp(a->stride, b->stride, (size_t)a->rank * sizeof *a->stride);
 }
@@ -124,7 +141,8 @@ static int compare_items(const void *left, const void *right)
 
 /*
  * Sets for n items of one storage, sorted, where the first of them is; returns the bytes that they
- * take in their file. Of tied tensors a safetensors file holds the first by name.
+ * take in their file. Of tied tensors a safetensors file holds the first by name; an empty one is
+ * tied to none, and "format" is a text that means something else.
  */
 static uint64_t group_measure(const writing *w, shard_item *const *group, size_t n)
 {
@@ -132,7 +150,8 @@ static uint64_t group_measure(const writing *w, shard_item *const *group, size_t
     uint64_t nbytes = 0;
 
     for (size_t i = 0; i < n; i++) {
-        group[i]->is_tie = i > 0 && !w->in->copy_ties &&
+        group[i]->is_tie = i > 0 && !w->in->copy_ties && berth_tensor_numel(group[i]->tensor) > 0 &&
+                           strcmp(group[i]->name, "format") != 0 &&
                            compare_views(group[i]->tensor, group[i - 1]->tensor) == 0;
         nbytes += group[i]->is_tie ? 0 : berth_tensor_nbytes(group[i]->tensor);
         first = group[i]->order < first ? group[i]->order : first;
@@ -292,16 +311,21 @@ static int writing_save_shards(writing *w)
 static char *writing_index_text(const writing *w)
 {
     json_t *map = json_object();
-    char *text = NULL, *path;
+    char *text = NULL;
+    bool is_whole = map != NULL;
 
-    for (size_t i = 0; i < w->n; i++) {
-        bool is_there = !w->items[i].is_tie || !w->in->to_safetensors;
-        path = is_there ? shard_file_path(w, w->items[i].shard) : NULL;
-        if (!path)
+    for (size_t i = 0; i < w->n && is_whole; i++) {
+        if (w->items[i].is_tie && w->in->to_safetensors)
             continue;
-        const char *slash = strrchr(path, '/');
-        json_object_set_new_nocheck(map, w->items[i].name, text_json(slash ? slash + 1 : path));
+        char *path = shard_file_path(w, w->items[i].shard);
+        const char *slash = path ? strrchr(path, '/') : NULL;
+        is_whole = path && json_object_set_new_nocheck(map, w->items[i].name,
+                                                       text_json(slash ? slash + 1 : path)) == 0;
         free(path);
+    }
+    if (!is_whole) {
+        json_decref(map);
+        return NULL;
     }
     json_t *index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
                               (json_int_t)w->total_nbytes, "weight_map", map);

@@ -52,9 +52,10 @@ int exit_code(const berth_error *error)
 
 int fail(const berth_error *failure)
 {
-    const bool is_of_set = failure->code == BERTH_E_CALLBACK && set_read_error();
-    berth_error own = is_of_set ? *set_read_error() : *failure, *error = &own;
+    berth_error own, *error = &own;
 
+    if (failure->code != BERTH_E_CALLBACK || !set_read_error(&own))
+        own = *failure;
     explain_url(error);
     if (error->system_errno == EPIPE) { /* a reader that stops early ends us silently */
         (void)signal(SIGPIPE, SIG_DFL);

@@ -60,6 +60,13 @@ typedef struct bth_usual {
     bool requires_grad;
 } bth_usual;
 
+/* P1: opcodes of protocols 4 and 5 are read inertly only, where PROTO says so. */
+static inline bool bth_rules_allow_protocol_4(const bth_pickle_rules *rules, const uint8_t *bytes,
+                                              size_t nbytes)
+{
+    return rules->inert && nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
+}
+
 /* Whether a usual tensor may begin here: with a GET, then a MARK. */
 static inline bool bth_usual_tensor_may_begin(const bth_pickle_rules *rules, const uint8_t *bytes,
                                               size_t nbytes)

@@ -253,8 +253,9 @@ HANDLER(STACK_GLOBAL)
     int code = read_pop_n_items(unpickler, items, 2, 0);
     if (code < 0)
         return code;
-    bth_argument global = {.text = berth_as_text(items[0], &global.text_nbytes),
-                           .name = berth_as_text(items[1], &global.name_nbytes)};
+    bth_argument global = {0};
+    global.text = berth_as_text(items[0], &global.text_nbytes);
+    global.name = berth_as_text(items[1], &global.name_nbytes);
     if (bth_node_kind(items[0]) != BERTH_KIND_STR || bth_node_kind(items[1]) != BERTH_KIND_STR)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
                                  "STACK_GLOBAL of values that are no texts");
@@ -336,7 +337,7 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
     int code = 0;
     unpickler->is_protocol_4 =
-        unpickler->rules->inert && unpickler->nbytes > 1 && at[0] == BTH_OP_PROTO && at[1] >= 4;
+        bth_rules_allow_protocol_4(unpickler->rules, unpickler->bytes, unpickler->nbytes);
     while (code == 0 && !unpickler->stopped) {
         if (at == end)
             return read_fail_without_stop(unpickler);

@@ -26,7 +26,7 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
 {
     size_t at = survey->extent;
     bool ended = false;
-    bool is_protocol_4 = rules->inert && nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
+    bool is_protocol_4 = bth_rules_allow_protocol_4(rules, bytes, nbytes);
     while (at < nbytes && !ended) {
         size_t used = bth_usual_tensor_may_begin(rules, bytes + at, nbytes - at)
                           ? survey_mark_usual_tensor_fetches(bytes + at, survey)
@@ -49,7 +49,6 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
         if (!is_protocol_4)                                                                        \
             return bth_fail_opcode(bytes, at, rules, error);                                       \
         used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
-        ended = (opcode) == BTH_OP_STOP;                                                           \
         break;
 #include "format/pickle/pickle_opcodes.def"
         default:

@@ -42,6 +42,19 @@ static int view_storage_read(const berth_storage *storage, void *buffer, size_t 
     return bottom->read(bottom, buffer, nbytes, storage->root_offset + offset, error);
 }
 
+/* The tensor is on the copy of the storage; its elements are counted from that. */
+static int view_storage_read_elements(const berth_storage *storage, const berth_tensor *tensor,
+                                      int64_t first, int64_t n, void *buffer, berth_error *error)
+{
+    const berth_storage *bottom = storage->context;
+    berth_tensor moved = *tensor;
+
+    moved.storage = (berth_storage *)(uintptr_t)bottom;
+    moved.storage_offset += (int64_t)(storage->root_offset / berth_dtype_nbytes(tensor->dtype)) *
+                            bth_dtype_elements_per_item(tensor->dtype);
+    return bottom->read_elements(bottom, &moved, first, n, buffer, error);
+}
+
 static struct use *copy_get_or_make_storage_use(copying *copy, const berth_storage *storage)
 {
     struct use *use = &copy->uses[storage->index];
@@ -63,6 +76,7 @@ static struct use *copy_get_or_make_storage_use(copying *copy, const berth_stora
         use->made->root_offset += bottom->root_offset;
     } else if (bottom->read) {
         use->made->read = view_storage_read;
+        use->made->read_elements = bottom->read_elements ? view_storage_read_elements : NULL;
         use->made->context = (void *)(uintptr_t)bottom;
     }
     use->unit = berth_dtype_nbytes(storage->dtype);

@@ -4,8 +4,21 @@
 import json
 import os
 import struct
+import subprocess
+import unittest
 
 from case import Case
+
+
+PYTHON = os.environ.get("BERTH_PYTHON")
+ODD = """
+import torch
+empty, whole = torch.zeros(0), torch.arange(12.).reshape(3, 4)
+pair = torch.tensor([1 + 2j, 3 - 1j])
+torch.save({"a": empty, "b": empty, "k": whole, "format": whole, "turned": torch.rand(3, 5).t(),
+            "column": torch.rand(4, 3)[:, 1], "pair": pair, "other": pair.conj()}, "odd.pt")
+torch.save({"\\ud800": whole}, "surrogate.pt")
+"""
 
 
 def safetensors(tensors, **metadata):
@@ -117,6 +130,28 @@ class Shards(Case):
         self.assertEqual(sorted(self.index("c.safetensors.index.json")["weight_map"]), ["a", "b", "z"])
         self.assertEqual(self.index("c.safetensors.index.json")["metadata"]["total_size"], 480)
 
+    @unittest.skipUnless(PYTHON, "BERTH_PYTHON names no Python with PyTorch")
+    def test_odd_tensors(self):
+        """Empty, tied under the name "format", not contiguous, conjugated: as `convert` to one file has them."""
+        subprocess.run([PYTHON, "-c", ODD], check=True, cwd=self.folder)
+        self.berth("convert", "odd.pt", "one.safetensors")
+        self.berth("convert", "odd.pt", "m.safetensors.index.json", "--shard-size", "100")
+        found = self.index("m.safetensors.index.json")
+        inside, nbytes = {}, 0
+        for file in sorted(set(found["weight_map"].values())):
+            header = self.read(file)[8:8 + struct.unpack("<Q", self.read(file)[:8])[0]]
+            for name, entry in json.loads(header).items():
+                if name != "__metadata__":
+                    inside[name] = file
+                    nbytes += entry["data_offsets"][1] - entry["data_offsets"][0]
+        self.assertEqual(found, {"metadata": {"total_size": nbytes}, "weight_map": inside})
+        self.assertEqual(self.berth("diff", "m.safetensors.index.json", "one.safetensors").out, "equal\n")
+        before = self.entries()
+        for index in ("n.bin.index.json", "n.safetensors.index.json"):
+            self.assertIn("a tensor's key is no text that JSON can hold",
+                          self.berth("convert", "surrogate.pt", index, code=2).err)
+        self.assertEqual(self.entries(), before)
+
     def test_what_is_refused(self):
         for words, says in (
                 (["whole.pt", "m.index.json"], "must end in .safetensors.index.json or .bin.index.json"),
@@ -128,7 +163,7 @@ class Shards(Case):
             with self.subTest(words):
                 done = self.berth("convert", *words, code=1 if "--root" in words else 2)
                 self.assertIn(says, done.err)
-        for size in ("0", "-1", "5XB", "GB", "5GiBB", "99999999999TB", "4BB"):
+        for size in ("0", "-1", " -5", "+5", "5BiB", "5XB", "GB", "5GiBB", "99999999999TB", "4BB"):
             self.assertIn("is not a number of bytes", self.berth("convert", "whole.pt", "m.bin.index.json",
                                                                  f"--shard-size={size}", code=2).err)
         self.assertEqual(self.entries(), ["demo.pt", "whole.pt"])

@@ -282,6 +282,29 @@ Test(strange_heads, padding_of_another_length_that_the_directory_does_not_show)
     expect_sample(OFF);
 }
 
+/* The same where the directory decides, because the byte order is behind the storages: it is not
+ * enough. */
+Test(strange_heads, padding_of_another_length_where_the_directory_decides)
+{
+    enum { SHIFT = 4 };
+
+    remove_record("byteorder");
+    add_text("byteorder", NATIVE_BYTEORDER);
+    build(NULL);
+    uint8_t *name = memmem(file, file_nbytes, "sample/data/1", 13);
+    cr_assert_not_null(name);
+    uint8_t *data = name + 13 + name[-2] + 256 * name[-1];
+    expect_sample("load.check=directory");
+    name[-2] += SHIFT;
+    name[13 + 2] += SHIFT;
+    memmove(data + SHIFT, data, sizeof sample_bias); /* over the signature of its descriptor */
+    expect_failure("load.check=directory", BERTH_E_OFFSETS,
+                   "memory: data/1 at byte 960: the layout puts its data here, at the first "
+                   "multiple of 64 after the header; its local header puts it at byte 964; "
+                   "load.calculate_storage_offsets=off reads it there");
+    expect_sample("load.check=none");
+}
+
 enum { FIRST_STORAGE_AT = 854 };
 
 Test(strange_heads, the_size_in_the_local_header_of_the_first_storage)
