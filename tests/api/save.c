@@ -313,53 +313,6 @@ Test(save, a_part_of_a_checkpoint_is_saved_compactly)
     check_part_of_a_checkpoint("load.mmap=off io.threads=4 io.chunk_nbytes=100");
 }
 
-/* Elements that are not contiguous are read one by one, from the file that was copied. */
-static void check_turned_tensor_as_safetensors(const char *options, uint32_t flags)
-{
-    static const int64_t shape[] = {3, 2}, stride[] = {1, 3};
-    char *turned_path = test_path(folder, "turned.pt"),
-         *flat_path = test_path(folder, "turned.safetensors");
-    const berth_target target = berth_to_path(flat_path);
-    berth_checkpoint *opened;
-    berth_tree *other = berth_tree_new(NULL);
-    berth_value *dict = berth_make_dict(other);
-    berth_storage *storage =
-        berth_storage_new(other, BERTH_FLOAT32, weights, 16 * sizeof *weights, NULL);
-    const berth_tensor turned = {.dtype = BERTH_FLOAT32,
-                                 .rank = 2,
-                                 .shape = shape,
-                                 .stride = stride,
-                                 .storage = storage,
-                                 .storage_offset = 5};
-
-    berth_dict_set(dict, "w", berth_make_tensor(other, &turned));
-    assert_ok(berth_save(turned_path, dict, NULL, &error));
-    berth_tree_free(other);
-    cr_assert_eq(berth_config_patch(options, &error), 0);
-    assert_ok(berth_open(turned_path, NULL, &opened, &error));
-    other = berth_tree_new(NULL);
-    const berth_content content =
-        berth_of_safetensors(berth_value_copy(other, berth_root(opened), flags), NULL, 0);
-    assert_ok(berth_save_to(&target, &content, NULL, &error));
-    berth_tree_free(other);
-    berth_close(opened);
-    assert_ok(berth_open(flat_path, NULL, &opened, &error));
-    const float *elements = berth_expect(opened, "w", BERTH_FLOAT32, 2, shape, &error);
-    cr_assert_not_null(elements, "%s", error.message);
-    for (int i = 0; i < 6; i++)
-        cr_expect_eq(elements[i], weights[5 + i / 2 + i % 2 * 3]);
-    berth_close(opened);
-    berth_config_unpatch(NULL);
-    free(turned_path);
-    free(flat_path);
-}
-
-Test(save, a_copied_tensor_that_is_not_contiguous_goes_into_safetensors)
-{
-    check_turned_tensor_as_safetensors("load.mmap=on", 0);
-    check_turned_tensor_as_safetensors("load.mmap=off", BERTH_COPY_COMPACT);
-}
-
 /* ---- what a call tells ---- */
 
 struct progress {

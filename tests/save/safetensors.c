@@ -105,6 +105,40 @@ Test(safetensors, same_elements_whatever_the_tiles, .init = begin, .fini = end)
     }
 }
 
+/* Through the checkpoint that was copied, from where the copy begins. */
+Test(safetensors, elements_of_a_copied_view, .init = begin, .fini = end)
+{
+    static const uint32_t flags[] = {0, BERTH_COPY_COMPACT};
+    static const int64_t shape[] = {2, 2};
+    static const float wanted[] = {1, 4, 2, 5};
+    const berth_content content = berth_of_value(root);
+    const berth_tensor view = {.dtype = BERTH_FLOAT32,
+                               .rank = 2,
+                               .shape = shape,
+                               .stride = across,
+                               .storage_offset = 1,
+                               .storage = berth_as_tensor(berth_dict_get(root, "a"))->storage};
+    berth_checkpoint *from, *to;
+    void *zip, *bytes;
+    size_t nbytes;
+
+    berth_dict_set(root, "view", berth_make_tensor(tree, &view));
+    assert_ok(berth_save_to(TO_MEMORY(&zip, &nbytes), &content, NULL, &error));
+    const berth_source source = berth_from_memory(zip, nbytes);
+    assert_ok(berth_open_source(&source, NULL, &from, &error));
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        root = berth_make_dict(tree);
+        berth_dict_set(root, "view",
+                       berth_value_copy(tree, berth_find(from, "view", NULL), flags[i]));
+        to = saved_and_opened(NULL, 0, "", &bytes);
+        expect_elements(to, "view", wanted, sizeof wanted);
+        berth_close(to);
+        berth_free(bytes);
+    }
+    berth_close(from);
+    berth_free(zip);
+}
+
 Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
 {
     berth_value *texts = berth_make_dict(tree);
