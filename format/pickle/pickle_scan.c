@@ -37,19 +37,20 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
         }
         bth_argument argument;
         switch (bytes[at]) {
+#define SCAN_OPCODE(opcode, form)                                                                  \
+    used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                            \
+    if (((opcode) == BTH_OP_BINGET || (opcode) == BTH_OP_LONG_BINGET) && used != SIZE_MAX)         \
+        survey_mark_fetched(survey, (uint32_t)argument.number);                                    \
+    ended = (opcode) == BTH_OP_STOP;                                                               \
+    break;
 #define BTH_OPCODE(name, opcode, form, takes, gives)                                               \
     case opcode:                                                                                   \
-        used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
-        if (((opcode) == BTH_OP_BINGET || (opcode) == BTH_OP_LONG_BINGET) && used != SIZE_MAX)     \
-            survey_mark_fetched(survey, (uint32_t)argument.number);                                \
-        ended = (opcode) == BTH_OP_STOP;                                                           \
-        break;
+        SCAN_OPCODE(opcode, form)
 #define BTH_OPCODE_INERT(name, opcode, form, takes, gives)                                         \
     case opcode:                                                                                   \
         if (!is_protocol_4)                                                                        \
             return bth_fail_opcode(bytes, at, rules, error);                                       \
-        used = bth_scan_##form(bytes + at + 1, nbytes - at - 1, &argument);                        \
-        break;
+        SCAN_OPCODE(opcode, form)
 #include "format/pickle/pickle_opcodes.def"
         default:
             return bth_fail_opcode(bytes, at, rules, error);
