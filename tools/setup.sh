@@ -22,6 +22,7 @@ test_packages=(
     fish groff-base tmux zsh
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd
 )
+deb_packages=(build-essential debhelper lintian) # of tools/deb
 analysis_packages=(clang-tidy-14 cppcheck)
 i386_packages=(lib32gcc-12-dev libc6-dev-i386)
 s390x_packages=(gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user)

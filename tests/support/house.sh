@@ -70,6 +70,21 @@ house_exports() {
         { echo "< declared in berth.h   > global in libberth.a"; return 1; }
 }
 
+# debian/ follows berth.h: its version, and the symbols of the library, each with the version that
+# brought it (tools/deb compares them with the library that it builds).
+house_debian() {
+    local version minor
+    version=$(sed -nE 's/.*BERTH_VERSION_STRING "(.+)"/\1/p' berth.h)
+    minor=${version%.*}
+    head -n 1 debian/changelog | grep -F "berth ($version" ||
+        { echo "debian/changelog does not begin with $version, as berth.h does"; return 1; }
+    head -n 1 debian/libberth0.symbols | grep -F "(<< ${minor%.*}.$((${minor#*.} + 1))~)" ||
+        { echo "debian/libberth0.symbols promises more than $minor, which is the library's symbol version"; return 1; }
+    diff <(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sed 's/@@/@/; s/^BERTH.*/&@&/' | LC_ALL=C sort) \
+        <(sed -nE 's/^ ([^ ]+) .*/\1/p' debian/libberth0.symbols | LC_ALL=C sort) ||
+        { echo "< exported by libberth.so   > in debian/libberth0.symbols"; return 1; }
+}
+
 # Installed somewhere else, a program finds it through pkg-config, static and shared, and runs. It has
 # no simulated devices: those are of tests and the command.
 house_install() {
@@ -106,12 +121,92 @@ devices are cuda:0, cuda:1 and so on" ] || { echo "the program prints: $said"; r
     rm -rf "$there"
 }
 
-# As before, through CMake's find_package; another minor version is not found.
+# scons takes each of these from the command line, else from the environment: in real commands, of one
+# small library, and in those of a whole build and an install, which are only printed.
+house_variables() {
+    local there own from given other=() words name i
+    there=$(mktemp -d) && own=$there/own || return 1
+    mkdir "$own" && ln -s "$(command -v gcc)" "$own/gcc" && ln -s "$(command -v g++)" "$own/cxx" || return 1
+    # shellcheck disable=SC2016  # the linker's $ORIGIN
+    given=("CC=$own/gcc" "CXX=$own/cxx" 'CFLAGS=-DOF_C="two words" -O1' CXXFLAGS=-DOF_CXX CPPFLAGS=-DOF_CPP
+        'LDFLAGS=-Wl,-rpath,$ORIGIN/../own' PREFIX=own/prefix LIBDIR=lib/own "DESTDIR=$there/d e s t")
+    local commands=(
+        CC "^$own/gcc .*config/layer[.]c$"
+        CXX "^$own/cxx .*examples/cpp[.]cpp$"
+        CFLAGS ' -O0 .* "-DOF_C=two words" -O1 -fPIC config/layer[.]c$'
+        CXXFLAGS ' -O0 .* -DOF_CXX examples/cpp[.]cpp$'
+        CPPFLAGS ' -I. -DOF_CPP .*config/layer[.]c$'
+        LDFLAGS ' [^ ]*/libberth[.]so[.][0-9.]+ .*-Wl,-rpath,[$]ORIGIN/[.][.]/own '
+        PREFIX "$PWD/own/prefix/include/berth[.]h\"$"
+        LIBDIR "$PWD/own/prefix/lib/own/pkgconfig/berth[.]pc\"$"
+        DESTDIR " as \"$there/d e s t/[^ ]*/bin/berth\"$"
+    )
+    for name in "${given[@]%%=*}"; do
+        other+=("$name=/nonexistent")
+    done
+    for from in command environment; do
+        [ $from = command ] && words=(env "${other[@]}" scons "${given[@]}") || words=(env "${given[@]}" scons)
+        words+=(-Q VARIANT=debug "BUILD=$there/$from" CUDA_HOME=none PYTHON=none)
+        "${words[@]}" "$there/$from/debug/tests/hostile/heap.so" &&
+            "${words[@]}" -n install examples >"$there/printed" || return 1
+        readelf -d "$there/$from/debug/tests/hostile/heap.so" | grep -F "[\$ORIGIN/../own]" ||
+            { echo "LDFLAGS of the $from: no such runpath"; return 1; }
+        for ((i = 0; i < ${#commands[@]}; i += 2)); do
+            grep -qE -- "${commands[i + 1]}" "$there/printed" ||
+                { echo "${commands[i]} of the $from: no line ${commands[i + 1]} in $there/printed"; return 1; }
+        done
+        ! grep -F /nonexistent "$there/printed" || return 1
+    done
+    rm -rf "$there"
+}
+
+# Without jansson: the build and the errors say what is lost, and a program is linked without it.
+house_without_json() {
+    local there out=$BUILD/without-json
+    there=$(mktemp -d) || return 1
+    scons -Q -s -j"$jobs" VARIANT=debug "BUILD=$out" JANSSON=none install "DESTDIR=$there" PREFIX=/opt/berth \
+        >"$there/said" || { cat "$there/said"; return 1; }
+    grep -q '^JANSSON=none: this library refuses safetensors and .pt2 files; the command is left out.$' \
+        "$there/said" || return 1
+    [ ! -e "$there/opt/berth/bin" ] && [ ! -e "$there/opt/berth/share/man" ] || return 1
+    ! grep -r jansson "$there/opt/berth/lib"/{pkgconfig,cmake} || return 1
+    printf '%s\n' '#include <berth.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    berth_checkpoint *file;
+    berth_error error;
+    for (int i = 1; i < argc; i++) {
+        int status = berth_open(argv[i], NULL, &file, &error);
+        printf("%s\n", status < 0 ? error.message : "opened");
+        if (status == 0)
+            berth_close(file);
+    }
+    return 0;
+}' >"$there/program.c"
+    printf '\x02\0\0\0\0\0\0\0{}' >"$there/none.safetensors"
+    export PKG_CONFIG_PATH=$there/opt/berth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$there
+    # shellcheck disable=SC2046
+    gcc "$there/program.c" -o "$there/program" $(pkg-config --cflags --libs berth) || return 1
+    LD_LIBRARY_PATH=$there/opt/berth/lib "$there/program" examples/mlp.pt "$there/none.safetensors" \
+        >"$there/said" || return 1
+    diff - "$there/said" <<END || return 1
+opened
+$there/none.safetensors: a safetensors file: this build of Berth was made without jansson, which reads and writes its header
+END
+    readelf -d "$there/opt/berth/lib/libberth.so" >"$there/said" && grep libdeflate "$there/said" || return 1
+    ! grep jansson "$there/said" || return 1
+    rm -rf "$there"
+}
+
+# As before, through CMake's find_package, and with libraries where Debian has them; another minor version
+# is not found.
 house_cmake() {
     local there target
     command -v cmake >/dev/null || { echo "no cmake: apt-get install cmake"; return 1; }
     there=$(mktemp -d) || return 1
-    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
+    build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth \
+        "LIBDIR=lib/$(gcc -print-multiarch)" || return 1
     printf '%s\n' '#include <berth.h>
 int main(void) { return *berth_version() == 0; }' >"$there/program.c"
     for target in berth static; do
