@@ -132,7 +132,8 @@ typedef enum berth_status {
     BERTH_E_UNSUPPORTED = -20,    /* valid, but not supported */
     BERTH_E_DEVICE = -21,         /* a device failed, or does not exist */
     BERTH_E_BUSY = -22,           /* live tickets still use the row cache */
-    BERTH_E_TIMEOUT = -23         /* not done in the given time */
+    BERTH_E_TIMEOUT = -23,        /* not done in the given time */
+    BERTH_E_PEER = -24            /* another writer of the joint save failed */
 } berth_status;
 
 /* The value of `berth_error.offset` if the error concerns no byte of a file. */
@@ -1287,6 +1288,23 @@ typedef struct berth_storage_stats {
 } berth_storage_stats;
 
 /*
+ * A function of the caller that exchanges bytes among all writers of one joint save: each writer
+ * sends some to each, itself too. MPI_Alltoallv does that.
+ * Parameters: context: berth_params.exchange_context. send: send_nbytes[0] bytes for writer 0, then
+ * those for writer 1, and so on. receive: room for receive_nbytes[0] bytes of writer 0, and so on.
+ * What one writer sends and what the other one expects is always equal. Shapes: send_nbytes,
+ * receive_nbytes: one size for each of the n_writers of berth_joint_begin; 0 is a size. send and
+ * receive do not overlap; they may be NULL if all their sizes are 0.
+ * Lifetime: everything is Berth's, until the function returns.
+ * Returns: 0, when all is received and `send` is no longer read; or an errno value. If it fails in
+ * one writer, it must fail in all, by a timeout if need be: Berth does not call it again.
+ * Threads: it is called on the thread that called berth_joint_write, and all writers call it
+ * equally often.
+ */
+typedef int (*berth_exchange_fn)(void *context, const void *send, const uint64_t *send_nbytes,
+                                 void *receive, const uint64_t *receive_nbytes);
+
+/*
  * How to run one operation. NULL or zeros: the configuration in force, no progress, no statistics.
  * Lifetime: everything that it points to is the caller's, and must live until the operation
  * returns (jobs: see berth_job).
@@ -1302,7 +1320,9 @@ typedef struct berth_params {
                                            the file's order; stats->n_storages is how many there
                                            are */
     size_t n_storage_stats;
-    uint64_t reserved[6]; /* 0 */
+    berth_exchange_fn exchange; /* berth_joint_write: see there; all others do not look at it */
+    void *exchange_context;     /* of exchange */
+    uint64_t reserved[4];       /* 0 */
 } berth_params;
 
 /* ===================================================================== */

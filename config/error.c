@@ -45,6 +45,7 @@ static const struct {
     ROW(E_DEVICE, "a device failed, or does not exist"),
     ROW(E_BUSY, "live tickets still use the row cache"),
     ROW(E_TIMEOUT, "not done in the given time"),
+    ROW(E_PEER, "another writer of the joint save failed"),
 #undef ROW
 };
 #define N_STATUSES (sizeof statuses / sizeof *statuses)

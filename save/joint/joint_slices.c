@@ -16,6 +16,7 @@ typedef struct slice_runs {
     const bth_ticket *ticket;
     const berth_slice *slice;
     bth_ticket_tensor tensor;
+    bool can_exchange;
     bth_slice_parts *parts;
 } slice_runs;
 
@@ -26,18 +27,30 @@ static int slice_fail(const slice_runs *runs, const char *what, berth_error *err
 
 /* ---- ranges ---- */
 
-static int parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
-                        berth_error *error)
+/* Room for one more item behind n; returns the items, NULL on failure. */
+static void *items_grow(void *items, size_t n, size_t *room, size_t item_nbytes, berth_error *error)
 {
-    if (parts->n == parts->room) {
-        size_t room = parts->room * 2 + 16, nbytes = bth_array_nbytes(room, sizeof *parts->parts);
-        struct bth_slice_part *grown = bth_reallocate(parts->parts, nbytes);
-        if (!grown)
-            return bth_fail_memory(error, nbytes);
-        parts->parts = grown;
-        parts->room = room;
-    }
-    parts->parts[parts->n++] = (struct bth_slice_part){*part, bytes};
+    if (n < *room)
+        return items;
+    size_t more = *room * 2 + 16, nbytes = bth_array_nbytes(more, item_nbytes);
+    void *grown = bth_reallocate(items, nbytes);
+    if (!grown)
+        bth_fail_memory(error, nbytes);
+    else
+        *room = more;
+    return grown;
+}
+
+int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
+                           berth_error *error)
+{
+    bth_slice_part *grown =
+        items_grow(parts->parts, parts->n, &parts->room, sizeof *parts->parts, error);
+
+    if (!grown)
+        return error->code;
+    parts->parts = grown;
+    parts->parts[parts->n++] = (bth_slice_part){.part = *part, .bytes = bytes};
     return 0;
 }
 
@@ -47,6 +60,14 @@ static bool range_cuts_no_element(const bth_ticket_storage *storage, uint64_t at
     uint64_t mask = storage->swap_nbytes - 1;
 
     return ((storage->data_offset | at | nbytes) & mask) == 0;
+}
+
+static int slice_fail_swapped_cut(const slice_runs *runs, berth_error *error)
+{
+    return slice_fail(runs,
+                      "save.byteorder swaps its bytes, and an element is cut by the slice, or by a "
+                      "block (save.storage_alignment=64 avoids that)",
+                      error);
 }
 
 /* Adds bytes [at, at + nbytes) of the tensor's storage. */
@@ -66,11 +87,8 @@ static int slice_add_range(slice_runs *runs, uint64_t at, uint64_t nbytes, const
     if (!bytes)
         return slice_fail(runs, "the data are NULL", error);
     if (!range_cuts_no_element(storage, at, nbytes))
-        return slice_fail(runs,
-                          "save.byteorder swaps its bytes, and an element is cut by the slice, or "
-                          "by a block (save.storage_alignment=64 avoids that)",
-                          error);
-    return parts_append(runs->parts, &part, bytes, error);
+        return slice_fail_swapped_cut(runs, error);
+    return bth_slice_parts_append(runs->parts, &part, bytes, error);
 }
 
 /* ---- boxes ---- */
@@ -144,14 +162,100 @@ static int slice_add_elements(slice_runs *runs, uint64_t first, uint64_t n, uint
                            (n + per_item - 1) / per_item * item_nbytes, bytes, error);
 }
 
+/* ---- short runs ---- */
+
 static int slice_fail_short_runs(const slice_runs *runs, uint64_t run_nbytes, berth_error *error)
 {
     return bth_fail(error, BERTH_E_UNSUPPORTED, runs->slice->name, BERTH_NO_OFFSET,
                     "the slice lies in pieces of %" PRIu64
                     " bytes, and pieces shorter than %" PRIu64
-                    " are not written side by side: slice the first dimension, or give the whole "
-                    "tensor to one writer",
+                    " are not written side by side: slice the first dimension, give the whole "
+                    "tensor to one writer, or give all writers an exchange (berth_params)",
                     run_nbytes, MIN_RUN_NBYTES);
+}
+
+/* The grid of the runs. Dimensions without gaps between them become one. */
+static void short_box_set_grid(bth_short_box *made, const slice_runs *runs, const slice_box *box)
+{
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
+    uint64_t item_nbytes = berth_dtype_nbytes(runs->tensor.dtype);
+
+    for (int32_t i = 0; i < box->n_outer; i++) {
+        uint64_t length = (uint64_t)box->lengths[i];
+        int32_t last = made->n_dims - 1;
+        if (last >= 0 && box->lengths[i] == runs->tensor.shape[i])
+            length *= made->lengths[last];
+        else
+            last = made->n_dims++;
+        made->lengths[last] = length;
+        made->strides[last] = (uint64_t)box->stride[i] / per_item * item_nbytes;
+    }
+}
+
+/* Whether no run begins or ends within an item of several elements. */
+static bool box_cuts_no_item(const slice_runs *runs, const slice_box *box)
+{
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
+    uint64_t all = box_first_element_of_run(runs, box, 0) | box->run_elements;
+
+    for (int32_t i = 0; i < box->n_outer; i++)
+        if (box->lengths[i] > 1)
+            all |= (uint64_t)box->stride[i];
+    return (all & (per_item - 1)) == 0; /* a power of two */
+}
+
+/* Whether no run cuts an element that is swapped, nor does a block. */
+static bool short_box_cuts_no_element(const bth_short_box *box, const bth_ticket_storage *storage)
+{
+    uint64_t strides = 0;
+
+    for (int32_t i = 0; i < box->n_dims; i++)
+        if (box->lengths[i] > 1)
+            strides |= box->strides[i];
+    return range_cuts_no_element(storage, box->at | strides, box->run_nbytes);
+}
+
+/* The tensor is contiguous and in its storage, and the box in the tensor. */
+static bth_short_box short_box_of(const slice_runs *runs, const slice_box *box, uint64_t run_nbytes)
+{
+    uint64_t first = box_first_element_of_run(runs, box, 0);
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
+    bth_short_box made = {.storage = runs->tensor.storage,
+                          .run_nbytes = run_nbytes,
+                          .n_runs = box->n_runs,
+                          .bytes = runs->slice->data};
+
+    made.at =
+        runs->tensor.offset + first / per_item * (uint64_t)berth_dtype_nbytes(runs->tensor.dtype);
+    made.end = made.at + run_nbytes;
+    short_box_set_grid(&made, runs, box);
+    for (int32_t i = 0; i < made.n_dims; i++)
+        made.end += (made.lengths[i] - 1) * made.strides[i];
+    return made;
+}
+
+static int slice_add_short_box(slice_runs *runs, const slice_box *box, uint64_t run_nbytes,
+                               berth_error *error)
+{
+    const bth_ticket_storage *storage = &runs->ticket->storages[runs->tensor.storage];
+    bth_slice_parts *parts = runs->parts;
+
+    if (!runs->can_exchange)
+        return slice_fail_short_runs(runs, run_nbytes, error);
+    if (!runs->slice->data)
+        return slice_fail(runs, "the data are NULL", error);
+    if (!box_cuts_no_item(runs, box))
+        return slice_fail(runs, "the slice cuts an item of several elements", error);
+    const bth_short_box made = short_box_of(runs, box, run_nbytes);
+    if (!short_box_cuts_no_element(&made, storage))
+        return slice_fail_swapped_cut(runs, error);
+    bth_short_box *grown =
+        items_grow(parts->boxes, parts->n_boxes, &parts->boxes_room, sizeof *parts->boxes, error);
+    if (!grown)
+        return error->code;
+    parts->boxes = grown;
+    parts->boxes[parts->n_boxes++] = made;
+    return 0;
 }
 
 static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
@@ -172,7 +276,7 @@ static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
     uint64_t run_nbytes =
         box->run_elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) * item_nbytes;
     if (box->n_runs > 1 && run_nbytes < MIN_RUN_NBYTES)
-        return slice_fail_short_runs(runs, run_nbytes, error);
+        return slice_add_short_box(runs, box, run_nbytes, error);
     const uint8_t *bytes = runs->slice->data;
     for (uint64_t i = 0; i < box->n_runs && error->code == BERTH_OK; i++)
         (void)slice_add_elements(runs, box_first_element_of_run(runs, box, i), box->run_elements,
@@ -204,19 +308,24 @@ static int slice_add(slice_runs *runs, berth_error *error)
 
 static int slice_part_compare(const void *a, const void *b)
 {
-    const bth_joint_part *one = &((const struct bth_slice_part *)a)->part;
-    const bth_joint_part *other = &((const struct bth_slice_part *)b)->part;
+    const bth_joint_part *one = &((const bth_slice_part *)a)->part;
+    const bth_joint_part *other = &((const bth_slice_part *)b)->part;
 
     if (one->storage != other->storage)
         return one->storage < other->storage ? -1 : 1;
     return (one->at > other->at) - (one->at < other->at);
 }
 
-static int parts_sort_and_check_overlaps(const bth_ticket *ticket, bth_slice_parts *parts,
-                                         berth_error *error)
+void bth_slice_parts_sort(bth_slice_parts *parts)
 {
     if (parts->n > 0)
         qsort(parts->parts, parts->n, sizeof *parts->parts, slice_part_compare);
+}
+
+static int parts_sort_and_check_overlaps(const bth_ticket *ticket, bth_slice_parts *parts,
+                                         berth_error *error)
+{
+    bth_slice_parts_sort(parts);
     for (size_t i = 1; i < parts->n; i++) {
         const bth_joint_part *before = &parts->parts[i - 1].part, *part = &parts->parts[i].part;
         if (part->storage == before->storage && part->at < before->at + before->nbytes)
@@ -228,9 +337,9 @@ static int parts_sort_and_check_overlaps(const bth_ticket *ticket, bth_slice_par
 }
 
 int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, size_t n_slices,
-                         bth_slice_parts *parts, berth_error *error)
+                         bool can_exchange, bth_slice_parts *parts, berth_error *error)
 {
-    slice_runs runs = {.ticket = ticket, .parts = parts};
+    slice_runs runs = {.ticket = ticket, .can_exchange = can_exchange, .parts = parts};
 
     *parts = (bth_slice_parts){0};
     if (!slices && n_slices > 0)
@@ -247,4 +356,10 @@ int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, si
             return error->code;
     }
     return parts_sort_and_check_overlaps(ticket, parts, error);
+}
+
+void bth_slice_parts_free_all(bth_slice_parts *parts)
+{
+    bth_release(parts->parts);
+    bth_release(parts->boxes);
 }

@@ -5,18 +5,43 @@
 
 #include "save/joint/joint_receipt.h"
 
-/* Parts with their bytes, in the file's order and without overlaps. */
+/* A part with its bytes, in this machine's byte order. */
+typedef struct bth_slice_part {
+    bth_joint_part part;
+    const uint8_t *bytes; /* the caller's or a window's; NULL: only the fragments are kept */
+    size_t kept_at;       /* where they are kept */
+} bth_slice_part;
+
+/* Short runs of one slice. They lie on a grid; in memory they follow each other. */
+typedef struct bth_short_box {
+    uint32_t storage;
+    int32_t n_dims; /* of the grid: 1 or more */
+    uint64_t at;    /* of the first run in the storage */
+    uint64_t end;   /* of the last run */
+    uint64_t run_nbytes;
+    uint64_t n_runs;
+    uint64_t lengths[BERTH_MAX_RANK]; /* runs along each dimension; the last one is the innermost */
+    uint64_t strides[BERTH_MAX_RANK]; /* in bytes */
+    const uint8_t *bytes;             /* the caller's */
+} bth_short_box;
+
 typedef struct bth_slice_parts {
-    struct bth_slice_part {
-        bth_joint_part part;
-        const uint8_t *bytes; /* the caller's, in this machine's byte order */
-    } * parts;
+    bth_slice_part *parts; /* in the file's order and without overlaps */
     size_t n;
     size_t room;
+    bth_short_box *boxes; /* to be exchanged */
+    size_t n_boxes;
+    size_t boxes_room;
 } bth_slice_parts;
 
-/* The caller releases parts->parts, after a failure too. */
+/* can_exchange: slices of short runs become boxes; else they are refused. The caller calls
+ * bth_slice_parts_free_all, after a failure too. */
 int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, size_t n_slices,
-                         bth_slice_parts *parts, berth_error *error);
+                         bool can_exchange, bth_slice_parts *parts, berth_error *error);
+void bth_slice_parts_free_all(bth_slice_parts *parts);
+int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
+                           berth_error *error);
+/* Puts them into the file's order. */
+void bth_slice_parts_sort(bth_slice_parts *parts);
 
 #endif

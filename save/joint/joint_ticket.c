@@ -34,8 +34,9 @@ static int ticket_read_numbers(bth_ticket *ticket, bth_cursor *cursor, berth_err
     ticket->durability = bth_cursor_u32(cursor);
     uint32_t is_big_endian = bth_cursor_u32(cursor);
     ticket->file_nbytes = bth_cursor_u64(cursor);
-    if (!cursor->good || ticket->n_writers == 0 || !block_is_valid(ticket->block_nbytes) ||
-        compute_crc32 > 1 || ticket->durability > BTH_DURABILITY_FULL || is_big_endian > 1 ||
+    if (!cursor->good || ticket->n_writers == 0 || ticket->n_writers > BERTH_MAX_WRITERS ||
+        !block_is_valid(ticket->block_nbytes) || compute_crc32 > 1 ||
+        ticket->durability > BTH_DURABILITY_FULL || is_big_endian > 1 ||
         ticket->file_nbytes > INT64_MAX)
         return ticket_fail("an option", error);
     if (is_big_endian != BTH_MACHINE_IS_BIG_ENDIAN)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One writer of a joint save: its slices go to the file, and it gets a receipt. */
-#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -9,30 +8,32 @@
 #include "io/clock.h"
 #include "io/file.h"
 #include "save/commit.h"
-#include "save/joint/joint_file.h"
-#include "save/joint/joint_slices.h"
+#include "save/joint/joint_exchange.h"
+#include "save/joint/joint_middles.h"
 #include "save/save_operation.h"
+
+/* Buffers for writing a window; window and messages beside them have up to 54 MiB. */
+#define WINDOW_BUFFERS_NBYTES ((uint64_t)8 << 20)
 
 typedef struct joint_writer {
     bth_ticket ticket;
     uint32_t number;
-    struct berth_config config;
     const berth_params *params;
-    bth_slice_parts parts;
+    bth_exchange exchange; /* n 0: there is none, or it could not begin */
+    bth_slice_parts parts; /* of slices; then of windows, too */
+    bth_middles_file file;
+    uint8_t *kept; /* fragments of the windows' parts, head and tail of each */
+    size_t kept_nbytes;
+    size_t kept_room;
     uint8_t *receipt;
     size_t receipt_nbytes;
-    uint8_t *fragments; /* in the receipt */
-    berth_plan *plan;   /* a record for each middle */
-    bth_range *ranges;  /* the middles */
-    uint32_t *crc32s;   /* of each */
-    uint64_t middle_nbytes;
-    int fd;
-    bth_output_file file;
+    uint64_t done_nbytes; /* for progress: runs that were sent, and middles */
+    uint64_t total_nbytes;
     berth_stats stats;
     double begin_seconds;
 } joint_writer;
 
-/* ---- fragments ---- */
+/* ---- the receipt ---- */
 
 static uint8_t *writer_put_fragment(const bth_ticket_storage *storage, uint8_t *out,
                                     const uint8_t *bytes, uint64_t nbytes)
@@ -42,78 +43,49 @@ static uint8_t *writer_put_fragment(const bth_ticket_storage *storage, uint8_t *
     return out + nbytes;
 }
 
-static void writer_put_fragments(joint_writer *writer)
+static void writer_put_fragments(const joint_writer *writer, uint8_t *out)
 {
-    uint8_t *out = writer->fragments;
-
     for (size_t i = 0; i < writer->parts.n; i++) {
-        const struct bth_slice_part *part = &writer->parts.parts[i];
+        const bth_slice_part *part = &writer->parts.parts[i];
         const bth_ticket_storage *storage = &writer->ticket.storages[part->part.storage];
         bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-        const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
-        out = writer_put_fragment(storage, out, part->bytes, split.head_nbytes);
+        const uint8_t *head = part->bytes, *tail;
+        if (head)
+            tail = head + (part->part.nbytes - split.tail_nbytes);
+        else {
+            head = writer->kept + part->kept_at;
+            tail = head + split.head_nbytes;
+        }
+        out = writer_put_fragment(storage, out, head, split.head_nbytes);
         out = writer_put_fragment(storage, out, tail, split.tail_nbytes);
     }
 }
 
-static int writer_begin_receipt(joint_writer *writer, berth_error *error)
+static int writer_make_receipt(joint_writer *writer, berth_error *error)
 {
+    size_t n = writer->parts.n, array_nbytes = bth_array_nbytes(n + 1, sizeof(bth_joint_part));
+    bth_joint_part *parts = bth_allocate(array_nbytes);
     uint64_t nbytes = 0;
+    uint8_t *fragments;
 
-    for (size_t i = 0; i < writer->parts.n; i++) {
-        const bth_joint_part *part = &writer->parts.parts[i].part;
-        bth_joint_split split = bth_joint_part_split(&writer->ticket, part);
+    if (!parts)
+        return bth_fail_memory(error, array_nbytes);
+    bth_slice_parts_sort(&writer->parts);
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = writer->parts.parts[i].part;
+        bth_joint_split split = bth_joint_part_split(&writer->ticket, &parts[i]);
         nbytes += split.head_nbytes + split.tail_nbytes;
-        writer->stats.requested_nbytes += part->nbytes;
     }
-    if (bth_receipt_new(&writer->ticket, writer->number, writer->parts.n, nbytes, &writer->receipt,
-                        &writer->receipt_nbytes, &writer->fragments, error) < 0)
-        return error->code;
-    writer_put_fragments(writer);
-    return 0;
+    if (bth_receipt_new(&writer->ticket, writer->number, n, nbytes, &writer->receipt,
+                        &writer->receipt_nbytes, &fragments, error) == 0) {
+        writer_put_fragments(writer, fragments);
+        bth_receipt_complete(writer->receipt, writer->receipt_nbytes, parts, n);
+    }
+    bth_release(parts);
+    return error->code;
 }
 
-/* ---- the plan of the middles ---- */
-
-static int writer_add_middle(joint_writer *writer, struct bth_slice_part *part, berth_error *error)
-{
-    const bth_ticket_storage *storage = &writer->ticket.storages[part->part.storage];
-    bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-    const bth_plan_record content = {.data = part->bytes + split.head_nbytes,
-                                     .swap_nbytes = (uint8_t)storage->swap_nbytes};
-    size_t i = writer->plan->n_records;
-    char name[32];
-
-    if (split.middle.nbytes == 0)
-        return 0;
-    (void)snprintf(name, sizeof name, "data/%u", storage->record);
-    if (bth_plan_add_part(writer->plan, name, split.middle, &content, error) < 0)
-        return error->code;
-    writer->ranges[i] = split.middle;
-    writer->middle_nbytes += split.middle.nbytes;
-    return bth_record_data_read(writer->plan, i, part->part.start, sizeof part->part.start, 0,
-                                error);
-}
-
-static int writer_make_plan(joint_writer *writer, berth_error *error)
-{
-    size_t n = writer->parts.n;
-
-    writer->plan = bth_plan_new("joint", &writer->config, n, error);
-    if (!writer->plan)
-        return error->code;
-    writer->plan->is_parts = true;
-    writer->ranges = bth_allocate(bth_array_nbytes(n + 1, sizeof *writer->ranges));
-    writer->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *writer->crc32s));
-    if (!writer->ranges || !writer->crc32s)
-        return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *writer->ranges));
-    for (size_t i = 0; i < n; i++)
-        if (writer_add_middle(writer, &writer->parts.parts[i], error) < 0)
-            return error->code;
-    return writer->plan->n_records > 0 ? bth_plan_close(writer->plan, error) : 0;
-}
-
-/* ---- writing ---- */
+/* ---- progress ---- */
 
 /* The run counts what others write as done. */
 static int writer_report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
@@ -121,78 +93,124 @@ static int writer_report_progress(void *context, uint64_t done_nbytes, uint64_t 
     const joint_writer *writer = context;
 
     (void)total_nbytes;
-    return writer->params->progress(writer->params->progress_context, done_nbytes,
-                                    writer->middle_nbytes);
+    return writer->params->progress(writer->params->progress_context,
+                                    writer->done_nbytes + done_nbytes, writer->total_nbytes);
 }
 
-/*
- * The file has its size already: whole blocks before its end are never padded. Where direct writes
- * need larger blocks than the coordinator's, they could write bytes of others.
- */
-static bth_output writer_begin_output(joint_writer *writer)
+static int writer_report_sent(void *context, uint64_t nbytes, berth_error *error)
 {
-    uint64_t nbytes = writer->ticket.file_nbytes & ~(uint64_t)(BTH_MAX_DIRECT_BLOCK_NBYTES - 1);
-    bth_output output =
-        bth_output_file_begin(&writer->file, writer->fd, nbytes, &writer->config, false);
+    joint_writer *writer = context;
 
-    if (output.constraints.block_nbytes <= writer->ticket.block_nbytes)
-        return output;
-    bth_direct_close(&writer->file.direct);
-    writer->config.save_method = BTH_SAVE_BUFFERED;
-    output = bth_output_file_begin(&writer->file, writer->fd, nbytes, &writer->config, false);
-    writer->file.reason = "direct writes here need larger blocks than the save has";
-    return output;
+    writer->done_nbytes += nbytes;
+    if (writer->params->progress && writer_report_progress(writer, 0, 0) != 0)
+        return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
+    return 0;
 }
 
-static int writer_write_middles(joint_writer *writer, berth_error *error)
+static void writer_count_bytes(joint_writer *writer)
 {
-    bth_output output = writer_begin_output(writer);
-    bth_run_settings settings = bth_run_settings_of(&writer->config, writer->plan, &output);
+    const bth_slice_parts *parts = &writer->parts;
+    uint64_t short_nbytes = 0;
 
-    settings.parts.ranges = writer->ranges;
-    settings.parts.n_ranges = writer->plan->n_records;
-    settings.crc32s = writer->crc32s;
-    settings.read_back = false; /* the coordinator does */
-    settings.progress = writer->params && writer->params->progress ? writer_report_progress : NULL;
-    settings.progress_context = writer;
-    return bth_run(writer->plan, &output, &settings, &writer->stats, error);
+    for (size_t i = 0; i < parts->n_boxes; i++)
+        short_nbytes += parts->boxes[i].n_runs * parts->boxes[i].run_nbytes;
+    writer->stats.requested_nbytes = short_nbytes;
+    for (size_t i = 0; i < parts->n; i++)
+        writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
+    writer->total_nbytes =
+        short_nbytes + bth_middles_count_nbytes(&writer->ticket, parts->parts, parts->n);
 }
 
-static int writer_write_and_sync(joint_writer *writer, berth_error *error)
+/* ---- windows ---- */
+
+static int writer_keep_bytes(joint_writer *writer, const uint8_t *bytes, uint64_t nbytes,
+                             berth_error *error)
+{
+    if (nbytes > writer->kept_room - writer->kept_nbytes) {
+        size_t room = writer->kept_room * 2 + (size_t)nbytes;
+        uint8_t *grown = bth_reallocate(writer->kept, room);
+        if (!grown)
+            return bth_fail_memory(error, room);
+        writer->kept = grown;
+        writer->kept_room = room;
+    }
+    if (nbytes > 0)
+        memcpy(writer->kept + writer->kept_nbytes, bytes, (size_t)nbytes);
+    writer->kept_nbytes += (size_t)nbytes;
+    return 0;
+}
+
+/* The window is used again for other bytes. */
+static int writer_keep_fragments(joint_writer *writer, bth_slice_part *part, berth_error *error)
+{
+    bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
+    const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
+
+    part->kept_at = writer->kept_nbytes;
+    if (writer_keep_bytes(writer, part->bytes, split.head_nbytes, error) < 0 ||
+        writer_keep_bytes(writer, tail, split.tail_nbytes, error) < 0)
+        return error->code;
+    part->bytes = NULL;
+    return 0;
+}
+
+static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
+{
+    static const bth_middles_limits limits = {.memory_nbytes = WINDOW_BUFFERS_NBYTES};
+    joint_writer *writer = context;
+    bth_slice_parts *parts = &writer->parts;
+    size_t before = parts->n;
+
+    if (bth_joint_window_append_parts(window, parts, error) < 0 ||
+        bth_middles_write(&writer->file, parts->parts + before, parts->n - before, &limits,
+                          &writer->stats, error) < 0)
+        return error->code;
+    for (size_t i = before; i < parts->n; i++)
+        if (writer_keep_fragments(writer, &parts->parts[i], error) < 0)
+            return error->code;
+    return 0;
+}
+
+static int writer_exchange(joint_writer *writer, berth_error *error)
+{
+    const bth_rounds_settings settings = {.ticket = &writer->ticket,
+                                          .parts = &writer->parts,
+                                          .write = writer_write_window,
+                                          .report = writer_report_sent,
+                                          .context = writer};
+
+    return bth_exchange_run_rounds(&writer->exchange, &settings, error);
+}
+
+/* ---- writing ---- */
+
+static int writer_write_middles(joint_writer *writer, size_t n, berth_error *error)
+{
+    const bool reports = writer->params && writer->params->progress;
+    const bth_middles_limits limits = {.progress = reports ? writer_report_progress : NULL,
+                                       .progress_context = writer};
+
+    return bth_middles_write(&writer->file, writer->parts.parts, n, &limits, &writer->stats, error);
+}
+
+/* has_boxes: of any writer. The windows' parts come behind the slices'. */
+static int writer_write_and_sync(joint_writer *writer, bool has_boxes, berth_error *error)
 {
     double begin = bth_seconds();
     berth_stats *stats = &writer->stats;
+    size_t n = writer->parts.n;
 
-    if (bth_joint_file_open(&writer->ticket, &writer->fd, error) < 0)
+    if (bth_middles_file_open(&writer->file, error) < 0)
         return error->code;
-    if (writer->plan->n_records > 0) {
-        (void)writer_write_middles(writer, error);
-        stats->method = bth_output_file_method(&writer->file, &stats->reason);
-    }
+    if (!has_boxes || writer_exchange(writer, error) == 0)
+        (void)writer_write_middles(writer, n, error);
     stats->transfer_seconds = bth_seconds() - begin;
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     begin = bth_seconds();
     if (error->code == BERTH_OK)
-        (void)bth_commit_sync_file(writer->fd, writer->ticket.durability, error);
+        (void)bth_commit_sync_file(writer->file.fd, writer->ticket.durability, error);
     stats->sync_seconds = bth_seconds() - begin;
     return error->code;
-}
-
-static int writer_complete_receipt(joint_writer *writer, berth_error *error)
-{
-    size_t n = writer->parts.n, middle = 0;
-    bth_joint_part *parts = bth_allocate(bth_array_nbytes(n + 1, sizeof *parts));
-
-    if (!parts)
-        return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *parts));
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = writer->parts.parts[i].part;
-        if (bth_joint_part_split(&writer->ticket, &parts[i]).middle.nbytes > 0)
-            parts[i].crc32 = writer->crc32s[middle++];
-    }
-    bth_receipt_complete(writer->receipt, writer->receipt_nbytes, parts, n);
-    bth_release(parts);
-    return 0;
 }
 
 /* ---- from begin to end ---- */
@@ -201,36 +219,59 @@ static int writer_complete_receipt(joint_writer *writer, berth_error *error)
 static int writer_begin(joint_writer *writer, const void *ticket, size_t ticket_nbytes,
                         size_t number, berth_error *error)
 {
-    if (bth_config_copy_for_operation(writer->params, &writer->config, error) < 0 ||
-        bth_ticket_read(ticket, ticket_nbytes, &writer->ticket, error) < 0)
-        return error->code;
-    if (number >= writer->ticket.n_writers)
-        return bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
-                                 writer->ticket.n_writers);
+    struct berth_config *config = &writer->file.config;
+
+    if (bth_ticket_read(ticket, ticket_nbytes, &writer->ticket, error) == 0 &&
+        number >= writer->ticket.n_writers)
+        (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
+                                writer->ticket.n_writers);
     writer->number = (uint32_t)number;
-    writer->config.save_compute_crc32 = writer->ticket.compute_crc32;
-    writer->config.save_durability = writer->ticket.durability;
+    if (error->code != BERTH_OK || bth_config_copy_for_operation(writer->params, config, error) < 0)
+        return error->code;
+    config->save_compute_crc32 = writer->ticket.compute_crc32;
+    config->save_durability = writer->ticket.durability;
     return 0;
+}
+
+/* Also after an error, so that the others get to know of it. */
+static void writer_begin_exchange(joint_writer *writer, size_t number, berth_error *error)
+{
+    const uint32_t n = writer->ticket.n_writers;
+
+    if (!writer->params || !writer->params->exchange || number >= n || n > BERTH_MAX_WRITERS)
+        return;
+    writer->exchange = (bth_exchange){.function = writer->params->exchange,
+                                      .context = writer->params->exchange_context,
+                                      .n = n,
+                                      .number = (uint32_t)number};
+    (void)bth_exchange_allocate(&writer->exchange, error);
 }
 
 static int writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
                         berth_error *error)
 {
-    if (bth_slice_parts_make(&writer->ticket, slices, n_slices, &writer->parts, error) < 0 ||
-        writer_begin_receipt(writer, error) < 0 || writer_make_plan(writer, error) < 0 ||
-        writer_write_and_sync(writer, error) < 0)
-        return error->code;
-    return writer_complete_receipt(writer, error);
+    const bool can_exchange = writer->exchange.to != NULL;
+    bool has_boxes = false;
+
+    if (error->code == BERTH_OK && bth_slice_parts_make(&writer->ticket, slices, n_slices,
+                                                        can_exchange, &writer->parts, error) == 0)
+        writer_count_bytes(writer);
+    if (can_exchange)
+        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, writer->parts.n_boxes > 0,
+                                 &has_boxes, error);
+    if (error->code == BERTH_OK && writer_write_and_sync(writer, has_boxes, error) == 0)
+        (void)writer_make_receipt(writer, error);
+    if (can_exchange && !writer->exchange.is_over)
+        (void)bth_exchange_tell(&writer->exchange, BTH_PEER_SILENT, NULL, error);
+    return error->code;
 }
 
 static void writer_free_all(joint_writer *writer)
 {
-    bth_direct_close(&writer->file.direct);
-    bth_file_close(writer->fd);
-    berth_plan_free(writer->plan);
-    bth_release(writer->ranges);
-    bth_release(writer->crc32s);
-    bth_release(writer->parts.parts);
+    bth_middles_file_close(&writer->file);
+    bth_exchange_free_all(&writer->exchange);
+    bth_slice_parts_free_all(&writer->parts);
+    bth_release(writer->kept);
     bth_release(writer->receipt);
     bth_ticket_free_all(&writer->ticket);
 }
@@ -258,8 +299,7 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
     joint_writer made = {.params = params,
-                         .fd = -1,
-                         .file = {.fd = -1, .direct = {.fd = -1}},
+                         .file = {.fd = -1, .file = {.fd = -1, .direct = {.fd = -1}}},
                          .begin_seconds = bth_seconds(),
                          .stats = {.method = "buffered", .reason = "nothing was written"}};
 
@@ -267,7 +307,9 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         return bth_fail_argument(error, "receipt or receipt_nbytes is NULL");
     *receipt = NULL;
     *receipt_nbytes = 0;
-    if (writer_begin(&made, ticket, ticket_nbytes, writer, error) == 0)
-        (void)writer_write(&made, slices, n_slices, error);
+    made.file.ticket = &made.ticket;
+    (void)writer_begin(&made, ticket, ticket_nbytes, writer, error);
+    writer_begin_exchange(&made, writer, error);
+    (void)writer_write(&made, slices, n_slices, error);
     return writer_end(&made, receipt, receipt_nbytes, error);
 }

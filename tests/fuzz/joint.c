@@ -90,10 +90,11 @@ static void check_slices(const bth_ticket *ticket, const bth_ticket_tensor *tens
         starts[i] = kind % 4 == 1 ? 0 : (int64_t)(kind % 3);
         lengths[i] = i == 0 || kind % 2 ? tensor->shape[i] / 2 : tensor->shape[i];
     }
-    if (check_status(bth_slice_parts_make(ticket, &slices[kind % 3], 1, &parts, &error), &error))
+    if (check_status(bth_slice_parts_make(ticket, &slices[kind % 3], 1, kind % 2, &parts, &error),
+                     &error))
         for (size_t i = 0; i < parts.n; i++)
             check_part(ticket, &parts.parts[i].part);
-    bth_release(parts.parts);
+    bth_slice_parts_free_all(&parts);
 }
 
 static void check_ticket(const bth_ticket *ticket)

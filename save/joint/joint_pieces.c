@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "save/joint/joint_pieces.h"
+
+#include "config/error.h"
+#include "config/memory.h"
+
+/* Where a run must be cut, because a message is full: no element of a swapped storage is cut. */
+#define CUT_NBYTES ((size_t)16)
+
+/* ---- writing ---- */
+
+/* Where run n begins in its storage. */
+static uint64_t box_run_at(const bth_short_box *box, uint64_t n)
+{
+    uint64_t at = box->at;
+
+    for (int32_t i = box->n_dims; i-- > 0;) {
+        at += n % box->lengths[i] * box->strides[i];
+        n /= box->lengths[i];
+    }
+    return at;
+}
+
+/* The first run that ends behind `at`: runs are in the order of their places. */
+static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
+{
+    uint64_t low = 0, high = box->n_runs;
+
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (box_run_at(box, middle) + box->run_nbytes > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static void piece_put(uint8_t *out, const bth_piece *piece)
+{
+    out = bth_put_u32(out, piece->storage);
+    out = bth_put_u64(out, piece->at);
+    out = bth_put_u32(out, piece->nbytes);
+    out = bth_put_u32(out, piece->stride);
+    out = bth_put_u32(out, piece->count);
+    memcpy(out, piece->bytes, (size_t)piece->nbytes * piece->count);
+}
+
+/* One run, or what of it lies in [at, end) and in `room`. */
+static bth_piece box_cut_run(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
+                             size_t room)
+{
+    uint64_t begin = box_run_at(box, n), from = bth_max(begin, at);
+    uint64_t nbytes = bth_min(begin + box->run_nbytes, end) - from;
+
+    if (nbytes > room)
+        nbytes = room & ~(CUT_NBYTES - 1);
+    return (bth_piece){.storage = box->storage,
+                       .nbytes = (uint32_t)nbytes,
+                       .stride = (uint32_t)nbytes,
+                       .count = nbytes > 0,
+                       .at = from,
+                       .bytes = box->bytes + n * box->run_nbytes + (from - begin)};
+}
+
+/* Whole runs from number n on, as many as lie on one line of the grid, in the range and in `room`.
+ */
+static bth_piece box_take_runs(const bth_short_box *box, uint64_t n, uint64_t end, size_t room)
+{
+    uint64_t length = box->lengths[box->n_dims - 1], stride = box->strides[box->n_dims - 1];
+    uint64_t begin = box_run_at(box, n), count = length - n % length;
+
+    count = bth_min(count, room / box->run_nbytes);
+    if (stride > 0) /* a line of one run may have any */
+        count = bth_min(count, (end - begin - box->run_nbytes) / stride + 1);
+    if (count <= 1)
+        stride = box->run_nbytes;
+    return (bth_piece){.storage = box->storage,
+                       .nbytes = (uint32_t)box->run_nbytes,
+                       .stride = (uint32_t)stride,
+                       .count = (uint32_t)count,
+                       .at = begin,
+                       .bytes = box->bytes + n * box->run_nbytes};
+}
+
+static bth_piece box_next_piece(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
+                                size_t room)
+{
+    uint64_t begin = box_run_at(box, n);
+
+    if (at > begin || begin + box->run_nbytes > end || box->run_nbytes > room)
+        return box_cut_run(box, n, at, end, room);
+    return box_take_runs(box, n, end, room);
+}
+
+/* Of one box, in [*at, end) of its storage. False: the message is full. */
+static bool box_put(const bth_short_box *box, uint64_t *at, uint64_t end, uint8_t *out, size_t room,
+                    size_t *nbytes, uint64_t *runs_nbytes)
+{
+    uint64_t n = box_find_run(box, *at);
+
+    while (n < box->n_runs && box_run_at(box, n) < end) {
+        if (room - *nbytes <= BTH_PIECE_HEAD_NBYTES)
+            return false;
+        size_t left = room - *nbytes - BTH_PIECE_HEAD_NBYTES;
+        bth_piece piece = box_next_piece(box, n, *at, end, left);
+        if (piece.count == 0)
+            return false;
+        piece_put(out + *nbytes, &piece);
+        size_t all = (size_t)piece.nbytes * piece.count;
+        *nbytes += BTH_PIECE_HEAD_NBYTES + all;
+        *runs_nbytes += all;
+        *at = piece.at + (uint64_t)(piece.count - 1) * piece.stride + piece.nbytes;
+        if (*at >= end)
+            break;
+        n += piece.count - (*at < box_run_at(box, n) + box->run_nbytes);
+    }
+    return true;
+}
+
+/* The range of a storage that lies in a range of the file. */
+static bth_range storage_in_window(const bth_ticket_storage *storage, bth_range window)
+{
+    uint64_t begin = bth_max(storage->data_offset, window.offset);
+    uint64_t end = bth_min(storage->data_offset + storage->nbytes, window.offset + window.nbytes);
+
+    if (begin >= end)
+        return (bth_range){0};
+    return (bth_range){begin - storage->data_offset, end - begin};
+}
+
+size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bth_range window,
+                      bth_pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes)
+{
+    size_t nbytes = 0;
+
+    for (; place->box < parts->n_boxes; *place = (bth_pieces_place){place->box + 1, 0}) {
+        const bth_short_box *box = &parts->boxes[place->box];
+        bth_range range = storage_in_window(&ticket->storages[box->storage], window);
+        uint64_t begin = bth_max(range.offset, box->at);
+        uint64_t end = bth_min(range.offset + range.nbytes, box->end);
+        if (begin >= end)
+            continue;
+        place->at = bth_max(place->at, begin);
+        if (!box_put(box, &place->at, end, out, room, &nbytes, runs_nbytes))
+            break;
+    }
+    return nbytes;
+}
+
+/* ---- reading ---- */
+
+/* NULL: all is well. Else what is wrong. */
+static const char *piece_find_fault(const bth_ticket *ticket, bth_range window,
+                                    const bth_piece *piece)
+{
+    if (piece->storage >= ticket->n_storages)
+        return "there is no such storage";
+    if (piece->count == 0 || piece->nbytes == 0)
+        return "it is empty";
+    if (piece->stride < piece->nbytes)
+        return "its runs overlap";
+    const bth_ticket_storage *storage = &ticket->storages[piece->storage];
+    /* Both factors have 32 bits. */
+    uint64_t span = (uint64_t)(piece->count - 1) * piece->stride + piece->nbytes;
+    bth_range range = storage_in_window(storage, window);
+    if (piece->at < range.offset || span > range.nbytes ||
+        piece->at - range.offset > range.nbytes - span)
+        return "it is not in its storage, or not in the window";
+    uint64_t all = storage->data_offset | piece->at | piece->nbytes;
+    if (piece->count > 1)
+        all |= piece->stride;
+    return (all & (storage->swap_nbytes - 1)) == 0 ? NULL : "it cuts an element that is swapped";
+}
+
+int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *cursor, bth_piece *piece,
+                   berth_error *error)
+{
+    piece->storage = bth_cursor_u32(cursor);
+    piece->at = bth_cursor_u64(cursor);
+    piece->nbytes = bth_cursor_u32(cursor);
+    piece->stride = bth_cursor_u32(cursor);
+    piece->count = bth_cursor_u32(cursor);
+    const char *fault = cursor->good ? piece_find_fault(ticket, window, piece) : "it is cut";
+    /* In a window, the product is small. */
+    if (!fault)
+        piece->bytes = bth_cursor_bytes(cursor, (size_t)piece->nbytes * piece->count);
+    if (!fault && !piece->bytes)
+        fault = "its bytes are cut";
+    if (fault)
+        return bth_fail_argument(error, "a piece is invalid: %s", fault);
+    piece->offset = ticket->storages[piece->storage].data_offset + piece->at;
+    return 0;
+}
