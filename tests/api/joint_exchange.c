@@ -174,3 +174,363 @@ Test(joint_exchange, the_file_is_that_of_one_process)
         unset_options();
     }
 }
+
+/* ---- uneven: many steps for one window, little memory ---- */
+
+enum { MIB = 1 << 20, LONG_ROWS = 60, LONG_COLUMNS = 700000, LAST_COLUMNS = 10 };
+
+static uint8_t *uneven;
+
+static berth_value *uneven_state(berth_tree *tree, const void *bytes)
+{
+    const int64_t shape[] = {LONG_ROWS, LONG_COLUMNS};
+    berth_value *value = berth_make_dict(tree);
+
+    berth_dict_set(value, "w", test_tensor(tree, BERTH_UINT8, bytes, 2, shape));
+    return value;
+}
+
+/* Writer 1 has all columns but the last ones, which writer 2 has. Writer 0 has nothing. */
+static void write_uneven(group_seat *seat)
+{
+    const int64_t n[] = {0, LONG_COLUMNS - LAST_COLUMNS, LAST_COLUMNS};
+    const int64_t starts[] = {0, seat->number == 2 ? n[1] : 0}, width = n[seat->number];
+    const int64_t lengths[] = {LONG_ROWS, width};
+    uint8_t *copy = malloc((size_t)(LONG_ROWS * width) + 1);
+
+    for (int64_t row = 0; row < LONG_ROWS; row++)
+        memcpy(copy + row * width, uneven + row * LONG_COLUMNS + starts[1], (size_t)width);
+    const berth_slice slice = berth_slice_of("w", starts, lengths, copy);
+    write_slices(seat, &slice, 1);
+    free(copy);
+}
+
+Test(joint_exchange, one_writer_has_nearly_all)
+{
+    const size_t n = 3;
+
+    uneven = malloc(LONG_ROWS * LONG_COLUMNS);
+    for (size_t i = 0; i < LONG_ROWS * LONG_COLUMNS; i++)
+        uneven[i] = (uint8_t)(i * 2654435761U >> 13);
+    set_options("save.durability=none io.threads=2");
+    berth_tree *tree = berth_tree_new(NULL);
+    assert_ok(berth_save(expected_path, uneven_state(tree, uneven), NULL, &error));
+    assert_ok(
+        berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), n, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    run(n, write_uneven);
+    cr_assert_gt(group.n_calls, 6, "one step");
+    /* Three windows; nobody reads back what the others wrote. */
+    cr_assert_eq(results[1].stats.requested_nbytes,
+                 (uint64_t)LONG_ROWS * (LONG_COLUMNS - LAST_COLUMNS));
+    cr_assert_eq(results[0].stats.requested_nbytes, 0);
+    cr_assert_gt(results[0].stats.moved_nbytes, 15 * MIB);
+    cr_assert_gt(results[2].stats.moved_nbytes, 7 * MIB);
+    finish(n);
+    assert_ok(berth_joint_finish(joint, &error));
+    check_same_file("uneven");
+    berth_tree_free(tree);
+    free(uneven);
+    unset_options();
+}
+
+Test(joint_exchange, takes_little_memory)
+{
+    uneven = calloc(LONG_ROWS, LONG_COLUMNS);
+    test_memory_watch();
+    berth_tree *tree = berth_tree_new(NULL);
+    set_options("save.durability=none io.threads=2");
+    assert_ok(
+        berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 3, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    run(3, write_uneven);
+    finish(3);
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_tree_free(tree);
+    unset_options();
+    /* Of three writers; beside it each has a window of 16 MiB, which is mapped. */
+    cr_assert_lt(test_memory_seen().peak_nbytes, 3 * (64 - 16) * (uint64_t)MIB);
+    cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+    free(uneven);
+}
+
+/* ---- errors ---- */
+
+enum { N = 3, SIDE = 64 };
+
+static float w[SIDE * SIDE];
+
+static berth_value *square_outline(berth_tree *tree)
+{
+    const int64_t shape[] = {SIDE, SIDE};
+    berth_value *value = berth_make_dict(tree);
+
+    berth_dict_set(value, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    return value;
+}
+
+static berth_tree *outline_tree;
+
+static void begin_square(void)
+{
+    outline_tree = berth_tree_new(NULL);
+    assert_ok(berth_joint_begin(path, square_outline(outline_tree), N, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+}
+
+static void end_square(void)
+{
+    free_receipts();
+    berth_joint_abort(joint);
+    berth_tree_free(outline_tree);
+    cr_assert(test_file_holds(path, "old", 3));
+    cr_assert_eq(test_folder_count(folder), 1);
+}
+
+/* What each writer gives: columns [begin, end); end 0: nothing. */
+static struct {
+    int64_t begin[N], end[N];
+    berth_slice more;   /* of writer 2 */
+    const void *ticket; /* of writer 2 */
+    size_t ticket_nbytes;
+    unsigned cancel_at; /* a report of writer 1 */
+} given;
+
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    unsigned *n_reports = context;
+
+    cr_assert_leq(done_nbytes, total_nbytes);
+    return ++*n_reports == given.cancel_at;
+}
+
+static void write_given(group_seat *seat)
+{
+    size_t i = seat->number;
+    result *got = seat->context;
+    unsigned n_reports = 0;
+    const int64_t starts[] = {0, given.begin[i]}, lengths[] = {SIDE, given.end[i] - starts[1]};
+    const berth_slice slices[] = {berth_slice_of("w", starts, lengths, w), given.more};
+    const size_t first = given.end[i] == 0, n = i == 2 && given.more.name ? 2 : 1;
+    const berth_params params = {.progress = i == 1 && given.cancel_at ? cancel : NULL,
+                                 .progress_context = &n_reports,
+                                 .exchange = group_exchange,
+                                 .exchange_context = seat};
+    const bool has_other = i == 2 && given.ticket;
+
+    got->status =
+        berth_joint_write(has_other ? given.ticket : info.ticket,
+                          has_other ? given.ticket_nbytes : info.ticket_nbytes, i, slices + first,
+                          n - first, &params, &got->receipt, &got->nbytes, &got->error);
+    got->n_calls = seat->n_calls;
+    if (got->status < 0 && seat->n_calls == 0)
+        group_break(seat->group);
+}
+
+/* That writer has this error, and all others know whose it is. */
+static void check_failed(size_t writer, int status, const char *sentence)
+{
+    char told[100];
+
+    snprintf(told, sizeof told, "model.pt: writer %zu has failed with %s, and says why", writer,
+             berth_status_name(status));
+    for (size_t i = 0; i < N; i++) {
+        const result *got = &results[i];
+        cr_assert_eq(got->status, i == writer ? status : BERTH_E_PEER, "writer %zu: %s", i,
+                     got->error.message);
+        cr_assert(strstr(got->error.message, i == writer ? sentence : told), "writer %zu: %s", i,
+                  got->error.message);
+        cr_assert_null(got->receipt);
+    }
+}
+
+static const int64_t all_rows[] = {SIDE, 1}, beyond[] = {0, SIDE}, none[] = {0, 0};
+
+static const struct {
+    int64_t begin[N], end[N];
+    berth_slice more;
+    size_t writer;
+    int status;
+    const char *sentence;
+} failures[] = {
+    {{0, 20, 40},
+     {20, 40, 64},
+     {.kind = BERTH_SLICE_BOX, .name = "w", .data = w, .starts = beyond, .lengths = all_rows},
+     2,
+     BERTH_E_ARGUMENT,
+     "w: 1 elements from 64 on are not in dimension 1 of 64"},
+    {{0, 20, 40},
+     {20, 40, 64},
+     {.kind = BERTH_SLICE_WHOLE, .name = "x", .data = w},
+     2,
+     BERTH_E_NOT_FOUND,
+     "x: slice 1: the outline has no such tensor"},
+    {{0, 20, 40},
+     {20, 40, 64},
+     {.kind = BERTH_SLICE_BOX, .name = "w", .starts = none, .lengths = all_rows},
+     2,
+     BERTH_E_ARGUMENT,
+     "w: the data are NULL"},
+    /* Writer 0 owns the only window. */
+    {{0, 20, 39},
+     {20, 40, 64},
+     {0},
+     0,
+     BERTH_E_ARGUMENT,
+     "w: writer 2 has byte 156 of its storage, and so has another slice"},
+    {{0, 20, 40},
+     {20, 40, 64},
+     {.kind = BERTH_SLICE_BOX, .name = "w", .data = w, .starts = none, .lengths = all_rows},
+     0,
+     BERTH_E_ARGUMENT,
+     "w: writer 2 has byte 0 of its storage, and so has another slice"},
+};
+
+Test(joint_exchange, if_one_writer_fails_all_fail)
+{
+    begin_square();
+    for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
+        memcpy(given.begin, failures[i].begin, sizeof given.begin);
+        memcpy(given.end, failures[i].end, sizeof given.end);
+        given.more = failures[i].more;
+        run(N, write_given);
+        check_failed(failures[i].writer, failures[i].status, failures[i].sentence);
+    }
+    end_square();
+}
+
+static void give_thirds(void)
+{
+    memset(&given, 0, sizeof given);
+    for (size_t i = 0; i < N; i++) {
+        given.begin[i] = (int64_t)i * 20;
+        given.end[i] = i == N - 1 ? SIDE : given.begin[i] + 20;
+    }
+}
+
+Test(joint_exchange, progress_cancels_all_writers)
+{
+    begin_square();
+    give_thirds();
+    given.cancel_at = 1;
+    run(N, write_given);
+    check_failed(1, BERTH_E_CANCELLED, "model.pt: cancelled");
+    end_square();
+}
+
+Test(joint_exchange, writers_of_two_saves_do_not_mix)
+{
+    berth_joint *other;
+    berth_joint_info other_info;
+    char *other_path = test_path(expected_folder, "other.pt");
+
+    begin_square();
+    assert_ok(berth_joint_begin(other_path, square_outline(outline_tree), N, NULL, &other, &error));
+    berth_joint_get_info(other, &other_info);
+    give_thirds();
+    given.ticket = other_info.ticket;
+    given.ticket_nbytes = other_info.ticket_nbytes;
+    run(N, write_given);
+    for (size_t i = 0; i < N; i++) {
+        cr_assert_eq(results[i].status, BERTH_E_ARGUMENT);
+        cr_assert(strstr(results[i].error.message, i == 2
+                                                       ? "writer 0 has the ticket of another save"
+                                                       : "writer 2 has the ticket of another save"),
+                  "%s", results[i].error.message);
+    }
+    berth_joint_abort(other);
+    free(other_path);
+    end_square();
+}
+
+/* It begins with 1; the calls are: hello, words, messages, the end. */
+Test(joint_exchange, an_exchange_that_breaks_fails_all)
+{
+    begin_square();
+    give_thirds();
+    for (group.breaks_at = 1; group.breaks_at <= 4; group.breaks_at++) {
+        run(N, write_given);
+        for (size_t i = 0; i < N; i++) {
+            cr_assert_eq(results[i].status, BERTH_E_CALLBACK, "%s", results[i].error.message);
+            cr_assert(strstr(results[i].error.message,
+                             "model.pt: the exchange has failed: the pipe or socket is closed") ||
+                          strstr(results[i].error.message, "the exchange has failed"),
+                      "%s", results[i].error.message);
+            cr_assert_null(results[i].receipt);
+        }
+    }
+    run(N, write_given);
+    cr_assert_eq(group.n_calls, 4);
+    for (size_t i = 0; i < N; i++)
+        cr_assert_eq(results[i].status, 0, "%s", results[i].error.message);
+    end_square();
+}
+
+Test(joint_exchange, without_short_runs_nothing_but_two_words_is_exchanged)
+{
+    begin_square();
+    memset(&given, 0, sizeof given);
+    given.end[1] = SIDE;
+    run(N, write_given);
+    cr_assert_eq(group.n_calls, 2);
+    finish(N);
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_tree_free(outline_tree);
+}
+
+/* J3 */
+Test(joint_exchange, what_nobody_or_two_gave_is_found_at_the_end)
+{
+    begin_square();
+    give_thirds();
+    given.end[1] = 39;
+    run(N, write_given);
+    finish(N);
+    cr_assert_eq(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "model.pt: data/0: no writer has written its bytes 156 to 160 "
+                                    "(tensor 'w')"),
+              "%s", error.message);
+    berth_tree_free(outline_tree);
+    begin_square();
+    give_thirds();
+    given.more = berth_slice_bytes("w", 8, 8, w);
+    run(N, write_given);
+    finish(N);
+    cr_assert_eq(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "data/0: writers 2 and 0 have both written its byte 8") ||
+                  strstr(error.message, "data/0: writers 0 and 2 have both written its byte 8"),
+              "%s", error.message);
+    berth_tree_free(outline_tree);
+}
+
+/* W6: each allocation of the group fails once. */
+Test(joint_exchange, without_memory_all_writers_fail_and_nothing_leaks)
+{
+    size_t n_failed = 0;
+
+    test_memory_watch();
+    set_options("save.durability=none io.threads=1");
+    begin_square();
+    give_thirds();
+    for (uint64_t nth = 1;; nth++) {
+        uint64_t live_nbytes = test_memory_seen().live_nbytes;
+        test_memory_refuse(nth, false);
+        run(N, write_given);
+        if (results[0].status == 0)
+            break;
+        n_failed++;
+        for (size_t i = 0; i < N; i++) {
+            cr_assert_lt(results[i].status, 0, "allocation %zu: writer %zu is well", (size_t)nth,
+                         i);
+            cr_assert_null(results[i].receipt);
+        }
+        cr_assert_eq(test_memory_seen().live_nbytes, live_nbytes);
+    }
+    cr_assert_gt(n_failed, 50);
+    test_memory_refuse(0, false);
+    end_square();
+    unset_options();
+    cr_assert_eq(test_memory_seen().live_nbytes, 0);
+    test_memory_unwatch();
+}
