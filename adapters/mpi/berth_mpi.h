@@ -6,7 +6,7 @@
  *     mpicc program.c $(pkg-config --variable=sources berth-mpi) \
  *         $(pkg-config --cflags --libs berth-mpi)
  *
- * Each MPI has a binary interface of its own. So this part of Berth is no library: its three
+ * Each MPI has a binary interface of its own. So this part of Berth is no library: its four
  * sources are compiled with the program, by its mpicc. They need MPI 3, C99 and POSIX.
  *
  * What holds for all functions here, if nothing else is said:
@@ -125,6 +125,20 @@ void berth_mpi_close(berth_mpi_file *file);
  * Threads: one at a time for one communicator.
  */
 int berth_mpi_agree(MPI_Comm comm, berth_error *error);
+
+/*
+ * Exchanges bytes among all ranks: each sends some to each. A building block for programs that use
+ * berth_joint_write themselves; berth_mpi_save does not need it. It works in the communicator
+ * itself, not in a duplicate, and its result is no status, but an errno value.
+ * Parameters: comm: the address of the communicator (MPI_Comm *). send: send_nbytes[0] bytes for
+ * rank 0, then those for rank 1, and so on. receive: room for receive_nbytes[0] bytes of rank 0,
+ * and so on; what a rank sends and what the other expects must be equal. Shapes: send_nbytes,
+ * receive_nbytes: one size for each rank. Returns: 0, or the same errno value in all ranks:
+ * EMSGSIZE: one sends or receives more than INT_MAX bytes in all; ENOMEM. In one rank alone: EIO: a
+ * function of MPI failed, where MPI returns from that. Threads: one at a time for one communicator.
+ */
+int berth_mpi_exchange(void *comm, const void *send, const uint64_t *send_nbytes, void *receive,
+                       const uint64_t *receive_nbytes);
 
 #ifdef __cplusplus
 }

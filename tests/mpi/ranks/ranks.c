@@ -460,6 +460,59 @@ static void fail(void)
     agree();
 }
 
+/* ---- bytes of all to all ---- */
+
+/* From one rank to another, in one of several rounds: also none, and more than a page. */
+static uint64_t sent_nbytes(int from, int to, int round)
+{
+    return (uint64_t)((from * 7 + to * 3 + round) % 5) * (round == 2 ? 100003 : 11);
+}
+
+static uint8_t sent_byte(int from, int to, uint64_t i)
+{
+    return (uint8_t)(from * 31 + to * 17 + (int)(i % 251));
+}
+
+static int exchange_round(int round, int *n_wrong)
+{
+    uint64_t send_nbytes[8], receive_nbytes[8], send_at = 0, receive_at = 0;
+    uint8_t *send = malloc(8 * 500000), *receive = malloc(8 * 500000);
+    MPI_Comm comm = MPI_COMM_WORLD;
+
+    for (int to = 0; to < world_n; to++) {
+        send_nbytes[to] = sent_nbytes(world_rank, to, round);
+        receive_nbytes[to] = sent_nbytes(to, world_rank, round);
+        for (uint64_t i = 0; send && i < send_nbytes[to]; i++)
+            send[send_at++] = sent_byte(world_rank, to, i);
+    }
+    int result = berth_mpi_exchange(&comm, send, send_nbytes, receive, receive_nbytes);
+    for (int from = 0; from < world_n; from++)
+        for (uint64_t i = 0; receive && i < receive_nbytes[from]; i++)
+            *n_wrong += receive[receive_at++] != sent_byte(from, world_rank, i);
+    free(send);
+    free(receive);
+    return result;
+}
+
+static void exchange(void)
+{
+    static const uint64_t none[8], large[8] = {INT_MAX, 1}, huge[8] = {UINT64_MAX};
+    MPI_Comm comm = MPI_COMM_WORLD;
+    int n_wrong = 0, result = 0;
+    char text[96];
+
+    for (int round = 0; round < 5; round++)
+        result |= exchange_round(round, &n_wrong);
+    snprintf(text, sizeof text, "%d, %d wrong, %d", result, n_wrong,
+             berth_mpi_exchange(&comm, NULL, none, NULL, none));
+    say("exchange", 0, text);
+    snprintf(
+        text, sizeof text, "%d %d",
+        berth_mpi_exchange(&comm, NULL, world_rank == 1 ? large : none, NULL, none) == EMSGSIZE,
+        berth_mpi_exchange(&comm, NULL, none, NULL, world_rank == 2 ? huge : none) == EMSGSIZE);
+    say("exchange of too much", 0, text);
+}
+
 /* ---- a rank is killed ---- */
 
 static int reports_left;
@@ -509,6 +562,7 @@ int main(int argc, char **argv)
     if (is(what, "all")) {
         save_and_load_by_some();
         fail();
+        exchange();
     } else if (is(what, "read")) {
         read_parts();
     } else if (argc == 5) {
