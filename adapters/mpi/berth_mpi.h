@@ -37,19 +37,20 @@ extern "C" {
  * berth_joint_begin; what is said there holds here.
  *
  * - Tensors that are spread over the ranks: BERTH_ELSEWHERE in `value`; each rank gives its slices
- *   (berth_slice_of).
+ *   (berth_slice_of), along any dimension. Those that lie in runs of less than 1 MiB are exchanged
+ *   between the ranks; for this each needs at most 64 MiB.
  * - Tensors that all ranks have: BERTH_ELSEWHERE too; each rank writes its share (berth_mpi_share).
  * - Everything else, and small tensors that all ranks have: their bytes are in rank 0's `value`.
  *
  * Parameters: path: rank 0's counts; all ranks must see its folder under the same path. value: of
  * rank 0; the other ranks' is not looked at and may be NULL. slices: n_slices of this rank; NULL if
- * there are none. params: of this rank; NULL as in berth_save. What decides bytes is rank 0's.
- * stats: what this rank wrote; of rank 0, what it wrote as the coordinator.
- * Lifetime: all that is given is the caller's, and must not change until the function returns.
- * Errors: as for berth_joint_begin, berth_joint_write and berth_joint_finish. After any of them but
- * BERTH_E_NOT_DURABLE the path keeps its old file. If a rank dies, MPI ends the others; then what
- * is left is a temporary, as after any save that was killed.
- * Threads: one at a time for one communicator.
+ * there are none. params: of this rank; NULL as in berth_save. What decides bytes is rank 0's. Its
+ * exchange is not looked at. stats: what this rank wrote; of rank 0, what it wrote as the
+ * coordinator. Lifetime: all that is given is the caller's, and must not change until the function
+ * returns. Errors: as for berth_joint_begin, berth_joint_write and berth_joint_finish. After any of
+ * them but BERTH_E_NOT_DURABLE the path keeps its old file. If a rank dies, MPI ends the others;
+ * then what is left is a temporary, as after any save that was killed. Threads: one at a time for
+ * one communicator.
  */
 BERTH_MUST_CHECK int berth_mpi_save(MPI_Comm comm, const char *path, const berth_value *value,
                                     const berth_slice *slices, size_t n_slices,
@@ -127,15 +128,16 @@ void berth_mpi_close(berth_mpi_file *file);
 int berth_mpi_agree(MPI_Comm comm, berth_error *error);
 
 /*
- * Exchanges bytes among all ranks: each sends some to each. A building block for programs that use
- * berth_joint_write themselves; berth_mpi_save does not need it. It works in the communicator
+ * Exchanges bytes among all ranks: each sends some to each. A berth_exchange_fn, for programs that
+ * use berth_joint_write themselves; berth_mpi_save brings its own. It works in the communicator
  * itself, not in a duplicate, and its result is no status, but an errno value.
- * Parameters: comm: the address of the communicator (MPI_Comm *). send: send_nbytes[0] bytes for
- * rank 0, then those for rank 1, and so on. receive: room for receive_nbytes[0] bytes of rank 0,
- * and so on; what a rank sends and what the other expects must be equal. Shapes: send_nbytes,
- * receive_nbytes: one size for each rank. Returns: 0, or the same errno value in all ranks:
- * EMSGSIZE: one sends or receives more than INT_MAX bytes in all; ENOMEM. In one rank alone: EIO: a
- * function of MPI failed, where MPI returns from that. Threads: one at a time for one communicator.
+ * Parameters: comm: the address of the communicator (MPI_Comm *): berth_params.exchange_context.
+ * send: send_nbytes[0] bytes for rank 0, then those for rank 1, and so on. receive: room for
+ * receive_nbytes[0] bytes of rank 0, and so on; what a rank sends and what the other expects must
+ * be equal. Shapes: send_nbytes, receive_nbytes: one size for each rank. Returns: 0, or the same
+ * errno value in all ranks: EMSGSIZE: one sends or receives more than INT_MAX bytes in all; ENOMEM.
+ * In one rank alone: EIO: a function of MPI failed, where MPI returns from that. Threads: one at a
+ * time for one communicator.
  */
 int berth_mpi_exchange(void *comm, const void *send, const uint64_t *send_nbytes, void *receive,
                        const uint64_t *receive_nbytes);

@@ -37,8 +37,8 @@ static void set_places(int *n_of, int *at_of, const uint64_t *nbytes, int n)
     }
 }
 
-/* The worst errno of all ranks: none begins what another one cannot do. */
-static int agree_on_errno(MPI_Comm comm, int own)
+/* None begins what another one cannot do. */
+int bth_ranks_agree_on_errno(MPI_Comm comm, int own)
 {
     int worst = 0;
 
@@ -54,7 +54,7 @@ int berth_mpi_exchange(void *comm, const void *send, const uint64_t *send_nbytes
     (void)MPI_Comm_size(all, &n);
     int *room = malloc(4 * (size_t)n * sizeof *room);
     const bool fits = sum_of(send_nbytes, n) <= INT_MAX && sum_of(receive_nbytes, n) <= INT_MAX;
-    int result = agree_on_errno(all, !room ? ENOMEM : fits ? 0 : EMSGSIZE);
+    int result = bth_ranks_agree_on_errno(all, !room ? ENOMEM : fits ? 0 : EMSGSIZE);
     if (result == 0) {
         places at = {room, room + n, room + 2 * n, room + 3 * n};
         set_places(at.send_n, at.send_at, send_nbytes, n);

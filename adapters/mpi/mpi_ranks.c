@@ -99,13 +99,19 @@ static void error_name_rank(berth_error *error, int rank)
 
 int bth_ranks_agree(const bth_ranks *ranks, int status, berth_error *error)
 {
-    int own = status == 0 ? ranks->n : ranks->rank, first = 0;
+    const int n = ranks->n;
+    int own = ranks->rank, first = 0;
 
+    if (status == 0)
+        own = 2 * n;
+    else if (status == BERTH_E_PEER) /* a rank that failed by itself knows more */
+        own += n;
     if (bth_mpi_check(MPI_Allreduce(&own, &first, 1, MPI_INT, MPI_MIN, ranks->comm),
                       "MPI_Allreduce", error) < 0)
         return error->code;
-    if (first == ranks->n)
+    if (first == 2 * n)
         return 0;
+    first %= n;
     if (bth_mpi_check(MPI_Bcast(error, (int)sizeof *error, MPI_BYTE, first, ranks->comm),
                       "MPI_Bcast", error) == 0)
         error_name_rank(error, first);

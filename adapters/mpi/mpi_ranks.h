@@ -16,8 +16,8 @@ int bth_ranks_begin(bth_ranks *ranks, MPI_Comm comm, berth_error *error);
 
 void bth_ranks_end(bth_ranks *ranks);
 
-/* Gives all ranks the error of the first whose status is not 0. Returns what they have in common.
- */
+/* Gives all ranks the error of the first whose status is not 0; BERTH_E_PEER only counts if there
+ * is no other. Returns what they have in common. */
 int bth_ranks_agree(const bth_ranks *ranks, int status, berth_error *error);
 
 /* Sends bytes of rank 0 to all. */
@@ -26,6 +26,10 @@ int bth_ranks_broadcast(const bth_ranks *ranks, void *bytes, uint64_t nbytes, be
 /* Sends bytes of `rank` to rank 0; only these two call it. */
 int bth_ranks_carry(const bth_ranks *ranks, int rank, void *bytes, uint64_t nbytes,
                     berth_error *error);
+
+/* The worst errno value of all ranks: each call of berth_mpi_exchange begins with that. A rank that
+ * will not call it makes the others' fail by it. */
+int bth_ranks_agree_on_errno(MPI_Comm comm, int own);
 
 /* Fills an error. Returns its status. */
 int bth_mpi_fail(berth_error *error, berth_status code, const char *format, ...);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Rank 0 plans the file, all write their slices, rank 0 completes it. */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "adapters/mpi/mpi_ranks.h"
@@ -13,6 +14,8 @@ typedef struct saving {
     size_t receipt_nbytes;
     uint64_t *all_nbytes; /* of each receipt */
     void *buffer;         /* room for the largest */
+    bool has_exchanged;
+    bool was_left; /* a rank has failed before its first exchange */
 } saving;
 
 static bool saving_is_first(const saving *save)
@@ -53,14 +56,32 @@ static int saving_begin(saving *save, const char *path, const berth_value *value
     return saving_share_ticket(save, error);
 }
 
+/* A berth_exchange_fn. */
+static int saving_exchange(void *context, const void *send, const uint64_t *send_nbytes,
+                           void *receive, const uint64_t *receive_nbytes)
+{
+    saving *save = context;
+    int result = berth_mpi_exchange(&save->ranks.comm, send, send_nbytes, receive, receive_nbytes);
+
+    save->has_exchanged = true;
+    save->was_left = result == ECANCELED;
+    return result;
+}
+
 static int saving_write(saving *save, const berth_slice *slices, size_t n_slices,
                         const berth_params *params, berth_error *error)
 {
+    berth_params own = params ? *params : (berth_params){.config = NULL};
+
+    own.exchange = saving_exchange;
+    own.exchange_context = save;
     int status =
         berth_joint_write(save->ticket, save->ticket_nbytes, (size_t)save->ranks.rank, slices,
-                          n_slices, params, &save->receipt, &save->receipt_nbytes, error);
-
-    return bth_ranks_agree(&save->ranks, status, error);
+                          n_slices, &own, &save->receipt, &save->receipt_nbytes, error);
+    /* The others wait for it. */
+    if (status < 0 && !save->has_exchanged)
+        (void)bth_ranks_agree_on_errno(save->ranks.comm, ECANCELED);
+    return bth_ranks_agree(&save->ranks, save->was_left ? BERTH_E_PEER : status, error);
 }
 
 /* Rank 0 learns the sizes of the receipts. */

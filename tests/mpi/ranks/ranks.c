@@ -41,7 +41,7 @@ static const char *path_of(const char *name)
 
 /* ---- the state ---- */
 
-typedef enum deal { ROWS, COLUMNS, SHARED, LAST, FIRST, NOBODY } deal;
+typedef enum deal { ROWS, COLUMNS, NARROW_COLUMNS, SHARED, LAST, FIRST, NOBODY } deal;
 
 static const struct {
     const char *name;
@@ -52,7 +52,9 @@ static const struct {
     {"rows", ROWS, 2, {1003, 257}}, /* uneven, and no whole blocks */
     {"few", ROWS, 2, {2, 5}},       /* more ranks than rows: empty parts */
     {"wide", COLUMNS, 2, {2, (1 << 20) + 4}},
-    {"same", SHARED, 1, {900000}}, /* 3.4 MiB: four shares */
+    {"narrow", NARROW_COLUMNS, 2, {4001, 1003}}, /* short runs, in two windows */
+    {"thin", NARROW_COLUMNS, 2, {500, 3}},       /* more ranks than columns */
+    {"same", SHARED, 1, {900000}},               /* 3.4 MiB: four shares */
     {"small", SHARED, 1, {17}},
     {"scalar", SHARED, 0, {0}},
     {"last", LAST, 2, {33, 3}},
@@ -104,9 +106,9 @@ static box whole_of(size_t tensor)
 static box part_of(size_t tensor, deal dealing, int i, int n)
 {
     box part = whole_of(tensor);
-    int d = dealing == COLUMNS;
+    int d = dealing != ROWS;
 
-    if (dealing == ROWS || dealing == COLUMNS) {
+    if (dealing == ROWS || dealing == COLUMNS || dealing == NARROW_COLUMNS) {
         part.starts[d] = TENSORS[tensor].shape[d] * i / n;
         part.lengths[d] = TENSORS[tensor].shape[d] * (i + 1) / n - part.starts[d];
     }
