@@ -1828,6 +1828,16 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  * slice, and small slices as a whole. With save.storage_alignment=4096 and slices of whole 4096
  * bytes there are none.
  *
+ * A slice along another dimension than the first lies in runs: one for each row, say. Runs of 1 MiB
+ * and more are written by the writer that has them. Shorter ones would share nearly every block
+ * with other writers; they need an exchange of bytes between the writers, which the caller carries,
+ * too:
+ *
+ *     berth_params params = {.exchange = by_my_network, .exchange_context = network};
+ *
+ * Then each writer collects the short runs of all in windows of the file, 16 MiB at a time, and
+ * writes these. Either all writers of a save give an exchange, or none does.
+ *
  * If a writer or the coordinator fails or dies, the path keeps its old file, as long as
  * berth_joint_finish was not called. A coordinator that dies leaves its temporary, as any save that
  * is killed. A process that may still be in berth_joint_write must be gone before its number is
@@ -1965,16 +1975,28 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * Writes slices of one writer into the file, makes them durable as the coordinator's
  * save.durability says, and gives a receipt for the coordinator. The ticket is treated as bytes of
  * a stranger: nothing but a temporary that belongs to its save is ever written to.
+ *
+ * With params->exchange all writers call this at the same time, and wait for each other. It is
+ * called twice, and if any of them has short runs, twice or more for each window. If one writer
+ * fails, all return an error: that one its own, the others BERTH_E_PEER, which names it. So what
+ * one of them got wrong leaves none waiting, with two exceptions, which the caller must pass on to
+ * the others as a failure of their exchange: a writer that dies; and one that returns without
+ * having called its exchange, because it could not read the ticket, or had no memory for 48 bytes a
+ * writer. Beside the slices and the receipt, and beside what any save takes, the exchange takes at
+ * most 64 MiB of memory (with more than 18,000 writers 2 KiB for each of these more).
  * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
  * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
- * params: its config (what decides bytes is the coordinator's), progress and stats are used.
+ * params: its config (what decides bytes is the coordinator's), progress, stats and exchange are
+ * used.
  * Lifetime: *receipt is the caller's, to be freed by berth_free; NULL on failure.
  * Errors: BERTH_E_NOT_FOUND: a name that the outline does not have, or the save has ended.
  * BERTH_E_ARGUMENT: a slice is invalid, or overlaps another one; the ticket is invalid, or of
- * another save. BERTH_E_TRUNCATED, BERTH_E_CHECKSUM, BERTH_E_UNSUPPORTED: the ticket was cut,
- * changed, or is of another version. BERTH_E_UNSUPPORTED: a slice of a dimension other than the
- * first lies in pieces of less than 1 MiB. Otherwise as for berth_save. After an error nothing of
- * what was written counts; berth_joint_write may be called again.
+ * another save; what another writer sent is invalid. BERTH_E_TRUNCATED, BERTH_E_CHECKSUM,
+ * BERTH_E_UNSUPPORTED: the ticket was cut, changed, or is of another version.
+ * BERTH_E_UNSUPPORTED: a slice lies in runs of less than 1 MiB, and there is no exchange.
+ * BERTH_E_CALLBACK: the exchange failed. BERTH_E_PEER: another writer failed. Otherwise as for
+ * berth_save. After an error nothing of what was written counts; berth_joint_write may be called
+ * again; with an exchange, by all.
  * Threads: any; one at a time for one number.
  */
 BERTH_API BERTH_MUST_CHECK int berth_joint_write(const void *ticket, size_t ticket_nbytes,

@@ -2,7 +2,8 @@
 /*
  * Tickets and receipts of joint saves (J4): any bytes as both, with their checksums put right. What
  * is accepted of a ticket lies in its file; parts of a receipt lie in their storages; receipts that
- * are complete leave just the rest of the file to be written.
+ * are complete leave just the rest of the file to be written. The receipt is also read as a message
+ * of an exchange: its pieces lie in their storages and in the window (J8).
  */
 #include "tests/support/fuzz/target.h"
 #include "tests/support/support.h"
@@ -12,6 +13,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "save/joint/joint_parts.h"
+#include "save/joint/joint_pieces.h"
 #include "save/joint/joint_slices.h"
 
 #define MAX_RECEIPT_NBYTES 16384
@@ -189,6 +191,42 @@ static void check_receipt(const bth_ticket *ticket, const bth_receipt *receipt)
     berth_tree_free(tree);
 }
 
+/* ---- messages of an exchange ---- */
+
+static void check_run(const bth_ticket *ticket, bth_range window, const bth_piece *piece,
+                      uint32_t i)
+{
+    const bth_ticket_storage *storage = &ticket->storages[piece->storage];
+    uint64_t at = piece->at + (uint64_t)i * piece->stride;
+
+    MUST(at >= piece->at && at < storage->nbytes && piece->nbytes <= storage->nbytes - at,
+         "a run is not in its storage");
+    MUST(storage->data_offset + at >= window.offset &&
+             storage->data_offset + at + piece->nbytes <= window.offset + window.nbytes,
+         "a run is not in the window");
+    MUST(i == 0 || piece->stride >= piece->nbytes, "runs overlap");
+}
+
+/* Any bytes as a message to the owner of the first window, and of the one with the last byte. */
+static void check_message(const bth_ticket *ticket, const uint8_t *bytes, size_t nbytes)
+{
+    for (int is_last = 0; is_last < 2; is_last++) {
+        const uint64_t offset = is_last ? ticket->file_nbytes & ~(BTH_WINDOW_NBYTES - 1) : 0;
+        const bth_range window = {offset, BTH_WINDOW_NBYTES};
+        bth_cursor cursor = bth_cursor_make(bytes, nbytes);
+        bth_piece piece;
+        berth_error error = {0};
+        while (bth_cursor_left(&cursor) > 0 &&
+               check_status(bth_piece_read(ticket, window, &cursor, &piece, &error), &error)) {
+            MUST(piece.count > 0 && piece.bytes >= bytes &&
+                     (uint64_t)piece.nbytes * piece.count <= (size_t)(bytes + nbytes - piece.bytes),
+                 "a piece has bytes of others");
+            check_run(ticket, window, &piece, 0);
+            check_run(ticket, window, &piece, piece.count - 1);
+        }
+    }
+}
+
 void check_input(const uint8_t *bytes, size_t nbytes)
 {
     bth_ticket ticket;
@@ -207,6 +245,7 @@ void check_input(const uint8_t *bytes, size_t nbytes)
          most_nbytes - before_nbytes, made.ticket_nbytes);
     if (is_good) {
         check_ticket(&ticket);
+        check_message(&ticket, made.receipt, made.receipt_nbytes);
         bth_error_clear(&error);
         if (check_status(
                 bth_receipt_read(&ticket, made.receipt, made.receipt_nbytes, &receipt, &error),
@@ -242,8 +281,27 @@ size_t mutate(uint8_t *bytes, size_t nbytes, size_t most, unsigned number)
 
 /* ---- seeds: a save with one writer ---- */
 
+/* Two pieces of the first storage: a run, and two. */
+static size_t put_message(uint8_t *out)
+{
+    static const uint32_t pieces[][5] = {{0, 0, 8, 8, 1}, {0, 12, 4, 8, 2}};
+    uint8_t *begin = out;
+
+    for (size_t i = 0; i < 2; i++) {
+        out = bth_put_u64(bth_put_u32(out, pieces[i][0]), pieces[i][1]);
+        for (size_t j = 2; j < 5; j++)
+            out = bth_put_u32(out, pieces[i][j]);
+        out = memset(out, 3, 8);
+        out += 8;
+    }
+    /* What is read as a receipt, too, gets a checksum at its end. */
+    memset(out, 0, BTH_BLOB_END_NBYTES);
+    return (size_t)(out - begin) + BTH_BLOB_END_NBYTES;
+}
+
+/* is_message: with pieces in the place of the receipt. */
 static void seed_save(const char *folder, const char *name, int64_t rows, int64_t columns,
-                      unsigned n_slices)
+                      unsigned n_slices, bool is_message)
 {
     const int64_t shape[] = {rows, columns};
     float *elements = calloc((size_t)(rows * columns), sizeof *elements);
@@ -278,6 +336,8 @@ static void seed_save(const char *folder, const char *name, int64_t rows, int64_
     memcpy(bytes + 2 + info.ticket_nbytes, receipt, nbytes);
     memset(bytes + 2 + info.ticket_nbytes + IDENTITY_AT, 7, BTH_JOINT_IDENTITY_NBYTES);
     size_t all = 2 + info.ticket_nbytes + nbytes;
+    if (is_message)
+        all = 2 + info.ticket_nbytes + put_message(bytes + 2 + info.ticket_nbytes);
     berth_free(receipt);
     berth_joint_abort(joint);
     berth_tree_free(tree);
@@ -291,9 +351,10 @@ void make_seeds(void)
 {
     char *folder = test_folder_new();
 
-    seed_save(folder, "small", 2, 3, 1);
-    seed_save(folder, "several", 5, 60, 5);
-    seed_save(folder, "middles", 1000, 9, 1);
+    seed_save(folder, "small", 2, 3, 1, false);
+    seed_save(folder, "several", 5, 60, 5, false);
+    seed_save(folder, "middles", 1000, 9, 1, false);
+    seed_save(folder, "pieces", 5, 60, 1, true);
     test_folder_remove(folder);
     seed_folder("tests/fuzz/found/joint", "");
 }
@@ -302,6 +363,6 @@ void make_seeds(void)
 
 Test(tickets_and_receipts, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(test_is_long() ? 20000 : 3000), 3);
+    cr_assert_geq(replay_seeds(test_is_long() ? 20000 : 3000), 4);
 }
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * J4: a peer in an exchange that lies. Whatever it sends, the writer that gets it refuses it by a
+ * J8: a peer in an exchange that lies. Whatever it sends, the writer that gets it refuses it by a
  * sentence, tells the others, and does not leave its window.
  */
 #include <errno.h>
