@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beyond the dimensions. HALVES: along dimension 2, in two slices along dimension 0. */
+/* Beyond the dimensions. HALVES: along dimension 2, in two slices along dimension 1. */
 enum { WHOLE = 4, DEALT, HALVES };
 
 static const struct sharded {
@@ -125,7 +125,8 @@ static void *copy_box(const struct sharded *tensor, const uint8_t *bytes, const 
     return copy;
 }
 
-/* Elements [begin, end) along a dimension; and, if `half` is 0 or 1, that half along the first. */
+/* Elements [begin, end) along a dimension; and, if `half` is 0 or 1, that half along dimension 1.
+ */
 static void add_box(writer_shards *shards, size_t i, int along, int64_t begin, int64_t end,
                     int half)
 {
@@ -136,8 +137,8 @@ static void add_box(writer_shards *shards, size_t i, int along, int64_t begin, i
         lengths[d] = d == along ? end - begin : tensors[i].shape[d];
     }
     if (half >= 0) {
-        starts[0] = half;
-        lengths[0] = half == 0 ? 1 : tensors[i].shape[0] - 1;
+        starts[1] = half;
+        lengths[1] = half == 0 ? 1 : tensors[i].shape[1] - 1;
     }
     void *copy = copy_box(&tensors[i], bytes_of[i], starts, lengths);
     shards->copies[shards->n] = copy;
