@@ -1294,11 +1294,12 @@ typedef struct berth_storage_stats {
  * those for writer 1, and so on. receive: room for receive_nbytes[0] bytes of writer 0, and so on.
  * What one writer sends and what the other one expects is always equal. send and receive do not
  * overlap.
- * Shapes: send_nbytes, receive_nbytes: one size for each of the n_writers of berth_joint_begin; 0
- * is a size. Lifetime: everything is Berth's, until the function returns. Returns: 0, when all is
- * received and `send` is no longer read; or an errno value. If it fails in one writer, it must fail
- * in all, by a timeout if need be: Berth does not call it again. Threads: it is called on the
- * thread that called berth_joint_write, and all writers call it equally often.
+ * Shapes: send_nbytes, receive_nbytes: one size for each writer of the save; 0 is a size.
+ * Lifetime: everything is Berth's, until the function returns.
+ * Returns: 0, when all is received and `send` is no longer read; or an errno value. If it fails in
+ * one writer, it must fail in all, by a timeout if need be: Berth does not call it again.
+ * Threads: it is called on the thread that called berth_joint_write, and all writers call it
+ * equally often.
  */
 typedef int (*berth_exchange_fn)(void *context, const void *send, const uint64_t *send_nbytes,
                                  void *receive, const uint64_t *receive_nbytes);
