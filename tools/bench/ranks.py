@@ -5,6 +5,7 @@ import datetime
 import gc
 import multiprocessing
 import os
+import signal
 import time
 
 import machine
@@ -129,19 +130,25 @@ class Rank:
         return time.perf_counter() - begin, memory.rise()
 
 
-def run_rank(pipe, options, *arguments):
+def serve(pipe, options, rank, *arguments):
     import berth
 
     with berth.config.patch(options):
-        rank = Rank(*arguments)
+        made = Rank(rank, *arguments)
         pipe.send("ready")
         while asked := pipe.recv():
-            try:
-                pipe.send(rank.turn(*asked))
-            except Exception as error:
-                pipe.send(f"rank {rank.rank}: {error}")
-                break
-    os._exit(0)  # the others may have gone already
+            pipe.send(made.turn(*asked))
+
+
+def run_rank(pipe, options, rank, *arguments):
+    """Answers turns until its process is ended; what goes wrong is an answer, too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C ends who asks, and that ends this
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        serve(pipe, options, rank, *arguments)
+    except Exception as error:
+        pipe.send(f"rank {rank}: {error}")
+    os._exit(1)  # other ranks may wait for this one
 
 
 class Ranks:

@@ -14,15 +14,16 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
 
 import machine
 from raw import LIBC, MIB
-from tool import note
+from tool import note, start
 
-# Of each case: what it is, options, the bytes of fragments and the tensors for each writer and tensor.
+# Of each case: what it is, its options.
 CASES = {
     "aligned": ("every tensor in slices of all writers, whole blocks", "save.storage_alignment=4096"),
     "fragments": ("the same, not aligned: every slice has fragments", "save.storage_alignment=64"),
@@ -110,6 +111,15 @@ class Writers:
 
 
 def run_writers(pipe, outline, folder):
+    """Writes for all of them. Ends without a word if the coordinator has."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        write_for_all(pipe, outline, folder)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(1)
+
+
+def write_for_all(pipe, outline, folder):
     ticket = pipe.recv_bytes()
     writers, seconds = Writers(outline, folder, ticket), []
     with outline.b.patched("save.method=buffered"):  # what is never synced may become a hole
@@ -189,7 +199,8 @@ def coordinate(folder, case, n_tensors, slice_nbytes, n_writers, options):
 
     outline = Outline(b, case, n_tensors, n_writers, slice_nbytes)
     mine, theirs = multiprocessing.Pipe()
-    writers = multiprocessing.get_context("fork").Process(target=run_writers, args=(theirs, outline, folder))
+    writers = multiprocessing.get_context("fork").Process(target=run_writers, daemon=True,
+                                                          args=(theirs, outline, folder))
     writers.start()
     theirs.close()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -216,7 +227,7 @@ def one(folder, case, options, n_writers):
     for name in os.listdir(folder):
         os.unlink(os.path.join(folder, name))
     if done.returncode:
-        raise OSError(f"the coordinator of {n_writers} writers ended with {done.returncode}")
+        raise OSError(f"no figures of {n_writers} writers: their coordinator ended with {done.returncode}")
     return json.loads(done.stdout)
 
 
@@ -248,14 +259,14 @@ def print_section(report):
           f"slices of {report['slice_nbytes']} bytes")
     print(f"  {'writers':40} {''.join(f'''{run['writers']:10}''' for run in runs)}    growth")
     for key, what in PHASES:
-        print_row(f"{what}, s", [run["seconds"][key]["wall"] for run in runs], "{:.3f}".format,
-                  MAX_SECONDS if key == "all" else None)
-    print_row("the same, s of a processor", [run["seconds"]["all"]["processor"] for run in runs],
-              "{:.3f}".format)
+        for kind in ("wall", "processor") if key == "all" else ("wall",):
+            unit = "s" if kind == "wall" else "s of a processor"
+            print_row(f"{what}, {unit}", [run["seconds"][key][kind] for run in runs], "{:.3f}".format,
+                      MAX_SECONDS if key == "all" else None)
     for key, what in (("ticket_nbytes", "one ticket"), ("receipts_nbytes", "all receipts"),
                       ("outline_nbytes", "memory before, with the outline"),
                       ("peak_nbytes", "peak memory"), ("file_nbytes", "file")):
-        print_row(f"{what}, MiB", [run[key] / MIB for run in runs], "{:.1f}".format,
+        print_row(f"{what}, MiB", [run[key] / MIB for run in runs], "{:.2f}".format,
                   MAX_NBYTES / MIB if key == "peak_nbytes" else None)
     for remark in report["remarks"]:
         print(f"  {remark}")
@@ -263,4 +274,4 @@ def print_section(report):
 
 if __name__ == "__main__":
     folder, case, *numbers = sys.argv[1:6]
-    coordinate(folder, case, *map(int, numbers), sys.argv[6:])
+    start("writers", lambda: coordinate(folder, case, *map(int, numbers), sys.argv[6:]))
