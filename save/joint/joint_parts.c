@@ -13,6 +13,37 @@
 
 /* ---- collecting ---- */
 
+static int parts_allocate(bth_joint_parts *parts, const bth_ticket *ticket,
+                          const bth_receipt *receipts, berth_error *error)
+{
+    for (size_t i = 0; i < ticket->n_writers; i++)
+        parts->n_parts += receipts[i].n_parts;
+    size_t nbytes = bth_array_nbytes(parts->n_parts + 1, sizeof *parts->parts);
+    size_t sources_nbytes =
+        bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *parts->sources);
+    parts->parts = bth_allocate_zeroed(nbytes);
+    parts->sources = bth_allocate_zeroed(sources_nbytes);
+    if (!parts->parts || !parts->sources)
+        return bth_fail_memory(error, parts->parts ? sources_nbytes : nbytes);
+    return 0;
+}
+
+/* Room for the parts of each storage, one storage after the other. None is there yet. */
+static void parts_give_room_to_storages(bth_joint_parts *parts, const bth_ticket *ticket,
+                                        const bth_receipt *receipts)
+{
+    bth_written_part *at = parts->parts;
+
+    for (size_t i = 0; i < ticket->n_writers; i++)
+        for (size_t j = 0; j < receipts[i].n_parts; j++)
+            parts->sources[bth_receipt_part(&receipts[i], j).storage].n_parts++;
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        parts->sources[i].parts = at;
+        at += parts->sources[i].n_parts;
+        parts->sources[i].n_parts = 0;
+    }
+}
+
 static void parts_add_receipt(bth_joint_parts *parts, const bth_ticket *ticket,
                               const bth_receipt *receipt)
 {
@@ -22,7 +53,8 @@ static void parts_add_receipt(bth_joint_parts *parts, const bth_ticket *ticket,
         bth_joint_part part = bth_receipt_part(receipt, i);
         bth_joint_split split = bth_joint_part_split(ticket, &part);
         const uint8_t *tail = fragment + split.head_nbytes;
-        parts->parts[parts->n_parts++] =
+        bth_joint_source *source = &parts->sources[part.storage];
+        source->parts[source->n_parts++] =
             (bth_written_part){part, receipt->writer, split, fragment, tail};
         fragment = tail + split.tail_nbytes;
     }
@@ -32,28 +64,31 @@ static int written_part_compare(const void *a, const void *b)
 {
     const bth_written_part *one = a, *other = b;
 
-    if (one->part.storage != other->part.storage)
-        return one->part.storage < other->part.storage ? -1 : 1;
     if (one->part.at != other->part.at)
         return one->part.at < other->part.at ? -1 : 1;
     return (one->writer > other->writer) - (one->writer < other->writer);
 }
 
+/* Writers have slices in their own order as a rule: then there is nothing to sort. */
+static void source_sort(const bth_joint_source *source)
+{
+    for (size_t i = 1; i < source->n_parts; i++)
+        if (written_part_compare(&source->parts[i - 1], &source->parts[i]) > 0) {
+            qsort(source->parts, source->n_parts, sizeof *source->parts, written_part_compare);
+            return;
+        }
+}
+
 static int parts_collect(bth_joint_parts *parts, const bth_ticket *ticket,
                          const bth_receipt *receipts, berth_error *error)
 {
-    size_t n = 0;
-
-    for (size_t i = 0; i < ticket->n_writers; i++)
-        n += receipts[i].n_parts;
-    size_t nbytes = bth_array_nbytes(n + 1, sizeof *parts->parts);
-    parts->parts = bth_allocate_zeroed(nbytes);
-    if (!parts->parts)
-        return bth_fail_memory(error, nbytes);
+    if (parts_allocate(parts, ticket, receipts, error) < 0)
+        return error->code;
+    parts_give_room_to_storages(parts, ticket, receipts);
     for (size_t i = 0; i < ticket->n_writers; i++)
         parts_add_receipt(parts, ticket, &receipts[i]);
-    if (n > 0)
-        qsort(parts->parts, n, sizeof *parts->parts, written_part_compare);
+    for (size_t i = 0; i < ticket->n_storages; i++)
+        source_sort(&parts->sources[i]);
     return 0;
 }
 
@@ -104,23 +139,12 @@ static int parts_check_storage(const bth_joint_parts *parts, const bth_ticket *t
     return at == nbytes ? 0 : parts_fail_missing(ticket, storage, at, nbytes, error);
 }
 
-static int parts_check_storages(bth_joint_parts *parts, const bth_ticket *ticket,
+static int parts_check_storages(const bth_joint_parts *parts, const bth_ticket *ticket,
                                 berth_error *error)
 {
-    size_t nbytes = bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *parts->sources),
-           at = 0;
-
-    parts->sources = bth_allocate_zeroed(nbytes);
-    if (!parts->sources)
-        return bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < ticket->n_storages; i++) {
-        size_t begin = at;
-        while (at < parts->n_parts && parts->parts[at].part.storage == i)
-            at++;
-        parts->sources[i] = (bth_joint_source){parts->parts + begin, at - begin};
+    for (size_t i = 0; i < ticket->n_storages; i++)
         if (parts_check_storage(parts, ticket, i, error) < 0)
             return error->code;
-    }
     return 0;
 }
 

@@ -15,9 +15,9 @@ typedef struct bth_written_part {
     const uint8_t *tail;
 } bth_written_part;
 
-/* The fragments of one storage, as the content of its record. */
+/* The parts of one storage: their fragments are the content of its record. */
 typedef struct bth_joint_source {
-    const bth_written_part *parts;
+    bth_written_part *parts; /* in the file's order */
     size_t n_parts;
 } bth_joint_source;
 

@@ -158,3 +158,44 @@ Test(joint, a_slice_names_its_tensor_by_name_or_path)
     berth_tree_free(tree);
     check_same_file("names and paths");
 }
+
+enum { N_ROWS = 6, ROW = 1500, N_THREE = 3 };
+
+/* Rows 5 - writer and 2 - writer: in the file they come from the last writer first, twice. */
+static void write_rows_backwards(berth_joint *joint, const berth_joint_info *info,
+                                 const float rows[N_ROWS][ROW])
+{
+    for (size_t writer = 0; writer < N_THREE; writer++) {
+        const size_t at[] = {5 - writer, 2 - writer};
+        const berth_slice slices[] = {
+            berth_slice_bytes("w", at[0] * sizeof rows[0], sizeof rows[0], rows[at[0]]),
+            berth_slice_bytes("w", at[1] * sizeof rows[0], sizeof rows[0], rows[at[1]])};
+        void *receipt;
+        size_t nbytes;
+        assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, 2, NULL,
+                                    &receipt, &nbytes, &error));
+        assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
+        berth_free(receipt);
+    }
+}
+
+Test(joint, writers_have_slices_in_any_order)
+{
+    static const int64_t shape[] = {N_ROWS, ROW};
+    static float rows[N_ROWS][ROW];
+    berth_tree *tree = berth_tree_new(&error);
+    joint_state outline = {tree, berth_make_dict(tree)};
+    berth_value *whole = berth_make_dict(tree);
+    berth_joint_info info;
+
+    for (size_t i = 0; i < N_ROWS * ROW; i++)
+        rows[i / ROW][i % ROW] = (float)i;
+    berth_dict_set(outline.value, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    berth_dict_set(whole, "w", test_tensor(tree, BERTH_FLOAT32, rows, 2, shape));
+    assert_ok(berth_save(expected_path, whole, NULL, &error));
+    berth_joint *joint = begin(&outline, N_THREE, &info);
+    write_rows_backwards(joint, &info, rows);
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_tree_free(tree);
+    check_same_file("rows backwards");
+}

@@ -468,3 +468,45 @@ class BenchDeviceTool(Tool):
                        (["--device", "disk:0"], "disk:0"),
                        (["--device", "cuda:one"], "cuda:one"),
                        (["--device", "simulated:9"], "there is no such device"))
+
+
+class BenchWritersTool(Tool):
+    name = "writers"
+
+    def test_a_quick_run_compares_files_measures_every_ratio_and_leaves_nothing(self):
+        report, out = self.measure("--size", "8MiB", "--writers", "2")
+        self.assertEqual([(each["shards"], each["writers"]) for each in report["sections"]],
+                         [("rows", 2), ("columns", 2)])
+        for each in report["sections"]:
+            self.assertIn(each["what"], out)
+            self.assertEqual((len(each["figures"]), len(each["ratios"]), each["nbytes"]), (5, 4, 8 << 20))
+            # Rank 0 gets half of it by this; who saves shards of rows needs no copy.
+            gathered = each["memory"]["gather + torch.save + fsync"]
+            self.assertTrue(4 << 20 <= gathered <= 64 << 20, each["memory"])
+            one = each["figures"]["one process, berth.save"]["seconds"]
+            ours = each["figures"]["writers, berth.dcp.save"]["seconds"]
+            self.assertEqual(each["ratios"][0]["rounds"], [a / b for a, b in zip(one, ours)])
+
+    def test_a_simulation_counts_what_is_sent(self):
+        report, out = self.measure("--simulate", "16", "--tensors", "20", "--slice", "4KiB")
+        aligned, fragments, own = report["sections"]
+        for each in report["sections"]:
+            self.assertEqual([run["writers"] for run in each["runs"]], [2, 4, 8, 16])
+            self.assertIn(each["what"], out)
+            for run in each["runs"]:
+                self.assertGreater(run["seconds"]["all"]["wall"], run["seconds"]["finish"]["wall"])
+        for a, b, c in zip(aligned["runs"], fragments["runs"], own["runs"]):
+            n = a["writers"]
+            # Head and end, 32 bytes a part; a slice that is not aligned is a fragment.
+            self.assertEqual(a["receipts_nbytes"], n * (44 + 20 * 32))
+            self.assertEqual(c["receipts_nbytes"], n * (44 + 20 * 32))
+            self.assertEqual(b["receipts_nbytes"], n * (44 + 20 * (32 + 4096)))
+            self.assertGreater(a["file_nbytes"], n * 20 * 4096)
+            self.assertLess(a["ticket_nbytes"], 20 * 300)
+            self.assertGreater(c["ticket_nbytes"], n * 20 * 100)
+
+    def test_wrong_usage_and_a_refused_option(self):
+        self.takes_not((["--shards", "layers"], "layers"), (["--writers", "0"], "--writers"),
+                       (["--simulate", "0"], "--simulate"), (["--cases", "all"], "all"),
+                       (["--slice", "3"], "--slice"), (["--size", "5X"], "5X"),
+                       (["--quick", "--writers", "1", "--set", "save.durability=maybe"], "maybe"))

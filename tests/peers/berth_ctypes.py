@@ -119,8 +119,9 @@ class Sink(c.Structure):
                 ("reserved", c.c_uint64 * 4)]
 
 
-Target, Content, PlanInfo = (
-    structure(f"berth_{name}") for name in ("target", "content", "plan_info"))
+Target, Content, PlanInfo, Slice, JointInfo = (
+    structure(f"berth_{name}") for name in ("target", "content", "plan_info", "slice", "joint_info"))
+SLICES = enum("berth_slice_kind", "SLICE_")
 
 
 def to_path(path):
@@ -182,6 +183,13 @@ DECLARATIONS = {
     "berth_plan_new": (P, [P, P, P, ERROR]), "berth_plan_free": (None, [P]),
     "berth_plan_get_info": (None, [P, c.POINTER(PlanInfo)]),
     "berth_plan_at": (INT, [P, SIZE, c.POINTER(Record)]),
+    "berth_free": (None, [P]),
+    # many writers
+    "berth_joint_begin": (INT, [TEXT, P, SIZE, P, c.POINTER(P), ERROR]),
+    "berth_joint_get_info": (None, [P, c.POINTER(JointInfo)]),
+    "berth_joint_add_receipt": (INT, [P, TEXT, SIZE, ERROR]), "berth_joint_finish": (INT, [P, ERROR]),
+    "berth_joint_write": (INT, [TEXT, SIZE, SIZE, c.POINTER(Slice), SIZE, P, c.POINTER(P),
+                                c.POINTER(SIZE), ERROR]),
     # devices
     "berth_device_memory_new": (INT, [TEXT, SIZE, c.POINTER(c.c_size_t), ERROR]),
     "berth_device_memory_free": (None, [TEXT, c.c_size_t]),

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * J1, beyond 4 GiB: a tensor of 5 GiB by three writers. Most of it are zeros that take no memory.
+ * The file of one process is not written: its bytes are compared with the file as they come. The
+ * short form has 7 MiB.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+
+enum { N_WRITERS = 3 };
+#define ROW_NBYTES ((size_t)1 << 20)
+
+static berth_error error;
+static int64_t shape[] = {7, (int64_t)(ROW_NBYTES / sizeof(float))};
+
+static size_t whole_nbytes(void)
+{
+    return (size_t)shape[0] * ROW_NBYTES;
+}
+
+/* Zeros, but for the ends of each GiB. */
+static uint8_t *large_new(void)
+{
+    uint8_t *bytes = mmap(NULL, whole_nbytes(), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    cr_assert_neq(bytes, MAP_FAILED);
+    for (size_t at = (size_t)1 << 30; at < whole_nbytes(); at += (size_t)1 << 30)
+        memset(bytes + at - 100, (int)(at >> 30), 200);
+    bytes[0] = bytes[whole_nbytes() - 1] = 9;
+    return bytes;
+}
+
+static void write_rows(const berth_joint_info *info, berth_joint *joint, const uint8_t *bytes,
+                       size_t writer)
+{
+    const int64_t first = shape[0] * (int64_t)writer / N_WRITERS;
+    const int64_t behind = shape[0] * (int64_t)(writer + 1) / N_WRITERS;
+    const int64_t starts[] = {first, 0}, lengths[] = {behind - first, shape[1]};
+    const berth_slice slice =
+        berth_slice_of("w", starts, lengths, bytes + (size_t)first * ROW_NBYTES);
+    void *receipt;
+    size_t nbytes;
+
+    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, &slice, 1, NULL,
+                                &receipt, &nbytes, &error));
+    assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
+    berth_free(receipt);
+}
+
+static void save_jointly(const uint8_t *bytes)
+{
+    berth_tree *tree = berth_tree_new(&error);
+    berth_value *outline = berth_make_dict(tree);
+    berth_joint *joint;
+    berth_joint_info info;
+
+    berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    for (size_t i = 0; i < N_WRITERS; i++)
+        write_rows(&info, joint, bytes, i);
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_tree_free(tree);
+}
+
+typedef struct comparison {
+    int fd;
+    uint64_t nbytes;
+} comparison;
+
+/* A sink: 0 if the file has these bytes there. */
+static int compare_bytes(void *context, const void *bytes, size_t nbytes, uint64_t offset)
+{
+    static uint8_t found[(size_t)1 << 16];
+    comparison *compared = context;
+
+    for (size_t at = 0; at < nbytes;) {
+        size_t n = nbytes - at < sizeof found ? nbytes - at : sizeof found;
+        if (pread(compared->fd, found, n, (off_t)(offset + at)) != (ssize_t)n ||
+            memcmp(found, (const uint8_t *)bytes + at, n) != 0)
+            return EIO;
+        at += n;
+    }
+    compared->nbytes += nbytes;
+    return 0;
+}
+
+static void compare_with_one_process(const uint8_t *bytes)
+{
+    comparison compared = {.fd = open(path, O_RDONLY)};
+    const berth_sink sink = {.write = compare_bytes, .context = &compared, .in_order = true};
+    const berth_params params = {.archive_name = "model"};
+    berth_tree *tree = berth_tree_new(&error);
+    berth_value *whole = berth_make_dict(tree);
+
+    berth_dict_set(whole, "w", test_tensor(tree, BERTH_FLOAT32, bytes, 2, shape));
+    assert_ok(berth_save_to(TO_SINK(&sink), OF_VALUE(whole), &params, &error));
+    cr_assert_eq(compared.nbytes, (uint64_t)lseek(compared.fd, 0, SEEK_END));
+    cr_assert_gt(compared.nbytes, whole_nbytes());
+    close(compared.fd);
+    berth_tree_free(tree);
+}
+
+Test(joint_large, five_gib_by_three_writers, .init = begin_model_scene, .fini = end_scene,
+     .timeout = 600)
+{
+    if (test_is_long())
+        shape[0] = 5 * 1024 + 7;
+    uint8_t *bytes = large_new();
+
+    patch("save.durability=none");
+    save_jointly(bytes);
+    compare_with_one_process(bytes);
+    munmap(bytes, whole_nbytes());
+}
