@@ -5,6 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
+#include "io/trace.h"
 #include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
 
@@ -197,8 +198,8 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     return storage_read_from_file(checkpoint, root, buffer, nbytes, offset, error);
 }
 
-int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_range(berth_checkpoint *checkpoint, const berth_storage *storage,
+                              void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     const berth_storage *root = bth_storage_root(storage);
     uint64_t begin = storage->root ? storage->root_offset : 0;
@@ -213,6 +214,18 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
                                                         begin + offset, error) == 0)
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
+}
+
+int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
+                     size_t nbytes, uint64_t offset, berth_error *error)
+{
+    bth_trace_scope traced = {0};
+
+    bth_trace_enter_outermost(&traced, checkpoint->config.trace, "read",
+                              checkpoint->source.reader.name);
+    (void)storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
+    bth_trace_leave_lazily(&traced);
+    return error->code;
 }
 
 /* Through this hook save/ reads storages of a checkpoint without including load/. */
@@ -240,7 +253,12 @@ int bth_storage_load_and_get_memory(berth_checkpoint *checkpoint, const berth_st
     *memory = bth_storage_memory_or_null(checkpoint, storage->index);
     if (*memory)
         return 0;
-    if (bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, checkpoint->config.trace, "load storage",
+                              checkpoint->source.reader.name);
+    (void)bth_storages_load(checkpoint, &request, &root, 1, error);
+    bth_trace_leave_lazily(&traced);
+    if (error->code < 0)
         return error->code;
     if (root != storage) /* A view lies in its root's memory. */
         atomic_store(&stored->memory,

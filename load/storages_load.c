@@ -5,6 +5,7 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/free_memory.h"
+#include "io/trace.h"
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
@@ -448,8 +449,11 @@ static int phase_run(struct phase *phase, berth_error *error)
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
     berth_stats *stats = phase_get_caller_stats(phase);
+    double end_seconds = bth_seconds();
     if (stats)
-        stats->transfer_seconds += bth_seconds() - begin_seconds;
+        stats->transfer_seconds += end_seconds - begin_seconds;
+    BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin_seconds,
+              .end_seconds = end_seconds);
     return error->code;
 }
 

@@ -46,6 +46,7 @@ int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *pa
         return bth_fail_memory(error, sizeof *made);
     if (bth_operation_begin_atomic_file(&made->operation, path, nbytes, params, error) < 0)
         return atomic_end(made, error);
+    bth_operation_suspend_trace(&made->operation);
     *file = made;
     return 0;
 }
@@ -85,6 +86,7 @@ int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
     operation->stats.moved_nbytes = atomic_load(&file->written_nbytes);
     operation->stats.n_requests = atomic_load(&file->n_requests);
     operation->stats.transfer_seconds = bth_seconds() - operation->begin_seconds;
+    bth_operation_resume_trace(operation);
     if (status == 0 && atomic_load(&file->has_failed))
         *error = file->failure;
     else if (status == 0)

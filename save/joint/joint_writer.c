@@ -8,6 +8,7 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "io/file.h"
+#include "io/trace.h"
 #include "save/commit.h"
 #include "save/joint/joint_file.h"
 #include "save/joint/joint_slices.h"
@@ -30,6 +31,7 @@ typedef struct joint_writer {
     bth_output_file file;
     berth_stats stats;
     double begin_seconds;
+    bth_trace_scope traced;
 } joint_writer;
 
 /* ---- fragments ---- */
@@ -160,7 +162,7 @@ static int writer_write_middles(joint_writer *writer, berth_error *error)
 
 static int writer_write_and_sync(joint_writer *writer, berth_error *error)
 {
-    double begin = bth_seconds();
+    double begin = bth_seconds(), end;
     berth_stats *stats = &writer->stats;
 
     if (bth_joint_file_open(&writer->ticket, &writer->fd, error) < 0)
@@ -169,12 +171,16 @@ static int writer_write_and_sync(joint_writer *writer, berth_error *error)
         (void)writer_write_middles(writer, error);
         stats->method = bth_output_file_method(&writer->file, &stats->reason);
     }
-    stats->transfer_seconds = bth_seconds() - begin;
+    end = bth_seconds();
+    stats->transfer_seconds = end - begin;
+    BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin, .end_seconds = end);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     begin = bth_seconds();
     if (error->code == BERTH_OK)
         (void)bth_commit_sync_file(writer->fd, writer->ticket.durability, error);
-    stats->sync_seconds = bth_seconds() - begin;
+    end = bth_seconds();
+    stats->sync_seconds = end - begin;
+    BTH_TRACE(.category = "stage", .name = "sync", .begin_seconds = begin, .end_seconds = end);
     return error->code;
 }
 
@@ -207,6 +213,8 @@ static int writer_begin(joint_writer *writer, const void *ticket, size_t ticket_
     if (number >= writer->ticket.n_writers)
         return bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
                                  writer->ticket.n_writers);
+    bth_trace_enter(&writer->traced, writer->config.trace, "joint write", writer->ticket.path,
+                    writer->begin_seconds);
     writer->number = (uint32_t)number;
     writer->config.save_compute_crc32 = writer->ticket.compute_crc32;
     writer->config.save_durability = writer->ticket.durability;
@@ -238,9 +246,12 @@ static void writer_free_all(joint_writer *writer)
 static int writer_end(joint_writer *writer, void **receipt, size_t *receipt_nbytes,
                       berth_error *error)
 {
-    writer->stats.total_seconds = bth_seconds() - writer->begin_seconds;
+    double end_seconds = bth_seconds();
+
+    writer->stats.total_seconds = end_seconds - writer->begin_seconds;
     if (writer->params && writer->params->stats)
         *writer->params->stats = writer->stats;
+    bth_trace_leave(&writer->traced, end_seconds, &writer->stats, error);
     if (error->code == BERTH_OK) {
         *receipt = writer->receipt;
         *receipt_nbytes = writer->receipt_nbytes;
