@@ -157,8 +157,10 @@ int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t of
 {
     if (!bth_trace_is_on())
         return bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
-    bth_trace_span request = {
-        .category = "request", .name = "read", .begin_seconds = bth_seconds(), .offset = offset};
+    bth_trace_span request = {.category = "request,read",
+                              .name = "read",
+                              .begin_seconds = bth_seconds(),
+                              .offset = offset};
     bth_trace_begin_request(request.begin_seconds);
     int status = bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
     request.nbytes = status < 0 ? 0 : nbytes;

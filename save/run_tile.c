@@ -45,7 +45,7 @@ static bth_trace_span tile_begin_request(const bth_run_state *run, uint64_t offs
     if (!bth_trace_is_on())
         return (bth_trace_span){0};
     size_t i = bth_plan_find_record_by_offset(plan, offset);
-    bth_trace_span request = {.category = "request",
+    bth_trace_span request = {.category = "request,write",
                               .name = "write",
                               .record = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL,
                               .offset = offset,

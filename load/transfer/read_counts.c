@@ -20,7 +20,7 @@ double bth_transfer_begin_read(void)
 void bth_transfer_trace_read_end(const char *name, double begin_seconds, double end_seconds,
                                  uint64_t offset, uint64_t nbytes)
 {
-    bth_trace_end_request(&(bth_trace_span){.category = "request,disk",
+    bth_trace_end_request(&(bth_trace_span){.category = "request,read,disk",
                                             .name = name,
                                             .begin_seconds = begin_seconds,
                                             .end_seconds = end_seconds,
