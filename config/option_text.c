@@ -6,6 +6,7 @@
 
 #include "config/lock.h"
 #include "config/memory.h"
+#include "config/utf8.h"
 
 /* A program may name a trace for each of its steps. */
 #define CHUNK_N 256
@@ -21,9 +22,12 @@ bool bth_option_text_is_valid(const char *text, size_t n)
 {
     bool has_end_space = n > 0 && (text[0] == ' ' || text[n - 1] == ' ');
 
-    for (size_t i = 0; i < n; i++)
-        if (text[i] == '#' || (unsigned char)text[i] < 0x20 || text[i] == 0x7F)
+    for (size_t i = 0, length; i < n; i += length ? length : 1) {
+        const uint8_t *at = (const uint8_t *)text + i;
+        length = bth_utf8_sequence_nbytes(at, n - i); /* 0: a name need not be UTF-8 */
+        if (*at == '#' || (length > 0 && bth_utf8_is_control(at)))
             return false;
+    }
     return n <= BTH_MAX_OPTION_TEXT_NBYTES && !has_end_space;
 }
 

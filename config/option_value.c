@@ -302,7 +302,10 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 
     if (row->kind == BTH_OPTION_TEXT && bth_option_text_is_valid(text, n)) {
         *value = bth_option_number_text(text, n);
-        return *value < 0 ? bth_fail_memory(error, n) : 0;
+        return *value >= 0 ? 0
+                           : bth_fail_status(error, BERTH_E_OPTION,
+                                             "%s: no memory, or too many different texts (%s)",
+                                             row->name, source);
     }
     if (!option_parse_value(row, text, n, &parsed) || !bth_option_value_is_in_bounds(row, parsed))
         return option_fail_bounds(row, text, n, option_writing(row), source, error);

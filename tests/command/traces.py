@@ -56,7 +56,7 @@ class Traces(Case):
             # A worker that starts when another has ended gets its track.
             self.assertLessEqual({"berth worker 0"}, tracks)
             self.assertLessEqual(tracks, {"berth"} | {f"berth worker {i}" for i in range(3)})
-            self.assertIn("data/1", {each.args["record"] for each in trace.of(save, "write")})
+            self.assertIn("data/1", {each.args.get("record") for each in trace.of(save, "write")})
             self.assertTrue(trace.of(save, "sum"))
 
     def test_of_loads(self):
