@@ -79,7 +79,7 @@ int main(void)
     void *(*const roles[])(void *) = {save_and_load, save_and_load, save_and_load, turn_off_and_on};
     berth_error error;
 
-    folder = test_folder();
+    folder = test_folder_new();
     trace = test_path(folder, "trace.json");
     expect(berth_config_parse("io.threads=3\nio.chunk_nbytes=4096\nsave.durability=none\n"
                               "load.method=read",
