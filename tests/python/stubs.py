@@ -9,7 +9,7 @@ import unittest
 
 import berth
 
-KINDS = {"bool": "bool", "int": "int", "bytes": "_Bytes", "flags": "str"}
+KINDS = {"bool": "bool", "int": "int", "bytes": "_Bytes", "flags": "str", "text": "str"}
 
 
 def parameters_of_stub(function):
