@@ -153,7 +153,7 @@ void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, c
     if (option == 0)
         return;
     BTH_HOLD_CANCEL(true);
-    bth_trace_file *file = bth_trace_file_find(option);
+    bth_trace_file *file = bth_trace_file_find_or_make(option);
     if (!file)
         return;
     atomic_store(&bth_trace_is_used, true);

@@ -255,12 +255,29 @@ static bth_trace_file *file_new(int64_t option)
     return file;
 }
 
+/* Under the lock. */
+static bth_trace_file *file_find(int64_t option)
+{
+    bth_trace_file *file = files;
+
+    while (file && file->option != option)
+        file = file->next;
+    return file;
+}
+
 bth_trace_file *bth_trace_file_find(int64_t option)
 {
     files_acquire();
-    bth_trace_file *file = files;
-    while (file && file->option != option)
-        file = file->next;
+    bth_trace_file *file = file_find(option);
+    bool has_ended = !file || file->has_ended;
+    bth_lock_release(&files_lock);
+    return has_ended ? NULL : file;
+}
+
+bth_trace_file *bth_trace_file_find_or_make(int64_t option)
+{
+    files_acquire();
+    bth_trace_file *file = file_find(option);
     if (!file)
         file = file_new(option);
     bool has_ended = !file || file->has_ended;
