@@ -94,7 +94,7 @@ uint64_t berth_config_hash(const berth_config *config, uint32_t classes)
         return 0;
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
-        char line[BTH_OPTION_TEXT_NBYTES + BTH_MAX_OPTION_TEXT_NBYTES + 3];
+        char line[BTH_OPTION_TEXT_NBYTES + BTH_MAX_OPTION_TEXT_NBYTES + 3] = {0};
         writer out = {.text = line, .capacity = sizeof line};
         if (row->successor || !(row->classes & classes))
             continue;

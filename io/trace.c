@@ -32,6 +32,7 @@ struct bth_trace_thread {
 
 atomic_bool bth_trace_is_used;
 static _Thread_local bth_trace_thread *current;
+static _Thread_local const bth_trace_file *named; /* where the thread's track has a name */
 
 bth_trace_thread *bth_trace_current(void)
 {
@@ -171,8 +172,10 @@ void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, c
         scope->thread->tid = outer->tid;
         bth_trace_file_append(file, outer->bytes, outer->n, false);
         outer->n = 0;
-    } else
+    } else if (named != file) {
         thread_name_track(scope->thread);
+        named = file;
+    }
     thread_begin_event(scope->thread, 'B', "operation", name, begin_seconds);
     thread_begin_arguments(scope->thread);
     if (path)

@@ -253,12 +253,7 @@ int bth_storage_load_and_get_memory(berth_checkpoint *checkpoint, const berth_st
     *memory = bth_storage_memory_or_null(checkpoint, storage->index);
     if (*memory)
         return 0;
-    bth_trace_scope traced = {0};
-    bth_trace_enter_outermost(&traced, checkpoint->config.trace, "load storage",
-                              checkpoint->source.reader.name);
-    (void)bth_storages_load(checkpoint, &request, &root, 1, error);
-    bth_trace_leave_lazily(&traced);
-    if (error->code < 0)
+    if (bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
         return error->code;
     if (root != storage) /* A view lies in its root's memory. */
         atomic_store(&stored->memory,

@@ -544,7 +544,12 @@ static int phase_claim_and_run(struct phase *phase, const berth_storage *const *
     if (phase_lock_and_claim_storages(phase, roots, n, error) < 0 ||
         phase->host.n + phase->device.n == 0)
         return error->code;
-    return phase_run(phase, error);
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, phase->request->config->trace, "load storage",
+                              phase->checkpoint->source.reader.name);
+    (void)phase_run(phase, error);
+    bth_trace_leave_lazily(&traced);
+    return error->code;
 }
 
 /* `ranges`: room for twice n, either to the host or to a device; `rest`: for n. */
