@@ -221,6 +221,8 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
 {
     bth_trace_scope traced = {0};
 
+    if (checkpoint->config.trace == 0)
+        return storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
     bth_trace_enter_outermost(&traced, checkpoint->config.trace, "read",
                               checkpoint->source.reader.name);
     (void)storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
