@@ -1160,9 +1160,10 @@ typedef struct berth_option_row {
  * the environment. All are registered, or none. They stay until the process ends. A section that
  * has options of the same names already is left as it is.
  * Parameters: section: 1 to 20 of a-z, 0-9, _; not "force", "config", "debug" or "trace". rows, n:
- * copied. At most 128 options can be registered in one process. Errors: BERTH_E_ARGUMENT: a name is
- * taken or malformed, bounds are impossible, there is no room. BERTH_E_OPTION: a default is not
- * within its bounds. BERTH_E_MEMORY. Threads: any.
+ * copied. At most 128 options can be registered in one process.
+ * Errors: BERTH_E_ARGUMENT: a name is taken or malformed, bounds are impossible, there is no room.
+ * BERTH_E_OPTION: a default is not within its bounds. BERTH_E_MEMORY.
+ * Threads: any.
  */
 BERTH_API int berth_config_register(const char *section, const berth_option_row *rows, size_t n,
                                     berth_error *error);
