@@ -162,7 +162,6 @@ void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, c
         scope->number = current->operation;
     else if (scope->number == 0)
         scope->number = atomic_fetch_add(&file->n_operations, 1) + 1;
-    scope->option = option;
     scope->name = name;
     bth_trace_thread *outer = current;
     scope->thread = thread_push(file, scope->number, BTH_TRACE_MAX_LANES);

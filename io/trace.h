@@ -33,7 +33,6 @@ static inline bool bth_trace_is_on(void)
 typedef struct bth_trace_scope {
     bth_trace_thread *thread;
     uint64_t number;  /* of the operation; kept for another thread that goes on with it */
-    int64_t option;   /* the value of the option `trace` */
     const char *name; /* static */
 } bth_trace_scope;
 
