@@ -104,7 +104,8 @@ static void thread_end_event(bth_trace_thread *thread)
     thread_append(thread, "}}");
 }
 
-static void thread_name_track(bth_trace_thread *thread)
+/* Perfetto takes the time of any event for a part of the trace. */
+static void thread_name_track(bth_trace_thread *thread, double seconds)
 {
     char name[48] = "", escaped[sizeof name * 6];
 
@@ -112,7 +113,7 @@ static void thread_name_track(bth_trace_thread *thread)
         (void)snprintf(name, sizeof name, "berth worker %zu", thread->lane);
     else
         (void)prctl(PR_GET_NAME, name); /* 16 bytes */
-    thread_begin_event(thread, 'M', "", "thread_name", 0);
+    thread_begin_event(thread, 'M', "", "thread_name", seconds);
     thread_append(thread, ",\"args\":{\"name\":\"%s\"",
                   bth_trace_escape(name, escaped, sizeof escaped));
     thread_end_event(thread);
@@ -172,7 +173,7 @@ void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, c
         bth_trace_file_append(file, outer->bytes, outer->n, false);
         outer->n = 0;
     } else if (named != file) {
-        thread_name_track(scope->thread);
+        thread_name_track(scope->thread, begin_seconds);
         named = file;
     }
     thread_begin_event(scope->thread, 'B', "operation", name, begin_seconds);
@@ -271,7 +272,7 @@ void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *pare
     size_t lane = bth_trace_file_claim_lane(parent->file);
     scope->thread = thread_push(parent->file, parent->operation, lane);
     if (scope->thread)
-        thread_name_track(scope->thread);
+        thread_name_track(scope->thread, bth_seconds());
     else
         bth_trace_file_release_lane(parent->file, lane);
 }

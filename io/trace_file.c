@@ -86,7 +86,7 @@ static bool path_append(char *path, size_t *length, const char *text, size_t n)
 }
 
 /* "%p" becomes the number of the process, "%%" a percent sign. NULL: too long, or no memory. */
-static char *path_make(const char *name)
+static char *path_make(const char *name, bool *has_number)
 {
     char path[BTH_MAX_OPTION_TEXT_NBYTES + 1], folder[BTH_MAX_OPTION_TEXT_NBYTES], number[24];
     size_t length = 0;
@@ -99,6 +99,7 @@ static char *path_make(const char *name)
     (void)snprintf(number, sizeof number, "%ld", (long)getpid());
     for (; *name && fits; name++) {
         bool is_number = name[0] == '%' && name[1] == 'p';
+        *has_number |= is_number;
         name += is_number || (name[0] == '%' && name[1] == '%');
         fits =
             path_append(path, &length, is_number ? number : name, is_number ? strlen(number) : 1);
@@ -183,15 +184,15 @@ static int file_remove_older_trace(const bth_trace_file *file, mode_t *mode, ber
 
 static int file_write_head(bth_trace_file *file, int fd, berth_error *error)
 {
-    char head[400], program[200];
+    char head[512], program[200];
     struct stat status;
 
-    int n =
-        snprintf(head, sizeof head,
-                 MARK " %s\"},\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"ts\":0,"
-                      "\"pid\":%ld,\"tid\":0,\"args\":{\"name\":\"%s\"}}",
-                 BERTH_VERSION_STRING, (long)getpid(),
-                 bth_trace_escape(program_invocation_short_name, program, sizeof program));
+    int n = snprintf(
+        head, sizeof head,
+        MARK " %s\"},\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"ts\":%llu,"
+             "\"pid\":%ld,\"tid\":0,\"args\":{\"name\":\"%s\"}}",
+        BERTH_VERSION_STRING, (unsigned long long)(bth_seconds() * 1e6), (long)getpid(),
+        bth_trace_escape(program_invocation_short_name, program, sizeof program));
     if (bth_system.fstat(fd, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
     file->device = status.st_dev;
@@ -200,14 +201,14 @@ static int file_write_head(bth_trace_file *file, int fd, berth_error *error)
     return error->code;
 }
 
-static int file_make(bth_trace_file *file, berth_error *error)
+static int file_make(bth_trace_file *file, bool has_number, berth_error *error)
 {
     mode_t mode = 0666;
 
     BTH_HOLD_FILE_LIMIT();
     if (getauxval(AT_SECURE))
         return bth_fail_argument(error, "a program with more rights than its user writes none");
-    if (is_child && !strstr(bth_option_text(file->option), "%p"))
+    if (is_child && !has_number)
         return bth_fail_argument(error, "a forked process writes none, as its parent may write it; "
                                         "with %%p in its name each process has a trace of its own");
     if (file_remove_older_trace(file, &mode, error) < 0)
@@ -238,17 +239,18 @@ static void file_log_end(bth_trace_file *file)
 static bth_trace_file *file_new(int64_t option)
 {
     bth_trace_file *file = bth_allocate_zeroed(sizeof *file);
+    bool has_number = false;
 
     if (!file)
         return NULL;
     bth_error_clear(&file->error);
     file->option = option;
     file->process = bth_process_unique_number();
-    file->path = path_make(bth_option_text(option));
+    file->path = path_make(bth_option_text(option), &has_number);
     if (!file->path)
         (void)bth_fail_argument(&file->error, "its path is too long, or memory is out");
     else
-        (void)file_make(file, &file->error);
+        (void)file_make(file, has_number, &file->error);
     file->has_ended = file->error.code != BERTH_OK;
     file->next = files;
     files = file;
