@@ -75,6 +75,17 @@ class Traces(Case):
             trace.check_counters()
             self.assertTrue(any(name.startswith("berth worker ") for name in trace.names.values()))
 
+    def test_of_rows(self):
+        words = ["bench", "rows", "--size", "2MiB", "--batch", "128", "--batches", "3", "--json", "--trace", "t.json"]
+        for more, name in (([], "wait for rows"), (["--passes", "2"], "gather rows")):
+            counts = json.loads(self.berth(*words, *more).out)["cache"]
+            trace = self.trace()
+            reads = [each for operation in trace.operations() if operation.name in ("read rows", name)
+                     for each in trace.of(operation, "read")]
+            self.assertEqual((len(reads), sum(each.args["nbytes"] for each in reads)),
+                             (counts["reads"], counts["read_nbytes"]))
+            self.assertEqual(len(trace.operations(name)), 3)
+
     def test_of_verify(self):
         for method in ("read", "direct", "map"):
             done = self.berth("verify", "big.pt", "--trace", "t.json", "--stats", "--json", *WORKERS,
