@@ -161,7 +161,7 @@ int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t of
                               .name = "read",
                               .begin_seconds = bth_seconds(),
                               .offset = offset};
-    bth_trace_begin_request(request.begin_seconds);
+    bth_trace_begin_request();
     int status = bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
     request.nbytes = status < 0 ? 0 : nbytes;
     request.end_seconds = bth_seconds();

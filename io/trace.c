@@ -317,19 +317,23 @@ void bth_trace_add_span(const bth_trace_span *span)
     thread_end_event(current);
 }
 
+/* A later time never has an earlier count. */
 static void thread_count(bth_trace_thread *thread, const char *counter, const char *unit,
-                         uint64_t count, double seconds)
+                         int64_t *count, int64_t more)
 {
+    (void)bth_lock_acquire(&thread->file->counters_lock);
+    int64_t sum = *count += more;
+    double seconds = bth_seconds();
+    bth_lock_release(&thread->file->counters_lock);
     thread_begin_event(thread, 'C', "request", counter, seconds);
-    thread_append(thread, ",\"args\":{\"%s\":%llu", unit, (unsigned long long)count);
+    thread_append(thread, ",\"args\":{\"%s\":%lld", unit, (long long)sum);
     thread_end_event(thread);
 }
 
-void bth_trace_begin_request(double begin_seconds)
+void bth_trace_begin_request(void)
 {
     if (bth_trace_is_on())
-        thread_count(current, "requests in flight", "requests",
-                     atomic_fetch_add(&current->file->n_in_flight, 1) + 1, begin_seconds);
+        thread_count(current, "requests in flight", "requests", &current->file->n_in_flight, 1);
 }
 
 void bth_trace_end_request(const bth_trace_span *request, bool is_write)
@@ -339,11 +343,9 @@ void bth_trace_end_request(const bth_trace_span *request, bool is_write)
     bth_trace_file *file = current->file;
     if (request->nbytes > 0) {
         bth_trace_add_span(request);
-        uint64_t done = atomic_fetch_add(is_write ? &file->written_nbytes : &file->read_nbytes,
-                                         request->nbytes);
         thread_count(current, is_write ? "bytes written" : "bytes read", "bytes",
-                     done + request->nbytes, request->end_seconds);
+                     is_write ? &file->written_nbytes : &file->read_nbytes,
+                     (int64_t)request->nbytes);
     }
-    thread_count(current, "requests in flight", "requests",
-                 atomic_fetch_sub(&file->n_in_flight, 1) - 1, request->end_seconds);
+    thread_count(current, "requests in flight", "requests", &file->n_in_flight, -1);
 }

@@ -93,7 +93,7 @@ double bth_trace_seconds(void);
  * are n_requests and moved_nbytes of the statistics. One that has begun is also ended; nbytes 0:
  * it failed, or did nothing.
  */
-void bth_trace_begin_request(double begin_seconds);
+void bth_trace_begin_request(void);
 void bth_trace_end_request(const bth_trace_span *request, bool is_write);
 
 #endif

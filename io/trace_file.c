@@ -244,6 +244,7 @@ static bth_trace_file *file_new(int64_t option)
     if (!file)
         return NULL;
     bth_error_clear(&file->error);
+    bth_lock_initialize(&file->counters_lock);
     file->option = option;
     file->process = bth_process_unique_number();
     file->path = path_make(bth_option_text(option), &has_number);

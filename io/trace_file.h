@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "berth.h"
+#include "config/lock.h"
 
 #define BTH_TRACE_MAX_LANES 1024
 
@@ -16,7 +16,9 @@ struct bth_trace_file {
     bth_trace_file *next;
     int64_t option;   /* the value of the option `trace` */
     uint64_t process; /* bth_process_unique_number */
-    atomic_uint_fast64_t n_operations, n_in_flight, read_nbytes, written_nbytes;
+    atomic_uint_fast64_t n_operations;
+    bth_lock counters_lock; /* a counter and its time change together */
+    int64_t n_in_flight, read_nbytes, written_nbytes;
     /* Under the lock: */
     char *path;             /* absolute */
     uint64_t device, inode; /* of the file that this process made */

@@ -65,7 +65,7 @@ static int atomic_write_piece(const bth_operation *operation, struct iovec *piec
     if (traced.number > 0)
         bth_trace_enter(&traced, operation->config.trace, operation->traced.name, operation->path,
                         request.begin_seconds);
-    bth_trace_begin_request(request.begin_seconds);
+    bth_trace_begin_request();
     if (operation->output.write(operation->output.context, piece, 1, offset, error) == 0)
         request.nbytes = nbytes;
     request.end_seconds = bth_seconds();

@@ -51,7 +51,7 @@ static bth_trace_span tile_begin_request(const bth_run_state *run, uint64_t offs
                               .offset = offset,
                               .n_requests = n_requests,
                               .begin_seconds = bth_seconds()};
-    bth_trace_begin_request(request.begin_seconds);
+    bth_trace_begin_request();
     return request;
 }
 

@@ -13,7 +13,7 @@ double bth_transfer_begin_read(void)
 {
     double begin_seconds = bth_seconds();
 
-    bth_trace_begin_request(begin_seconds);
+    bth_trace_begin_request();
     return begin_seconds;
 }
 

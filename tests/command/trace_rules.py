@@ -108,13 +108,14 @@ class Trace:
         near(sum(nanoseconds(each.args.get("crc32_us", 0)) for each in work), args["crc32_us"], len(work))
 
     def check_counters(self):
-        in_flight = self.counters["requests in flight"]
+        in_flight = sorted(self.counters["requests in flight"])
         assert in_flight and in_flight[-1][1] == 0, in_flight
+        assert all(abs(b[1] - a[1]) == 1 for a, b in zip(in_flight, in_flight[1:]) if a[0] != b[0]), in_flight
         for name in ("bytes read", "bytes written"):
-            counts = [count for _, count in self.counters[name]]
+            counts = [count for _, count in sorted(self.counters[name])]
             moved = sum(each.args["nbytes"] for each in self.slices if "request" in each.categories and
                         (each.name == "write") == (name == "bytes written"))
-            assert max(counts, default=0) == moved, (name, counts, moved)
+            assert counts == sorted(counts) and max(counts, default=0) == moved, (name, counts, moved)
 
 
 def total(slices):
