@@ -121,7 +121,7 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
         return error->code;
     double begin_seconds = bth_trace_seconds();
     (void)bth_image_render(&copy->image, &tile, error);
-    BTH_TRACE(.category = "work", .name = "copy tile", .begin_seconds = begin_seconds,
+    BTH_TRACE(.category = "copy", .name = "copy tile", .begin_seconds = begin_seconds,
               .end_seconds = bth_seconds(), .offset = begin, .nbytes = tile.nbytes);
     return error->code;
 }

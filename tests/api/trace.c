@@ -52,7 +52,7 @@ static bool line_has(const char *line, const char *text)
 /* Of the events of one operation, 0: of all. */
 typedef struct sums {
     int n_begun, n_ended, n_tracks;
-    double request_nbytes, n_requests, disk_us;
+    double request_nbytes, n_requests, disk_us, work_us;
     double moved_nbytes, total_us; /* of the statistics at the end */
     double begin_us, end_us;
 } sums;
@@ -78,6 +78,8 @@ static void sums_add_line(sums *all, const char *line, int operation)
     }
     if (line_has(line, "disk\""))
         all->disk_us += number_in(line, "dur");
+    if (line_has(line, "\"cat\":\"work\""))
+        all->work_us += number_in(line, "dur");
 }
 
 static sums sums_of(const char *at, int operation)
@@ -106,6 +108,7 @@ static void expect_sums(const sums *all, const berth_stats *stats)
     cr_expect_eq(all->moved_nbytes, (double)stats->moved_nbytes);
     cr_expect_lt(fabs(all->total_us - stats->total_seconds * 1e6), 0.01);
     cr_expect_lt(fabs(all->disk_us - stats->disk_seconds * 1e6), 0.01 * all->n_requests + 1);
+    cr_expect_lt(fabs(all->work_us - stats->render_seconds * 1e6), 0.01 * all->n_requests + 1);
 }
 
 /* ---- operations ---- */

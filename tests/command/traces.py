@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from case import BERTH, Case
-from trace_rules import Trace
+from trace_rules import Trace, near, total
 
 WORKERS = ["--set", "io.threads=3", "--set", "io.chunk_nbytes=64KiB"]
 
@@ -74,6 +74,16 @@ class Traces(Case):
                 trace.check_requests(opened, "read")
             trace.check_counters()
             self.assertTrue(any(name.startswith("berth worker ") for name in trace.names.values()))
+
+    def test_of_a_device(self):
+        self.berth("bench", "save", "--size", "2MiB", "--device", "simulated:0", "--trace", "t.json", *WORKERS)
+        trace = self.trace()
+        (save,) = trace.operations("save")
+        trace.check_requests(save, "write")
+        trace.check_seconds(save)
+        waits = [each for each in trace.of(save, "wait") if each.name == "wait for a device"]
+        near(total(waits), save.args["device_us"], len(waits))
+        self.assertTrue(waits)
 
     def test_of_rows(self):
         words = ["bench", "rows", "--size", "2MiB", "--batch", "128", "--batches", "3", "--json", "--trace", "t.json"]
