@@ -918,8 +918,9 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
 /* ===================================================================== */
 
 /*
- * Every option has a name "section.name" (the exception is "debug"), a type, bounds and a default:
- * berth_config_describe and `berth config` show them. The value in force is the first of
+ * Every option has a name "section.name" (the exceptions are "debug" and "trace"), a type, bounds
+ * and a default: berth_config_describe and `berth config` show them. The value in force is the
+ * first of
  *   1. BERTH_FORCE_<SECTION>_<NAME> in the environment
  *   2. the patch of this thread (berth_config_patch)
  *   3. the value that the program set (berth_config_set)
@@ -966,7 +967,8 @@ BERTH_API int berth_config_set_int(const char *name, int64_t value, berth_error 
 
 /*
  * Copies the value in force on this thread as text.
- * Parameters: text, text_nbytes: the caller's buffer; 64 bytes hold any value.
+ * Parameters: text, text_nbytes: the caller's buffer; 64 bytes hold any value but a
+ * text, which has at most 4095 bytes.
  * Errors: BERTH_E_ARGUMENT: the buffer is too small.
  */
 BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
@@ -1005,19 +1007,20 @@ BERTH_API int berth_config_unpatch(berth_error *error);
  */
 typedef struct berth_option {
     const char *name;      /* "save.durability" */
-    const char *type;      /* "bool", "enum", "int", "bytes", "flags" */
+    const char *type;      /* "bool", "enum", "int", "bytes", "flags", "text" */
     const char *unit;      /* "bytes", "threads", ... or "" */
     const char *bounds;    /* "none | file | full", "1 to 32768, a power of two" */
     const char *initial;   /* the default, as text */
     const char *help;      /* one paragraph */
     const char *aliases;   /* other names, separated by spaces; or "" */
     const char *source;    /* "default", "environment BERTH_...", "program", "patch", "force ..." */
-    char value[64];        /* in force on this thread, as text */
+    char value[64];        /* in force on this thread, as text; a long one is cut */
     const char *successor; /* of a deprecated name: the option that it stands for; else "" */
     int64_t number;        /* the value, as berth_config_set_int takes it */
     uint32_t classes;      /* berth_option_class: what the option can change */
     bool is_default;       /* the value equals the default, whoever set it */
-    uint64_t reserved[4];
+    const char *text;      /* of type "text": the whole value; it stays. Else NULL */
+    uint64_t reserved[3];
 } berth_option;
 
 /* What an option can change. */
@@ -1157,8 +1160,8 @@ typedef struct berth_option_row {
  * section's name: "trainer.interval" has BERTH_TRAINER_INTERVAL and BERTH_FORCE_TRAINER_INTERVAL in
  * the environment. All are registered, or none. They stay until the process ends. A section that
  * has options of the same names already is left as it is.
- * Parameters: section: 1 to 20 of a-z, 0-9, _; not "force", "config" or "debug". rows, n: copied.
- * At most 128 options can be registered in one process.
+ * Parameters: section: 1 to 20 of a-z, 0-9, _; not "force", "config", "debug" or "trace". rows, n:
+ * copied. At most 128 options can be registered in one process.
  * Errors: BERTH_E_ARGUMENT: a name is taken or malformed, bounds are impossible, there is no room.
  * BERTH_E_OPTION: a default is not within its bounds. BERTH_E_MEMORY.
  * Threads: any.

@@ -4,6 +4,7 @@
 
 #include "config/error.h"
 #include "config/lock.h"
+#include "config/option_text.h"
 #include "config/values_in_force.h"
 
 /* Of every row, made when one is asked for; berth_option refers to them. */
@@ -28,7 +29,7 @@ static void options_make_description_texts(void)
 static void option_describe(const bth_option_row *row, int64_t value, const char *source,
                             berth_option *option)
 {
-    static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
+    static const char *const types[] = {"bool", "enum", "int", "bytes", "flags", "text"};
     size_t i = bth_option_index(row);
 
     options_make_description_texts();
@@ -45,6 +46,8 @@ static void option_describe(const bth_option_row *row, int64_t value, const char
                              .classes = row->classes,
                              .is_default = value == row->initial};
     bth_option_print(row, value, option->value);
+    if (row->kind == BTH_OPTION_TEXT)
+        option->text = bth_option_text(value);
 }
 
 void bth_option_describe_in_force(const bth_option_row *row, berth_option *option)

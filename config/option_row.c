@@ -13,6 +13,7 @@
 #define CHOICES(text) .choices = (text)
 #define RANGE(min, max) .minimum = (min), .maximum = (max)
 #define MEASURED(max) RANGE(0, max), .is_measured = true
+#define ANY_TEXT .choices = NULL
 #define POWER_OF_TWO(min, max) RANGE(min, max), .is_power_of_two = true
 
 /* clang-format off */

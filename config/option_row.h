@@ -16,7 +16,8 @@ enum bth_option_kind {
     BTH_OPTION_CHOICE,
     BTH_OPTION_INT,
     BTH_OPTION_BYTES,
-    BTH_OPTION_FLAGS
+    BTH_OPTION_FLAGS,
+    BTH_OPTION_TEXT /* a value is its number in option_text.h */
 };
 
 typedef struct bth_option_row bth_option_row;
@@ -77,9 +78,12 @@ bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value);
 int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
                      berth_error *error);
 
-/* Enough for any value as text. */
+/* Enough for any value as text, but for those of BTH_OPTION_TEXT, which are cut. */
 #define BTH_OPTION_TEXT_NBYTES 64
 void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES]);
+/* The whole value: a text that stays, or what is printed to the buffer. */
+const char *bth_option_whole_text(const bth_option_row *row, int64_t value,
+                                  char buffer[BTH_OPTION_TEXT_NBYTES]);
 /* "none | file | full", "1 to 32768, a power of two", "0 to 1024, 0: measured". */
 void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes);
 

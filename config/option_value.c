@@ -7,6 +7,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "config/option_row.h"
+#include "config/option_text.h"
 
 #define BIT(n) (INT64_C(1) << (n))
 
@@ -82,15 +83,27 @@ void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OP
     case BTH_OPTION_FLAGS:
         option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
+    case BTH_OPTION_TEXT:
+        (void)snprintf(text, BTH_OPTION_TEXT_NBYTES, "%s", bth_option_text(value));
+        break;
     }
+}
+
+const char *bth_option_whole_text(const bth_option_row *row, int64_t value,
+                                  char buffer[BTH_OPTION_TEXT_NBYTES])
+{
+    if (row->kind == BTH_OPTION_TEXT)
+        return bth_option_text(value);
+    bth_option_print(row, value, buffer);
+    return buffer;
 }
 
 void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes)
 {
     char min[BTH_OPTION_TEXT_NBYTES], max[BTH_OPTION_TEXT_NBYTES];
 
-    if (row->choices) {
-        (void)snprintf(text, text_nbytes, "%s", row->choices);
+    if (row->choices || row->kind == BTH_OPTION_TEXT) {
+        (void)snprintf(text, text_nbytes, "%s", row->choices ? row->choices : "a text");
         return;
     }
     option_print_number(row, row->minimum, min, sizeof min);
@@ -112,6 +125,8 @@ static const char *option_writing(const bth_option_row *row)
         return ", joined by commas";
     case BTH_OPTION_CHOICE:
         return "";
+    case BTH_OPTION_TEXT:
+        return " of at most 4095 bytes, without # and control characters, or spaces at its ends";
     default:
         if (row->is_power_of_two)
             return ", written as 64, 512 or 4KiB";
@@ -146,6 +161,8 @@ bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value)
         return value >= 0 && value < bth_option_count_choices(row);
     case BTH_OPTION_FLAGS:
         return value >= 0 && value < BIT(bth_option_count_choices(row)) / 2;
+    case BTH_OPTION_TEXT:
+        return value >= 0 && value < bth_option_count_texts();
     default:
         if (row->is_power_of_two && (value & (value - 1)) != 0)
             return false;
@@ -271,6 +288,8 @@ static bool option_parse_value(const bth_option_row *row, const char *text, size
         return option_parse_choice(row, text, n, value);
     case BTH_OPTION_FLAGS:
         return option_parse_flags(row, text, n, value);
+    case BTH_OPTION_TEXT:
+        return false;
     default:
         return option_parse_number(row, text, n, value);
     }
@@ -281,6 +300,13 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
 {
     int64_t parsed;
 
+    if (row->kind == BTH_OPTION_TEXT && bth_option_text_is_valid(text, n)) {
+        *value = bth_option_number_text(text, n);
+        return *value >= 0 ? 0
+                           : bth_fail_status(error, BERTH_E_OPTION,
+                                             "%s: no memory, or too many different texts (%s)",
+                                             row->name, source);
+    }
     if (!option_parse_value(row, text, n, &parsed) || !bth_option_value_is_in_bounds(row, parsed))
         return option_fail_bounds(row, text, n, option_writing(row), source, error);
     *value = parsed;

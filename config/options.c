@@ -264,11 +264,11 @@ int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_err
 
     if (!row || bth_options_copy_in_force(row, 1, &value, &source, error) != BERTH_OK)
         return error->code;
-    bth_option_print(row, value, printed);
-    if (!text || strlen(printed) >= text_nbytes)
+    const char *whole = bth_option_whole_text(row, value, printed);
+    if (!text || strlen(whole) >= text_nbytes)
         return bth_fail_argument(error, "%s: the buffer is too small: %zu bytes are needed",
-                                 row->name, strlen(printed) + 1);
-    memcpy(text, printed, strlen(printed) + 1);
+                                 row->name, strlen(whole) + 1);
+    memcpy(text, whole, strlen(whole) + 1);
     return 0;
 }
 

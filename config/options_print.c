@@ -6,6 +6,7 @@
 
 #include "config/error.h"
 #include "config/fnv.h"
+#include "config/option_text.h"
 #include "config/values_in_force.h"
 
 /* As snprintf: counts also the bytes that do not fit. */
@@ -30,20 +31,28 @@ static void writer_append_formatted(writer *out, const char *format, ...)
         out->length += (size_t)n;
 }
 
+/* A text as in C: "..." */
+static void writer_append_c_text(writer *out, const char *text)
+{
+    for (; *text; text++)
+        writer_append_formatted(out, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+}
+
 static void writer_append_option(writer *out, const bth_option_row *row, int64_t value,
                                  berth_config_form form)
 {
     char printed[BTH_OPTION_TEXT_NBYTES], variable[BTH_OPTION_TEXT_NBYTES];
 
-    bth_option_print(row, value, printed);
-    if (form == BERTH_CONFIG_CODE)
-        writer_append_formatted(out, "berth_config_set(\"%s\", \"%s\", &error);\n", row->name,
-                                printed);
-    else if (form == BERTH_CONFIG_VARIABLES) {
+    const char *whole = bth_option_whole_text(row, value, printed);
+    if (form == BERTH_CONFIG_CODE) {
+        writer_append_formatted(out, "berth_config_set(\"%s\", \"", row->name);
+        writer_append_c_text(out, whole);
+        writer_append_formatted(out, "\", &error);\n");
+    } else if (form == BERTH_CONFIG_VARIABLES) {
         bth_option_print_variable(row, variable, sizeof variable);
-        writer_append_formatted(out, "BERTH_%s=%s\n", variable, printed);
+        writer_append_formatted(out, "BERTH_%s=%s\n", variable, whole);
     } else
-        writer_append_formatted(out, "%s=%s\n", row->name, printed);
+        writer_append_formatted(out, "%s=%s\n", row->name, whole);
 }
 
 /* A child inherits variables, so one that sets an option to a default again is needed, too. */
@@ -85,7 +94,7 @@ uint64_t berth_config_hash(const berth_config *config, uint32_t classes)
         return 0;
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
-        char line[2 * BTH_OPTION_TEXT_NBYTES] = {0};
+        char line[BTH_OPTION_TEXT_NBYTES + BTH_MAX_OPTION_TEXT_NBYTES + 3] = {0};
         writer out = {.text = line, .capacity = sizeof line};
         if (row->successor || !(row->classes & classes))
             continue;

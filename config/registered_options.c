@@ -31,7 +31,7 @@ static bool name_is_valid(const char *name, size_t n, size_t max)
 
 static int section_check(const char *section, berth_error *error)
 {
-    static const char *const reserved[] = {"force", "config", "debug"};
+    static const char *const reserved[] = {"force", "config", "debug", "trace"};
     size_t n = section ? strlen(section) : 0;
     bool is_reserved = false;
 
@@ -40,7 +40,7 @@ static int section_check(const char *section, berth_error *error)
     if (!section || is_reserved || !name_is_valid(section, n, MAX_SECTION_NBYTES))
         return bth_fail_argument(error,
                                  "section %.40s: must be 1 to %d of a-z, 0-9 and _, beginning with "
-                                 "a letter, and not force, config or debug",
+                                 "a letter, and not force, config, debug or trace",
                                  section ? section : "(null)", MAX_SECTION_NBYTES);
     return 0;
 }

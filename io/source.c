@@ -9,8 +9,10 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "config/options.h"
+#include "io/clock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "io/trace.h"
 
 const char *bth_source_name(const berth_source *source)
 {
@@ -134,8 +136,8 @@ void bth_reader_count_request(bth_reader *reader, size_t nbytes)
     atomic_fetch_add_explicit(&reader->moved_nbytes, nbytes, memory_order_relaxed);
 }
 
-int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                    berth_error *error)
+int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                             berth_error *error)
 {
     assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
@@ -148,4 +150,21 @@ int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t of
         return error->code;
     bth_reader_count_request(reader, nbytes);
     return 0;
+}
+
+int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                    berth_error *error)
+{
+    if (!bth_trace_is_on())
+        return bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
+    bth_trace_span request = {.category = "request,read",
+                              .name = "read",
+                              .begin_seconds = bth_seconds(),
+                              .offset = offset};
+    bth_trace_begin_request();
+    int status = bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
+    request.nbytes = status < 0 ? 0 : nbytes;
+    request.end_seconds = bth_seconds();
+    bth_trace_end_request(&request, false);
+    return status;
 }

@@ -34,6 +34,9 @@ void bth_reader_close(bth_reader *reader); /* does nothing to a reader of zeros,
 /* Reads exactly nbytes; BERTH_E_TRUNCATED if the source has fewer. Any thread may call it. */
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error);
+/* The same for a caller who puts the request into the trace. */
+int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                             berth_error *error);
 
 /* Counts one read that did not go through bth_reader_read. */
 void bth_reader_count_request(bth_reader *reader, size_t nbytes);

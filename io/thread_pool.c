@@ -7,6 +7,7 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/syscalls.h"
+#include "io/trace.h"
 
 #define WATCH_SECONDS 0.1
 
@@ -28,9 +29,10 @@ struct pool {
     bth_pool_function function;
     void *context;
     uint64_t n_tasks;
-    pthread_mutex_t lock;    /* protects the rest */
-    pthread_cond_t finished; /* a worker has finished */
-    bool stop;               /* no worker begins another task */
+    const bth_trace_thread *traced; /* of the thread that waits; NULL: none */
+    pthread_mutex_t lock;           /* protects the rest */
+    pthread_cond_t finished;        /* a worker has finished */
+    bool stop;                      /* no worker begins another task */
     uint64_t next_task;
     unsigned n_running;
     berth_error first; /* the first failure (W8) */
@@ -105,10 +107,12 @@ static void *pool_run_worker(void *argument)
 {
     struct worker *worker = argument;
     struct pool *pool = worker->pool;
+    bth_trace_scope traced = {0};
     berth_error error;
     uint64_t task;
 
     bth_thread_disable_cancel();
+    bth_trace_enter_worker(&traced, pool->traced);
     bth_error_clear(&error);
     while (pool_claim_task(pool, &task)) {
         int status = pool->function(pool->context, task, worker->number, &error);
@@ -117,6 +121,7 @@ static void *pool_run_worker(void *argument)
             break;
         }
     }
+    bth_trace_leave_worker(&traced);
     pthread_mutex_lock(&pool->lock);
     pool->n_running--;
     pthread_cond_signal(&pool->finished);
@@ -184,7 +189,10 @@ static void pool_initialize_lock_and_condition(struct pool *pool)
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
                  bth_pool_watch watch, void *context, berth_error *error)
 {
-    struct pool pool = {.function = function, .context = context, .n_tasks = n_tasks};
+    struct pool pool = {.function = function,
+                        .context = context,
+                        .n_tasks = n_tasks,
+                        .traced = bth_trace_is_on() ? bth_trace_current() : NULL};
 
     if (n_workers <= 1 || n_tasks <= 1)
         return pool_run_serially(n_tasks, function, watch, context, error);
@@ -197,7 +205,10 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
         return bth_fail_memory(error, n_workers * sizeof *workers);
     pool_initialize_lock_and_condition(&pool);
     unsigned n_started = pool_start_workers(&pool, workers, n_workers);
+    double begin_seconds = bth_trace_seconds();
     pool_wait_and_call_watch(&pool, watch);
+    BTH_TRACE(.category = "wait", .name = "wait for workers", .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds());
     for (unsigned i = 0; i < n_started; i++)
         pthread_join(workers[i].thread, NULL);
     pthread_cond_destroy(&pool.finished);

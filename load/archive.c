@@ -10,6 +10,7 @@
 #include "format/zip/zip.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
+#include "load/traced_call.h"
 #include "load/transfer/transfer.h"
 
 /* Enough for the small records after data.pkl. */
@@ -162,10 +163,15 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
         (void)bth_folder_explain(source, error);
         return bth_error_prefix(error, bth_source_name(source));
     }
+    bth_traced_call traced;
+    request.scan.params = params =
+        bth_traced_call_begin(&traced, archive->config.trace, "open archive", archive->reader.name,
+                              begin_seconds, params);
     bth_head_cache_initialize(&cache, &archive->reader);
     (void)archive_read_and_check(archive, &cache, &request, error);
     bth_head_cache_free(&cache);
     archive_set_params_stats(archive, begin_seconds, &request.scan, params);
+    bth_traced_call_end(&traced, error);
     return bth_error_prefix(error, archive->reader.name);
 }
 
@@ -193,6 +199,7 @@ void berth_archive_close(berth_archive *archive)
     BTH_HOLD_CANCEL(true);
     if (!archive)
         return;
+    bth_trace_flush(archive->config.trace);
     bth_container_free(&archive->container);
     bth_reader_close(&archive->reader);
     bth_release(archive);
@@ -271,6 +278,8 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
             error, "berth_archive_read needs an archive, a record of it and a buffer");
     /* Found by name: sizes and offsets in the caller's struct are not trusted. */
     const bth_zip_entry *entry = bth_container_find(&archive->container, record->name);
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, archive->config.trace, "read record", archive->reader.name);
     if (!entry)
         (void)bth_fail(error, BERTH_E_NOT_FOUND, record->name, BERTH_NO_OFFSET,
                        "there is no such record");
@@ -285,6 +294,7 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
                              entry->data_offset + offset, error);
     else
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);
+    bth_trace_leave_lazily(&traced);
     if (error->code == 0)
         return 0;
     (void)bth_error_add_record(error, record->name);

@@ -6,6 +6,7 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
+#include "load/traced_call.h"
 
 /* ---- open and close ---- */
 
@@ -130,9 +131,13 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
         checkpoint->config = *config;
     else
         (void)bth_config_copy_for_operation(params, &checkpoint->config, error);
+    bth_traced_call traced;
+    params = bth_traced_call_begin(&traced, error->code == 0 ? checkpoint->config.trace : 0, "open",
+                                   bth_source_name(source), checkpoint->begin_seconds, params);
     if (error->code == 0 && checkpoint_open_and_read(checkpoint, source, params, error) == 0)
         *opened = checkpoint;
-    else
+    bth_traced_call_end(&traced, error);
+    if (error->code < 0)
         berth_close(checkpoint);
     return error->code;
 }
@@ -162,6 +167,7 @@ void berth_close(berth_checkpoint *checkpoint)
         bth_checkpoint_reset_if_forked(checkpoint);
         bth_prefetches_end_own_and_destroy(&checkpoint->prefetches);
     }
+    bth_trace_flush(checkpoint->config.trace);
     bth_storages_free_memory_and_map(checkpoint);
     bth_contents_free(&checkpoint->contents);
     bth_release(checkpoint->shown_name.text);
@@ -236,10 +242,14 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
 
     if (bth_checkpoint_choose_call_config(checkpoint, params, &config, error) < 0)
         return error->code;
+    bth_traced_call traced;
+    request.params = params = bth_traced_call_begin(
+        &traced, config.trace, "load", checkpoint->source.reader.name, begin_seconds, params);
     if (bth_selection_list_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)bth_storages_load(checkpoint, &request, roots, n, error);
     if (params && params->stats)
         load_set_stats(checkpoint, roots, n, begin_seconds, params->stats);
+    bth_traced_call_end(&traced, error);
     bth_release(roots);
     return error->code;
 }

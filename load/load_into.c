@@ -7,6 +7,7 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
+#include "load/traced_call.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;
@@ -229,6 +230,7 @@ static void load_into_set_stats(const struct load_into *into, const bth_transfer
 static int load_into(struct load_into *into, berth_error *error)
 {
     double begin_seconds = bth_seconds();
+    bth_traced_call traced;
     size_t nbytes = (into->n + 1) * (sizeof *into->ranges + sizeof *into->rest);
     bth_transfer transfer = {0};
 
@@ -243,8 +245,12 @@ static int load_into(struct load_into *into, berth_error *error)
     into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
     load_into_sort_destinations(into);
     load_into_collect_ranges(into);
+    into->params =
+        bth_traced_call_begin(&traced, into->config.trace, "load into memory",
+                              into->checkpoint->source.reader.name, begin_seconds, into->params);
     (void)load_into_read_ranges_and_rest(into, &transfer, error);
     load_into_set_stats(into, &transfer, begin_seconds);
+    bth_traced_call_end(&traced, error);
     bth_release(into->ranges);
     return error->code;
 }

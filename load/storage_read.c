@@ -5,6 +5,7 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"
+#include "io/trace.h"
 #include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
 
@@ -197,8 +198,8 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     return storage_read_from_file(checkpoint, root, buffer, nbytes, offset, error);
 }
 
-int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error)
+static int storage_read_range(berth_checkpoint *checkpoint, const berth_storage *storage,
+                              void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     const berth_storage *root = bth_storage_root(storage);
     uint64_t begin = storage->root ? storage->root_offset : 0;
@@ -213,6 +214,20 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
                                                         begin + offset, error) == 0)
         return 0;
     return bth_error_in_storage(checkpoint, root, error);
+}
+
+int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
+                     size_t nbytes, uint64_t offset, berth_error *error)
+{
+    bth_trace_scope traced = {0};
+
+    if (checkpoint->config.trace == 0)
+        return storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
+    bth_trace_enter_outermost(&traced, checkpoint->config.trace, "read",
+                              checkpoint->source.reader.name);
+    (void)storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
+    bth_trace_leave_lazily(&traced);
+    return error->code;
 }
 
 /* Through this hook save/ reads storages of a checkpoint without including load/. */

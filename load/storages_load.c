@@ -5,6 +5,7 @@
 #include "config/memory.h"
 #include "io/clock.h"
 #include "io/free_memory.h"
+#include "io/trace.h"
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
@@ -448,8 +449,11 @@ static int phase_run(struct phase *phase, berth_error *error)
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
     berth_stats *stats = phase_get_caller_stats(phase);
+    double end_seconds = bth_seconds();
     if (stats)
-        stats->transfer_seconds += bth_seconds() - begin_seconds;
+        stats->transfer_seconds += end_seconds - begin_seconds;
+    BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin_seconds,
+              .end_seconds = end_seconds);
     return error->code;
 }
 
@@ -540,7 +544,12 @@ static int phase_claim_and_run(struct phase *phase, const berth_storage *const *
     if (phase_lock_and_claim_storages(phase, roots, n, error) < 0 ||
         phase->host.n + phase->device.n == 0)
         return error->code;
-    return phase_run(phase, error);
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, phase->request->config->trace, "load storage",
+                              phase->checkpoint->source.reader.name);
+    (void)phase_run(phase, error);
+    bth_trace_leave_lazily(&traced);
+    return error->code;
 }
 
 /* `ranges`: room for twice n, either to the host or to a device; `rest`: for n. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_verify: opens a source, verifies it, closes it. */
 #include "config/error.h"
+#include "io/clock.h"
 #include "load/checkpoint.h"
+#include "load/traced_call.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again
@@ -35,39 +37,57 @@ static void verify_add_first_stats(const berth_params *params, const berth_stats
     params->stats->n_requests += first->n_requests;
 }
 
+/* After the arguments are checked; params: with statistics, if it is traced. */
+static int verify_source(const berth_source *source, const struct berth_config *config,
+                         const berth_params *params, bth_verify_request *request,
+                         berth_error *error)
+{
+    struct berth_config own = *config;
+    berth_checkpoint *checkpoint = NULL;
+    berth_stats first = {0};
+
+    request->scan.params = params;
+    if (verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) < 0) {
+        verify_add_first_stats(params, &first);
+        return error->code;
+    }
+    request->scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
+    if (bth_verify_checkpoint(checkpoint, request, error) == 0)
+        (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
+    (void)bth_error_in_checkpoint(checkpoint, error);
+    bth_params_set_checkpoint_stats(checkpoint, params);
+    if (params && params->stats)
+        params->stats->requested_nbytes =
+            checkpoint->source.reader.nbytes; /* without the reads of opening */
+    if (params && params->stats && request->scan.method) {
+        params->stats->method = request->scan.method;
+        params->stats->reason = request->scan.reason;
+    }
+    verify_add_first_stats(params, &first);
+    berth_close(checkpoint);
+    return error->code;
+}
+
 int berth_verify(const berth_source *source, const berth_params *params,
                  berth_record_function report, void *context, berth_verdict *verdict,
                  berth_error *error)
 {
-    bth_verify_request request = {.scan.params = params, .report = report, .context = context};
-    berth_checkpoint *checkpoint = NULL;
+    bth_verify_request request = {.report = report, .context = context};
     struct berth_config config;
-    berth_stats first = {0};
+    bth_traced_call traced;
 
     BTH_ERROR_BEGIN(error);
     bth_params_initialize_stats(params);
     if (verdict)
         *verdict = request.verdict;
-    if (bth_config_copy_for_operation(params, &config, error) < 0 ||
-        verify_open_checkpoint(source, &config, params, &first, &checkpoint, error) < 0) {
-        verify_add_first_stats(params, &first);
+    if (bth_config_copy_for_operation(params, &config, error) < 0)
         return error->code;
-    }
-    request.scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
-    if (bth_verify_checkpoint(checkpoint, &request, error) == 0)
-        (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
-    (void)bth_error_in_checkpoint(checkpoint, error);
+    params = bth_traced_call_begin(&traced, config.trace, "verify",
+                                   source ? bth_source_name(source) : NULL, bth_seconds(), params);
+    (void)verify_source(source, &config, params, &request, error);
+    /* The seconds of the statistics are those of openings, not all of them. */
+    bth_traced_call_end_at(&traced, bth_seconds(), error);
     if (verdict)
         *verdict = request.verdict;
-    bth_params_set_checkpoint_stats(checkpoint, params);
-    if (params && params->stats)
-        params->stats->requested_nbytes =
-            checkpoint->source.reader.nbytes; /* without the reads of opening */
-    if (params && params->stats && request.scan.method) {
-        params->stats->method = request.scan.method;
-        params->stats->reason = request.scan.reason;
-    }
-    verify_add_first_stats(params, &first);
-    berth_close(checkpoint);
     return error->code;
 }

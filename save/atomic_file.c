@@ -46,8 +46,32 @@ int berth_atomic_begin(const char *path, uint64_t nbytes, const berth_params *pa
         return bth_fail_memory(error, sizeof *made);
     if (bth_operation_begin_atomic_file(&made->operation, path, nbytes, params, error) < 0)
         return atomic_end(made, error);
+    bth_operation_suspend_trace(&made->operation);
     *file = made;
     return 0;
+}
+
+/* Several threads may write at once: each has a scope of its own. */
+static int atomic_write_piece(const bth_operation *operation, struct iovec *piece, uint64_t offset,
+                              berth_error *error)
+{
+    bth_trace_scope traced = {.number = operation->traced.number};
+    bth_trace_span request = {.category = "request,write,disk",
+                              .name = "write",
+                              .offset = offset,
+                              .begin_seconds = bth_seconds()};
+    size_t nbytes = piece->iov_len;
+
+    if (traced.number > 0)
+        bth_trace_enter(&traced, operation->config.trace, operation->traced.name, operation->path,
+                        request.begin_seconds);
+    bth_trace_begin_request();
+    if (operation->output.write(operation->output.context, piece, 1, offset, error) == 0)
+        request.nbytes = nbytes;
+    request.end_seconds = bth_seconds();
+    bth_trace_end_request(&request, true);
+    bth_trace_leave_lazily(&traced);
+    return error->code;
 }
 
 int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes, uint64_t offset,
@@ -65,7 +89,7 @@ int berth_atomic_write(berth_atomic_file *file, const void *bytes, size_t nbytes
                  (unsigned long long)operation->nbytes);
         return bth_error_prefix(error, operation->path);
     }
-    if (operation->output.write(operation->output.context, &piece, 1, offset, error) < 0) {
+    if (atomic_write_piece(operation, &piece, offset, error) < 0) {
         if (!atomic_exchange(&file->has_failed, true))
             file->failure = *error;
         return bth_error_prefix(error, operation->path);
@@ -85,6 +109,7 @@ int berth_atomic_commit(berth_atomic_file *file, berth_error *error)
     operation->stats.moved_nbytes = atomic_load(&file->written_nbytes);
     operation->stats.n_requests = atomic_load(&file->n_requests);
     operation->stats.transfer_seconds = bth_seconds() - operation->begin_seconds;
+    bth_operation_resume_trace(operation);
     if (status == 0 && atomic_load(&file->has_failed))
         *error = file->failure;
     else if (status == 0)

@@ -6,11 +6,20 @@
 #include "config/error.h"
 #include "config/lock.h"
 #include "config/options.h"
+#include "io/clock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "io/trace.h"
 #include "io/xattr.h"
 #include "save/output_file.h"
 #include "save/save_error.h"
+
+/* One call of the system that can take long. */
+static void commit_trace(const char *name, double begin_seconds)
+{
+    BTH_TRACE(.category = "system", .name = name, .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds());
+}
 
 /* Frees. The temporary was removed, or has become the target. */
 static void commit_end(bth_commit *commit)
@@ -38,15 +47,17 @@ void bth_commit_abort(bth_commit *commit)
  */
 static int commit_reserve(const bth_commit *commit, berth_error *error)
 {
+    double begin_seconds = bth_trace_seconds();
     off_t nbytes = (off_t)commit->nbytes;
     int result;
 
     do
         result = bth_system.fallocate(commit->fd, 0, 0, nbytes);
     while (result < 0 && errno == EINTR);
+    int failure = errno;
+    commit_trace("fallocate", begin_seconds);
     if (result == 0)
         return 0;
-    int failure = errno;
     if (failure == EOPNOTSUPP || failure == ENOSYS) {
         if (bth_output_file_own_and_free_room(commit->fd) < commit->nbytes)
             failure = ENOSPC;
@@ -124,6 +135,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int6
  */
 static int commit_sync_data(int fd, int64_t durability, berth_error *error)
 {
+    double begin_seconds = bth_trace_seconds();
     int result = 0;
 
     if (durability == BTH_DURABILITY_FULL)
@@ -131,25 +143,34 @@ static int commit_sync_data(int fd, int64_t durability, berth_error *error)
     else if (durability == BTH_DURABILITY_FILE)
         result = bth_system.fdatasync(fd);
     if (result < 0)
-        return bth_fail_system(error, errno, "cannot be synced");
-    return 0;
+        bth_fail_system(error, errno, "cannot be synced");
+    if (durability != BTH_DURABILITY_NONE)
+        commit_trace(durability == BTH_DURABILITY_FULL ? "fsync" : "fdatasync", begin_seconds);
+    return error->code;
 }
 
 /* Some file systems (NFS) report a failed write at close only: closes a copy of the descriptor. */
 static int commit_check_close_errors(int fd, berth_error *error)
 {
+    double begin_seconds = bth_trace_seconds();
     int copy = bth_system.dup(fd);
 
     if (copy < 0 || (bth_system.close(copy) < 0 && errno != EINTR))
-        return bth_fail_system(error, errno, "cannot be closed");
-    return 0;
+        bth_fail_system(error, errno, "cannot be closed");
+    commit_trace("close", begin_seconds);
+    return error->code;
 }
 
 static int commit_sync_folder(const bth_commit *commit, berth_error *error)
 {
-    if (commit->durability != BTH_DURABILITY_FULL || bth_system.fsync(commit->target.folder) == 0)
+    double begin_seconds = bth_trace_seconds();
+
+    if (commit->durability != BTH_DURABILITY_FULL)
         return 0;
-    int failure = errno;
+    int failure = bth_system.fsync(commit->target.folder) < 0 ? errno : 0;
+    commit_trace("fsync of the folder", begin_seconds);
+    if (failure == 0)
+        return 0;
     if (failure == EINVAL) {
         bth_log("%s: its file system cannot sync folders", commit->target.name);
         return 0;
@@ -213,9 +234,11 @@ static int commit_rename(bth_commit *commit, berth_error *error)
         return bth_fail_system(error, ENOENT,
                                "cannot be replaced: its temporary was removed, or another file "
                                "has its name");
+    double begin_seconds = bth_trace_seconds();
     if (bth_system.renameat(target->folder, commit->temporary, target->folder, target->name) < 0)
-        return bth_fail_system(error, errno, "cannot be replaced");
-    return 0;
+        bth_fail_system(error, errno, "cannot be replaced");
+    commit_trace("rename", begin_seconds);
+    return error->code;
 }
 
 int bth_commit_replace(bth_commit *commit, berth_error *error)

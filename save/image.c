@@ -13,6 +13,7 @@
 #include "io/clock.h"
 #include "io/memory_region.h"
 #include "io/staging_buffers.h"
+#include "io/trace.h"
 #include "save/staging_slots.h"
 
 /*
@@ -176,8 +177,12 @@ static void image_add_bytes_to_share_crc32(const bth_image *image, bth_tile *til
     bool is_timed = !is_block || tile->n_blocks++ % BLOCKS_PER_TIMED == 0;
     double begin = is_timed ? bth_seconds() : 0;
     tile->crc32 = bth_crc32(tile->crc32, bytes, nbytes);
-    if (is_timed)
-        tile->crc32_seconds += (bth_seconds() - begin) * (is_block ? BLOCKS_PER_TIMED : 1);
+    if (!is_timed)
+        return;
+    double end = bth_seconds();
+    tile->crc32_seconds += (end - begin) * (is_block ? BLOCKS_PER_TIMED : 1);
+    BTH_TRACE(.category = "sum", .name = is_block ? "CRC-32 (one of several)" : "CRC-32",
+              .begin_seconds = begin, .end_seconds = end);
 }
 
 /*

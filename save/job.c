@@ -44,6 +44,7 @@ static void *job_run(void *argument)
     bth_error_clear(&job->error);
     job->operation.staged = job_set_staged;
     job->operation.staged_context = job;
+    bth_operation_resume_trace(&job->operation);
     if (bth_operation_transfer(&job->operation, &job->error) == 0)
         bth_operation_finish(&job->operation, &job->error);
     bth_operation_end(&job->operation, &job->error);
@@ -81,6 +82,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     bth_condition_initialize(&made->changed);
     made->staged = snapshot;
     if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) == 0) {
+        bth_operation_suspend_trace(&made->operation);
         int failure = bth_thread_start(&made->thread, job_run, made);
         if (failure != 0)
             bth_fail_system(error, failure, "the job's thread cannot be started");

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "io/clock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
+#include "io/trace.h"
 #include "save/image.h"
 #include "save/save_error.h"
 
@@ -54,11 +56,17 @@ static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, u
 static int output_file_start_writeback(bth_output_file *file, uint64_t offset, uint64_t nbytes,
                                        berth_error *error)
 {
-    if (bth_system.sync_file_range(file->fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE) ==
-        0)
+    double begin_seconds = bth_trace_seconds();
+    int result =
+        bth_system.sync_file_range(file->fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
+    int failure = result < 0 ? errno : 0;
+
+    BTH_TRACE(.category = "system", .name = "start writeback", .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds(), .offset = offset, .nbytes = nbytes);
+    if (failure == 0)
         return 0;
-    if (errno == EIO || errno == ENOSPC || errno == EDQUOT)
-        return bth_fail_errno(error, errno, NULL, offset, "cannot be synced");
+    if (failure == EIO || failure == ENOSPC || failure == EDQUOT)
+        return bth_fail_errno(error, failure, NULL, offset, "cannot be synced");
     atomic_store(&file->is_early, false);
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #include "config/error.h"
 #include "io/clock.h"
+#include "io/trace.h"
 #include "save/run_state.h"
 #include "save/save_error.h"
 
@@ -35,6 +36,35 @@ static int tile_fail_write(bth_run_state *run, const berth_error *failed, uint64
     return error->code;
 }
 
+/* Of zeros if the thread is not traced. */
+static bth_trace_span tile_begin_request(const bth_run_state *run, uint64_t offset,
+                                         uint64_t n_requests)
+{
+    const berth_plan *plan = run->image.plan;
+
+    if (!bth_trace_is_on())
+        return (bth_trace_span){0};
+    size_t i = bth_plan_find_record_by_offset(plan, offset);
+    bth_trace_span request = {.category = "request,write",
+                              .name = "write",
+                              .record = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL,
+                              .offset = offset,
+                              .n_requests = n_requests,
+                              .begin_seconds = bth_seconds()};
+    bth_trace_begin_request();
+    return request;
+}
+
+/* nbytes: written; 0: the request failed. */
+static void tile_end_request(bth_trace_span *request, uint64_t nbytes)
+{
+    if (!request->name)
+        return;
+    request->nbytes = nbytes;
+    request->end_seconds = bth_seconds();
+    bth_trace_end_request(request, true);
+}
+
 /* Writes the tile's bytes [begin, end). Progress does not count padding. */
 static int tile_write_range(bth_run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
                             berth_error *error)
@@ -52,7 +82,10 @@ static int tile_write_range(bth_run_state *run, const bth_tile *tile, uint64_t b
     /* A descriptor at its own position gets each piece by itself. */
     atomic_fetch_add(&run->n_requests, output->in_order ? n_pieces : 1);
     bth_error_clear(&failed);
-    if (output->write(output->context, pieces, n_pieces, begin, &failed) < 0)
+    bth_trace_span request = tile_begin_request(run, begin, output->in_order ? n_pieces : 1);
+    bool is_written = output->write(output->context, pieces, n_pieces, begin, &failed) == 0;
+    tile_end_request(&request, is_written ? (end < total ? end : total) - begin : 0);
+    if (!is_written)
         return tile_fail_write(run, &failed, begin, error);
     atomic_fetch_add(&run->done_nbytes, (end < total ? end : total) - begin);
     return 0;
@@ -191,11 +224,13 @@ static int tile_prepare_and_render(bth_run_state *run, uint64_t task, unsigned w
         return error->code;
     if (tile->slot)
         waited = tile->slot->wait_seconds - waited;
-    double seconds = bth_seconds() - begin - waited;
-    run_add_seconds(&run->render_nanoseconds, seconds);
+    double end = bth_seconds(), seconds = end - begin - waited;
     /* Estimated from a sample, so it can exceed the time of the whole tile. */
-    run_add_seconds(&run->crc32_nanoseconds,
-                    tile->crc32_seconds < seconds ? tile->crc32_seconds : seconds);
+    double crc32_seconds = tile->crc32_seconds < seconds ? tile->crc32_seconds : seconds;
+    run_add_seconds(&run->render_nanoseconds, seconds);
+    run_add_seconds(&run->crc32_nanoseconds, crc32_seconds);
+    BTH_TRACE(.category = "work", .name = "render", .begin_seconds = begin, .end_seconds = end,
+              .offset = tile->offset, .nbytes = tile->nbytes, .crc32_seconds = crc32_seconds);
     return 0;
 }
 
@@ -219,7 +254,10 @@ int bth_run_tile(void *context, uint64_t task, unsigned worker, berth_error *err
         tile_end_reading(run);
     double begin = bth_seconds();
     tile_write(run, &tile, error);
-    run_add_seconds(&run->write_nanoseconds, bth_seconds() - begin);
+    double end = bth_seconds();
+    run_add_seconds(&run->write_nanoseconds, end - begin);
+    BTH_TRACE(.category = "disk", .name = "write tile", .begin_seconds = begin, .end_seconds = end,
+              .offset = tile.offset, .nbytes = tile.nbytes);
     if (error->code != BERTH_OK)
         return error->code;
     if (tile.n_zero_copies > 0)

@@ -12,6 +12,35 @@
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 
+/* ---- trace ---- */
+
+static void operation_enter_trace(bth_operation *operation, const char *name, double begin_seconds)
+{
+    bth_trace_enter(&operation->traced, operation->config.trace, name,
+                    operation->path ? operation->path : "a target without a path", begin_seconds);
+}
+
+void bth_operation_suspend_trace(bth_operation *operation)
+{
+    bth_trace_leave(&operation->traced, bth_trace_seconds(), NULL, NULL);
+}
+
+void bth_operation_resume_trace(bth_operation *operation)
+{
+    if (operation->traced.number > 0 && !operation->traced.thread)
+        operation_enter_trace(operation, operation->traced.name, bth_seconds());
+}
+
+/* A stage on the thread of the operation; returns its seconds. */
+static double operation_trace_stage(const char *name, double begin_seconds)
+{
+    double end_seconds = bth_seconds();
+
+    BTH_TRACE(.category = "stage", .name = name, .begin_seconds = begin_seconds,
+              .end_seconds = end_seconds);
+    return end_seconds - begin_seconds;
+}
+
 /* ---- begin ---- */
 
 /* Returns why the target is invalid; NULL: it is valid. */
@@ -81,7 +110,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
         return error->code;
     operation->plan = bth_plan_make(archive, content, &operation->config, error);
     bth_release(archive);
-    stats->plan_seconds = bth_seconds() - operation->begin_seconds;
+    stats->plan_seconds = operation_trace_stage("plan", operation->begin_seconds);
     if (!operation->plan)
         return error->code;
     operation->nbytes = operation->plan->nbytes;
@@ -139,7 +168,7 @@ static int operation_copy_tensors(bth_operation *operation, berth_error *error)
     double begin = bth_seconds();
 
     bth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
-    operation->stats.copy_seconds = bth_seconds() - begin;
+    operation->stats.copy_seconds = operation_trace_stage("copy", begin);
     return error->code;
 }
 
@@ -179,8 +208,10 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
 {
     operation_initialize_fields(operation, params);
     if (operation_copy_target(operation, target, error) < 0 ||
-        bth_config_copy_for_operation(params, &operation->config, error) < 0 ||
-        operation_make_plan(operation, target, content, error) < 0)
+        bth_config_copy_for_operation(params, &operation->config, error) < 0)
+        return error->code;
+    operation_enter_trace(operation, "save", operation->begin_seconds);
+    if (operation_make_plan(operation, target, content, error) < 0)
         return error->code;
     if (operation_allocate_storage_stats(operation, error) < 0)
         return error->code;
@@ -202,6 +233,7 @@ int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, 
     if (operation_copy_target(operation, &target, error) < 0 ||
         bth_config_copy_for_operation(params, &operation->config, error) < 0)
         return error->code;
+    operation_enter_trace(operation, "atomic file", operation->begin_seconds);
     return operation_open_file(operation, true, error);
 }
 
@@ -289,7 +321,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     stats->reason = operation->output.reason;
     operation_run(operation, &settings, error);
     operation_set_stats_method(operation);
-    stats->transfer_seconds = bth_seconds() - begin;
+    stats->transfer_seconds = operation_trace_stage("transfer", begin);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     return error->code;
 }
@@ -309,20 +341,23 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     else if (to_path)
         bth_commit_replace(&operation->commit, error);
-    operation->stats.sync_seconds = bth_seconds() - begin;
+    operation->stats.sync_seconds = operation_trace_stage("sync", begin);
     return error->code;
 }
 
-static void operation_report_stats(bth_operation *operation)
+static void operation_report_stats(bth_operation *operation, const berth_error *error)
 {
     const berth_params *params = &operation->params;
+    double end_seconds;
 
     if (operation->plan && params->storage_stats)
         bth_storage_stats_fill_reports(operation->storage_stats, operation->plan, &operation->stats,
                                        params->storage_stats, params->n_storage_stats);
-    operation->stats.total_seconds = bth_seconds() - operation->begin_seconds;
+    end_seconds = bth_seconds();
+    operation->stats.total_seconds = end_seconds - operation->begin_seconds;
     if (params->stats)
         *params->stats = operation->stats;
+    bth_trace_leave(&operation->traced, end_seconds, &operation->stats, error);
 }
 
 /* Gives the memory to the caller, or frees it. */
@@ -343,7 +378,7 @@ int bth_operation_end(bth_operation *operation, berth_error *error)
     bth_commit_abort(&operation->commit);
     operation_give_or_free_memory(operation, error);
     bth_release(operation->snapshot.memory);
-    operation_report_stats(operation);
+    operation_report_stats(operation, error);
     berth_plan_free(operation->plan);
     bth_release(operation->storage_stats);
     if (operation->path)

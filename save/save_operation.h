@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "io/trace.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output_file.h"
@@ -25,9 +26,10 @@ typedef struct bth_operation {
     berth_stats stats;
     bth_storage_stats *storage_stats; /* NULL: not wanted */
     double begin_seconds;
-    berth_plan *plan;    /* NULL: a file of another format */
-    uint64_t nbytes;     /* of the file */
-    bth_run_parts parts; /* other processes have written the rest; zeros: nothing */
+    bth_trace_scope traced; /* on one thread at a time */
+    berth_plan *plan;       /* NULL: a file of another format */
+    uint64_t nbytes;        /* of the file */
+    bth_run_parts parts;    /* other processes have written the rest; zeros: nothing */
     bth_snapshot snapshot;
     bth_output output;
     void *memory;           /* of a target in memory */
@@ -55,6 +57,9 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
 /* For a file of any format: the caller writes nbytes bytes to operation->output, then finishes. */
 int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, uint64_t nbytes,
                                     const berth_params *params, berth_error *error);
+/* Between calls of the caller, or before another thread goes on: its trace does not wait. */
+void bth_operation_suspend_trace(bth_operation *operation);
+void bth_operation_resume_trace(bth_operation *operation);
 int bth_operation_transfer(bth_operation *operation, berth_error *error);
 int bth_operation_finish(bth_operation *operation, berth_error *error);
 /* Reports the statistics, removes the temporary of an unfinished save, frees. Adds the path to the

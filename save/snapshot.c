@@ -5,8 +5,10 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/clock.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
+#include "io/trace.h"
 #include "save/image.h"
 #include "save/run.h"
 #include "save/staging_slots.h"
@@ -117,7 +119,11 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
 
     if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
         return error->code;
-    return bth_image_render(&copy->image, &tile, error);
+    double begin_seconds = bth_trace_seconds();
+    (void)bth_image_render(&copy->image, &tile, error);
+    BTH_TRACE(.category = "copy", .name = "copy tile", .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds(), .offset = begin, .nbytes = tile.nbytes);
+    return error->code;
 }
 
 /* Storages on devices come through the same staging buffers as in a save without a snapshot. */

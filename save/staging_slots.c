@@ -6,6 +6,7 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "io/memory_region.h"
+#include "io/trace.h"
 
 /* Staging slots of a single worker: while it writes one, the next ones are copied. */
 #define SLOTS_OF_SINGLE 3
@@ -87,7 +88,10 @@ int bth_staging_slot_wait_for_record(bth_staging_slot *slot, size_t i, berth_err
     double begin = bth_seconds();
     if (bth_device_event_wait(&device->copied, error) < 0)
         bth_error_add_record(error, bth_plan_record_name(slot->plan, i));
-    slot->wait_seconds += bth_seconds() - begin;
+    double end = bth_seconds();
+    slot->wait_seconds += end - begin;
+    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin,
+              .end_seconds = end);
     device->is_pending = false;
     return error->code;
 }

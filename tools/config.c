@@ -40,17 +40,23 @@ static error_t config_parse(int key, char *word, struct argp_state *state)
     }
 }
 
+static const char *option_value(const berth_option *option)
+{
+    return option->text ? option->text : option->value;
+}
+
 static json_t *option_json(const berth_option *option)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b}", "name", option->name, "value",
-                     option->value, "source", option->source, "default", option->initial, "type",
-                     option->type, "unit", option->unit, "bounds", option->bounds, "aliases",
-                     option->aliases, "help", option->help, "is_default", option->is_default);
+    return json_pack("{s:s,s:o,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b}", "name", option->name, "value",
+                     text_json(option_value(option)), "source", option->source, "default",
+                     option->initial, "type", option->type, "unit", option->unit, "bounds",
+                     option->bounds, "aliases", option->aliases, "help", option->help, "is_default",
+                     option->is_default);
 }
 
 static void print_option_text(const berth_option *option)
 {
-    printf("%s = %s   (%s)\n", option->name, option->value, option->source);
+    printf("%s = %s   (%s)\n", option->name, option_value(option), option->source);
     printf("    %s\n", option->help);
     printf("    %s; %s; default %s", option->type, option->bounds, option->initial);
     if (option->unit[0])
@@ -73,8 +79,25 @@ static int option_show(const char *name, bool json)
     return finish_output(EXIT_YES);
 }
 
-/* Prints the lines of one form, each behind a prefix. */
-static int options_print_lines(berth_config_form form, const char *prefix)
+/* "export NAME=value"; a value that a shell would read in another way is quoted. */
+static void print_export(const char *line, size_t n)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_=./,:%+@-";
+    bool is_plain = strspn(line, plain) >= n;
+    size_t name_n = strcspn(line, "=") + 1;
+
+    printf("export %.*s%s", (int)name_n, line, is_plain ? "" : "'");
+    for (size_t i = name_n; i < n; i++)
+        if (line[i] == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(line[i]);
+    puts(is_plain ? "" : "'");
+}
+
+/* Prints the lines of one form. */
+static int options_print_lines(berth_config_form form)
 {
     berth_error error;
     int64_t n = berth_config_print(NULL, form, NULL, 0, &error);
@@ -86,7 +109,10 @@ static int options_print_lines(berth_config_form form, const char *prefix)
         return print_trouble("out of memory");
     berth_config_print(NULL, form, text, (size_t)n + 1, NULL);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
-        printf("%s%.*s\n", prefix, (int)(end - line), line);
+        if (form == BERTH_CONFIG_VARIABLES)
+            print_export(line, (size_t)(end - line));
+        else
+            printf("%.*s\n", (int)(end - line), line);
     free(text);
     return finish_output(EXIT_YES);
 }
@@ -115,7 +141,7 @@ static int options_show_all(bool json)
         if (json)
             json_array_append_new(array, option_json(&option));
         else
-            printf("%-32s %-12s %s\n", option.name, option.value, option.source);
+            printf("%-32s %-12s %s\n", option.name, option_value(&option), option.source);
     }
     return json ? print_json(array) : finish_output(EXIT_YES);
 }
@@ -140,7 +166,6 @@ int run_config(int argc, char **argv)
     if (options.words.n)
         return environment_check(option_show(options.words.words[0], options.common.json));
     if (options.changed || options.export)
-        return options_print_lines(options.export ? BERTH_CONFIG_VARIABLES : BERTH_CONFIG_CHANGED,
-                                   options.export ? "export " : "");
+        return options_print_lines(options.export ? BERTH_CONFIG_VARIABLES : BERTH_CONFIG_CHANGED);
     return environment_check(options_show_all(options.common.json));
 }

@@ -101,6 +101,7 @@ static void print_ending(void)
     print_paragraph(".TP\n.B BERTH_\\fISECTION\\fB_\\fINAME\\fR", "The value of an option.");
     print_paragraph(".TP\n.B BERTH_SERIALIZATION_DEBUG",
                     "1: compare every calculated offset with the file's own records.");
+    print_paragraph(".TP\n.B BERTH_TRACE", "A file to write a trace to, as --trace does.");
     print_paragraph(".TP\n.B TMPDIR",
                     "Where a pipe that is read is kept meanwhile; /tmp otherwise.");
     print_paragraph(".TP\n.B NO_COLOR, TERM", "No colours if NO_COLOR is set, or TERM is dumb.");

@@ -9,7 +9,7 @@
 
 #include "tools/shared.h"
 
-enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS, KEY_USAGE, KEY_COLOUR };
+enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS, KEY_USAGE, KEY_COLOUR, KEY_TRACE };
 
 static const struct argp_option common_options[] = {
     {"set", KEY_SET, "NAME=VALUE", 0, "set an option for this run: load.check=data", 10},
@@ -18,6 +18,11 @@ static const struct argp_option common_options[] = {
     {"json", KEY_JSON, NULL, 0, "print JSON", 10},
     {"stats", KEY_STATS, NULL, 0,
      "print what was done, and how fast: on standard error, or as JSON", 10},
+    {"trace", KEY_TRACE, "FILE", 0,
+     "write what was done when to this file, which https://ui.perfetto.dev opens; the same as "
+     "--set "
+     "trace=FILE",
+     10},
     {"quiet", 'q', NULL, 0, "no progress, no remarks", 10},
     {"color", KEY_COLOUR, "WHEN", 0,
      "auto, always or never; auto: on a terminal, unless NO_COLOR is set or TERM is dumb", 10},
@@ -84,6 +89,7 @@ static void set_options_of_file(const char *path, struct argp_state *state)
 static error_t parse_common(int key, char *word, struct argp_state *state)
 {
     common *options = state->input;
+    berth_error error;
 
     switch (key) {
     case KEY_SET:
@@ -98,6 +104,10 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
     case KEY_STATS:
         options->stats = true;
         return 0;
+    case KEY_TRACE:
+        if (berth_config_set("trace", word, &error) < 0)
+            print_usage_error_and_exit(state, "--trace: %s", error.message);
+        return 0;
     case 'q':
         options->quiet = true;
         return 0;
@@ -108,6 +118,10 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
     case 'h':
     case '?':
         argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
+        return 0;
+    case ARGP_KEY_END: /* a trace that cannot be written is told by the log alone */
+        if (!option_is_default("trace"))
+            register_remark_printer(options);
         return 0;
     case KEY_USAGE:
         argp_state_help(state, state->out_stream, ARGP_HELP_USAGE | ARGP_HELP_EXIT_OK);

@@ -5,10 +5,12 @@
  */
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/clock.h"
 #include "io/file.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
+#include "io/trace.h"
 #include "load/prefetch/prefetch_state.h"
 
 #define SCRATCH_NBYTES ((size_t)64 << 10)
@@ -291,19 +293,27 @@ static void *prefetch_helper_run(void *argument)
     bth_prefetch_helper *helper = argument;
     berth_prefetch *prefetch = helper->prefetch;
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bth_trace_scope traced = {0};
     berth_error error;
 
     bth_thread_disable_cancel();
+    bth_trace_enter(&traced, prefetch->checkpoint->config.trace, "prefetch",
+                    prefetch->checkpoint->source.reader.name, bth_seconds());
     bth_error_clear(&error);
     bth_prefetches_lock(all);
     while (prefetch_helper_claim_window(helper)) {
         bth_lock_release(&all->lock);
+        double begin_seconds = bth_trace_seconds();
         (void)prefetch_window_load_by_method(helper, &error);
+        BTH_TRACE(.category = "prefetch", .name = "load window", .begin_seconds = begin_seconds,
+                  .end_seconds = bth_seconds(), .offset = helper->window.offset,
+                  .nbytes = helper->window.nbytes, .n_requests = helper->n_requests);
         bth_prefetches_lock(all);
         prefetch_helper_finish_window(helper, &error);
     }
     (void)pthread_cond_broadcast(&all->changed);
     bth_lock_release(&all->lock);
+    bth_trace_leave(&traced, bth_seconds(), NULL, &error);
     return NULL;
 }
 

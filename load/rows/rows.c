@@ -266,6 +266,7 @@ static void rows_initialize(berth_rows *rows, const berth_rows_limits *limits,
         rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
     rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
     rows->is_count_given = config->io_threads != 0;
+    rows->trace = config->trace;
     rows->max_waiting_tasks = rows->n_readers;
     rows->is_waiting = true; /* until a task did not wait */
     rows->n_processors = bth_processors_count_capped();
@@ -308,6 +309,7 @@ void berth_rows_free(berth_rows *rows)
     BTH_HOLD_CANCEL(true);
     if (!rows)
         return;
+    bth_trace_flush(rows->trace);
     bool is_ours = bth_lock_is_of_this_process(&rows->lock);
     /* X11: a child does not touch the lists if its parent was changing them. */
     bool are_lists_good = is_ours || bth_lock_was_free_at_fork(&rows->lock);

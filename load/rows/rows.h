@@ -10,6 +10,7 @@
 
 #include "config/lock.h"
 #include "io/memory_region.h"
+#include "io/trace.h"
 #include "load/checkpoint.h"
 #include "load/rows/rows_cache.h"
 #include "load/rows/rows_plan.h"
@@ -59,6 +60,7 @@ struct berth_rows {
     unsigned n_readers;    /* the maximum of running tasks, each with its buffer */
     unsigned n_processors; /* the same while no read waits for a device */
     bool is_count_given;   /* io.threads: then the disk does not matter */
+    int64_t trace;         /* the option */
     pthread_t *threads;
     unsigned n_threads;
     bth_region memory; /* lines, slots, buffers, notes */

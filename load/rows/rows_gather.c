@@ -426,8 +426,11 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
         return error->code;
     if (gather.n_ids == 0)
         return 0;
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, rows->trace, "gather rows", NULL);
     if (row_gather_allocate(&gather, error) == 0)
         row_gather_run(&gather, error);
+    bth_trace_leave_lazily(&traced);
     bth_region_free(&gather.region);
     return error->code;
 }

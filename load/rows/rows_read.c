@@ -237,7 +237,10 @@ static bool rows_claim_and_run_task(berth_rows *rows)
     if (!row_task_claim(rows, &task))
         return false;
     bth_lock_release(&rows->lock);
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, rows->trace, "read rows", NULL);
     row_task_read(rows, &task);
+    bth_trace_leave_lazily(&traced);
     (void)bth_lock_acquire(&rows->lock);
     row_task_finish(rows, &task);
     return true;

@@ -245,6 +245,8 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     BTH_ERROR_BEGIN(error);
     if (bth_rows_check(rows, error) < 0)
         return error->code;
+    bth_trace_scope traced = {0};
+    bth_trace_enter_outermost(&traced, rows->trace, "wait for rows", NULL);
     (void)bth_lock_acquire(&rows->lock);
     bth_row_ticket *ticket = rows_find_ticket(rows, number, error);
     if (ticket) {
@@ -253,6 +255,7 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
         *error = ticket->error;
     }
     bth_lock_release(&rows->lock);
+    bth_trace_leave_lazily(&traced);
     if (!ticket)
         return error->code;
     /* Without the lock: the ticket stays until n_users is 0. */

@@ -27,14 +27,14 @@ static int inflated_range_read_input(void *context, uint64_t offset, uint64_t nb
                                      uint64_t ahead, const uint8_t **bytes, berth_error *error)
 {
     const struct inflated_range *inflated = context;
-    double begin_seconds = bth_seconds();
+    double begin_seconds = bth_transfer_begin_read();
 
     (void)ahead;
     *bytes = inflated->buffers;
-    if (bth_reader_read(inflated->transfer->access->reader, inflated->buffers, (size_t)nbytes,
-                        offset, error) < 0)
-        return error->code;
-    bth_transfer_count_read(inflated->transfer, begin_seconds, nbytes);
+    if (bth_reader_read_untraced(inflated->transfer->access->reader, inflated->buffers,
+                                 (size_t)nbytes, offset, error) < 0)
+        return bth_transfer_fail_read(begin_seconds, error);
+    bth_transfer_end_read(inflated->transfer, begin_seconds, offset, nbytes);
     return 0;
 }
 

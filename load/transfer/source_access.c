@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/free_memory.h"
 #include "io/syscalls.h"
+#include "io/trace.h"
 #include "load/transfer/loaded_files.h"
 
 /* For fewer bytes, free memory is not measured. */
@@ -60,6 +61,13 @@ void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditi
     conditions->file_system = access->file_system;
 }
 
+/* Calls of the system that can take long. */
+static void access_trace(const char *name, double begin_seconds)
+{
+    BTH_TRACE(.category = "system", .name = name, .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds());
+}
+
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
                         uint64_t end, uint64_t requested_nbytes)
 {
@@ -69,9 +77,12 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
     conditions->free_nbytes = UINT64_MAX;
     if (requested_nbytes >= MEASURED_MIN_NBYTES && conditions->use != BTH_USE_CHECKSUMS)
         conditions->free_nbytes = bth_free_memory_nbytes("");
-    if (conditions->is_file && conditions->file_system != BTH_REMOTE &&
-        conditions->file_system != BTH_IN_MEMORY && begin < end)
-        conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
+    if (!conditions->is_file || conditions->file_system == BTH_REMOTE ||
+        conditions->file_system == BTH_IN_MEMORY || begin >= end)
+        return;
+    double begin_seconds = bth_trace_seconds();
+    conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
+    access_trace("look into the page cache", begin_seconds);
 }
 
 /* Why direct reads are impossible; NULL: they are possible. */
@@ -140,10 +151,13 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
 static void access_make_map(bth_access *access, int flags)
 {
     const bth_reader *reader = access->reader;
+    double begin_seconds = bth_trace_seconds();
     berth_error refusal;
 
     bth_error_clear(&refusal);
-    if (bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal) == 0)
+    int status = bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal);
+    access_trace("mmap", begin_seconds);
+    if (status == 0)
         return;
     bth_log("%s: the file is read, not mapped: %s", reader->name, refusal.message);
     access->map_is_refused = true;

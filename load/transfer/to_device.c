@@ -7,6 +7,7 @@
 #include "io/memory_region.h"
 #include "io/staging_buffers.h"
 #include "io/thread_pool.h"
+#include "io/trace.h"
 #include "io/worker_counts.h"
 
 /* While one is copied, the other is filled. */
@@ -247,7 +248,10 @@ static int staging_wait_for_slot(struct staging_run *run, struct staging_worker 
         return 0;
     double begin_seconds = bth_seconds();
     (void)bth_device_event_wait(run->pending[slot], error);
-    mine->wait_seconds += bth_seconds() - begin_seconds;
+    double end_seconds = bth_seconds();
+    mine->wait_seconds += end_seconds - begin_seconds;
+    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
+              .end_seconds = end_seconds);
     run->pending[slot] = NULL;
     return error->code;
 }
@@ -352,7 +356,10 @@ static int staging_wait_for_streams(struct staging_run *run, berth_error *error)
     for (size_t i = 0; i < (size_t)run->n_workers * run->n_devices && error->code == 0; i++)
         if (run->streams[i].stream.native)
             (void)bth_device_stream_wait(&run->streams[i].stream, error);
-    run->to->device_seconds += bth_seconds() - begin_seconds;
+    double end_seconds = bth_seconds();
+    run->to->device_seconds += end_seconds - begin_seconds;
+    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
+              .end_seconds = end_seconds);
     return error->code;
 }
 

@@ -12,6 +12,7 @@
 #include "io/disk_properties.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
+#include "io/trace.h"
 #include "io/worker_counts.h"
 #include "load/transfer/inflate_range.h"
 
@@ -21,20 +22,14 @@
 /* For fewer bytes, it is not looked up whether the disk rotates. */
 #define ROTATING_MIN_NBYTES (UINT64_C(16) << 20)
 
-static void transfer_add_time(atomic_uint_fast64_t *nanoseconds, double begin_seconds)
-{
-    double seconds = bth_seconds() - begin_seconds;
-
-    atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
-}
-
 /* ---- the pieces of one request, in their order: sums, swaps, delivery ---- */
 
 struct walk {
     bth_transfer *transfer;
     bth_request *request;
-    size_t range;   /* the first that is not done */
-    uint32_t crc32; /* of its bytes in this request so far */
+    size_t range;         /* the first that is not done */
+    uint32_t crc32;       /* of its bytes in this request so far */
+    double crc32_seconds; /* of the piece at hand, where sums are timed by themselves */
 };
 
 /* Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results adds
@@ -54,7 +49,7 @@ static void request_walk_sum_piece(struct walk *walk, bth_range *range, const ui
     else
         walk->request->head_crc32 = walk->crc32;
     if (is_timed)
-        transfer_add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
+        walk->crc32_seconds += bth_seconds() - begin_seconds;
 }
 
 /* Ranges that are moved down, or go to the caller, are swapped after all of them is read. */
@@ -104,12 +99,22 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
 static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, uint64_t begin,
                                            uint64_t end)
 {
+    bth_transfer *transfer = walk->transfer;
     double begin_seconds = bth_seconds();
 
+    walk->crc32_seconds = 0;
     request_walk_ranges(walk, bytes, begin, end);
-    if (walk->transfer->with_crc32 && !walk->transfer->is_swapped)
-        transfer_add_time(&walk->transfer->crc32_nanoseconds, begin_seconds);
-    transfer_add_time(&walk->transfer->render_nanoseconds, begin_seconds);
+    double end_seconds = bth_seconds();
+    if (transfer->with_crc32 && !transfer->is_swapped)
+        walk->crc32_seconds = end_seconds - begin_seconds;
+    bth_transfer_add_time(&transfer->crc32_nanoseconds, walk->crc32_seconds);
+    bth_transfer_add_time(&transfer->render_nanoseconds, end_seconds - begin_seconds);
+    BTH_TRACE(.category = "work",
+              .name = transfer->is_swapped   ? "swap and sum"
+                      : transfer->with_crc32 ? "CRC-32"
+                                             : "deliver",
+              .begin_seconds = begin_seconds, .end_seconds = end_seconds, .offset = begin,
+              .nbytes = end - begin, .crc32_seconds = walk->crc32_seconds);
 }
 
 /* ---- the memory for one request ---- */
@@ -173,31 +178,23 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 /* ---- one request ---- */
 
-void bth_transfer_count_read(bth_transfer *transfer, double begin_seconds, uint64_t nbytes)
-{
-    transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
-    atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
-}
-
 /* *done_nbytes: read directly. After one refusal the rest of the source is read without O_DIRECT.
  */
 static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
                               size_t *done_nbytes, berth_error *error)
 {
-    double begin_seconds = bth_seconds();
-
     request->fell_back = atomic_load(&transfer->access->direct_is_refused);
     if (request->fell_back)
         return 0;
+    double begin_seconds = bth_transfer_begin_read();
     if (bth_direct_read(&transfer->access->direct, memory, request->nbytes, request->offset,
                         done_nbytes, &request->fell_back, error) < 0)
-        return error->code;
+        return bth_transfer_fail_read(begin_seconds, error);
     if (request->fell_back)
         atomic_store(&transfer->access->direct_is_refused, true);
     if (*done_nbytes > 0)
         bth_reader_count_request(transfer->access->reader, *done_nbytes);
-    bth_transfer_count_read(transfer, begin_seconds, *done_nbytes);
+    bth_transfer_end_read(transfer, begin_seconds, request->offset, *done_nbytes);
     return 0;
 }
 
@@ -212,12 +209,12 @@ static int request_read_piece(bth_transfer *transfer, bth_request *request, uint
         return error->code;
     if (done_nbytes >= end - begin)
         return 0;
-    double begin_seconds = bth_seconds();
+    double begin_seconds = bth_transfer_begin_read();
     size_t nbytes = (size_t)(end - begin) - done_nbytes;
-    if (bth_reader_read(transfer->access->reader, memory + done_nbytes, nbytes, begin + done_nbytes,
-                        error) < 0)
-        return error->code;
-    bth_transfer_count_read(transfer, begin_seconds, nbytes);
+    if (bth_reader_read_untraced(transfer->access->reader, memory + done_nbytes, nbytes,
+                                 begin + done_nbytes, error) < 0)
+        return bth_transfer_fail_read(begin_seconds, error);
+    bth_transfer_end_read(transfer, begin_seconds, begin + done_nbytes, nbytes);
     return 0;
 }
 
@@ -281,12 +278,21 @@ static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *re
     struct walk walk = {.transfer = transfer, .request = request, .range = request->first_range};
     bool is_scan = transfer->requests.use == BTH_USE_CHECKSUMS, is_present = true;
     bool is_file = transfer->access->reader->fd >= 0 && !transfer->is_in_memory;
-    double begin_seconds = bth_seconds();
+    bool is_counted = is_file && is_scan;
+    double begin_seconds = is_counted ? bth_transfer_begin_read() : bth_seconds();
 
     if (is_file)
         (void)bth_access_advise_mapped_bytes(transfer->access->reader, request->memory,
                                              request->nbytes, request->offset, MADV_POPULATE_READ,
                                              &is_present, error);
+    bool is_done = is_present && error->code == BERTH_OK;
+    double end_seconds = bth_seconds();
+    if (is_counted)
+        bth_transfer_trace_read_end("populate", begin_seconds, end_seconds, request->offset,
+                                    is_done ? request->nbytes : 0);
+    else if (is_done)
+        BTH_TRACE(.category = "disk", .name = "populate", .begin_seconds = begin_seconds,
+                  .end_seconds = end_seconds, .offset = request->offset, .nbytes = request->nbytes);
     if (!is_present && is_scan) {
         bth_error_clear(error);
         request->memory = NULL;
@@ -294,9 +300,9 @@ static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *re
     }
     if (error->code < 0)
         return error->code;
-    if (is_file && is_scan)
+    if (is_counted)
         bth_reader_count_request(transfer->access->reader, request->nbytes);
-    transfer_add_time(&transfer->disk_nanoseconds, begin_seconds);
+    bth_transfer_add_time(&transfer->disk_nanoseconds, end_seconds - begin_seconds);
     request_walk_sum_and_use_piece(&walk, request->memory, request->offset,
                                    request->offset + request->nbytes);
     return 0;

@@ -151,6 +151,7 @@ int berth_joint_begin(const char *path, const berth_value *outline, size_t n_wri
         return bth_fail_memory(error, sizeof *made);
     if (joint_begin(made, path, outline, n_writers, params, error) < 0)
         return joint_end(made, error);
+    bth_operation_suspend_trace(&made->operation);
     *joint = made;
     return 0;
 }
@@ -231,6 +232,7 @@ int berth_joint_finish(berth_joint *joint, berth_error *error)
     int status = joint_check_process(joint, error);
     if (!joint)
         return status;
+    bth_operation_resume_trace(&joint->operation);
     if (status == 0)
         (void)joint_finish(joint, error);
     return joint_end(joint, error);

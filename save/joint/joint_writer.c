@@ -7,6 +7,7 @@
 #include "format/values/value.h"
 #include "io/clock.h"
 #include "io/file.h"
+#include "io/trace.h"
 #include "save/commit.h"
 #include "save/joint/joint_exchange.h"
 #include "save/joint/joint_middles.h"
@@ -31,6 +32,7 @@ typedef struct joint_writer {
     uint64_t total_nbytes;
     berth_stats stats;
     double begin_seconds;
+    bth_trace_scope traced;
 } joint_writer;
 
 /* ---- the receipt ---- */
@@ -196,7 +198,7 @@ static int writer_write_middles(joint_writer *writer, size_t n, berth_error *err
 /* has_boxes: of any writer. The windows' parts come behind the slices'. */
 static int writer_write_and_sync(joint_writer *writer, bool has_boxes, berth_error *error)
 {
-    double begin = bth_seconds();
+    double begin = bth_seconds(), end;
     berth_stats *stats = &writer->stats;
     size_t n = writer->parts.n;
 
@@ -204,12 +206,16 @@ static int writer_write_and_sync(joint_writer *writer, bool has_boxes, berth_err
         return error->code;
     if (!has_boxes || writer_exchange(writer, error) == 0)
         (void)writer_write_middles(writer, n, error);
-    stats->transfer_seconds = bth_seconds() - begin;
+    end = bth_seconds();
+    stats->transfer_seconds = end - begin;
+    BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin, .end_seconds = end);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     begin = bth_seconds();
     if (error->code == BERTH_OK)
         (void)bth_commit_sync_file(writer->file.fd, writer->ticket.durability, error);
-    stats->sync_seconds = bth_seconds() - begin;
+    end = bth_seconds();
+    stats->sync_seconds = end - begin;
+    BTH_TRACE(.category = "stage", .name = "sync", .begin_seconds = begin, .end_seconds = end);
     return error->code;
 }
 
@@ -228,6 +234,8 @@ static int writer_begin(joint_writer *writer, const void *ticket, size_t ticket_
     writer->number = (uint32_t)number;
     if (error->code != BERTH_OK || bth_config_copy_for_operation(writer->params, config, error) < 0)
         return error->code;
+    bth_trace_enter(&writer->traced, config->trace, "joint write", writer->ticket.path,
+                    writer->begin_seconds);
     config->save_compute_crc32 = writer->ticket.compute_crc32;
     config->save_durability = writer->ticket.durability;
     return 0;
@@ -279,9 +287,12 @@ static void writer_free_all(joint_writer *writer)
 static int writer_end(joint_writer *writer, void **receipt, size_t *receipt_nbytes,
                       berth_error *error)
 {
-    writer->stats.total_seconds = bth_seconds() - writer->begin_seconds;
+    double end_seconds = bth_seconds();
+
+    writer->stats.total_seconds = end_seconds - writer->begin_seconds;
     if (writer->params && writer->params->stats)
         *writer->params->stats = writer->stats;
+    bth_trace_leave(&writer->traced, end_seconds, &writer->stats, error);
     if (error->code == BERTH_OK) {
         *receipt = writer->receipt;
         *receipt_nbytes = writer->receipt_nbytes;

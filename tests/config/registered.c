@@ -176,10 +176,10 @@ Test(registered, are_refused_if_they_are_malformed)
     } rows[] = {
         {"Trainer", INT_ROW(.name = "a"), BERTH_E_ARGUMENT,
          "section Trainer: must be 1 to 20 of a-z, 0-9 and _, beginning with a letter, and not "
-         "force, config or debug"},
+         "force, config, debug or trace"},
         {"force", INT_ROW(.name = "a"), BERTH_E_ARGUMENT,
          "section force: must be 1 to 20 of a-z, 0-9 and _, beginning with a letter, and not "
-         "force, config or debug"},
+         "force, config, debug or trace"},
         {"io", INT_ROW(.name = "a"), BERTH_E_ARGUMENT, "section io: has other options already"},
         {"save_use", INT_ROW(.name = "pinned_memory_for_d2h"), BERTH_E_ARGUMENT,
          "save_use.pinned_memory_for_d2h: the name, or BERTH_SAVE_USE_PINNED_MEMORY_FOR_D2H, is an "

@@ -229,6 +229,39 @@ Test(values, need_a_buffer_that_holds_them)
     cr_assert_str_eq(error.message, "save.durability: the buffer is too small: 5 bytes are needed");
 }
 
+Test(values, texts_are_names_that_fit_a_line)
+{
+    static char longest[4095 + 1], longer[4096 + 1], text[4096];
+    static const char *const bad[] = {"a#b", "a\nb", " a", "a ", "a\x7f", "a\xc2\x9b", longer};
+    berth_option option;
+
+    memset(longest, 'x', sizeof longest - 1);
+    memset(longer, 'x', sizeof longer - 1);
+    assert_ok(berth_config_set("trace", longest, &error));
+    assert_ok(berth_config_get("trace", text, sizeof text, &error));
+    cr_assert_str_eq(text, longest);
+    assert_ok(berth_config_describe("trace", &option, &error));
+    cr_assert_str_eq(option.text, longest);
+    cr_assert_eq(strlen(option.value), sizeof option.value - 1, "it is cut");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cr_assert_eq(berth_config_set("trace", bad[i], &error), BERTH_E_OPTION, "%s", bad[i]);
+        cr_assert(strstr(error.message, "must be a text of at most 4095 bytes, without #"), "%s",
+                  error.message);
+    }
+    /* Equal texts have one number, and only numbers of texts are values. */
+    int64_t one, same;
+    assert_ok(berth_config_set("trace", "a.json", &error));
+    assert_ok(berth_config_get_int("trace", &one, &error));
+    assert_ok(berth_config_set("trace", "b.json", &error));
+    assert_ok(berth_config_set("trace", "a.json", &error));
+    assert_ok(berth_config_get_int("trace", &same, &error));
+    cr_assert_eq(one, same);
+    assert_ok(berth_config_set_int("trace", one, &error));
+    cr_assert_eq(berth_config_set_int("trace", 1000, &error), BERTH_E_OPTION);
+    assert_ok(berth_config_describe("debug", &option, &error));
+    cr_assert_null(option.text);
+}
+
 Test(values, every_option_is_described)
 {
     static const char *const units[] = {"", "bytes", "threads", "passes", "buffers", "ids"};
@@ -237,7 +270,8 @@ Test(values, every_option_is_described)
     for (size_t i = 0; berth_config_name(i); i++) {
         bool unit_is_known = false;
         cr_assert_eq(berth_config_describe(berth_config_name(i), &option, &error), 0);
-        cr_assert(*option.name && *option.type && *option.bounds && *option.initial);
+        cr_assert(*option.name && *option.type && *option.bounds);
+        cr_assert_eq(*option.initial == '\0', strcmp(option.type, "text") == 0);
         cr_assert_gt(strlen(option.help), 20, "%s", option.name);
         cr_assert_eq(option.help[strlen(option.help) - 1], '.', "%s", option.name);
         cr_assert_str_eq(option.source, "default");
@@ -248,12 +282,13 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(29) && !berth_config_name(30) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(30) && !berth_config_name(31) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
 {
     static const char *const rows[][2] = {{"debug", "off"},
+                                          {"trace", ""},
                                           {"save.compute_crc32", "on"},
                                           {"save.storage_alignment", "64"},
                                           {"save.use_pinned_memory_for_d2h", "on"},

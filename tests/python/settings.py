@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.config."""
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -50,6 +52,22 @@ class Settings(unittest.TestCase):
             return config.save.durability
 
         self.assertEqual([decorated(), decorated(), config.save.durability], ["none", "none", "full"])
+
+    def test_a_trace_has_a_name(self):
+        self.assertEqual(config.trace, "")
+        with tempfile.TemporaryDirectory() as folder:
+            name, model = os.path.join(folder, "it's \u20ac.json"), os.path.join(folder, "model.pt")
+            config.trace = name
+            self.assertEqual((config.trace, config.describe("trace")["type"]), (name, "text"))
+            berth.save({"a": 1}, model)
+            with config.patch(trace=os.path.join(folder, "patch.json")):
+                berth.load(model)
+            config.reset("trace")
+            berth.save({"a": 1}, model)
+            for path, words in ((name, "save"), (os.path.join(folder, "patch.json"), "open")):
+                with open(path, encoding="utf-8") as file:
+                    events = json.load(file)["traceEvents"]
+                self.assertEqual([event["name"] for event in events if event["ph"] == "B"][:1], [words])
 
     def test_what_is_wrong(self):
         for code in (lambda: setattr(config.save, "durability", "maybe"),

@@ -9,7 +9,7 @@ import unittest
 
 import berth
 
-KINDS = {"bool": "bool", "int": "int", "bytes": "_Bytes", "flags": "str"}
+KINDS = {"bool": "bool", "int": "int", "bytes": "_Bytes", "flags": "str", "text": "str"}
 
 
 def parameters_of_stub(function):
@@ -87,7 +87,8 @@ class Stubs(Compared, unittest.TestCase):
 
     def test_options(self):
         """config/options.def has a row that the stub has not, or the other way round."""
-        found = {"debug": "bool"}
+        found = {each.target.id: ast.unparse(each.annotation) for each in self.classes["_Config"].body
+                 if isinstance(each, ast.AnnAssign) and each.annotation.id in ("bool", "str")}
         for section in ("save", "load", "io", "device"):
             for each in self.classes[f"_{section.capitalize()}Options"].body:
                 found[f"{section}.{each.target.id}"] = ast.unparse(each.annotation)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command against a server that breaks off, is overloaded, lies, or has another object."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -253,8 +254,16 @@ class Secrets(Misbehaves):
         server = self.serve(lambda request: request.send(302, Location="/mid.pt"))
         self.refused("info", f"{server.url}/mid.pt", says="redirects")
 
+    @staticmethod
+    def text(path):
+        if not os.path.exists(path):
+            return ""
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
     def test_no_message_has_a_credential(self):
         """U1"""
+        trace = self.path("trace.json")
         free = files.free_ports(1)[0]
         wrong = [f"http://user:hunter2@127.0.0.1:{free}/a.pt?sig=c0ffee#swordfish",
                  "http://user:hunter2@nowhere.invalid/a.pt?sig=c0ffee",
@@ -273,10 +282,11 @@ class Secrets(Misbehaves):
         for url in wrong:
             for words in (["info", "--json", "--stats"], ["verify"], ["ls", "--records"],
                           ["info", "--json", self.demo], ["copy", self.demo]):
-                done = subprocess.run([case.BERTH, *words, url], capture_output=True, text=True, check=False)
+                done = subprocess.run([case.BERTH, *words, "--trace", trace, url], capture_output=True, text=True,
+                                      check=False)
                 self.assertEqual(done.returncode, 2, (url, done))
                 for secret in SECRETS:
-                    self.assertNotIn(secret, done.stdout + done.stderr)
+                    self.assertNotIn(secret, done.stdout + done.stderr + self.text(trace))
 
     def test_no_report_has_a_credential(self):
         """U1"""
@@ -284,9 +294,11 @@ class Secrets(Misbehaves):
         url = server.url.replace("//", "//user:hunter2@", 1) + "/small.pt?sig=c0ffee"
         for words in (["info"], ["ls"], ["show"], ["verify", "--stats"], ["verify", "--json"],
                       ["info", "--json", files.path("small.pt")], ["verify", files.path("small.pt")]):
-            done = self.berth(*words, url)
+            done = self.berth(*words, url, "--trace", "trace.json")
+            trace = self.text(self.path("trace.json"))
+            self.assertIn(server.url, trace)
             for secret in SECRETS:
-                self.assertNotIn(secret, done.out + done.err, words)
+                self.assertNotIn(secret, done.out + done.err + trace, words)
 
 
 class Stops(Misbehaves):

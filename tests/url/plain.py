@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command against nginx: the same answers as for files, in few requests."""
 
+import json
 import os
 import unittest
 
 import case
 import files
+from trace_rules import Trace
 
 
 class Served(case.Case):
@@ -76,6 +78,14 @@ class Served(case.Case):
         self.berth("verify", self.url("mid.pt"))
         size = os.path.getsize(files.path("mid.pt"))
         self.assertLess(sum(request[3] for request in self.asked()), size + size // 8)
+
+    def test_a_trace_has_the_requests_of_the_library(self):
+        done = self.berth("verify", self.url("mid.pt"), "--trace", "t.json", "--stats", "--json")
+        trace = Trace(self.path("t.json"))
+        (verify,) = trace.operations("verify")
+        trace.check_requests(verify, "read")
+        self.assertEqual(verify.args["moved_nbytes"], json.loads(done.out)["stats"]["moved_nbytes"])
+        self.assertEqual(verify.args["path"], self.url("mid.pt"))
 
     def test_reads_that_follow_each_other_are_one(self):
         """A copy takes 256 KiB at a time; they are requested by the MiB."""

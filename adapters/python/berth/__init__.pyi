@@ -196,6 +196,7 @@ class _DeviceOptions:
 
 class _Config:
     debug: bool
+    trace: str
     save: _SaveOptions
     load: _LoadOptions
     io: _IoOptions

@@ -65,7 +65,7 @@ class Config:
         with berth.config.patch("load.check=data"):    # for this thread, until the block ends
             ...
 
-    Sections are `save`, `load`, `io` and `device`; `debug` is an option without one. Values are
+    Sections are `save`, `load`, `io` and `device`; `debug` and `trace` are options without one. Values are
     bools, ints (of bytes where the unit says so; a text such as "4MiB" will do) and texts.
     The environment sets options too: BERTH_SAVE_DURABILITY=file.
     """

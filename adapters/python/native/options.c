@@ -9,7 +9,7 @@ static PyObject *value_object(const berth_option *option)
         return PyBool_FromLong(option->number != 0);
     if (strcmp(option->type, "int") == 0 || strcmp(option->type, "bytes") == 0)
         return PyLong_FromLongLong(option->number);
-    return PyUnicode_FromString(option->value);
+    return PyUnicode_DecodeFSDefault(option->text ? option->text : option->value);
 }
 
 static PyObject *option_get(PyObject *module, PyObject *arguments)
