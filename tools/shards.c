@@ -154,8 +154,11 @@ int shard_set_read(const char *path, shard_set *set)
     set->map = json_object_get(set->json, "weight_map");
     if (shard_set_check_map(set))
         return EXIT_NO;
-    return shard_set_list_files(set) && shard_set_make_paths(set) ? 0
-                                                                  : print_trouble("out of memory");
+    if (!shard_set_list_files(set) || !shard_set_make_paths(set))
+        return print_trouble("out of memory");
+    if (berth_is_url(path))
+        open_urls(set->paths, set->n_files);
+    return 0;
 }
 
 void shard_set_free(shard_set *set)

@@ -383,10 +383,12 @@ char *keep_url_beside(const char *path, const char *name);
 /* The word that keep_url was given. */
 const char *kept_word(const char *word);
 /*
- * Makes a source of a path or a URL. A URL is opened once, and belongs to the process. Returns 0 or
- * a status.
+ * Makes a source of a path or a URL. A URL is opened once, and belongs to the process; that it
+ * cannot be opened is remembered, too. Returns 0 or a status.
  */
 int find_source(const char *path, berth_source *source, berth_error *error);
+/* Opens URLs for find_source, several at a time: most of the time is waiting. */
+void open_urls(char *const *paths, size_t n);
 /*
  * Reads all of what a URL leads to, which the caller frees. Returns 0, or EXIT_TROUBLE after
  * printing why: among others, that it is larger.

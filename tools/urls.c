@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Inputs that are URLs, by adapters/curl. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@ typedef struct url_input {
     char *shown; /* its address stands for the URL */
     char *owned; /* the word, if no command line has it; else NULL */
     berth_source source;
+    berth_error failure; /* why it cannot be opened; code 0: not known */
     struct url_input *next;
 } url_input;
 
@@ -136,11 +139,52 @@ int find_source(const char *path, berth_source *source, berth_error *error)
 {
     url_input *input = find_input(path);
 
-    if (input && !input->source.read && open_url(input, error) < 0)
+    if (input && !input->source.read && !input->failure.code)
+        (void)open_url(input, &input->failure);
+    if (input && input->failure.code) {
+        *error = input->failure;
         return error->code;
+    }
     *source = input ? input->source : berth_from_path(path);
     return 0;
 }
+
+/* ---- several at once ---- */
+
+typedef struct opening_urls {
+    char *const *paths;
+    size_t n;
+    atomic_size_t next;
+} opening_urls;
+
+/* What fails is remembered, and told when the URL is asked for. */
+static void *opening_urls_run(void *context)
+{
+    opening_urls *opening = context;
+    berth_source source;
+    berth_error error;
+
+    for (size_t i; (i = atomic_fetch_add(&opening->next, 1)) < opening->n;)
+        (void)find_source(opening->paths[i], &source, &error);
+    return NULL;
+}
+
+void open_urls(char *const *paths, size_t n)
+{
+    enum { MAX_THREADS = 7 }; /* beside this one */
+    pthread_t threads[MAX_THREADS];
+    opening_urls opening = {.paths = paths, .n = n};
+    size_t n_threads = 0;
+
+    while (n_threads < MAX_THREADS && n_threads + 1 < n &&
+           pthread_create(&threads[n_threads], NULL, opening_urls_run, &opening) == 0)
+        n_threads++;
+    (void)opening_urls_run(&opening);
+    while (n_threads > 0)
+        (void)pthread_join(threads[--n_threads], NULL);
+}
+
+/* ---- as files ---- */
 
 int read_url(const char *path, uint64_t max_nbytes, char **bytes, uint64_t *nbytes)
 {

@@ -51,7 +51,8 @@ TRANSCRIPTS = {
         ("berth map demo.pt -o - | grep -c '</svg>'", 0, "1\n", ""),
         ("berth map text", 1, "", r"berth: text: .*\n"),
         ("berth map nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
-        ("berth map 'a set.index.json'", 1, "", r"berth: .*: `berth convert 'a set\.index\.json' NEW\.pt` .*\n"),
+        ("berth map 'a set.index.json'", 1, "",
+         r"berth: .*: `berth convert 'a set\.index\.json' NEW\.pt` .*\n"),
     ],
     "show": [
         ("berth show", 2, "", MISSING["show"]), ("berth show demo.pt epoch", 0, "3\n", ""),
@@ -119,7 +120,8 @@ TRANSCRIPTS = {
     ],
     "bench": [
         ("berth bench", 2, "", r"Usage: berth bench (.|\n)*"),
-        ("berth bench load http://host/a.pt", 2, "", r"berth: .*: berth bench needs a file: `berth copy` .*\n"),
+        ("berth bench load http://host/a.pt", 2, "",
+         r"berth: .*: berth bench needs a file: `berth copy` .*\n"),
         ("berth bench save now now", 2, "", r"(.|\n)*too many arguments(.|\n)*"),
         ("berth bench load demo.pt | grep -c ' open  '", 0, r"1\n", ""),
     ],

@@ -11,7 +11,7 @@ def load(modules):
 
 
 def tests_of(results):
-    """A subtest counts for its test; what fails before the tests of a class, such as setUpClass, for itself."""
+    """A subtest counts for its test; what fails before the tests of a class, for itself."""
     return {getattr(test, "test_case", test) for test, _ in results}
 
 

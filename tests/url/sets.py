@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import threading
 import unittest
 import urllib.parse
 
@@ -13,6 +14,7 @@ import signature
 from server import Server
 
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+QUICKLY = ("--set", "save.durability=none")
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 
 
@@ -21,9 +23,9 @@ class Sets(case.Case):
 
     def setUp(self):
         super().setUp()
-        self.berth("convert", self.demo, "whole.pt", "--root", "model", "--without", "head")
+        self.berth("convert", self.demo, "whole.pt", "--root", "model", "--without", "head", *QUICKLY)
         for index in INDICES:
-            self.berth("convert", "whole.pt", index, "--shard-size", "300KiB")
+            self.berth("convert", "whole.pt", index, "--shard-size", "300KiB", *QUICKLY)
 
     def serve(self, behave=None, **more):
         data = {urllib.parse.quote(name): self.read(name) for name in self.entries()}
@@ -67,6 +69,11 @@ class Sets(case.Case):
             for path in set(paths):
                 self.assertLessEqual(paths.count(path), most, (words, paths))
 
+    def test_files_are_opened_at_once(self):
+        together = threading.Barrier(4)
+        server = self.serve(lambda request: "000" in request.path and together.wait(20))
+        self.berth("ls", f"{server.url}/model.safetensors.index.json")
+
     def test_names_are_encoded(self):
         index = "model.safetensors.index.json"
         self.rename_shards(index, lambda name: f"ä %2e?x=1#&;\\{name}")
@@ -93,8 +100,8 @@ class Sets(case.Case):
     def test_a_redirected_index(self):
         """U2: the files are beside the URL that was given; another host never gets the password."""
         elsewhere = self.serve()
-        server = self.serve(lambda request: request.path.endswith(".json") and request.send(
-            302, Location=f"{elsewhere.url}/far/model.safetensors.index.json".replace("127.0.0.1", "localhost")))
+        far = f"{elsewhere.url}/far/model.safetensors.index.json".replace("127.0.0.1", "localhost")
+        server = self.serve(lambda request: request.path.endswith(".json") and request.send(302, Location=far))
         self.berth("ls", server.url.replace("//", "//user:hunter2@", 1) + "/a/model.safetensors.index.json")
         self.assertEqual([request["path"] for request in elsewhere.requests],
                          ["/far/model.safetensors.index.json"])
@@ -120,7 +127,8 @@ class Sets(case.Case):
         """U4"""
         huge = (64 << 20) + 1
         server = self.serve(lambda request: request.send_range(
-            size=huge, first=huge - (1 << 20), last=huge - 1, body=bytes(1 << 20)), **{"huge.index.json": b""})
+            size=huge, first=huge - (1 << 20), last=huge - 1, body=bytes(1 << 20)),
+            **{"huge.index.json": b""})
         self.refused("ls", f"{server.url}/huge.index.json", says=("huge.index.json", "more than 64 MiB"))
         self.assertEqual(len(server.requests), 1)
 
@@ -138,7 +146,9 @@ class Sets(case.Case):
         url = f"{server.url}/model.safetensors.index.json"
         for words in (["show", url], ["convert", url, "out.pt"], ["diff", url, "whole.pt"]):
             self.refused(*words, says=("model-00002-of-00004.safetensors", "no such object (status 404)"))
+        server.requests.clear()
         done = self.berth("verify", url, code=2)
+        self.assertEqual(sum("00002" in request["path"] for request in server.requests), 1)
         self.assertIn("not all of its 4 files", done.out)
         self.assertNotIn("out.pt", self.entries())
 
