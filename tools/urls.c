@@ -103,15 +103,15 @@ static void encode_name(const char *name, char *to)
 char *keep_url_beside(const char *path, const char *name)
 {
     const url_input *other = find_input(path);
-    size_t folder_nbytes = url_folder_nbytes(other);
-    char *word = malloc(folder_nbytes + 1 + 3 * strlen(name) + 1);
+    size_t folder_nbytes = other ? url_folder_nbytes(other) : 0;
+    char *word = other ? malloc(folder_nbytes + 1 + 3 * strlen(name) + 1) : NULL;
 
     if (!word)
         return NULL;
     memcpy(word, other->word, folder_nbytes);
     word[folder_nbytes] = '/';
     if (is_s3(other->shown)) /* a key has its characters as they are */
-        strcpy(word + folder_nbytes + 1, name);
+        memcpy(word + folder_nbytes + 1, name, strlen(name) + 1);
     else
         encode_name(name, word + folder_nbytes + 1);
     char *shown = keep_url(word);
@@ -141,9 +141,9 @@ int find_source(const char *path, berth_source *source, berth_error *error)
 
     if (input && !input->source.read && !input->failure.code)
         (void)open_url(input, &input->failure);
-    if (input && input->failure.code) {
+    if (input && input->failure.code < 0) {
         *error = input->failure;
-        return error->code;
+        return input->failure.code;
     }
     *source = input ? input->source : berth_from_path(path);
     return 0;
@@ -201,7 +201,7 @@ int read_url(const char *path, uint64_t max_nbytes, char **bytes, uint64_t *nbyt
     if (!*bytes)
         return print_trouble("out of memory");
     *nbytes = source.nbytes;
-    if (source.read(source.context, *bytes, source.nbytes, 0) == 0)
+    if (source.read && source.read(source.context, *bytes, source.nbytes, 0) == 0)
         return 0;
     free(*bytes);
     *bytes = NULL;
