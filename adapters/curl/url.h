@@ -109,7 +109,7 @@ typedef struct bcurl_walk {
 typedef struct bcurl_connections {
     pid_t pid;
     pthread_mutex_t lock; /* of all below */
-    CURLSH *share; /* names of hosts, sessions of TLS */
+    CURLSH *share;        /* names of hosts, sessions of TLS */
     pthread_mutex_t share_locks[BCURL_N_LOCKS];
     berth_error failure; /* the last one; code 0: none */
     bcurl_walk walks[BCURL_N_WALKS];
