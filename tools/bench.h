@@ -89,6 +89,9 @@ void bench_run_print(const bench_run *run);
 
 /* ---- bench_file.c ---- */
 
+/* Refuses what is not one file here. Returns 0, or an exit code after printing what to do. */
+int bench_check_file(const positional *words);
+
 /* A folder of our own in the current one, and the path of a file in it. */
 typedef struct bench_folder {
     char folder[32];

@@ -9,7 +9,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/bench.h"
+
+int bench_check_file(const positional *words)
+{
+    const char *path = words->n ? words->words[0] : NULL;
+
+    if (path && berth_is_url(path))
+        return print_trouble("%s: berth bench needs a file: `berth copy` brings it here", path);
+    return path ? check_is_one_file(path) : 0;
+}
 
 int bench_folder_make(bench_folder *folder)
 {

@@ -237,13 +237,16 @@ int run_bench_load(int argc, char **argv)
     progress bar;
 
     parse_options(&bench_load_argp, argc, argv, &bench);
+    int code = bench_check_file(&bench.options.words);
+    if (code)
+        return code;
     load_query_check_and_prefetch_options(&bench);
     bench.run.phases = bench.only_open ? open_phases : load_phases;
     bench.subject.path = bench.options.words.n ? bench.options.words.words[0] : NULL;
     bench.subject.device = bench.options.device;
     /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "load", &bench.options.common, &params, NULL);
-    int code = load_prepare_and_run(&bench);
+    code = load_prepare_and_run(&bench);
     if (code == EXIT_YES) {
         load_warn_page_cache(&bench);
         code = bench.options.common.json ? load_print_json_report(&bench)

@@ -500,12 +500,15 @@ int run_bench_rows(int argc, char **argv)
     progress bar;
 
     parse_options(&bench_rows_argp, argc, argv, &bench);
+    int code = bench_check_file(&bench.words);
+    if (code)
+        return code;
     bench.path = bench.words.n ? bench.words.words[0] : NULL;
     if (bench.n_passes)
         bench.run.phases = gather_phases;
     /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "rows", &bench.common, &params, NULL);
-    int code = rows_prepare_and_run(&bench);
+    code = rows_prepare_and_run(&bench);
     if (code == EXIT_YES)
         code = bench.common.json ? rows_print_json_report(&bench) : rows_print_text_report(&bench);
     berth_close(bench.checkpoint);

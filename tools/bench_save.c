@@ -233,11 +233,14 @@ int run_bench_save(int argc, char **argv)
     progress bar;
 
     parse_options(&bench_save_argp, argc, argv, &bench);
+    int code = bench_check_file(&bench.options.words);
+    if (code)
+        return code;
     berth_config_get("save.durability", bench.durability, sizeof bench.durability, NULL);
     berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
     /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "save", &bench.options.common, &params, &bench.stats);
-    int code = save_prepare_and_run(&bench);
+    code = save_prepare_and_run(&bench);
     if (code == EXIT_YES)
         code = bench.options.common.json ? save_print_json_report(&bench)
                                          : save_print_text_report(&bench);

@@ -324,9 +324,9 @@ int run_copy(int argc, char **argv)
     const char *out = options.words.words[1], *in = input_path(options.words.words[0]);
     if (!in || check_output(out, shared) || check_in_place_output_has_name(in, out))
         return EXIT_TROUBLE;
-    berth_source source;
-    if (find_source(in, &source, &error) < 0 ||
-        berth_archive_open(&source, NULL, &c.archive, &error) < 0)
+    if (check_is_one_file(in))
+        return EXIT_NO;
+    if (open_archive(in, NULL, &c.archive, &error) < 0)
         return fail(&error);
     register_remark_printer(shared);
     progress_begin(&bar, "copy", shared, &params, &stats);

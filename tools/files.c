@@ -73,14 +73,8 @@ static void loop_run_set(file_loop *loop, const char *path)
     int code = shard_set_read(path, &set);
 
     loop_note_code(loop, code);
-    for (size_t i = 0; i < set.n_files && !code; i++) {
-        char *file = shard_path(&set, i);
-        if (file)
-            loop_run_file(loop, file, NULL);
-        else
-            loop_note_code(loop, print_trouble("out of memory"));
-        free(file);
-    }
+    for (size_t i = 0; i < set.n_files && !code; i++)
+        loop_run_file(loop, set.paths[i], NULL);
     if (!code && loop->with_indices)
         loop_run_file(loop, path, &set);
     shard_set_free(&set);

@@ -191,10 +191,8 @@ static int list_records(files *all, const common *options)
     berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
-    berth_source source;
 
-    if (find_source(all->path, &source, &error) < 0 ||
-        berth_archive_open(&source, &call, &archive, &error) < 0) {
+    if (open_archive(all->path, &call, &archive, &error) < 0) {
         json_decref(array);
         return fail(&error);
     }

@@ -90,7 +90,8 @@ static bool is_help(const char *word)
     return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "-?");
 }
 
-/* `berth help`, `berth help ls`, `berth bench`, `berth bench --help`. -1: it asks for no help. */
+/* `berth help`, `berth help ls`, `berth --help ls`, `berth bench`, `berth bench --help`. -1: it
+ * asks for no help. */
 static int help_if_requested(int n_words, char **words)
 {
     static char option[] = "--help";
@@ -100,12 +101,17 @@ static int help_if_requested(int n_words, char **words)
         print_help(stderr, group ? words[0] : NULL);
         return EXIT_TROUBLE;
     }
-    if (is_help(words[group]) || (!strcmp(words[0], "help") && n_words == 1)) {
+    bool asks = !strcmp(words[0], "help") || is_help(words[0]);
+    if (is_help(words[group]) ? group || n_words == 1 : asks && n_words == 1) {
         print_help(stdout, group ? words[0] : NULL);
         return finish_output(EXIT_YES);
     }
-    if (strcmp(words[0], "help") != 0)
+    if (!asks)
         return -1;
+    if (n_words == 2 && is_group(words[1])) {
+        print_help(stdout, words[1]);
+        return finish_output(EXIT_YES);
+    }
     for (const command *row = commands; row->name; row++) {
         int n = command_match(row, n_words - 1, words + 1);
         if (n > 0) {
@@ -118,7 +124,7 @@ static int help_if_requested(int n_words, char **words)
 
 static int fail_unknown_command(int n_words, char **words)
 {
-    bool asks_for_help = !strcmp(words[0], "help");
+    bool asks_for_help = n_words > 1 && (!strcmp(words[0], "help") || is_help(words[0]));
 
     words += asks_for_help;
     n_words -= asks_for_help;

@@ -268,7 +268,7 @@ const struct argp map_argp = {
     "disk and what of the file is in the page cache, where the system tells. In the terminal a "
     "letter stands for what most of its bytes are. In a picture (-o map.svg) parts that are too "
     "narrow are drawn as one; its metadata have the offset, size, dtype and number of tensors of "
-    "every storage.",
+    "every storage. FILE can be a URL: only what `berth ls` requests is read.",
     common_children,
     NULL,
     NULL};
@@ -282,16 +282,35 @@ static int map_show(const map *m, const map_options *options)
     return code == EXIT_YES && !options->out ? print_map(m) : code;
 }
 
+/* Of a URL there is neither a disk nor a page cache. */
+static int map_open_url(map *m)
+{
+    berth_error error;
+
+    if (find_source(m->path, &m->source, &error) < 0)
+        return fail(&error);
+    m->nbytes = m->source.nbytes;
+    return 0;
+}
+
 /* Opened for the kernel's answers; the library says what is wrong with a file that cannot be. */
-static void map_open_file(map *m)
+static int map_open_file(map *m)
 {
     struct stat status;
 
+    m->source = berth_from_path(m->path);
     m->fd = open(m->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (m->fd < 0 || fstat(m->fd, &status) < 0 || !S_ISREG(status.st_mode))
-        return;
+        return 0;
     m->nbytes = (uint64_t)status.st_size;
     map_read_disk(m);
+    return 0;
+}
+
+static int map_check_output(const char *in, const char *out)
+{
+    return berth_is_url(out) ? print_trouble("%s: URLs are only read", out)
+                             : check_output_is_another_file(in, out);
 }
 
 int run_map(int argc, char **argv)
@@ -304,12 +323,13 @@ int run_map(int argc, char **argv)
     if (options.out && is_standard(options.out) && options.common.json)
         return print_trouble("--json and the picture cannot both go to standard output");
     m.path = input_path(options.words.words[0]);
-    if (m.path && berth_is_url(m.path))
-        return print_trouble("%s: berth map needs a file; `berth copy` brings it here", m.path);
-    if (!m.path || (options.out && check_output_is_another_file(m.path, options.out)))
+    if (!m.path || (options.out && map_check_output(m.path, options.out)))
         return EXIT_TROUBLE;
-    map_open_file(&m);
-    int code = map_read(&m, options.records_only, &stats);
+    int code = check_is_one_file(m.path);
+    if (code == EXIT_YES)
+        code = berth_is_url(m.path) ? map_open_url(&m) : map_open_file(&m);
+    if (code == EXIT_YES)
+        code = map_read(&m, options.records_only, &stats);
     if (code == EXIT_YES)
         code = map_show(&m, &options);
     map_free(&m);

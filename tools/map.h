@@ -67,7 +67,8 @@ typedef struct map_use {
 
 typedef struct map {
     const char *path;
-    int fd;
+    berth_source source;
+    int fd; /* -1: a URL, or a file that cannot be opened */
     uint64_t nbytes;
     berth_archive *archive;       /* NULL: no zip */
     berth_checkpoint *checkpoint; /* NULL: only records were asked for */
@@ -90,8 +91,8 @@ typedef struct map {
 /* ---- map_parts.c ---- */
 
 /*
- * Reads what the file has; fd, nbytes and path are set. Returns 0, or an exit code after printing
- * why.
+ * Reads what the file has; source, fd, nbytes and path are set. Returns 0, or an exit code after
+ * printing why.
  */
 int map_read(map *m, bool records_only, berth_stats *stats);
 void map_free(map *m);

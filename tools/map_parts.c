@@ -71,6 +71,13 @@ static uint64_t little_endian(const uint8_t *bytes, int n)
     return number;
 }
 
+static bool map_read_bytes(const map *m, uint8_t *bytes, uint64_t nbytes, uint64_t offset)
+{
+    if (m->source.read)
+        return m->source.read(m->source.context, bytes, (size_t)nbytes, offset) == 0;
+    return pread(m->fd, bytes, (size_t)nbytes, (off_t)offset) == (ssize_t)nbytes;
+}
+
 /*
  * Where the directory begins, as the end of the file tells; Berth has checked the file. 0: it is
  * not found.
@@ -81,7 +88,7 @@ static uint64_t map_find_directory(const map *m)
     uint64_t n = m->nbytes < MAX_NBYTES ? m->nbytes : MAX_NBYTES, offset = 0;
     uint8_t *bytes = malloc(n + 1);
 
-    if (!bytes || pread(m->fd, bytes, n, (off_t)(m->nbytes - n)) != (ssize_t)n)
+    if (!bytes || !map_read_bytes(m, bytes, n, m->nbytes - n))
         n = 0;
     for (uint64_t at = n; at >= END_NBYTES && offset == 0; at--) {
         const uint8_t *end = bytes + at - END_NBYTES;
@@ -283,16 +290,15 @@ size_t map_n_rows(const map *m, size_t max_rows)
 /* A checkpoint that is a zip has records, too. */
 static int map_open(map *m, bool records_only, const berth_params *params)
 {
-    const berth_source source = berth_from_path(m->path);
     berth_info info = {.n_records = 1};
     berth_error error;
 
     m->container = "zip";
-    if (!records_only && (berth_open(m->path, params, &m->checkpoint, &error) < 0 ||
+    if (!records_only && (open_file_or_url(m->path, params, &m->checkpoint, &error) < 0 ||
                           berth_get_info(m->checkpoint, &info, &error) < 0))
         return fail(&error);
     if (info.n_records > 0 &&
-        berth_archive_open(&source, records_only ? params : NULL, &m->archive, &error) < 0)
+        open_archive(m->path, records_only ? params : NULL, &m->archive, &error) < 0)
         return fail(&error);
     return 0;
 }

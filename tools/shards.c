@@ -29,7 +29,7 @@ static int shard_set_check_map(const shard_set *set)
     json_object_foreach(set->map, name, file)
     {
         const char *text = json_string_value(file);
-        if (!text || !*text || strchr(text, '/') || !strcmp(text, ".."))
+        if (!text || !*text || strchr(text, '/') || !strcmp(text, ".") || !strcmp(text, ".."))
             return print_trouble("%s: the file of \"%s\" is not a name of a file beside the index",
                                  set->path, name);
     }
@@ -62,32 +62,85 @@ static bool shard_set_list_files(shard_set *set)
     return true;
 }
 
-/* *json: the content of the index. Returns 0, or an exit code after printing why. */
-static int load_index(const char *path, json_t **json)
+/* ---- the paths of its files ---- */
+
+/* In the folder of the index. NULL: no memory. */
+static char *path_beside(const char *path, const char *name)
 {
-    enum { MAX_NBYTES = 256 << 20 }; /* so large is that of two million tensors */
+    const char *slash = strrchr(path, '/');
+    size_t folder_n = slash ? (size_t)(slash - path) + 1 : 0, n = strlen(name);
+    char *beside = malloc(folder_n + n + 1);
+
+    if (beside) {
+        memcpy(beside, path, folder_n);
+        memcpy(beside + folder_n, name, n + 1);
+    }
+    return beside;
+}
+
+/* False: no memory. */
+static bool shard_set_make_paths(shard_set *set)
+{
+    bool is_url = berth_is_url(set->path);
+
+    set->paths = calloc(set->n_files + 1, sizeof *set->paths);
+    for (size_t i = 0; set->paths && i < set->n_files; i++) {
+        set->paths[i] = is_url ? keep_url_beside(set->path, set->files[i])
+                               : path_beside(set->path, set->files[i]);
+        if (!set->paths[i])
+            return false;
+    }
+    return set->paths != NULL;
+}
+
+/* ---- reading the index ---- */
+
+/* 256 MiB is that of two million tensors; U4: a server's word is enough for 64. */
+enum { MAX_INDEX_NBYTES = 256 << 20, MAX_URL_INDEX_NBYTES = 64 << 20 };
+
+/* Each sets *json, or NULL and why. Returns 0, or an exit code after printing why. */
+static int load_index_from_url(const char *path, json_t **json, json_error_t *why)
+{
+    char *bytes;
+    uint64_t nbytes;
+    int code = read_url(path, MAX_URL_INDEX_NBYTES, &bytes, &nbytes);
+
+    if (!code)
+        *json = json_loadb(bytes, (size_t)nbytes, JSON_REJECT_DUPLICATES, why);
+    free(bytes);
+    return code;
+}
+
+static int load_index_from_file(const char *path, json_t **json, json_error_t *why)
+{
     struct stat status;
-    json_error_t error;
-    if (berth_is_url(path))
-        return print_trouble("%s: an index at a URL is not read: download it, with its files",
-                             path);
     FILE *file = fopen(path, "re");
 
-    *json = NULL;
     if (!file || fstat(fileno(file), &status) < 0) {
         int code = print_trouble("%s: %s", path, strerror(errno));
         if (file)
             (void)fclose(file);
         return code;
     }
-    if (S_ISREG(status.st_mode) && status.st_size <= MAX_NBYTES)
-        *json = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    if (S_ISREG(status.st_mode) && status.st_size <= MAX_INDEX_NBYTES)
+        *json = json_loadf(file, JSON_REJECT_DUPLICATES, why);
     else
-        snprintf(error.text, sizeof error.text, "no file of at most %d MiB", MAX_NBYTES >> 20);
+        snprintf(why->text, sizeof why->text, "no file of at most %d MiB", MAX_INDEX_NBYTES >> 20);
     (void)fclose(file);
-    if (*json)
-        return 0;
-    (void)print_trouble("%s: is no index of a checkpoint: %s", path, error.text);
+    return 0;
+}
+
+/* *json: the content of the index. Returns 0, or an exit code after printing why. */
+static int load_index(const char *path, json_t **json)
+{
+    json_error_t why;
+
+    *json = NULL;
+    int code = berth_is_url(path) ? load_index_from_url(path, json, &why)
+                                  : load_index_from_file(path, json, &why);
+    if (code || *json)
+        return code;
+    (void)print_trouble("%s: is no index of a checkpoint: %s", path, why.text);
     return EXIT_NO;
 }
 
@@ -101,27 +154,20 @@ int shard_set_read(const char *path, shard_set *set)
     set->map = json_object_get(set->json, "weight_map");
     if (shard_set_check_map(set))
         return EXIT_NO;
-    return shard_set_list_files(set) ? 0 : print_trouble("out of memory");
-}
-
-char *shard_path(const shard_set *set, size_t i)
-{
-    const char *slash = strrchr(set->path, '/');
-    size_t folder_n = slash ? (size_t)(slash - set->path) + 1 : 0;
-    size_t n = strlen(set->files[i]);
-    char *path = malloc(folder_n + n + 1);
-
-    if (path) {
-        memcpy(path, set->path, folder_n);
-        memcpy(path + folder_n, set->files[i], n + 1);
-    }
-    return path;
+    if (!shard_set_list_files(set) || !shard_set_make_paths(set))
+        return print_trouble("out of memory");
+    if (berth_is_url(path))
+        open_urls(set->paths, set->n_files);
+    return 0;
 }
 
 void shard_set_free(shard_set *set)
 {
     for (size_t i = 0; set->checkpoints && i < set->n_files; i++)
         berth_close(set->checkpoints[i]);
+    for (size_t i = 0; set->paths && i < set->n_files && !berth_is_url(set->path); i++)
+        free(set->paths[i]);
+    free(set->paths);
     free(set->checkpoints);
     free(set->files);
     json_decref(set->json);
@@ -130,42 +176,44 @@ void shard_set_free(shard_set *set)
 
 /* ---- the files ---- */
 
-static int shard_set_open_files(shard_set *set, bool quietly, const berth_params *params)
+/* Nothing is mapped: bytes are read range by range, and stay nowhere. */
+static berth_config *shard_config(const berth_source *source, berth_error *error)
 {
-    int worst = 0;
-    berth_error error;
+    berth_config *config = berth_config_new(error);
 
-    for (size_t i = 0; i < set->n_files && (quietly || !worst); i++) {
-        char *path = shard_path(set, i);
-        if (!path)
-            return print_trouble("out of memory");
-        if (berth_open(path, params, &set->checkpoints[i], &error) < 0) {
-            int code = quietly ? exit_code(&error) : fail(&error);
-            worst = code > worst ? code : worst;
-        }
-        free(path);
-    }
-    return worst;
+    if (config && berth_config_apply(config, "load.mmap=off load.prefetch=off", error) == 0 &&
+        berth_source_url_tune(source, config, error) == 0)
+        return config;
+    berth_config_free(config);
+    return NULL;
 }
 
-/* Nothing is mapped: bytes are read range by range, and stay nowhere. */
+static int shard_open(const char *path, berth_checkpoint **checkpoint, berth_error *error)
+{
+    berth_source source;
+
+    if (find_source(path, &source, error) < 0)
+        return error->code;
+    berth_config *config = shard_config(&source, error);
+    const berth_params params = {.config = config};
+    int code = config ? open_file_or_url(path, &params, checkpoint, error) : (int)error->code;
+    berth_config_free(config);
+    return code;
+}
+
 int shard_set_open(shard_set *set, bool quietly)
 {
     berth_error error;
-    berth_config *config = berth_config_new(&error);
-    const berth_params params = {.config = config};
+    int worst = 0;
 
     set->checkpoints = calloc(set->n_files + 1, sizeof *set->checkpoints);
-    if (!set->checkpoints) {
-        berth_config_free(config);
+    if (!set->checkpoints)
         return print_trouble("out of memory");
-    }
-    if (!config || berth_config_apply(config, "load.mmap=off load.prefetch=off", &error) < 0) {
-        berth_config_free(config);
-        return fail(&error);
-    }
-    int worst = shard_set_open_files(set, quietly, &params);
-    berth_config_free(config);
+    for (size_t i = 0; i < set->n_files && (quietly || !worst); i++)
+        if (shard_open(set->paths[i], &set->checkpoints[i], &error) < 0) {
+            int code = quietly ? exit_code(&error) : fail(&error);
+            worst = code > worst ? code : worst;
+        }
     return worst;
 }
 

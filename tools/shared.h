@@ -113,6 +113,8 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
  * is an error of usage. */
 uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
 
+/* Where an option's value comes from: "--set", "file NAME", or what the library says. Static. */
+const char *option_source(const berth_option *option);
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*
@@ -182,14 +184,23 @@ int check_output_is_another_file(const char *in, const char *out);
  */
 int check_total_of_long_names(size_t *counted, size_t nbytes);
 
+/* ---- set.c ---- */
+
+/*
+ * For a command that cannot take several files as one checkpoint: refuses an index and a DCP
+ * directory. Returns 0, or EXIT_NO after printing what to do.
+ */
+int check_is_one_file(const char *path);
+
 /* ---- shards.c ---- */
 
 /* A checkpoint in several files, and the index that names them. */
 typedef struct shard_set {
     const char *path; /* of the index */
     json_t *json;
-    json_t *map; /* from the names of tensors to files */
-    const char **files;
+    json_t *map;        /* from the names of tensors to files */
+    const char **files; /* their names, each once, in order */
+    char **paths;       /* of the files; of URLs what may be shown, as keep_url has it */
     size_t n_files;
     berth_checkpoint **checkpoints; /* of the files; NULL: not opened */
 } shard_set;
@@ -200,8 +211,6 @@ bool is_shard_index(const char *path);
  * case. */
 int shard_set_read(const char *path, shard_set *set);
 void shard_set_free(shard_set *set);
-/* The path of a file, which the caller frees. NULL: no memory. */
-char *shard_path(const shard_set *set, size_t i);
 /*
  * Opens the files. Returns 0, or an exit code after printing why; quietly: tries all of them, and
  * prints nothing.
@@ -365,16 +374,32 @@ int check_output(const char *word, const common *options);
  * user, password and query, which the functions below know by its address. Others are returned.
  */
 char *keep_url(char *word);
+/*
+ * The same for a file in the folder of a URL that keep_url has: with its user and password, without
+ * its query, which can be a signature of that one object. name: without a slash, no "." or "..".
+ * NULL: no memory.
+ */
+char *keep_url_beside(const char *path, const char *name);
 /* The word that keep_url was given. */
 const char *kept_word(const char *word);
 /*
- * Makes a source of a path or a URL. A URL is opened once, and belongs to the process. Returns 0 or
- * a status.
+ * Makes a source of a path or a URL. A URL is opened once, and belongs to the process; that it
+ * cannot be opened is remembered, too. Returns 0 or a status.
  */
 int find_source(const char *path, berth_source *source, berth_error *error);
+/* Opens URLs for find_source, several at a time: most of the time is waiting. */
+void open_urls(char *const *paths, size_t n);
+/*
+ * Reads all of what a URL leads to, which the caller frees. Returns 0, or EXIT_TROUBLE after
+ * printing why: among others, that it is larger.
+ */
+int read_url(const char *path, uint64_t max_nbytes, char **bytes, uint64_t *nbytes);
 /* The same as berth_open, also for a URL. */
 int open_file_or_url(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
                      berth_error *error);
+/* The same as berth_archive_open. */
+int open_archive(const char *path, const berth_params *params, berth_archive **archive,
+                 berth_error *error);
 /* Puts the words of the network in the place of "the source did not read". */
 void explain_url(berth_error *error);
 /* Whether reading a URL has failed since it was opened, and why. */

@@ -95,12 +95,23 @@ static int replace_stdin(void)
     return code;
 }
 
+/* U1: what follows the scheme is not shown, as there can be a password in it. */
+static int check_scheme(const char *word)
+{
+    size_t n = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+
+    if (n == 0 || strncmp(word + n, "://", 3) != 0 || berth_is_url(word) || access(word, F_OK) == 0)
+        return 0;
+    return print_trouble("%.*s://: of URLs, only those with https://, http:// and s3:// are read",
+                         n < 32 ? (int)n : 32, word);
+}
+
 const char *input_path(const char *word)
 {
     static bool is_there;
 
     if (!is_standard(word))
-        return word;
+        return check_scheme(word) ? NULL : word;
     is_there = is_there || stdin_is_whole_file() || replace_stdin() == 0;
     return is_there ? stdin_path : NULL;
 }

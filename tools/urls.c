@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Inputs that are URLs, by adapters/curl. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
@@ -10,7 +14,9 @@
 typedef struct url_input {
     char *word;
     char *shown; /* its address stands for the URL */
+    char *owned; /* the word, if no command line has it; else NULL */
     berth_source source;
+    berth_error failure; /* why it cannot be opened; code 0: not known */
     struct url_input *next;
 } url_input;
 
@@ -23,8 +29,14 @@ static void free_inputs(void)
         inputs = first->next;
         berth_source_url_free(&first->source);
         free(first->shown);
+        free(first->owned);
         free(first);
     }
+}
+
+static bool is_s3(const char *url)
+{
+    return strncasecmp(url, "s3://", 5) == 0;
 }
 
 static int signal_came(void *context)
@@ -62,6 +74,57 @@ const char *kept_word(const char *word)
     return input ? input->word : word;
 }
 
+/* ---- beside another ---- */
+
+/* How much of the word is the scheme, user, host and folder: all up to the last part of its path.
+ */
+static size_t url_folder_nbytes(const url_input *input)
+{
+    const char *host = strstr(input->shown, "://") + 3, *slash = strrchr(host, '/');
+    size_t nbytes = is_s3(input->shown) ? strlen(input->word) : strcspn(input->word, "?#");
+
+    return slash ? nbytes - strlen(slash) : nbytes;
+}
+
+/* A name as one part of a path: no character of it is more than a character of a name. */
+static void encode_name(const char *name, char *to)
+{
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+
+    for (; *name; name++)
+        if (strchr(plain, *name))
+            *to++ = *name;
+        else
+            to += sprintf(to, "%%%02X", (unsigned)(unsigned char)*name);
+    *to = '\0';
+}
+
+char *keep_url_beside(const char *path, const char *name)
+{
+    const url_input *other = find_input(path);
+    size_t folder_nbytes = other ? url_folder_nbytes(other) : 0;
+    char *word = other ? malloc(folder_nbytes + 1 + 3 * strlen(name) + 1) : NULL;
+
+    if (!word)
+        return NULL;
+    memcpy(word, other->word, folder_nbytes);
+    word[folder_nbytes] = '/';
+    if (is_s3(other->shown)) /* a key has its characters as they are */
+        memcpy(word + folder_nbytes + 1, name, strlen(name) + 1);
+    else
+        encode_name(name, word + folder_nbytes + 1);
+    char *shown = keep_url(word);
+    if (shown == word) { /* no memory */
+        free(word);
+        return NULL;
+    }
+    inputs->owned = word;
+    return shown;
+}
+
+/* ---- opening ---- */
+
 /* Most of the time is waiting: more workers than for a disk. */
 static int open_url(url_input *input, berth_error *error)
 {
@@ -76,28 +139,90 @@ int find_source(const char *path, berth_source *source, berth_error *error)
 {
     url_input *input = find_input(path);
 
-    if (input && !input->source.read && open_url(input, error) < 0)
-        return error->code;
+    if (input && !input->source.read && !input->failure.code)
+        (void)open_url(input, &input->failure);
+    if (input && input->failure.code < 0) {
+        *error = input->failure;
+        return input->failure.code;
+    }
     *source = input ? input->source : berth_from_path(path);
     return 0;
 }
 
-/* The caller's configuration stays as it is. */
-static int open_tuned(const berth_source *source, const berth_params *params,
-                      berth_checkpoint **checkpoint, berth_error *error)
-{
-    berth_params own = params ? *params : (berth_params){0};
-    berth_config *config = own.config ? NULL : berth_config_new(error);
-    int code = config ? berth_source_url_tune(source, config, error) : 0;
+/* ---- several at once ---- */
 
-    if (config)
-        own.config = config;
-    if (code == 0 && own.config)
-        code = berth_open_source(source, &own, checkpoint, error);
-    else
-        code = code ? code : BERTH_E_MEMORY;
-    berth_config_free(config);
-    return code;
+typedef struct opening_urls {
+    char *const *paths;
+    size_t n;
+    atomic_size_t next;
+} opening_urls;
+
+/* What fails is remembered, and told when the URL is asked for. */
+static void *opening_urls_run(void *context)
+{
+    opening_urls *opening = context;
+    berth_source source;
+    berth_error error;
+
+    for (size_t i; (i = atomic_fetch_add(&opening->next, 1)) < opening->n;)
+        (void)find_source(opening->paths[i], &source, &error);
+    return NULL;
+}
+
+void open_urls(char *const *paths, size_t n)
+{
+    enum { MAX_THREADS = 7 }; /* beside this one */
+    pthread_t threads[MAX_THREADS];
+    opening_urls opening = {.paths = paths, .n = n};
+    size_t n_threads = 0;
+
+    while (n_threads < MAX_THREADS && n_threads + 1 < n &&
+           pthread_create(&threads[n_threads], NULL, opening_urls_run, &opening) == 0)
+        n_threads++;
+    (void)opening_urls_run(&opening);
+    while (n_threads > 0)
+        (void)pthread_join(threads[--n_threads], NULL);
+}
+
+/* ---- as files ---- */
+
+int read_url(const char *path, uint64_t max_nbytes, char **bytes, uint64_t *nbytes)
+{
+    berth_source source;
+    berth_error error;
+
+    *bytes = NULL;
+    *nbytes = 0;
+    if (find_source(path, &source, &error) < 0)
+        return fail(&error);
+    if (source.nbytes > max_nbytes)
+        return print_trouble("%s: has more than %d MiB", path, (int)(max_nbytes >> 20));
+    *bytes = malloc(source.nbytes + 1);
+    if (!*bytes)
+        return print_trouble("out of memory");
+    *nbytes = source.nbytes;
+    if (source.read && source.read(source.context, *bytes, source.nbytes, 0) == 0)
+        return 0;
+    free(*bytes);
+    *bytes = NULL;
+    return url_failed(path, &error) ? fail(&error) : print_trouble("out of memory");
+}
+
+/* What a call gets, with a configuration that is right for the source unless the caller has one. */
+typedef struct tuned {
+    berth_params params;
+    berth_config *config; /* its own; NULL: the caller's */
+} tuned;
+
+static int tuned_make(const berth_source *source, const berth_params *params, tuned *made,
+                      berth_error *error)
+{
+    *made = (tuned){.params = params ? *params : (berth_params){0}};
+    if (made->params.config)
+        return 0;
+    made->config = berth_config_new(error);
+    made->params.config = made->config;
+    return made->config ? berth_source_url_tune(source, made->config, error) : (int)error->code;
 }
 
 int open_file_or_url(const char *path, const berth_params *params, berth_checkpoint **checkpoint,
@@ -105,13 +230,37 @@ int open_file_or_url(const char *path, const berth_params *params, berth_checkpo
 {
     berth_error unseen = {.offset = BERTH_NO_OFFSET};
     berth_source source;
+    tuned call = {0};
 
     if (!find_input(path))
         return berth_open(path, params, checkpoint, error);
     *checkpoint = NULL;
     error = error ? error : &unseen;
     int code = find_source(path, &source, error);
-    return code ? code : open_tuned(&source, params, checkpoint, error);
+    if (code == 0)
+        code = tuned_make(&source, params, &call, error);
+    if (code == 0)
+        code = berth_open_source(&source, &call.params, checkpoint, error);
+    berth_config_free(call.config);
+    return code;
+}
+
+int open_archive(const char *path, const berth_params *params, berth_archive **archive,
+                 berth_error *error)
+{
+    berth_source source;
+    tuned call = {0};
+
+    *archive = NULL;
+    int code = find_source(path, &source, error);
+    if (code == 0 && !find_input(path))
+        return berth_archive_open(&source, params, archive, error);
+    if (code == 0)
+        code = tuned_make(&source, params, &call, error);
+    if (code == 0)
+        code = berth_archive_open(&source, &call.params, archive, error);
+    berth_config_free(call.config);
+    return code;
 }
 
 void explain_url(berth_error *error)

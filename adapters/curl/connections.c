@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Easy handles. Each thread that reads takes one, and gives it back with its connection open. They
- * share names of hosts and sessions of TLS; libcurl does not let threads share connections.
+ * Easy handles. Each thread that reads takes one, and gives it back with its connection open. Those
+ * of an object share names of hosts and sessions of TLS; libcurl does not let threads share
+ * connections. Of all objects of the process only so many are kept open: a checkpoint can have
+ * hundreds of files, and a process has few descriptors.
  */
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +19,85 @@
 #define STALL_SECONDS 30L
 #define MAX_REDIRECTS 10L
 
-/* ---- what they share ---- */
+/* ---- those that wait, of all objects ---- */
+
+enum { MAX_IDLE = 32 }; /* three descriptors each */
+
+typedef struct idle_pool {
+    pid_t pid;
+    pthread_mutex_t lock; /* of all below */
+    struct {
+        bcurl_connections *owner;
+        CURL *handle;
+    } idle[MAX_IDLE]; /* the one that waits longest is first */
+    size_t n;
+} idle_pool;
+
+static _Atomic(idle_pool *) pool_of_process;
+
+/* X11: as bcurl_connections_of. Handles of the parent are its own. NULL: no memory. */
+static idle_pool *pool_get(void)
+{
+    idle_pool *now = atomic_load(&pool_of_process);
+
+    if (now && now->pid == getpid())
+        return now;
+    idle_pool *mine = calloc(1, sizeof *mine);
+    if (!mine)
+        return NULL;
+    mine->pid = getpid();
+    (void)pthread_mutex_init(&mine->lock, NULL);
+    if (atomic_compare_exchange_strong(&pool_of_process, &now, mine))
+        return mine;
+    (void)pthread_mutex_destroy(&mine->lock);
+    free(mine); /* another thread was first */
+    return now;
+}
+
+/* The caller holds the lock. */
+static CURL *pool_remove(idle_pool *pool, size_t i)
+{
+    CURL *handle = pool->idle[i].handle;
+
+    pool->n--;
+    memmove(&pool->idle[i], &pool->idle[i + 1], (pool->n - i) * sizeof *pool->idle);
+    return handle;
+}
+
+/* The one of this owner that was used last; NULL: none. */
+static CURL *pool_take(bcurl_connections *owner)
+{
+    idle_pool *pool = pool_get();
+    CURL *handle = NULL;
+
+    if (!pool)
+        return NULL;
+    (void)pthread_mutex_lock(&pool->lock);
+    for (size_t i = pool->n; i > 0 && !handle; i--)
+        if (pool->idle[i - 1].owner == owner)
+            handle = pool_remove(pool, i - 1);
+    (void)pthread_mutex_unlock(&pool->lock);
+    return handle;
+}
+
+/* Closed under the lock: its owner, whose locks that needs, cannot go meanwhile. */
+static void pool_give(bcurl_connections *owner, CURL *handle)
+{
+    idle_pool *pool = pool_get();
+
+    if (!pool) {
+        bcurl.easy_cleanup(handle);
+        return;
+    }
+    (void)pthread_mutex_lock(&pool->lock);
+    if (pool->n == MAX_IDLE)
+        bcurl.easy_cleanup(pool_remove(pool, 0));
+    pool->idle[pool->n].owner = owner;
+    pool->idle[pool->n++].handle = handle;
+    (void)pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- what those of an object share ---- */
 
 static void share_lock(CURL *handle, curl_lock_data data, curl_lock_access access, void *context)
 {
@@ -69,8 +149,8 @@ void bcurl_connections_free(bcurl_connections *all)
 {
     if (!all || all->pid != getpid())
         return;
-    while (all->n_idle > 0)
-        bcurl.easy_cleanup(all->idle[--all->n_idle]);
+    for (CURL *handle; (handle = pool_take(all)) != NULL;)
+        bcurl.easy_cleanup(handle);
     if (all->share)
         (void)bcurl.share_cleanup(all->share);
     for (size_t i = 0; i < BCURL_N_LOCKS; i++)
@@ -174,24 +254,14 @@ static CURL *handle_new(const bcurl_url *url, CURLSH *share)
 
 CURL *bcurl_handle_take(bcurl_url *url, bcurl_connections *all)
 {
-    CURL *handle = NULL;
+    CURL *handle = pool_take(all);
 
-    (void)pthread_mutex_lock(&all->lock);
-    if (all->n_idle > 0)
-        handle = all->idle[--all->n_idle];
-    (void)pthread_mutex_unlock(&all->lock);
     return handle ? handle : handle_new(url, all->share);
 }
 
 void bcurl_handle_give(bcurl_connections *all, CURL *handle)
 {
-    (void)pthread_mutex_lock(&all->lock);
-    bool has_room = all->n_idle < BCURL_MAX_IDLE;
-    if (has_room)
-        all->idle[all->n_idle++] = handle;
-    (void)pthread_mutex_unlock(&all->lock);
-    if (!has_room)
-        bcurl.easy_cleanup(handle);
+    pool_give(all, handle);
 }
 
 /* A SIGPIPE of ours is taken away; one that was pending before stays. */

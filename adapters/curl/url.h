@@ -91,7 +91,7 @@ void bcurl_free_secret(char *text);
 
 /* ---- connections.c ---- */
 
-enum { BCURL_MAX_IDLE = 32, BCURL_N_LOCKS = 16, BCURL_N_WALKS = 16 };
+enum { BCURL_N_LOCKS = 16, BCURL_N_WALKS = 16 };
 
 typedef struct bcurl_block {
     uint8_t *bytes;
@@ -105,13 +105,11 @@ typedef struct bcurl_walk {
     bcurl_block ahead;    /* read ahead for the next ones */
 } bcurl_walk;
 
-/* What one process has open; a child after a fork begins with a new one. */
+/* What one process has open of an object; a child after a fork begins with a new one. */
 typedef struct bcurl_connections {
     pid_t pid;
     pthread_mutex_t lock; /* of all below */
-    CURL *idle[BCURL_MAX_IDLE];
-    size_t n_idle;
-    CURLSH *share; /* names of hosts, sessions of TLS */
+    CURLSH *share;        /* names of hosts, sessions of TLS */
     pthread_mutex_t share_locks[BCURL_N_LOCKS];
     berth_error failure; /* the last one; code 0: none */
     bcurl_walk walks[BCURL_N_WALKS];

@@ -244,7 +244,9 @@ class Config(Case):
         with open(os.path.join(self.folder, "options"), "w") as file:
             file.write("# ours\nio.threads = 3\nfuture.option = 1\n")
         done = self.berth("config", "--config", "options", "io.threads")
-        self.assertIn("io.threads = 3   (program)", done.out)
+        self.assertIn("io.threads = 3   (file options)", done.out)
+        done = self.berth("config", "--config", "options", "--set", "io.threads=4", "io.threads")
+        self.assertIn("io.threads = 4   (--set)", done.out)
         self.assertIn("future.option: no such option; it is skipped (in line 3)", done.err)
         done = self.berth("config", "io.threads", env={"BERTH_CONFIG": "options"})
         self.assertIn("io.threads = 3   (file options:2)", done.out)

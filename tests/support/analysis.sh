@@ -49,6 +49,7 @@ load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets
 tools/dcp_table.c entry_read_chunks 1 malloc-leak: kept in the entry, which dcp_free frees
 tools/map_storages.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
 tools/set.c set_list_extents 1 malloc-leak: kept in the set, which set_free frees
+tools/shards.c shard_set_make_paths 1 malloc-leak: kept in the set, which shard_set_free frees
 tools/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names
 END
 }

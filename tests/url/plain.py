@@ -59,6 +59,26 @@ class Served(case.Case):
     def test_10000_tensors_take_two_requests(self):
         self.check_cost("many.pt", 2, min(files.cost_limit("many.pt"), 2 << 20))
 
+    def test_a_map_takes_the_requests_of_ls(self):
+        """It has no extents and no page cache."""
+        for name in ("many.pt", "mid.pt", "many.safetensors", "old.pt"):
+            self.seen = {server: len(self.nginx.asked(server)) for server in self.nginx.urls}
+            there = json.loads(self.berth("map", "--json", self.url(name)).out)
+            of_map = self.asked()
+            self.berth("ls", self.url(name))
+            self.assertEqual(of_map, self.asked()[len(of_map):])
+            here = json.loads(self.berth("map", "--json", files.path(name)).out)
+            self.assertEqual(here.pop("file"), files.path(name))
+            self.assertEqual(there.pop("file"), self.url(name))
+            for report in (here, there):
+                cache, extents = report.pop("page_cache"), report.pop("extents")
+                self.assertTrue(report is here or cache is extents is None)
+            self.assertEqual(there, here)
+        self.berth("map", self.url("mid.pt"), "-o", "map.svg")
+        self.assertIn(b"layers.5.weight", self.read("map.svg"))
+        self.assertEqual(self.berth("map", "-r", "--json", self.url("mid.pt")).out.count('"storage"'), 1)
+        self.refused("map", self.url("none.pt"), says=("none.pt", "no such object (status 404)"))
+
     def test_a_large_directory_takes_three_requests(self):
         self.check_cost("more.pt", 3, files.cost_limit("more.pt"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Verifies signatures of AWS, version 4, of requests to S3. Checked against Amazon's published example."""
+"""Verifies signatures of AWS, version 4, of requests to S3. Checked against Amazon's published examples."""
 
 import hashlib
 import hmac

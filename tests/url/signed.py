@@ -16,14 +16,20 @@ EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 class Verifier(unittest.TestCase):
     """The other tests are as good as their verifier."""
 
-    def test_amazons_published_example(self):
-        """Source: "Example: GET Object" of the reference of Amazon S3, on signing by the header."""
-        headers = {"host": "examplebucket.s3.amazonaws.com", "range": "bytes=0-9",
-                   "x-amz-content-sha256": EMPTY, "x-amz-date": "20130524T000000Z"}
-        self.assertEqual(
-            signature.sign("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "GET", "/test.txt", headers,
-                           sorted(headers), "20130524T000000Z", "us-east-1"),
-            "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
+    def test_amazons_published_examples(self):
+        """Source: the examples of GET in the reference of Amazon S3, on signing by the header."""
+        headers = {"host": "examplebucket.s3.amazonaws.com", "x-amz-content-sha256": EMPTY,
+                   "x-amz-date": "20130524T000000Z"}
+        for target, more, signature_of_it in (
+                ("/test.txt", {"range": "bytes=0-9"},
+                 "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"),
+                ("/?lifecycle", {}, "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+                ("/?max-keys=2&prefix=J", {},
+                 "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7")):
+            sent = {**headers, **more}
+            self.assertEqual(
+                signature.sign("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "GET", target, sent,
+                               sorted(sent), "20130524T000000Z", "us-east-1"), signature_of_it, target)
 
     def test_it_sees_every_change(self):
         headers = {"Host": "h", "x-amz-content-sha256": EMPTY, "X-Amz-Date": "20130524T000000Z"}
