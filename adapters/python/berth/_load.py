@@ -68,7 +68,7 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     try:
         return _records.load(_records.path_of(f), map_location, pickle_module, weights_only,
                              bool(mmap), pickle_load_args)
-    except Exception as error:
+    except pickle.UnpicklingError as error:  # all else is not about the names: a map_location that cannot be
         if refusal:
             raise refusal from error
         raise
