@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How fast the package for Python saves and loads, against PyTorch, safetensors, fastsafetensors and Berth's C.
+"""How fast the package for Python saves and loads, against PyTorch, safetensors (fast or not) and Berth's C.
 
 All have the same tensors, in this process. They take turns (A B A B ...), each round in another
 order. Before each turn the file system is synced; a file that is loaded is in the page cache. A ratio
@@ -160,7 +160,7 @@ class Case:
             raise OSError(f"{who} gives other tensors")
 
     def prepare(self, name):
-        """A turn pays neither for what others have not yet written, nor for memory that the host took back."""
+        """A turn pays neither for what others have not yet written, nor for memory that the host took."""
         gc.collect()
         raw.sync_file_system(self.folder)
         raw.warm_memory(self.folder, self.nbytes)
