@@ -55,7 +55,8 @@ class Open(Folder):
 
     def test_verify(self):
         """Of what was opened: a path, a file object, memory."""
-        good, at = self.read(self.file), self.read(self.file).index(self.value["model"]["a"].numpy().tobytes())
+        good = self.read(self.file)
+        at = good.index(self.value["model"]["a"].numpy().tobytes())
         bad = self.write("bad.pt", good[:at] + b"?" + good[at + 1:])
         for path, is_good in ((self.file, True), (bad, False)):
             with open(path, "rb") as descriptor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors on a device that stands for CUDA's: stand_in/checks.py and memory.py, each in a process of its own. BERTH_LONG=1."""
+"""Tensors on a device that stands for CUDA's: stand_in/checks.py, memory.py. BERTH_LONG=1."""
 
 import os
 import subprocess
