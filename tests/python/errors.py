@@ -16,6 +16,10 @@ import torch
 from folder import Folder
 
 
+class AllowedDict(dict):
+    """PyTorch's weights_only unpickler fills no such dict."""
+
+
 class Errors(Folder):
     def test_a_file_that_is_not_there(self):
         for mmap in (False, True):
@@ -69,6 +73,16 @@ class Errors(Folder):
         self.assertIn("Linear", str(caught.exception))
         with berth.config.patch("load.unknown_globals=inert"), \
                 self.assertRaises(berth.UnsafeFileError):
+            berth.load(self.path("v.pt"))
+
+    def test_what_the_program_allows_and_pytorch_refuses(self):
+        """The message is PyTorch's: the names are allowed."""
+        torch.save(AllowedDict(a=torch.ones(2)), self.path("v.pt"))
+        with torch.serialization.safe_globals([AllowedDict]):
+            with self.assertRaisesRegex(berth.UnsafeFileError, "v.pt: .*Can only SETITEM") as caught:
+                berth.load(self.path("v.pt"))
+        self.assertEqual(caught.exception.status, "BERTH_E_FORBIDDEN")
+        with self.assertRaisesRegex(berth.UnsafeFileError, "AllowedDict is not allowed"):
             berth.load(self.path("v.pt"))
 
     def test_errors_can_be_pickled(self):

@@ -53,6 +53,25 @@ class Open(Folder):
             with self.assertRaisesRegex(KeyError, "nothing"):
                 file.numpy("nothing")
 
+    def test_verify(self):
+        """Of what was opened: a path, a file object, memory."""
+        good = self.read(self.file)
+        at = good.index(self.value["model"]["a"].numpy().tobytes())
+        bad = self.write("bad.pt", good[:at] + b"?" + good[at + 1:])
+        for path, is_good in ((self.file, True), (bad, False)):
+            with open(path, "rb") as descriptor:
+                for f in (path, descriptor, io.BytesIO(self.read(path))):
+                    with berth.open(f) as file:
+                        report = file.verify()
+                        self.assertEqual((bool(report), report.n_bad), (is_good, int(not is_good)))
+                        self.assertEqual(len(report.records), len(berth.verify(path).records))
+            with self.assertRaises(ValueError):
+                file.verify()
+        with open(self.file, "rb") as descriptor:
+            file = berth.open(descriptor)
+        with self.assertRaises(ValueError):
+            file.verify()
+
     def test_tensors_outlive_the_file(self):
         with berth.open(self.file) as file:
             tensor, array = file["model.a"], file.numpy("model.b")

@@ -192,21 +192,44 @@ class Threads(Folder):
             self.assertEqual(sys.getswitchinterval(), interval)
 
     def test_a_fork_while_another_thread_walks(self):
-        """The child collects garbage, and has the interval of before."""
-        stop, values = threading.Event(), [[i] for i in range(100_000)]
+        values = [[i] for i in range(100_000)]
 
         def walk():
-            while not stop.is_set():
-                with self.assertRaises(Declined):
-                    _native.save_begin([values, object()], os.fsencode(self.path("v.pt")), None, False)
+            with self.assertRaises(Declined):
+                _native.save_begin([values, object()], os.fsencode(self.path("v.pt")), None, False)
 
-        expected, in_walks, codes = sys.getswitchinterval(), 0, []
-        thread = threading.Thread(target=walk)
+        in_walks, _ = self.fork_beside(walk)
+        self.assertGreater(in_walks, 5)
+
+    def test_a_fork_while_another_thread_waits_for_its_save(self):
+        """Its wait takes the GIL in turns, which are short for a while."""
+        class Slow:
+            def write(self, data):
+                time.sleep(0.002)
+                return len(data)
+
+        value = torch.ones(1 << 20)
+        _, in_hurries = self.fork_beside(lambda: berth.save(value, Slow()))
+        self.assertGreater(in_hurries, 5)
+
+    def fork_beside(self, work):
+        """Forks 40 times; each child collects garbage, and has the interval of before.
+
+        Returns: how often the collector was off, and the interval short, at the fork."""
+        stop = threading.Event()
+
+        def repeat():
+            while not stop.is_set():
+                work()
+
+        expected, in_walks, in_hurries, codes = sys.getswitchinterval(), 0, 0, []
+        thread = threading.Thread(target=repeat)
         thread.start()
         try:
             for _ in range(40):
                 time.sleep(0.005)
                 in_walks += not gc.isenabled()
+                in_hurries += sys.getswitchinterval() != expected
                 pid = os.fork()
                 if pid == 0:
                     os._exit(0 if gc.isenabled() and sys.getswitchinterval() == expected else 1)
@@ -215,8 +238,8 @@ class Threads(Folder):
             stop.set()
             thread.join()
         self.assertEqual(codes, [0] * 40)
-        self.assertGreater(in_walks, 5)
         self.assertEqual((gc.isenabled(), sys.getswitchinterval()), (True, expected))
+        return in_walks, in_hurries
 
     def test_a_dict_that_changes_meanwhile(self):
         """The file is not written; or the change came before or after the walk."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors on a device that stands for CUDA's: stand_in/checks.py, in a process of its own. BERTH_LONG=1."""
+"""Tensors on a device that stands for CUDA's: stand_in/checks.py, memory.py. BERTH_LONG=1."""
 
 import os
 import subprocess
@@ -20,7 +20,15 @@ class Simulated(Folder):
     @unittest.skipUnless(hasattr(torch._C, "_acc"), "this PyTorch takes no device from Python")
     @unittest.skipUnless(os.path.exists(NATIVE), f"{NATIVE} is part of the debug variant")
     def test_saves_and_loads(self):
-        found = subprocess.run([sys.executable, f"{HERE}/stand_in/checks.py"], capture_output=True, text=True,
+        self.assertNotIn("Ran 0 tests", self.run_script("checks.py").stderr)
+
+    @unittest.skipUnless(hasattr(torch._C, "_acc"), "this PyTorch takes no device from Python")
+    @unittest.skipUnless(os.path.exists(NATIVE), f"{NATIVE} is part of the debug variant")
+    def test_references_and_failing_allocations(self):
+        self.assertTrue(self.run_script("memory.py").stdout.endswith("ok\n"))
+
+    def run_script(self, name):
+        found = subprocess.run([sys.executable, f"{HERE}/stand_in/{name}"], capture_output=True, text=True,
                                env={**os.environ, "STAND_IN_FOLDER": self.folder}, timeout=600)
-        self.assertEqual(found.returncode, 0, found.stderr)
-        self.assertNotIn("Ran 0 tests", found.stderr)
+        self.assertEqual(found.returncode, 0, found.stdout + found.stderr)
+        return found

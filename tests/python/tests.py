@@ -22,6 +22,7 @@ import integrations
 import jobs
 import lazily
 import loads
+import places
 import processes
 import records
 import robust
@@ -51,8 +52,8 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, records, installed, errors, lazily, rows, command, settings, stubs, unsafe,
-               processes, jobs, ends, robust, devices, simulated, dcp, integrations, wheels)
+    modules = (saves, loads, places, records, installed, errors, lazily, rows, command, settings, stubs,
+               unsafe, processes, jobs, ends, robust, devices, simulated, dcp, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

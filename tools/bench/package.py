@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How fast the package for Python saves and loads, against PyTorch, safetensors and Berth's C.
+"""How fast the package for Python saves and loads, against PyTorch, safetensors (fast or not) and Berth's C.
 
 All have the same tensors, in this process. They take turns (A B A B ...), each round in another
 order. Before each turn the file system is synced; a file that is loaded is in the page cache. A ratio
 is taken within each round; its median is printed. One more round goes first and is not counted: in it
-the bytes of both files are compared, and what was loaded.
+the bytes of both files are compared, and what was loaded. fastsafetensors takes part if it is installed;
+the tables say so if it is not.
 
 Cases: many (100,000 tensors of 2 KiB), some (10,000 of 4 KiB), large (64 MiB tensors), busy (50,000
 of 2 KiB, beside a Python thread that never waits).
@@ -42,7 +43,9 @@ def rows(case):
               ("load", "berth.load", "torch.load", load),
               ("load, mapped", "berth.load, mmap", "torch.load, mmap", mmap),
               # safetensors maps the file.
-              ("load, mapped, against safetensors", "berth.load, mmap", "safetensors", None)]
+              ("load, mapped, against safetensors", "berth.load, mmap", "safetensors", None),
+              # It reads the file into one piece of memory, which lives as long as any tensor.
+              ("load, against fastsafetensors", "berth.load", "fastsafetensors", None)]
     if case == "large":
         listed.append(("save, durable, against the same in C", "berth.save, full", "C, full", 0.95))
     return listed
@@ -58,6 +61,23 @@ def arguments():
         if case not in CASES:
             parser.error(f"there is no case '{case}'; there are {', '.join(CASES)}")
     return parsed
+
+
+def load_fast(path):
+    """The tensors that fastsafetensors loads: they keep its buffer alive."""
+    from fastsafetensors import fastsafe_open
+
+    with fastsafe_open(filenames=[path], nogds=True, device="cpu") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}
+
+
+def without_fast():
+    """Why fastsafetensors takes no part; None: it does."""
+    try:
+        import fastsafetensors  # noqa: F401
+    except Exception as error:  # it is not installed, or its libraries do not load here
+        return f"without fastsafetensors, which can be installed by pip: {error}"
+    return None
 
 
 class Case:
@@ -110,6 +130,8 @@ class Case:
                   "torch.load": lambda: torch.load(self.theirs, weights_only=True),
                   "torch.load, mmap": lambda: torch.load(self.theirs, weights_only=True, mmap=True),
                   "safetensors": lambda: safetensors.torch.load_file(self.flat)}
+        if not without_fast():
+            found["fastsafetensors"] = lambda: load_fast(self.flat)
         if self.tree:
             found["C, full"] = lambda: c.check(c.berth_save, self.other.encode(), self.tree.root, None)
         return found
@@ -127,16 +149,23 @@ class Case:
                 if block != theirs.read(64 * MIB):
                     raise OSError("berth.save and torch.save differ")
         for mmap in (False, True):
-            loaded = berth.load(self.mine, mmap=mmap)
-            if not all(torch.equal(loaded[key], tensor) for key, tensor in self.state.items()):
-                raise OSError("berth.load gives other tensors")
+            self.check_loaded("berth.load", berth.load(self.mine, mmap=mmap))
+        if not without_fast():
+            self.check_loaded("fastsafetensors", load_fast(self.flat))
+
+    def check_loaded(self, who, loaded):
+        import torch
+
+        if not all(torch.equal(loaded[key], tensor) for key, tensor in self.state.items()):
+            raise OSError(f"{who} gives other tensors")
 
     def prepare(self, name):
-        """A turn pays neither for what others have not yet written, nor for memory that the host took back."""
+        """A turn pays neither for what others have not yet written, nor for memory that the host took."""
         gc.collect()
         raw.sync_file_system(self.folder)
         raw.warm_memory(self.folder, self.nbytes)
-        loaded = {"berth.load": self.mine, "torch.load": self.theirs, "safetensors": self.flat}
+        loaded = {"berth.load": self.mine, "torch.load": self.theirs, "safetensors": self.flat,
+                  "fastsafetensors": self.flat}
         path = loaded.get(name.removesuffix(", mmap"))
         if path:
             raw.warm(path)
@@ -163,7 +192,8 @@ class Case:
                    for name in turns}
         made = {"letter": self.letter, "what": self.what, "nbytes": self.nbytes,
                 "tensors": len(self.state), "figures": figures,
-                "ratios": reports.ratios(rows(self.name), rounds), "costs": [], "remarks": []}
+                "ratios": reports.ratios(rows(self.name), rounds), "costs": [],
+                "remarks": [without_fast()] if without_fast() and self.name != "busy" else []}
         reports.print_section(made)
         return made
 
@@ -201,6 +231,7 @@ def main():
 
     def measure_patched(folder):
         whole = tool.head(options, folder)
+        whole["fastsafetensors"] = tool.version_of("fastsafetensors")
         whole["sections"] = [Case(options, name, folder).section() for name in options.cases]
         return whole
 

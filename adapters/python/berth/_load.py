@@ -3,11 +3,12 @@
 
 import functools
 import io
+import os
 import pickle
 
 from berth import _conditions, _device, _native, _records, _sparse
 from berth._counters import count
-from berth._errors import UnsafeFileError
+from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
 from berth._source import Url, can_seek, from_caller, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
@@ -65,13 +66,23 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
             raise refusal
         if at is not None:
             f.seek(at)
+    by_caller = []
     try:
         return _records.load(_records.path_of(f), map_location, pickle_module, weights_only,
-                             bool(mmap), pickle_load_args)
-    except Exception as error:
-        if refusal:
-            raise refusal from error
+                             bool(mmap), pickle_load_args, by_caller if refusal else None)
+    except (Error, MemoryError):
         raise
+    except Exception as error:
+        if refusal and not any(error is each for each in by_caller):
+            raise _refused_by_torch(f, refusal, error) from error
+        raise
+
+
+def _refused_by_torch(f, refusal, error):
+    """Our refusal named what the program allows: this is why the file is refused all the same."""
+    name = os.fsdecode(f) if is_path(f) else f"the object of {type(f)}"
+    return make(refusal.status, f"{name}: {refusal.record}: PyTorch's weights_only unpickler: {error!r}",
+                0, NO_OFFSET, refusal.record)
 
 
 def load_plain(f, map_location, mmap):

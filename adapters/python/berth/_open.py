@@ -8,6 +8,7 @@ from berth import _native, _sparse
 from berth._errors import Error
 from berth._load import MAPPED
 from berth._source import from_caller, source_of
+from berth._verify import report_of
 
 FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
 
@@ -21,7 +22,9 @@ def open(f):
     Raises: as berth.load.
     Threads: any.
     """
-    return File(_native.open(source_of(from_caller(f)), MAPPED))
+    f = from_caller(f)
+    source = source_of(f)
+    return File(_native.open(source, MAPPED), f.fileno if isinstance(source, int) else lambda: source)
 
 
 class Slice:
@@ -61,9 +64,10 @@ class File:
     Threads: any.
     """
 
-    def __init__(self, native):
+    def __init__(self, native, source=None):
         self._file = native
         self._names = None
+        self._source = source  # a function: a file object may have been closed since
 
     def close(self):
         """Closes the file; what was taken of it stays valid. It may be closed twice."""
@@ -128,6 +132,14 @@ class File:
         base = numpy.frombuffer(data, kind, count=len(data) // kind.itemsize)
         return numpy.lib.stride_tricks.as_strided(
             base, shape, [step * kind.itemsize for step in stride])
+
+    def verify(self):
+        """berth.verify of this file: a path is opened once more.
+
+        Returns: a Report. Raises: as berth.verify; ValueError: the file object was closed.
+        """
+        self._file.is_legacy()  # raises if this file is closed
+        return report_of(self._source())
 
     @property
     def info(self):

@@ -247,8 +247,37 @@ def _save_of(writer):
         "location_tag": location_tag, "_serialization_tls": types.SimpleNamespace(skip_data=True)})
 
 
-def load(f, map_location, pickle_module, weights_only, mmap, arguments):
-    """torch.load, but archives are read by Berth."""
+def _load_that_notes(by_caller):
+    """PyTorch's _load, which appends to by_caller what the caller's map_location raises."""
+    import torch
+
+    def restore_location_of(map_location):
+        restore = torch.serialization._get_restore_location(map_location)
+
+        def noted(storage, location):
+            try:
+                return _untyped(torch, restore(storage, location))
+            except Exception as error:
+                by_caller.append(error)
+                raise
+
+        return noted
+
+    return with_names(torch.serialization._load, {"_get_restore_location": restore_location_of})
+
+
+def _untyped(torch, moved):
+    if not isinstance(moved, torch.UntypedStorage):
+        raise TypeError("map_location's function must return a torch.UntypedStorage or None, not "
+                        f"{type(moved)}")
+    return moved
+
+
+def load(f, map_location, pickle_module, weights_only, mmap, arguments, by_caller=None):
+    """torch.load, but archives are read by Berth.
+
+    by_caller: a list that gets the exceptions which map_location raises, and not the file; or None.
+    """
     check_known()
     mapped = _map(f) if mmap else None
     reader = None
@@ -263,8 +292,10 @@ def load(f, map_location, pickle_module, weights_only, mmap, arguments):
             reader.close()
 
     file = io.BytesIO(ZIP_BEGIN) if isinstance(f, Url) else f  # only looked at, to see what it is
-    value = with_opener("load", open_reader)(file, map_location, pickle_module, weights_only=weights_only,
-                                             mmap=mmap and mapped is None, **arguments)
+    names = {} if by_caller is None else {"_load": _load_that_notes(by_caller)}
+    run = with_opener("load", open_reader, **names)
+    value = run(file, map_location, pickle_module, weights_only=weights_only,
+                mmap=mmap and mapped is None, **arguments)
     if reader and reader.has_unpickled:
         count("load", "records")
     else:

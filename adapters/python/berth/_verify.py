@@ -54,6 +54,10 @@ def verify(f):
     Raises: berth.MissingFileError, berth.FileError: the file cannot be read.
     Threads: any; other threads run meanwhile.
     """
-    found = _native.verify(source_of(from_caller(f)))
+    return report_of(source_of(from_caller(f)))
+
+
+def report_of(source):
+    found = _native.verify(source)
     found["records"] = [RecordReport(*row) for row in found["records"]]
     return Report(**found)

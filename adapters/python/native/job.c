@@ -11,6 +11,7 @@
 #include "adapters/python/native/native.h"
 
 #define SECONDS_BETWEEN_SIGNALS 0.05
+#define HURRIED_WAITS 5 /* a save that takes longer does not feel 5 ms */
 
 /* A Python function that is written to. */
 typedef struct writer {
@@ -231,7 +232,24 @@ static PyObject *end_cancelled(job_object *self)
     return NULL;
 }
 
-/* Job.finish(): the same on the main thread; an exception of a signal's handler cancels the save.
+/* Waits for the end, and looks for signals. Returns: 0; -1: a handler has raised an exception. */
+static int wait_in_steps(job_object *self, int *status, berth_error *error)
+{
+    unsigned int n = 0;
+    int failed = 0;
+    bpy_hurry_begin();
+    while (failed == 0 && !wait_for(self, BERTH_JOB_DONE, SECONDS_BETWEEN_SIGNALS, status, error)) {
+        if (++n == HURRIED_WAITS)
+            bpy_hurry_end();
+        failed = PyErr_CheckSignals();
+    }
+    if (n < HURRIED_WAITS)
+        bpy_hurry_end();
+    return failed;
+}
+
+/*
+ * Job.finish(): the same on the main thread; an exception of a signal's handler cancels the save.
  */
 static PyObject *job_finish(PyObject *job, PyObject *unused)
 {
@@ -239,9 +257,8 @@ static PyObject *job_finish(PyObject *job, PyObject *unused)
     job_object *self = (job_object *)job;
     berth_error error;
     int status;
-    while (!wait_for(self, BERTH_JOB_DONE, SECONDS_BETWEEN_SIGNALS, &status, &error))
-        if (PyErr_CheckSignals() < 0)
-            return end_cancelled(self);
+    if (wait_in_steps(self, &status, &error) < 0)
+        return end_cancelled(self);
     if (end(self, status, &error) < 0)
         return NULL;
     Py_RETURN_NONE;

@@ -193,6 +193,17 @@ static PyObject *meta_storage(bpy_loader *loader, uint64_t nbytes)
     return made;
 }
 
+/* Whether map_location's function has given what PyTorch takes from it. Raises TypeError. */
+static bool is_untyped(const bpy_loader *loader, PyObject *moved)
+{
+    int is_one = PyObject_IsInstance(moved, loader->torch->UntypedStorage);
+    if (is_one == 0)
+        PyErr_Format(PyExc_TypeError,
+                     "map_location's function must return a torch.UntypedStorage or None, not %R",
+                     (PyObject *)Py_TYPE(moved));
+    return is_one > 0;
+}
+
 /* Where map_location sends it. Consumes the reference. */
 static PyObject *restored(bpy_loader *loader, const berth_storage *storage, PyObject *untyped)
 {
@@ -201,6 +212,8 @@ static PyObject *restored(bpy_loader *loader, const berth_storage *storage, PyOb
     PyObject *moved = PyObject_CallFunction(loader->restore, "Os", untyped,
                                             berth_storage_get_info(storage)->location);
     Py_DECREF(untyped);
+    if (moved && !is_untyped(loader, moved))
+        Py_CLEAR(moved);
     return moved;
 }
 

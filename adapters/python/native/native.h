@@ -96,6 +96,13 @@ typedef struct bpy_walk {
 void bpy_walk_begin(bpy_walk *walk);
 
 /*
+ * From here on a thread that wants the GIL has it within half a millisecond. Each begin has its
+ * end. They need the GIL, and leave an exception that is raised as it is.
+ */
+void bpy_hurry_begin(void);
+void bpy_hurry_end(void);
+
+/*
  * One more value was walked. Gives the GIL up for a moment if the walk has held it for 4 ms.
  * Returns: whether it did.
  */
@@ -167,6 +174,7 @@ typedef struct bpy_saver {
     bpy_map storages;  /* StorageImpl -> berth_storage */
     bpy_map addresses; /* of bytes -> the torch.dtype by which they are saved */
     bool is_on_host;   /* the storage that is saved now is the host's: nobody has to ask it */
+    void *address;     /* and that is where it begins; NULL: it has to be asked */
     PyObject *events;  /* torch.device -> of bpy_event_new; NULL: none yet */
     PyObject **owners; /* objects that must live until the save ends: all that nodes has */
     size_t n_owners, room_for_owners;

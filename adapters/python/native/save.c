@@ -72,6 +72,18 @@ berth_value *bpy_save_walk(bpy_saver *saver, PyObject *object)
     return value;
 }
 
+static PyObject *save_begin(bpy_saver *saver, PyObject *object, PyObject *target,
+                            const char *archive_name, bool snapshot)
+{
+    const berth_value *value = saver->torch ? bpy_save_walk(saver, object) : NULL;
+    if (!value) {
+        bpy_saver_free(saver);
+        return NULL;
+    }
+    const berth_content content = berth_of_value(value);
+    return bpy_job_begin(saver, target, &content, archive_name, snapshot ? BERTH_SAVE_SNAPSHOT : 0);
+}
+
 PyObject *bpy_save_begin(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -81,12 +93,8 @@ PyObject *bpy_save_begin(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OOzp", &object, &target, &archive_name, &snapshot))
         return NULL;
     bpy_saver saver = {.torch = bpy_torch_get()};
-    const berth_value *value = saver.torch ? bpy_save_walk(&saver, object) : NULL;
-    if (!value) {
-        bpy_saver_free(&saver);
-        return NULL;
-    }
-    const berth_content content = berth_of_value(value);
-    return bpy_job_begin(&saver, target, &content, archive_name,
-                         snapshot ? BERTH_SAVE_SNAPSHOT : 0);
+    bpy_hurry_begin();
+    PyObject *job = save_begin(&saver, object, target, archive_name, snapshot);
+    bpy_hurry_end();
+    return job;
 }

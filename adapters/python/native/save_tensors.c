@@ -26,6 +26,13 @@ static uint64_t number_of(PyObject *storage, PyObject *name, bool *failed)
     return number;
 }
 
+static void *address_of(const bpy_saver *saver, PyObject *untyped, bool *failed)
+{
+    if (saver->address)
+        return saver->address;
+    return (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, failed);
+}
+
 berth_dtype bpy_storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype)
 {
     bool is_typed = dtype > 0 && dtype < BERTH_INT1 && !saver->torch->is_new[dtype] &&
@@ -80,7 +87,7 @@ static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype
 {
     bool failed = false;
     uint64_t nbytes = number_of(untyped, bpy_name.nbytes, &failed);
-    void *address = (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, &failed);
+    void *address = address_of(saver, untyped, &failed);
     if (failed)
         return NULL;
     if (!address && nbytes > 0)
@@ -101,7 +108,7 @@ static berth_storage *storage_again(bpy_saver *saver, PyObject *untyped, int dty
                                     berth_storage *storage)
 {
     bool failed = false;
-    void *address = (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, &failed);
+    void *address = address_of(saver, untyped, &failed);
     bool as_bytes = dtype <= 0 || saver->torch->is_new[dtype];
     PyObject *saved_as = saver->torch->dtypes[as_bytes ? BERTH_UINT8 : dtype];
     if (failed || check_address(saver, address, saved_as) < 0)
@@ -217,14 +224,21 @@ static int read_flags(bpy_saver *saver, PyObject *tensor, uint32_t *flags)
     return grad < 0 ? -1 : read_bits(saver, tensor, flags);
 }
 
-/* Where the elements of a tensor of the host or of a device are. */
-static int read_storage(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
+/*
+ * Where the elements of a tensor of the host or of a device are.
+ * Parameters: data: address of the first element; NULL: not known.
+ */
+static int read_storage(bpy_saver *saver, PyObject *object, berth_tensor *tensor, char *data)
 {
     bool failed = false;
     tensor->storage_offset = (int64_t)number_of(object, bpy_name.storage_offset, &failed);
-    if (!failed)
-        tensor->storage =
-            save_storage(saver, bpy_call(object, bpy_name.untyped_storage), (int)tensor->dtype);
+    if (failed)
+        return -1;
+    if (data)
+        saver->address = data - tensor->storage_offset * (int64_t)berth_dtype_nbytes(tensor->dtype);
+    tensor->storage =
+        save_storage(saver, bpy_call(object, bpy_name.untyped_storage), (int)tensor->dtype);
+    saver->address = NULL;
     return tensor->storage ? 0 : -1;
 }
 
@@ -237,7 +251,7 @@ static int read_place(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
         tensor->flags |= BERTH_META;
         return 0;
     }
-    return is_cpu < 0 || is_meta < 0 ? -1 : read_storage(saver, object, tensor);
+    return is_cpu < 0 || is_meta < 0 ? -1 : read_storage(saver, object, tensor, NULL);
 }
 
 /* ---- tensors of parts ---- */
@@ -348,7 +362,7 @@ static bool is_quantized(berth_dtype dtype)
  * tensor's own, which another thread may change before the walk is done with it: it is copied.
  */
 static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor *tensor,
-                          int64_t *shape, int64_t *stride)
+                          int64_t *shape, int64_t *stride, char **data)
 {
     const dl_exchange *exchange = saver->torch->exchange;
     dl_tensor view;
@@ -367,6 +381,7 @@ static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor
         return false;
     tensor->dtype = (berth_dtype)dtype;
     tensor->rank = view.rank;
+    *data = view.data ? (char *)view.data + view.offset_nbytes : NULL;
     for (int32_t i = 0; i < view.rank; i++) {
         shape[i] = view.shape[i];
         stride[i] = view.strides[i];
@@ -417,11 +432,12 @@ static berth_value *save_bare_tensor(bpy_saver *saver, PyObject *object, bool ke
 {
     int64_t shape[BERTH_MAX_RANK], stride[BERTH_MAX_RANK];
     berth_tensor tensor = {.shape = shape, .stride = stride};
-    if (read_by_table(saver, object, &tensor, shape, stride)) {
+    char *data;
+    if (read_by_table(saver, object, &tensor, shape, stride, &data)) {
         saver->is_on_host = true;
         int status = read_flags(saver, object, &tensor.flags);
         if (status == 0)
-            status = read_storage(saver, object, &tensor);
+            status = read_storage(saver, object, &tensor, data);
         saver->is_on_host = false;
         return status < 0 ? NULL : make_tensor(saver, &tensor, keeps_grad);
     }

@@ -4,7 +4,8 @@
  *
  * A thread that waits for the GIL asks for it after sys.getswitchinterval(), 5 ms if the program
  * says nothing. So a walk that gives the GIL up to a thread that never waits would have it back
- * after 5 ms, and take twice its time. While a walk goes on the interval is shorter.
+ * after 5 ms, and take twice its time. While a walk goes on the interval is shorter; and while a
+ * short save goes on, which takes the GIL a few times more.
  */
 #include <time.h>
 
@@ -16,8 +17,8 @@
 
 static PyObject *get_interval, *set_interval; /* functions of sys */
 
-/* Of all walks that go on; the GIL protects them. The other two: as before the first one began. */
-static size_t n_walks;
+/* How many go on; the GIL protects them. The other two: as before the first one began. */
+static size_t n_walks, n_hurries;
 static PyObject *interval_before; /* NULL: it stays as it is */
 static int collected_before;
 
@@ -74,36 +75,49 @@ static void restore_interval(void)
     PyErr_Restore(type, value, traceback);
 }
 
+void bpy_hurry_begin(void)
+{
+    if (n_hurries++ == 0)
+        shorten_interval();
+}
+
+void bpy_hurry_end(void)
+{
+    if (n_hurries > 0 && --n_hurries == 0)
+        restore_interval();
+}
+
 void bpy_walk_begin(bpy_walk *walk)
 {
     walk->since_ns = now_ns();
-    if (n_walks++ > 0)
-        return;
-    collected_before = PyGC_Disable();
-    shorten_interval();
+    if (n_walks++ == 0)
+        collected_before = PyGC_Disable();
+    bpy_hurry_begin();
 }
 
-static void restore(void)
+static void restore_collector(void)
 {
-    restore_interval();
     if (collected_before)
         PyGC_Enable();
 }
 
 void bpy_walk_end(void)
 {
+    bpy_hurry_end();
     if (n_walks > 0 && --n_walks == 0)
-        restore();
+        restore_collector();
 }
 
-/* A walk in which this very thread has forked goes on, and its end finds no walk. */
+/* What this very thread was in when it forked goes on, and its end finds nothing to end. */
 PyObject *bpy_walk_after_fork(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
+    if (n_hurries > 0)
+        restore_interval();
     if (n_walks > 0)
-        restore();
-    n_walks = 0;
+        restore_collector();
+    n_walks = n_hurries = 0;
     Py_RETURN_NONE;
 }
 

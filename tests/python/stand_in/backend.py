@@ -48,11 +48,13 @@ class Event:
     n_live = 0
 
     def record(self):
-        Event.n_live += 1
         self.ordinal = Module.current_device()
         self.cuda_event = native.stand_in_event(self.ordinal)
+        Event.n_live += 1
 
     def __del__(self):
+        if not self.cuda_event:  # there was no memory to record it
+            return
         Event.n_live -= 1
         native.stand_in_event_close(self.ordinal, self.cuda_event)
 
