@@ -4,6 +4,7 @@
 import collections
 import importlib.util
 import os
+import signal
 import threading
 
 import berth
@@ -11,7 +12,7 @@ import berth.dcp
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
-from berth import _dcp_exchange
+from berth import _dcp_group, _native
 from saves import comparable
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -237,10 +238,18 @@ def test_columns(rank):
     berth.dcp.load(target, path)
     for name, each in target.items():
         assert torch.equal(each.to_local(), shards[name].to_local()), name
-    for limit in (1, 1000):  # bytes of a round: more rounds
-        _dcp_exchange.ROUND_NBYTES, before = limit, _dcp_exchange.ROUND_NBYTES
-        rank.assert_saved(shards, whole, f"rounds{limit}.pt")
-        _dcp_exchange.ROUND_NBYTES = before
+
+
+def test_columns_of_windows(rank):
+    """More than the 16 MiB that one rank collects at a time; elements of 2 bytes, of half a byte; ties."""
+    torch.manual_seed(9)
+    large = torch.randint(-99, 99, (3, 5000, 1201), dtype=torch.int16)
+    whole = {"large": large, "tied": large, "odd": torch.randn(33).to(torch.float16).reshape(3, 11)}
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        whole["packed"] = torch.arange(70, dtype=torch.uint8).reshape(7, 10).view(torch.float4_e2m1fn_x2)
+    shards = {name: distribute_by_hand(each, rank, each.dim() - 1) for name, each in whole.items()}
+    shards["tied"] = shards["large"]
+    rank.assert_saved(shards, whole, "windows.pt")
 
 
 def test_columns_that_fail(rank):
@@ -252,24 +261,95 @@ def test_columns_that_fail(rank):
     berth.dcp.save(shards, path)
     kept = read(path)
     state = {} if rank.rank == last else shards
-    rank.assert_raises(ValueError, 0, "['w']: no rank has some of its elements", berth.dcp.save, state, path)
-    alone = DeviceMesh("cpu", [last])
-    state = shards
-    if rank.rank == last:
-        state = {"w": DTensor.from_local(tensor, alone, [Shard(0)], run_check=False)}
-    rank.assert_raises(ValueError, 0, "['w']: two ranks have the same elements", berth.dcp.save, state, path)
+    rank.assert_raises(berth.ArgumentError, 0, "no writer has written its bytes", berth.dcp.save, state, path)
+    rank.assert_raises(ValueError, 0, "(tensor 'w')", berth.dcp.save, state, path)
+    turned, alone = DeviceMesh("cpu", list(range(rank.n))[::-1]), DeviceMesh("cpu", [last])
+    for mesh, dim, words in ((turned, 1, f"w: writer {last} has byte 0 of its storage, and so has another slice"),
+                             (alone, 0, f"writers 0 and {last} have both written its byte 0 (tensor 'w')")):  # columns of 0; all rows
+        state = shards
+        if rank.rank == last:
+            mine = tensor.chunk(mesh.size(), dim)[0].contiguous()
+            state = {"w": DTensor.from_local(mine, mesh, [Shard(dim)], run_check=False, shape=tensor.shape,
+                                             stride=tensor.stride())}
+        rank.assert_raises(berth.ArgumentError, 0, words, berth.dcp.save, state, path)
 
-    def fail(*_):
-        raise MemoryError("none")
-
-    before = _dcp_exchange.Rows.take
-    if rank.rank == last:
-        _dcp_exchange.Rows.take = fail
-    rank.assert_raises(MemoryError, last, "none", berth.dcp.save, shards, path)
-    _dcp_exchange.Rows.take = before
     assert read(path) == kept
     berth.dcp.save(shards, path)
     assert read(path) == kept
+
+
+def test_exchanges_that_fail(rank):
+    """On one rank: before the exchange, in its first call, in a later one, behind it."""
+    if rank.n == 1:
+        return
+    path, last = rank.path("exchange/columns.pt"), rank.n - 1
+    tensor = torch.arange(60.).reshape(6, 10)
+    shards = {"w": distribute_tensor(tensor, rank.mesh, [Shard(1)])}
+    berth.dcp.save(shards, path)
+    kept = read(path)
+
+    def fail(kind, words, where, name, function):
+        before = getattr(where, name)
+        if rank.rank == last:
+            setattr(where, name, function(before))
+        rank.assert_raises(kind, last, words, berth.dcp.save, shards, path)
+        setattr(where, name, before)
+        assert os.listdir(os.path.dirname(path)) == ["columns.pt"] and read(path) == kept
+        berth.dcp.save(shards, path)  # and the group is still in step
+
+    def in_call(n, error):
+        def replace(function):
+            calls = iter(range(n, -1000, -1))
+
+            def failing(*arguments):
+                if next(calls) == 0:
+                    raise error
+                return function(*arguments)
+            return failing
+        return replace
+
+    for n in (0, 1, 2, 4):
+        fail(MemoryError, "no room", _dcp_group, "_bytes_of", in_call(n, MemoryError("no room")))
+    fail(OSError, "no link", _native, "joint_write", in_call(0, OSError("no link")))
+    fail(berth.Error, "checksum", _native, "joint_write",
+         lambda function: lambda ticket, *others: function(ticket[:-1] + bytes([ticket[-1] ^ 1]), *others))
+
+
+def test_interrupts_in_an_exchange(rank):
+    """^C of one rank is KeyboardInterrupt there; the others raise, too, whenever it came."""
+    path, last = rank.path("interrupt/columns.pt"), rank.n - 1
+    shards = {"w": distribute_tensor(torch.arange(60.).reshape(6, 10), rank.mesh, [Shard(1)])}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    inner = _dcp_group.Group.exchange
+
+    class Work:
+        """A wait that ^C ends, as it ends that of PyTorch: when all is done."""
+
+        def __init__(self, work):
+            self.work = work
+
+        def wait(self):
+            self.work.wait()
+            interrupt()
+
+    def interrupt():
+        if next(calls) == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    for n in range(0 if rank.n == 1 else 4):  # words; words and messages of one window; words
+        calls = iter(range(n, -1000, -1))
+        if rank.rank == last:
+            _dcp_group.Group.exchange = lambda *arguments: Work(inner(*arguments))
+        try:
+            why = berth.dcp.save(shards, path)
+        except BaseException as error:
+            why = error
+        _dcp_group.Group.exchange = inner
+        if rank.rank == last:
+            assert isinstance(why, KeyboardInterrupt), repr(why)
+        else:
+            assert isinstance(why, RuntimeError) and str(why) == f"rank {last}: KeyboardInterrupt", repr(why)
+    berth.dcp.save(shards, path)
 
 
 def test_other_meshes(rank):
@@ -385,11 +465,13 @@ def test_saves_that_fail(rank):
     assert read(path) == kept
 
 
-def distribute_by_hand(tensor, rank):
-    """As distribute_tensor, without messages: only one rank calls it."""
-    local = tensor.chunk(rank.n)
-    mine = local[rank.rank] if rank.rank < len(local) else tensor[:0]
-    return DTensor.from_local(mine, rank.mesh, [Shard(0)], run_check=False, shape=tensor.shape,
+def distribute_by_hand(tensor, rank, dim=0):
+    """As distribute_tensor, without messages: only one rank calls it, or gloo does not know the dtype."""
+    each = -(-tensor.shape[dim] // rank.n)
+    begin = min(each * rank.rank, tensor.shape[dim])
+    mine = tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor  # some cannot be copied
+    mine = mine.narrow(dim, begin, min(each, tensor.shape[dim] - begin)).contiguous().view(tensor.dtype)
+    return DTensor.from_local(mine, rank.mesh, [Shard(dim)], run_check=False, shape=tensor.shape,
                               stride=tensor.stride())
 
 

@@ -22,7 +22,7 @@ import dcp_cases
 import torch
 import torch._dynamo  # noqa: F401: DTensor imports it at its first use, in each process
 import torch.distributed as dist
-from berth import _dcp_exchange, _dcp_save, _native
+from berth import _dcp_group, _dcp_save, _native
 from dcp_cases import SECONDS, Rank, alone, read
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -53,7 +53,7 @@ SAVING = _dcp_save.Saving
 # (rank of 2, what kills it, whether the new file can be in place)
 DEATHS = {
     "writer-begins": (1, lambda: kill_before("_begin", SAVING), False),
-    "writer-exchanges": (1, lambda: kill_after("_fill", _dcp_exchange.Exchange), False),
+    "writer-exchanges": (1, lambda: kill_before("exchange", _dcp_group.Group), False),
     "writer-writes": (1, lambda: kill_before("joint_write", _native), False),
     "writer-has-written": (1, lambda: kill_after("joint_write", _native), False),
     "coordinator-begins": (0, lambda: kill_before("_begin", SAVING), False),

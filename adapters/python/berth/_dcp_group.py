@@ -6,7 +6,9 @@ import builtins
 import torch
 import torch.distributed as dist
 
-from berth._errors import make
+from berth._errors import NO_OFFSET, make
+
+PEER = "BERTH_E_PEER"  # what ranks raise because another one has failed
 
 _groups = {}  # (group, purpose) -> a gloo group of the same processes
 
@@ -22,6 +24,7 @@ class Failure:
         self.facts = None
         if getattr(error, "status", ""):
             self.facts = error.status, error.errno, error.offset, error.record
+        self.is_of_another = getattr(error, "status", "") == PEER
         self.kind = next((each.__name__ for each in type(error).__mro__
                           if issubclass(each, Exception) and getattr(builtins, each.__name__, None) is each),
                          "RuntimeError")
@@ -81,7 +84,8 @@ class Group:
         parts = self._gather(mine)
         answer = None
         if self.is_coordinator:
-            answer = next((part for part in parts if isinstance(part, Failure)), None)
+            failures = (part for part in parts if isinstance(part, Failure))
+            answer = min(failures, key=lambda failure: failure.is_of_another, default=None)
             if answer is None:
                 answer, error = attempt(self.rank, central, parts)
         answer = self._broadcast(answer)
@@ -94,12 +98,14 @@ class Group:
         finally:
             del error, mine, parts  # the traceback holds this frame
 
-    def exchange(self, send, send_nbytes, receive, receive_nbytes):
-        """All-to-all of bytes. send, receive: flat tensors; *_nbytes: how many for, and from, each rank."""
-        if self.size == 1:
-            receive.copy_(send)
-        else:
-            dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group)
+    def reduce(self, flags):
+        """Starts it: each item of a tensor becomes the largest of all ranks."""
+        return dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def exchange(self, receive, send, receive_nbytes, send_nbytes):
+        """Starts it: all-to-all of bytes. *_nbytes: how many from, and for, each rank."""
+        return dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group,
+                                      async_op=True)
 
     def _gather(self, part):
         parts = [None] * self.size if self.is_coordinator else None
@@ -110,6 +116,67 @@ class Group:
         answers = [answer]
         dist.broadcast_object_list(answers, src=self._root, group=self._group)
         return answers[0]
+
+
+class Exchange:
+    """An exchange of bytes, for joint_write: it is done on all ranks of a group, or raises on all.
+
+    with exchange: joint_write(..., exchange)
+    """
+
+    def __init__(self, group):
+        self._group, self._was_called, self._error = group, False, None
+
+    def __call__(self, send, send_nbytes, receive, receive_nbytes):
+        """send, receive: buffers, until this returns; *_nbytes: how many bytes for, and from, each rank."""
+        tensors, error = attempt(self._group.rank, lambda: (_bytes_of(receive), _bytes_of(send)))
+        self._agree(error)
+        if self._group.size == 1:
+            tensors[0].copy_(tensors[1])
+        else:
+            self._wait(self._group.exchange(*tensors, receive_nbytes, send_nbytes))
+
+    def leave(self):
+        """Tells the others, which are in an exchange or will be, that this rank has failed before it."""
+        self._was_called = True
+        flag = torch.ones(1, dtype=torch.uint8)
+        if self._group.size > 1:
+            self._wait(self._group.reduce(flag))
+
+    def _agree(self, error):
+        """Raises: an exception of this rank, or that another rank has one."""
+        self._was_called = True
+        self._error = self._error or error
+        flag = torch.tensor([self._error is not None], dtype=torch.uint8)
+        if self._group.size > 1:
+            self._wait(self._group.reduce(flag))
+        if flag.item():
+            raise self._error or make(PEER, "another rank has failed, and says why", 0, NO_OFFSET, "")
+
+    def _wait(self, work):
+        """^C is raised in the next exchange, or behind the last one: here the others would not know."""
+        while True:
+            try:
+                return work.wait()
+            except Exception:
+                raise
+            except BaseException as error:
+                self._error = error
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        kept, self._error = self._error, None  # its traceback holds frames that hold this
+        if error is not None and not self._was_called:
+            self.leave()
+        if error is None and kept is not None:
+            raise kept
+
+
+def _bytes_of(buffer):
+    """A tensor that lies on the buffer."""
+    return torch.frombuffer(buffer, dtype=torch.uint8) if len(buffer) else torch.empty(0, dtype=torch.uint8)
 
 
 def _group_for_bytes(group, purpose):

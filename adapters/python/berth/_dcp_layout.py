@@ -26,16 +26,9 @@ class Box:
         """The elements, as a view of the shard."""
         return tensor[tuple(slice(at, at + n) for at, n in zip(self.local, self.lengths))]
 
-    def _last_cut(self, shape):
-        return max((d for d, n in enumerate(shape) if self.lengths[d] != n), default=0)
-
-    def n_in_row(self, shape):
-        """Elements that lie one after the other in row-major order."""
-        return math.prod(self.lengths[self._last_cut(shape):])
-
     def range_in(self, shape):
         """The first element, if the box is one range in row-major order; else None."""
-        last = self._last_cut(shape)
+        last = max((d for d, n in enumerate(shape) if self.lengths[d] != n), default=0)
         if any(n != 1 for n in self.lengths[:last]):
             return None
         first = 0

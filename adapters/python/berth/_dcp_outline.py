@@ -18,7 +18,6 @@ from berth._errors import declined
 
 MAPPINGS = (dict, collections.OrderedDict)
 SEQUENCES = (list, tuple)
-MIN_ROW = 1 << 20  # bytes; see berth_joint_write
 
 
 class Elsewhere:
@@ -39,11 +38,6 @@ class Elsewhere:
     def __getstate__(self):
         return {**self.__dict__, "pieces": []}
 
-
-    def has_short_rows(self):
-        """Whether the library would not write a piece beside those of others."""
-        return any(box.range_in(self.shape) is None
-                   and box.n_in_row(self.shape) * data.element_size() < MIN_ROW for box, data in self.pieces)
 
 
 def facts_of(tensor, key):
@@ -240,20 +234,6 @@ def _merge_item(parent, key, item):
     elif type(item) in MAPPINGS and type(parent[key]) in MAPPINGS:
         for each, inner in item.items():
             _merge_item(parent[key], each, inner)
-
-
-def shards_of(value, seen=None):
-    """All tensors that are elsewhere, each once."""
-    seen = set() if seen is None else seen
-    if id(value) in seen:
-        return
-    if isinstance(value, Elsewhere):
-        seen.add(id(value))
-        yield value
-    elif type(value) in (*MAPPINGS, *SEQUENCES):
-        seen.add(id(value))
-        for item in value.values() if type(value) in MAPPINGS else value:
-            yield from shards_of(item, seen)
 
 
 def lookup(value, keys):

@@ -7,8 +7,7 @@ import os
 from berth import _conditions, _native
 from berth._config import config
 from berth._counters import count
-from berth._dcp_exchange import Exchange
-from berth._dcp_group import Group
+from berth._dcp_group import Exchange, Group
 from berth._dcp_outline import (
     Elsewhere,
     extras_of,
@@ -16,7 +15,6 @@ from berth._dcp_outline import (
     merge,
     outline_of,
     pickled,
-    shards_of,
     tree_of,
     unpickled,
 )
@@ -29,11 +27,10 @@ class Entry:
     """A tensor of the plan that all ranks get.
 
     name: its path in the file; keys: its way in a state; rank: as of Elsewhere
-    is_exchanged: its writers have rows of it that were exchanged, not what its shards are
     """
 
-    def __init__(self, name, tensor, is_exchanged):
-        self.name, self.keys, self.rank, self.is_exchanged = name, tensor.keys, tensor.rank, is_exchanged
+    def __init__(self, name, tensor):
+        self.name, self.keys, self.rank = name, tensor.keys, tensor.rank
         self.dtype, self.shape = tensor.dtype, tensor.shape
 
     def check(self, mine):
@@ -50,9 +47,9 @@ def save(state, path, *, process_group=None):
     The value in the file is the state of the coordinator, rank 0 of the group, with all its types and
     keys. Keys of dicts that only other ranks have follow, by rank. Each DTensor becomes a contiguous
     tensor of exactly its elements. Each rank writes its shards into the file, in parallel; replicated
-    ones are written once, by all of them together. Shards of columns are exchanged first, where their
-    pieces of a row are below 1 MiB: each rank then writes whole rows. Plain tensors and all other values
-    are those of the coordinator, or of the first rank that has the key.
+    ones are written once, by all of them together. Shards of columns whose pieces of a row are below
+    1 MiB are exchanged, 16 MiB of the file at a time: each rank writes what it has collected. Plain tensors
+    and all other values are those of the coordinator, or of the first rank that has the key.
 
     All ranks of the group call it. It is all or nothing: whatever fails or dies, the path holds the old
     file or the whole new one. When it returns, on any rank, the file is as durable as the coordinator's
@@ -81,16 +78,14 @@ class Saving:
     def __init__(self, state, path, group, is_snapshot=False):
         self._path, self._rank, self._n_ranks = path, group.rank, group.size
         self._outline = self._joint = None
+        self._slices = []
         self._tree = group.step(lambda: self._begin(state, is_snapshot), lambda _: tree_of(self._outline))
 
     def run(self, group):
         try:
             ticket, plan = group.step(self._extras, self._plan)
-            exchange = Exchange(group, plan)
-            if exchange:
-                boxes = group.step(lambda: exchange.announce(self._outline), lambda parts: parts)
-                group.step(lambda: exchange.prepare(boxes), lambda _: None)
-            group.step(lambda: self._write(ticket, plan, exchange), self._finish)
+            group.step(lambda: self._choose(plan), lambda _: None)  # in _write all wait for each other
+            group.step(lambda: self._write(ticket, Exchange(group)), self._finish)
         finally:
             if self._joint:
                 self._joint.abort()
@@ -108,34 +103,32 @@ class Saving:
 
     def _extras(self):
         """Pickled here, so that what cannot be pickled is an error and not a rank that is missing."""
-        short = [each.keys for each in shards_of(self._outline) if each.has_short_rows()]
-        return pickled((extras_of(self._outline, self._tree) if self._rank else [], short))
+        return pickled(extras_of(self._outline, self._tree) if self._rank else [])
 
     def _merge(self, extras):
         for each in extras:
             merge(self._outline, each)
 
-    def _plan(self, parts):
-        extras, short = zip(*map(unpickled, parts))
-        self._merge(extras)
-        exchanged = {keys for each in short for keys in each}
+    def _plan(self, extras):
+        self._merge(map(unpickled, extras))
         self._joint = _native.joint_begin(self._outline, os.fsencode(self._path), self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():
             if 0 not in tensor.shape:
-                by_storage.setdefault(tensor.facts[-1], Entry(name, tensor, tensor.keys in exchanged))
+                by_storage.setdefault(tensor.facts[-1], Entry(name, tensor))
         return self._joint.ticket(), list(by_storage.values())
 
-    def _write(self, ticket, plan, exchange):
-        exchange.run()  # before anything that can fail on one rank alone
-        slices = exchange.slices()
+    def _choose(self, plan):
         for index, entry in enumerate(plan):
             mine = lookup(self._outline, entry.keys)
-            if isinstance(mine, Elsewhere) and mine.rank == entry.rank and not entry.is_exchanged:
+            if isinstance(mine, Elsewhere) and mine.rank == entry.rank:
                 entry.check(mine)
                 for box, data in mine.pieces:
-                    slices += _slices(index, entry.name, mine, box, data)
-        return _native.joint_write(ticket, self._rank, slices)
+                    self._slices += _slices(index, entry.name, mine, box, data)
+
+    def _write(self, ticket, exchange):
+        with exchange:
+            return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange)
 
     def _finish(self, receipts):
         for receipt in receipts:

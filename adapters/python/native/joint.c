@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Many processes, one file: the coordinator (the type Joint), and what each of them writes. */
+#include <errno.h>
+
 #include "adapters/python/native/native.h"
 
 typedef struct joint_object {
@@ -263,11 +265,91 @@ static int slices_make(slice_list *list, PyObject *objects)
     return status;
 }
 
+/* The Python object that exchanges bytes among so many writers. */
+typedef struct exchange_caller {
+    PyObject *function;
+    size_t n_writers;
+} exchange_caller;
+
+static PyObject *exchange_list(const uint64_t *nbytes, size_t n, uint64_t *sum)
+{
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    *sum = 0;
+    for (size_t i = 0; list && i < n; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(nbytes[i]);
+        if (!number || PyList_SetItem(list, (Py_ssize_t)i, number) < 0)
+            Py_CLEAR(list);
+        *sum += nbytes[i];
+    }
+    return list;
+}
+
+/* bytes may be NULL if there are none. torch.frombuffer wants what could be written to. */
+static PyObject *exchange_view(const void *bytes, uint64_t nbytes)
+{
+    static char nothing;
+    char *address = nbytes > 0 ? (char *)(uintptr_t)bytes : &nothing;
+    return PyMemoryView_FromMemory(address, (Py_ssize_t)nbytes, PyBUF_WRITE);
+}
+
+static int exchange_run(const exchange_caller *caller, const void *send,
+                        const uint64_t *send_nbytes, void *receive, const uint64_t *receive_nbytes)
+{
+    uint64_t n_sent, n_received;
+    PyObject *to = exchange_list(send_nbytes, caller->n_writers, &n_sent);
+    PyObject *from = to ? exchange_list(receive_nbytes, caller->n_writers, &n_received) : NULL;
+    PyObject *sent = from ? exchange_view(send, n_sent) : NULL;
+    PyObject *received = sent ? exchange_view(receive, n_received) : NULL;
+    PyObject *result = NULL;
+    if (received)
+        result =
+            PyObject_CallFunctionObjArgs(caller->function, sent, to, received, from, (void *)NULL);
+    Py_XDECREF(result);
+    Py_XDECREF(received);
+    Py_XDECREF(sent);
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    return result ? 0 : -1;
+}
+
+/* What it raises stays set. */
+static void exchange_leave(const exchange_caller *caller)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *result = PyObject_CallMethod(caller->function, "leave", NULL);
+    if (!result)
+        PyErr_Clear();
+    Py_XDECREF(result);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* A berth_exchange_fn. A signal's exception may be set: then Berth tells the others of it. */
+static int exchange_call(void *context, const void *send, const uint64_t *send_nbytes,
+                         void *receive, const uint64_t *receive_nbytes)
+{
+    const exchange_caller *caller = context;
+    PyObject *type, *value, *traceback;
+    int status;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!type && PyErr_CheckSignals() < 0) {
+        exchange_leave(caller);
+        status = -1;
+    } else
+        status = exchange_run(caller, send, send_nbytes, receive, receive_nbytes);
+    if (type)
+        PyErr_Restore(type, value, traceback); /* the first one is raised */
+    PyGILState_Release(state);
+    return status < 0 ? ECANCELED : 0;
+}
+
 /* The receipt of slices that are written without the GIL. */
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
-                              const slice_list *list)
+                              const slice_list *list, exchange_caller *caller)
 {
-    const berth_params params = {.progress = bpy_check_signals};
+    const berth_params params = {
+        .progress = bpy_check_signals, .exchange = exchange_call, .exchange_context = caller};
     void *receipt;
     size_t nbytes;
     berth_error error;
@@ -285,18 +367,23 @@ static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t w
     return bytes;
 }
 
-/* joint_write(ticket, writer, slices) -> receipt. Who calls it holds what the slices point to. */
+/*
+ * joint_write(ticket, writer, slices, n_writers, exchange) -> receipt. Who calls it holds what the
+ * slices point to.
+ */
 static PyObject *joint_write(PyObject *module, PyObject *arguments)
 {
     (void)module;
     const char *ticket;
-    Py_ssize_t nbytes, writer;
-    PyObject *objects;
+    Py_ssize_t nbytes, writer, n_writers;
+    PyObject *objects, *exchange;
     slice_list list;
-    if (!PyArg_ParseTuple(arguments, "y#nO!", &ticket, &nbytes, &writer, &PyList_Type, &objects) ||
+    if (!PyArg_ParseTuple(arguments, "y#nO!nO", &ticket, &nbytes, &writer, &PyList_Type, &objects,
+                          &n_writers, &exchange) ||
         slices_make(&list, objects) < 0)
         return NULL;
-    PyObject *receipt = write_slices(ticket, (size_t)nbytes, (size_t)writer, &list);
+    exchange_caller caller = {exchange, (size_t)n_writers};
+    PyObject *receipt = write_slices(ticket, (size_t)nbytes, (size_t)writer, &list, &caller);
     slices_free(&list);
     return receipt;
 }
@@ -331,9 +418,12 @@ static PyMethodDef joint_functions[] = {
      "elsewhere: the type of tensors that the writers have; their attribute facts says what they\n"
      "are: (dtype, shape, requires_grad, is_parameter, key of the storage)."},
     {"joint_write", joint_write, METH_VARARGS,
-     "joint_write(ticket, writer, slices)\n--\n\n"
+     "joint_write(ticket, writer, slices, n_writers, exchange)\n--\n\n"
      "slices: (name, starts, lengths, 0, 0, address), or (name, None, None, offset, nbytes,\n"
-     "address). Returns the receipt."},
+     "address). exchange(send, send_nbytes, receive, receive_nbytes): a berth_exchange_fn, with\n"
+     "buffers and lists; what it raises is raised. exchange.leave(): it is not called: this "
+     "writer\n"
+     "has failed. Returns the receipt."},
     {"joint_deal", joint_deal, METH_VARARGS,
      "joint_deal(index, nbytes, n_writers, writer)\n--\n\nberth_deal_bytes."},
     {NULL, NULL, 0, NULL},
