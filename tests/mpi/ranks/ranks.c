@@ -366,6 +366,33 @@ static void fail_to_save(const char *name)
     take_back(&given);
 }
 
+static bool has_no_memory;
+
+static void *reallocate(void *context, void *pointer, size_t nbytes)
+{
+    (void)context;
+    if (nbytes == 0)
+        free(pointer);
+    return nbytes == 0 || has_no_memory ? NULL : realloc(pointer, nbytes);
+}
+
+/* In rank 2 nothing can be allocated, so that it leaves before the first exchange. */
+static void fail_without_memory(void)
+{
+    gift given;
+    berth_error error;
+
+    berth_set_allocator(&(berth_allocator){.reallocate = reallocate});
+    give(MPI_COMM_WORLD, &given);
+    has_no_memory = world_rank == 2;
+    int status = berth_mpi_save(MPI_COMM_WORLD, path_of("errors/model.pt"), given.value,
+                                given.slices, given.n_slices, NULL, &error);
+    has_no_memory = false;
+    say("no memory", status, error.message);
+    take_back(&given);
+    berth_set_allocator(NULL);
+}
+
 /* One rank failed before the others began to save, or to open. */
 static void give_up(const char *name, bool opens)
 {
@@ -447,6 +474,7 @@ static void fail(void)
 
     for (size_t i = 0; i < COUNT(saves); i++)
         fail_to_save(saves[i]);
+    fail_without_memory();
     give_up("gave up saving", false);
     give_up("gave up opening", true);
     fail_to_open("no file", path_of("absent.pt"));
