@@ -1920,7 +1920,8 @@ typedef enum berth_slice_kind {
 typedef struct berth_slice {
     berth_slice_kind kind;
     const char *name; /* name or path of a tensor of the outline, as berth_tensor_at gives them */
-    const void *data; /* in this machine's byte order; must not change during berth_joint_write */
+    const void *data; /* on the host, not on a device; in this machine's byte order; must not change
+                         during berth_joint_write */
     const int64_t *starts;
     const int64_t *lengths;
     uint64_t offset;
