@@ -159,7 +159,11 @@ def test_two_dimensions_of_a_mesh(rank):
     mine = {(0, 0): [0, 4], (0, 1): [7, 10], (1, 0): [4, 7], (1, 1): [10, 13]}[tuple(mesh.get_coordinate())]
     shards["4"] = DTensor.from_local(tensor[slice(*mine)], mesh, places[-1], run_check=False,
                                      shape=tensor.shape, stride=tensor.stride())
-    path = rank.assert_saved(shards, {name: tensor.clone() for name in shards}, "mesh.pt")
+    whole, sideways = {name: tensor.clone() for name in shards}, tensor.t().contiguous()
+    shards["5"] = DTensor.from_local(sideways[:, slice(*mine)].contiguous(), mesh,
+                                     [_StridedShard(1, split_factor=2), Shard(1)], run_check=False,
+                                     shape=sideways.shape, stride=sideways.stride())
+    path = rank.assert_saved(shards, {**whole, "5": sideways}, "mesh.pt")
     for name, place in enumerate(places):
         target = {str(name): DTensor.from_local(torch.zeros_like(shards[str(name)].to_local()), mesh, place,
                                                 run_check=False, shape=tensor.shape, stride=tensor.stride())}
@@ -322,24 +326,15 @@ def test_interrupts_in_an_exchange(rank):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     inner = _dcp_group.Group.exchange
 
-    class Work:
-        """A wait that ^C ends, as it ends that of PyTorch: when all is done."""
-
-        def __init__(self, work):
-            self.work = work
-
-        def wait(self):
-            self.work.wait()
-            interrupt()
-
-    def interrupt():
+    def exchange(*arguments):
+        inner(*arguments)
         if next(calls) == 0:
             signal.raise_signal(signal.SIGINT)
 
     for n in range(0 if rank.n == 1 else 4):  # words; words and messages of one window; words
         calls = iter(range(n, -1000, -1))
         if rank.rank == last:
-            _dcp_group.Group.exchange = lambda *arguments: Work(inner(*arguments))
+            _dcp_group.Group.exchange = exchange
         try:
             why = berth.dcp.save(shards, path)
         except BaseException as error:
@@ -477,9 +472,13 @@ def distribute_by_hand(tensor, rank, dim=0):
 
 def test_asynchronously(rank):
     whole, shards = whole_and_shards(rank)
+    whole["columns"] = torch.randn(5, 12)
+    shards["columns"] = distribute_by_hand(whole["columns"], rank, 1)
     one, two, theirs = rank.path("async/one.pt"), rank.path("async/two.pt"), rank.path("torch/one.pt")
     if rank.rank == 0:
         torch.save(whole, theirs)
+    groups, inner = set(), _dcp_group.Group.exchange
+    _dcp_group.Group.exchange = lambda self, *others: groups.add(self._group) or inner(self, *others)
     jobs = [berth.dcp.async_save(shards, one)]
     for each in shards.values():
         if isinstance(each, DTensor):
@@ -491,6 +490,8 @@ def test_asynchronously(rank):
     jobs.append(berth.dcp.async_save(shards, rank.path("x/y.pt") + "/z.pt"))
     assert [job.result(SECONDS) for job in jobs[:2]] == [None, None]
     rank.assert_raises(berth.MissingFileError, 0, "", jobs[2].result, SECONDS)
+    _dcp_group.Group.exchange = inner
+    assert len(groups) == (rank.n > 1) and dist.group.WORLD not in groups  # the exchange, too
     if rank.rank == 0:
         assert comparable(read(one)) == comparable(read(theirs))
         assert not berth.load(two)["uneven"].any()
@@ -503,7 +504,8 @@ def test_storage_of_torch(rank):
 
     def state(x):
         return {"m": {"w": distribute_tensor(tensor * x, rank.mesh, [Shard(0)]), "b": tensor[0] * x,
-                      "none": distribute_tensor(torch.zeros(0, 3), rank.mesh, [Shard(0)])},
+                      "none": distribute_tensor(torch.zeros(0, 3), rank.mesh, [Shard(0)]),
+                      "c": distribute_tensor(tensor * x, rank.mesh, [Shard(1)])},
                 "o": {"groups": [{"lr": 0.5 * x, "betas": (0.9, 0.5)}, {"t": tensor[1] * x}], "empty": {}},
                 "step": 7 * x}
 
@@ -515,7 +517,7 @@ def test_storage_of_torch(rank):
     target = state(0)
     checkpoint.load(target, storage_reader=berth.dcp.Reader(path))
     assert_same({"m": target["m"], "step": target["step"]},
-                {"m": {"w": tensor, "b": tensor[0], "none": torch.zeros(0, 3)}, "step": 7})
+                {"m": {"w": tensor, "b": tensor[0], "none": torch.zeros(0, 3), "c": tensor}, "step": 7})
     assert target["o"]["groups"][0]["lr"] == 0.5 and torch.equal(target["o"]["groups"][1]["t"], tensor[1])
 
 

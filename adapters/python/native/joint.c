@@ -348,8 +348,9 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
                               const slice_list *list, exchange_caller *caller)
 {
-    const berth_params params = {
-        .progress = bpy_check_signals, .exchange = exchange_call, .exchange_context = caller};
+    const berth_params params = {.progress = bpy_check_signals,
+                                 .exchange = caller->function == Py_None ? NULL : exchange_call,
+                                 .exchange_context = caller};
     void *receipt;
     size_t nbytes;
     berth_error error;
