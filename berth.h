@@ -1292,9 +1292,9 @@ typedef struct berth_storage_stats {
  * sends some to each, itself too. MPI_Alltoallv does that.
  * Parameters: context: berth_params.exchange_context. send: send_nbytes[0] bytes for writer 0, then
  * those for writer 1, and so on. receive: room for receive_nbytes[0] bytes of writer 0, and so on.
- * What one writer sends and what the other one expects is always equal. Shapes: send_nbytes,
- * receive_nbytes: one size for each of the n_writers of berth_joint_begin; 0 is a size. send and
- * receive do not overlap; they may be NULL if all their sizes are 0.
+ * What one writer sends and what the other one expects is always equal. send and receive do not
+ * overlap.
+ * Shapes: send_nbytes, receive_nbytes: one size for each writer of the save; 0 is a size.
  * Lifetime: everything is Berth's, until the function returns.
  * Returns: 0, when all is received and `send` is no longer read; or an errno value. If it fails in
  * one writer, it must fail in all, by a timeout if need be: Berth does not call it again.
@@ -1976,14 +1976,15 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * save.durability says, and gives a receipt for the coordinator. The ticket is treated as bytes of
  * a stranger: nothing but a temporary that belongs to its save is ever written to.
  *
- * With params->exchange all writers call this at the same time, and wait for each other. It is
- * called twice, and if any of them has short runs, twice or more for each window. If one writer
- * fails, all return an error: that one its own, the others BERTH_E_PEER, which names it. So what
- * one of them got wrong leaves none waiting, with two exceptions, which the caller must pass on to
- * the others as a failure of their exchange: a writer that dies; and one that returns without
- * having called its exchange, because it could not read the ticket, or had no memory for 48 bytes a
- * writer. Beside the slices and the receipt, and beside what any save takes, the exchange takes at
- * most 64 MiB of memory (with more than 18,000 writers 2 KiB for each of these more).
+ * With params->exchange all writers call this at the same time, and wait for each other. The
+ * exchange is called twice, and if any of them has short runs, more often for each window. If one
+ * writer fails, all return an error: that one its own, the others BERTH_E_PEER, which names it. So
+ * nobody waits in vain, with two exceptions, which the caller must pass on to the others as a
+ * failure of their exchange: a writer that dies; and one that returns without having called its
+ * exchange, because it could not read the ticket, or had no memory for 48 bytes a writer. Berth
+ * cannot know whether the exchange has as many writers as the ticket says: do not take a ticket
+ * from a stranger for it. Beside the slices, the receipt, and what any save takes, the exchange
+ * takes at most 64 MiB of memory (with more than 18,000 writers 2 KiB for each of these more).
  * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
  * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
  * params: its config (what decides bytes is the coordinator's), progress, stats and exchange are

@@ -54,7 +54,7 @@ static int exchange_fail_peer(uint32_t writer, unsigned state, berth_error *erro
                            writer, berth_status_name(BTH_PEER_FAILED - (int)state));
 }
 
-/* Each writer has the same words, so all find the same. */
+/* J8: each writer has the same words, so all find the same. */
 static int exchange_read_words(bth_exchange *exchange, unsigned *most, berth_error *error)
 {
     bool is_over = false;

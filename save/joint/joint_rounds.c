@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The rounds of an exchange: runs are sent to the owners of windows, which write them. */
+#include <assert.h>
+
 #include "config/error.h"
 #include "config/memory.h"
 #include "save/joint/joint_exchange.h"
@@ -59,6 +61,7 @@ static bool rounds_find_next(rounds *all)
     const bth_ticket *ticket = all->settings->ticket;
     uint64_t nbytes = all->exchange->n * BTH_WINDOW_NBYTES, begin = all->number * nbytes;
 
+    assert(nbytes > 0); /* there is a writer */
     for (size_t i = 0; i < ticket->n_storages; i++) {
         const bth_ticket_storage *storage = &ticket->storages[i];
         if (storage->nbytes == 0 || storage->data_offset + storage->nbytes <= begin)

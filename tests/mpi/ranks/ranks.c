@@ -6,8 +6,7 @@
  *     ranks whole FOLDER          one process saves the whole with berth_save
  *     ranks all FOLDER            saves, loads, errors, exchanges
  *     ranks read FOLDER           opens FOLDER/model.pt, then reads slices, for strace
- *     ranks kill FOLDER RANK N    saves FOLDER/model.pt; RANK is killed at its Nth report of
- * progress
+ *     ranks kill FOLDER RANK N    saves FOLDER/model.pt; RANK is killed at its Nth report
  */
 #define _POSIX_C_SOURCE 200809L
 #include <berth_mpi.h>
@@ -366,6 +365,29 @@ static void fail_to_save(const char *name)
     take_back(&given);
 }
 
+static bool has_no_memory;
+static void *reallocate(void *context, void *pointer, size_t nbytes)
+{
+    (void)context;
+    return nbytes > 0 && has_no_memory ? NULL : realloc(pointer, nbytes);
+}
+
+/* Rank 2 leaves before the first exchange. */
+static void fail_without_memory(void)
+{
+    gift given;
+    berth_error error;
+
+    berth_set_allocator(&(berth_allocator){.reallocate = reallocate});
+    give(MPI_COMM_WORLD, &given);
+    has_no_memory = world_rank == 2;
+    int status = berth_mpi_save(MPI_COMM_WORLD, path_of("errors/model.pt"), given.value, NULL, 0,
+                                NULL, &error);
+    berth_set_allocator(NULL);
+    say("no memory", status, error.message);
+    take_back(&given);
+}
+
 /* One rank failed before the others began to save, or to open. */
 static void give_up(const char *name, bool opens)
 {
@@ -447,6 +469,7 @@ static void fail(void)
 
     for (size_t i = 0; i < COUNT(saves); i++)
         fail_to_save(saves[i]);
+    fail_without_memory();
     give_up("gave up saving", false);
     give_up("gave up opening", true);
     fail_to_open("no file", path_of("absent.pt"));
