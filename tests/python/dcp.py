@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""berth.dcp: many processes save one file, and load it into other meshes. The cases are in dcp_cases.py."""
+"""berth.dcp: many processes save one file, and load it into other meshes: dcp_cases.py, dcp_columns.py."""
 
 import json
 import os
@@ -49,7 +49,8 @@ def add(name, case, reports):
     setattr(Ranks, name, lambda self: self.check(case, reports))
 
 
-for each in names("dcp_cases.py", r"^def (test_\w+)\(rank\)"):
+CASE = r"^def (test_\w+)\(rank\)"
+for each in names("dcp_cases.py", CASE) + names("dcp_columns.py", CASE):
     add(each, each, sum(WORLDS))
 add("test_alone", "alone", 1)
 for each in names("dcp_ranks.py", r'^    "([\w-]+)": \([01], lambda') + ["writer-stops"] * LONG:

@@ -4,7 +4,6 @@
 import collections
 import importlib.util
 import os
-import signal
 import threading
 
 import berth
@@ -12,7 +11,7 @@ import berth.dcp
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
-from berth import _dcp_group, _native
+from berth import _dcp_group
 from saves import comparable
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -65,12 +64,25 @@ def read(path):
 
 
 def tensors():
-    """The same on all ranks: sizes that no world divides evenly, and one that has fewer rows than ranks."""
+    """The same on all ranks: sizes that no world divides evenly, and one that has fewer rows than ranks.
+
+    Without those of dtypes that gloo cannot distribute; these are not the same in all versions of PyTorch.
+    """
     torch.manual_seed(7)
-    return {"uneven": torch.randn(7, 5), "few": torch.randn(2, 3), "none": torch.empty(0, 4),
+    made = {"uneven": torch.randn(7, 5), "few": torch.randn(2, 3), "none": torch.empty(0, 4),
             "large": torch.randn(1500, 700), "half": torch.randn(9, 33).to(torch.bfloat16),
             "complex": torch.randn(6, 2, dtype=torch.complex64), "line": torch.arange(11),
             "bits": torch.randn(5, 5) > 0}
+    return {name: tensor for name, tensor in made.items() if is_carried(tensor)}
+
+
+def is_carried(tensor):
+    try:
+        dist.broadcast(tensor.clone(), 0)
+    except RuntimeError as error:
+        assert "scalar type" in str(error), error
+        return False
+    return True
 
 
 def whole_and_shards(rank):
@@ -159,7 +171,11 @@ def test_two_dimensions_of_a_mesh(rank):
     mine = {(0, 0): [0, 4], (0, 1): [7, 10], (1, 0): [4, 7], (1, 1): [10, 13]}[tuple(mesh.get_coordinate())]
     shards["4"] = DTensor.from_local(tensor[slice(*mine)], mesh, places[-1], run_check=False,
                                      shape=tensor.shape, stride=tensor.stride())
-    path = rank.assert_saved(shards, {name: tensor.clone() for name in shards}, "mesh.pt")
+    whole, sideways = {name: tensor.clone() for name in shards}, tensor.t().contiguous()
+    shards["5"] = DTensor.from_local(sideways[:, slice(*mine)].contiguous(), mesh,
+                                     [_StridedShard(1, split_factor=2), Shard(1)], run_check=False,
+                                     shape=sideways.shape, stride=sideways.stride())
+    path = rank.assert_saved(shards, {**whole, "5": sideways}, "mesh.pt")
     for name, place in enumerate(places):
         target = {str(name): DTensor.from_local(torch.zeros_like(shards[str(name)].to_local()), mesh, place,
                                                 run_check=False, shape=tensor.shape, stride=tensor.stride())}
@@ -216,140 +232,6 @@ def test_other_dimensions(rank):
     """Pieces of 1 MiB are written side by side."""
     tensor = torch.arange(2 * 1048576 * rank.n // 4 * 4, dtype=torch.float32).reshape(2, -1)
     rank.assert_saved({"w": distribute_tensor(tensor, rank.mesh, [Shard(1)])}, {"w": tensor}, "side.pt")
-
-
-def test_columns(rank):
-    """Pieces that are shorter are exchanged: of all dtypes, uneven, of several dimensions of a mesh."""
-    whole = {f"{name}.{dim}": tensor.clone() for name, tensor in tensors().items()
-             for dim in range(tensor.dim())}
-    shards = {name: distribute_tensor(tensor.clone(), rank.mesh, [Shard(int(name[-1]))])
-              for name, tensor in whole.items()}
-    cube = torch.arange(2. * 5 * 7).reshape(2, 5, 7)
-    for dim in range(3):
-        whole[f"cube.{dim}"] = cube.clone()
-        shards[f"cube.{dim}"] = distribute_tensor(cube, rank.mesh, [Shard(dim)])
-    if rank.n == 4:
-        mesh = init_device_mesh("cpu", (2, 2))
-        for i, place in enumerate(([Shard(1), Shard(0)], [Shard(1), Shard(1)], [Replicate(), Shard(2)],
-                                   [Shard(1), Shard(2)], [Shard(2), Replicate()])):
-            whole[f"mesh.{i}"], shards[f"mesh.{i}"] = cube.clone(), distribute_tensor(cube, mesh, place)
-    path = rank.assert_saved(shards, whole, "columns.pt")
-    target = {name: torch.zeros_like(each) for name, each in shards.items()}
-    berth.dcp.load(target, path)
-    for name, each in target.items():
-        assert torch.equal(each.to_local(), shards[name].to_local()), name
-
-
-def test_columns_of_windows(rank):
-    """More than the 16 MiB that one rank collects at a time; elements of 2 bytes, of half a byte; ties."""
-    torch.manual_seed(9)
-    large = torch.randint(-99, 99, (3, 5000, 1201), dtype=torch.int16)
-    whole = {"large": large, "tied": large, "odd": torch.randn(33).to(torch.float16).reshape(3, 11)}
-    if hasattr(torch, "float4_e2m1fn_x2"):
-        whole["packed"] = torch.arange(70, dtype=torch.uint8).reshape(7, 10).view(torch.float4_e2m1fn_x2)
-    shards = {name: distribute_by_hand(each, rank, each.dim() - 1) for name, each in whole.items()}
-    shards["tied"] = shards["large"]
-    rank.assert_saved(shards, whole, "windows.pt")
-
-
-def test_columns_that_fail(rank):
-    if rank.n == 1:
-        return
-    path, last = rank.path("fail/columns.pt"), rank.n - 1
-    tensor = torch.arange(60.).reshape(6, 10)
-    shards = {"w": distribute_tensor(tensor, rank.mesh, [Shard(1)])}
-    berth.dcp.save(shards, path)
-    kept = read(path)
-    state = {} if rank.rank == last else shards
-    rank.assert_raises(berth.ArgumentError, 0, "no writer has written its bytes", berth.dcp.save, state, path)
-    rank.assert_raises(ValueError, 0, "(tensor 'w')", berth.dcp.save, state, path)
-    turned, alone = DeviceMesh("cpu", list(range(rank.n))[::-1]), DeviceMesh("cpu", [last])
-    for mesh, dim, words in ((turned, 1, f"w: writer {last} has byte 0 of its storage, and so has another slice"),
-                             (alone, 0, f"writers 0 and {last} have both written its byte 0 (tensor 'w')")):  # columns of 0; all rows
-        state = shards
-        if rank.rank == last:
-            mine = tensor.chunk(mesh.size(), dim)[0].contiguous()
-            state = {"w": DTensor.from_local(mine, mesh, [Shard(dim)], run_check=False, shape=tensor.shape,
-                                             stride=tensor.stride())}
-        rank.assert_raises(berth.ArgumentError, 0, words, berth.dcp.save, state, path)
-
-    assert read(path) == kept
-    berth.dcp.save(shards, path)
-    assert read(path) == kept
-
-
-def test_exchanges_that_fail(rank):
-    """On one rank: before the exchange, in its first call, in a later one, behind it."""
-    if rank.n == 1:
-        return
-    path, last = rank.path("exchange/columns.pt"), rank.n - 1
-    tensor = torch.arange(60.).reshape(6, 10)
-    shards = {"w": distribute_tensor(tensor, rank.mesh, [Shard(1)])}
-    berth.dcp.save(shards, path)
-    kept = read(path)
-
-    def fail(kind, words, where, name, function):
-        before = getattr(where, name)
-        if rank.rank == last:
-            setattr(where, name, function(before))
-        rank.assert_raises(kind, last, words, berth.dcp.save, shards, path)
-        setattr(where, name, before)
-        assert os.listdir(os.path.dirname(path)) == ["columns.pt"] and read(path) == kept
-        berth.dcp.save(shards, path)  # and the group is still in step
-
-    def in_call(n, error):
-        def replace(function):
-            calls = iter(range(n, -1000, -1))
-
-            def failing(*arguments):
-                if next(calls) == 0:
-                    raise error
-                return function(*arguments)
-            return failing
-        return replace
-
-    for n in (0, 1, 2, 4):
-        fail(MemoryError, "no room", _dcp_group, "_bytes_of", in_call(n, MemoryError("no room")))
-    fail(OSError, "no link", _native, "joint_write", in_call(0, OSError("no link")))
-    fail(berth.Error, "checksum", _native, "joint_write",
-         lambda function: lambda ticket, *others: function(ticket[:-1] + bytes([ticket[-1] ^ 1]), *others))
-
-
-def test_interrupts_in_an_exchange(rank):
-    """^C of one rank is KeyboardInterrupt there; the others raise, too, whenever it came."""
-    path, last = rank.path("interrupt/columns.pt"), rank.n - 1
-    shards = {"w": distribute_tensor(torch.arange(60.).reshape(6, 10), rank.mesh, [Shard(1)])}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    inner = _dcp_group.Group.exchange
-
-    class Work:
-        """A wait that ^C ends, as it ends that of PyTorch: when all is done."""
-
-        def __init__(self, work):
-            self.work = work
-
-        def wait(self):
-            self.work.wait()
-            interrupt()
-
-    def interrupt():
-        if next(calls) == 0:
-            signal.raise_signal(signal.SIGINT)
-
-    for n in range(0 if rank.n == 1 else 4):  # words; words and messages of one window; words
-        calls = iter(range(n, -1000, -1))
-        if rank.rank == last:
-            _dcp_group.Group.exchange = lambda *arguments: Work(inner(*arguments))
-        try:
-            why = berth.dcp.save(shards, path)
-        except BaseException as error:
-            why = error
-        _dcp_group.Group.exchange = inner
-        if rank.rank == last:
-            assert isinstance(why, KeyboardInterrupt), repr(why)
-        else:
-            assert isinstance(why, RuntimeError) and str(why) == f"rank {last}: KeyboardInterrupt", repr(why)
-    berth.dcp.save(shards, path)
 
 
 def test_other_meshes(rank):
@@ -477,9 +359,13 @@ def distribute_by_hand(tensor, rank, dim=0):
 
 def test_asynchronously(rank):
     whole, shards = whole_and_shards(rank)
+    whole["columns"] = torch.randn(5, 12)
+    shards["columns"] = distribute_by_hand(whole["columns"], rank, 1)
     one, two, theirs = rank.path("async/one.pt"), rank.path("async/two.pt"), rank.path("torch/one.pt")
     if rank.rank == 0:
         torch.save(whole, theirs)
+    groups, inner = set(), _dcp_group.Group.exchange
+    _dcp_group.Group.exchange = lambda self, *others: groups.add(self._group) or inner(self, *others)
     jobs = [berth.dcp.async_save(shards, one)]
     for each in shards.values():
         if isinstance(each, DTensor):
@@ -491,6 +377,8 @@ def test_asynchronously(rank):
     jobs.append(berth.dcp.async_save(shards, rank.path("x/y.pt") + "/z.pt"))
     assert [job.result(SECONDS) for job in jobs[:2]] == [None, None]
     rank.assert_raises(berth.MissingFileError, 0, "", jobs[2].result, SECONDS)
+    _dcp_group.Group.exchange = inner
+    assert len(groups) == (rank.n > 1) and dist.group.WORLD not in groups  # the exchange, too
     if rank.rank == 0:
         assert comparable(read(one)) == comparable(read(theirs))
         assert not berth.load(two)["uneven"].any()
@@ -503,7 +391,8 @@ def test_storage_of_torch(rank):
 
     def state(x):
         return {"m": {"w": distribute_tensor(tensor * x, rank.mesh, [Shard(0)]), "b": tensor[0] * x,
-                      "none": distribute_tensor(torch.zeros(0, 3), rank.mesh, [Shard(0)])},
+                      "none": distribute_tensor(torch.zeros(0, 3), rank.mesh, [Shard(0)]),
+                      "c": distribute_tensor(tensor * x, rank.mesh, [Shard(1)])},
                 "o": {"groups": [{"lr": 0.5 * x, "betas": (0.9, 0.5)}, {"t": tensor[1] * x}], "empty": {}},
                 "step": 7 * x}
 
@@ -515,7 +404,7 @@ def test_storage_of_torch(rank):
     target = state(0)
     checkpoint.load(target, storage_reader=berth.dcp.Reader(path))
     assert_same({"m": target["m"], "step": target["step"]},
-                {"m": {"w": tensor, "b": tensor[0], "none": torch.zeros(0, 3)}, "step": 7})
+                {"m": {"w": tensor, "b": tensor[0], "none": torch.zeros(0, 3), "c": tensor}, "step": 7})
     assert target["o"]["groups"][0]["lr"] == 0.5 and torch.equal(target["o"]["groups"][1]["t"], tensor[1])
 
 

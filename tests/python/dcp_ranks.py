@@ -19,6 +19,7 @@ import warnings
 
 import berth
 import dcp_cases
+import dcp_columns
 import torch
 import torch._dynamo  # noqa: F401: DTensor imports it at its first use, in each process
 import torch.distributed as dist
@@ -151,7 +152,7 @@ def main(folder, worlds, words):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     report = os.open(os.path.join(folder, "report"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    chosen = [(name, function) for name, function in vars(dcp_cases).items()
+    chosen = [(name, function) for name, function in (vars(dcp_cases) | vars(dcp_columns)).items()
               if name.startswith("test_") and (not words or any(word in name for word in words))]
     start(1, run_alone, folder, report)
     for n in worlds:

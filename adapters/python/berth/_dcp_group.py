@@ -2,6 +2,8 @@
 """The processes of a joint save or load, by torch.distributed: steps that succeed or fail on all of them."""
 
 import builtins
+import signal
+import threading
 
 import torch
 import torch.distributed as dist
@@ -98,14 +100,19 @@ class Group:
         finally:
             del error, mine, parts  # the traceback holds this frame
 
-    def reduce(self, flags):
-        """Starts it: each item of a tensor becomes the largest of all ranks."""
-        return dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._group, async_op=True)
+    def any(self, mine):
+        """Whether something is true of any rank."""
+        flag = torch.tensor([mine], dtype=torch.uint8)
+        if self.size > 1:
+            dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
+        return bool(flag.item())
 
     def exchange(self, receive, send, receive_nbytes, send_nbytes):
-        """Starts it: all-to-all of bytes. *_nbytes: how many from, and for, each rank."""
-        return dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group,
-                                      async_op=True)
+        """All-to-all of bytes. *_nbytes: how many from, and for, each rank."""
+        if self.size == 1:
+            receive.copy_(send)
+        else:
+            dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group)
 
     def _gather(self, part):
         parts = [None] * self.size if self.is_coordinator else None
@@ -122,54 +129,53 @@ class Exchange:
     """An exchange of bytes, for joint_write: it is done on all ranks of a group, or raises on all.
 
     with exchange: joint_write(..., exchange)
+
+    ^C during a message would leave the others waiting: it is raised in front of the next exchange, or at
+    the end.
     """
 
     def __init__(self, group):
-        self._group, self._was_called, self._error = group, False, None
+        self._group, self._was_called, self._is_inside = group, False, False
+        self._error = self._handler = None
 
     def __call__(self, send, send_nbytes, receive, receive_nbytes):
         """send, receive: buffers, until this returns; *_nbytes: how many bytes for, and from, each rank."""
-        tensors, error = attempt(self._group.rank, lambda: (_bytes_of(receive), _bytes_of(send)))
-        self._agree(error)
-        if self._group.size == 1:
-            tensors[0].copy_(tensors[1])
-        else:
-            self._wait(self._group.exchange(*tensors, receive_nbytes, send_nbytes))
+        self._was_called = self._is_inside = True
+        try:
+            tensors, error = attempt(self._group.rank, lambda: (_bytes_of(receive), _bytes_of(send)))
+            self._error = self._error or error
+            if self._group.any(self._error is not None):
+                raise self._error or make(PEER, "another rank has failed, and says why", 0, NO_OFFSET, "")
+            self._group.exchange(*tensors, receive_nbytes, send_nbytes)
+        finally:
+            self._is_inside = False
 
     def leave(self):
         """Tells the others, which are in an exchange or will be, that this rank has failed before it."""
-        self._was_called = True
-        flag = torch.ones(1, dtype=torch.uint8)
-        if self._group.size > 1:
-            self._wait(self._group.reduce(flag))
+        self._was_called = self._is_inside = True
+        self._group.any(True)
 
-    def _agree(self, error):
-        """Raises: an exception of this rank, or that another rank has one."""
-        self._was_called = True
-        self._error = self._error or error
-        flag = torch.tensor([self._error is not None], dtype=torch.uint8)
-        if self._group.size > 1:
-            self._wait(self._group.reduce(flag))
-        if flag.item():
-            raise self._error or make(PEER, "another rank has failed, and says why", 0, NO_OFFSET, "")
-
-    def _wait(self, work):
-        """^C is raised in the next exchange, or behind the last one: here the others would not know."""
-        while True:
-            try:
-                return work.wait()
-            except Exception:
+    def _interrupt(self, *arguments):
+        """The handler of ^C; the one of the program raises."""
+        try:
+            self._handler(*arguments)
+        except BaseException as error:
+            if not self._is_inside:
                 raise
-            except BaseException as error:
-                self._error = error
+            self._error = error
 
     def __enter__(self):
-        return self
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._interrupt)
 
     def __exit__(self, kind, error, traceback):
-        kept, self._error = self._error, None  # its traceback holds frames that hold this
         if error is not None and not self._was_called:
             self.leave()
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        kept, self._error = self._error, None  # its traceback holds frames that hold this
         if error is None and kept is not None:
             raise kept
 

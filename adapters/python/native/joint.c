@@ -292,6 +292,18 @@ static PyObject *exchange_view(const void *bytes, uint64_t nbytes)
     return PyMemoryView_FromMemory(address, (Py_ssize_t)nbytes, PyBUF_WRITE);
 }
 
+/* Tells the others, with an exception set: it stays. */
+static void exchange_leave(const exchange_caller *caller)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *result = PyObject_CallMethod(caller->function, "leave", NULL);
+    if (!result)
+        PyErr_Clear();
+    Py_XDECREF(result);
+    PyErr_Restore(type, value, traceback);
+}
+
 static int exchange_run(const exchange_caller *caller, const void *send,
                         const uint64_t *send_nbytes, void *receive, const uint64_t *receive_nbytes)
 {
@@ -304,24 +316,14 @@ static int exchange_run(const exchange_caller *caller, const void *send,
     if (received)
         result =
             PyObject_CallFunctionObjArgs(caller->function, sent, to, received, from, (void *)NULL);
+    else
+        exchange_leave(caller);
     Py_XDECREF(result);
     Py_XDECREF(received);
     Py_XDECREF(sent);
     Py_XDECREF(from);
     Py_XDECREF(to);
     return result ? 0 : -1;
-}
-
-/* What it raises stays set. */
-static void exchange_leave(const exchange_caller *caller)
-{
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *result = PyObject_CallMethod(caller->function, "leave", NULL);
-    if (!result)
-        PyErr_Clear();
-    Py_XDECREF(result);
-    PyErr_Restore(type, value, traceback);
 }
 
 /* A berth_exchange_fn. A signal's exception may be set: then Berth tells the others of it. */
@@ -348,8 +350,9 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
                               const slice_list *list, exchange_caller *caller)
 {
-    const berth_params params = {
-        .progress = bpy_check_signals, .exchange = exchange_call, .exchange_context = caller};
+    const berth_params params = {.progress = bpy_check_signals,
+                                 .exchange = caller->function == Py_None ? NULL : exchange_call,
+                                 .exchange_context = caller};
     void *receipt;
     size_t nbytes;
     berth_error error;
