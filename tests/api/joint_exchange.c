@@ -550,12 +550,6 @@ static void write_refused(group_seat *seat)
     write_slices(seat, &slice, 1);
 }
 
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#define OTHER_BYTEORDER "little"
-#else
-#define OTHER_BYTEORDER "big"
-#endif
-
 Test(joint_exchange, refuses_what_cannot_be_written)
 {
     berth_tree *tree = berth_tree_new(NULL);

@@ -7,6 +7,13 @@
 
 #include "tests/support/support.h"
 
+/* Of elements that are swapped. */
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define OTHER_BYTEORDER "little"
+#else
+#define OTHER_BYTEORDER "big"
+#endif
+
 enum { MAX_GROUP = 8 };
 
 typedef struct writer_group {
