@@ -217,7 +217,8 @@ static int file_make(bth_trace_file *file, bool has_number, berth_error *error)
         bth_system.open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0)
         return bth_fail_system(error, errno, "cannot be made");
-    (void)file_write_head(file, fd, error);
+    if (file_write_head(file, fd, error) < 0) /* the next trace must find nothing of it */
+        (void)bth_system.unlinkat(AT_FDCWD, file->path, 0);
     bth_file_close(fd);
     return error->code;
 }

@@ -213,6 +213,10 @@ class Traces(Case):
         self.assertRegex(done.err, "^berth: trace .*t.json: .* bytes not written: File too large\n$")
         self.assertLessEqual(len(self.read("t.json")), 4000)
         self.assertFalse(Trace(self.path("t.json"), may_be_cut=True).operations("verify"))
+        done = self.berth("verify", "big.pt", "--trace", "none.json", preexec_fn=lambda:
+                          resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        self.assertRegex(done.err, "none.json: .* bytes not written: File too large\n$")
+        self.assertNotIn("none.json", os.listdir(self.folder), "the next trace could not replace it")
 
     def test_replaces_only_traces_and_keeps_their_mode(self):
         self.berth("verify", "big.pt", "--trace", "t.json")
