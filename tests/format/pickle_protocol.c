@@ -42,17 +42,26 @@ Test(pickle_protocol, known_globals_are_the_same)
 Test(pickle_protocol, without_inert_and_in_other_protocols_they_are_refused)
 {
     static const char *const opcodes[] = {"0x95", "0x8c", "0x8d", "0x93", "0x94"};
+    static const struct {
+        const char *before; /* without PROTO it is protocol 0 or 1, whatever the second byte is */
+        bth_pickle_rules rules;
+    } cases[] = {
+        {"PROTO 3 NONE", {.inert = true}}, {"NONE NONE", {.inert = true}}, {"PROTO 4 NONE", {0}}};
 
-    for (size_t i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
+    for (size_t i = 0; i < 3 * sizeof opcodes / sizeof *opcodes; i++) {
         char source[64];
-        snprintf(source, sizeof source, "PROTO 3 NONE %s", opcodes[i]);
-        struct reading read = read_words_by(source, INERT);
+        snprintf(source, sizeof source, "%s %s", cases[i % 3].before, opcodes[i / 3]);
+        struct pickle pickle = {0};
+        bth_pickle_survey survey = {0};
+        berth_error error = {0};
+        assemble(&pickle, source);
+        struct reading read = read_by(&pickle, cases[i % 3].rules);
         cr_expect_eq(read.error.code, BERTH_E_FORBIDDEN, "%s", source);
+        cr_expect_eq(bth_pickle_find_end_and_fetches(pickle.bytes, pickle.nbytes,
+                                                     &cases[i % 3].rules, &survey, &error),
+                     BERTH_E_FORBIDDEN, "%s", source);
         free_reading(&read);
-        snprintf(source, sizeof source, "PROTO 4 NONE %s", opcodes[i]);
-        read = read_words_by(source, NO_RULES);
-        cr_expect_eq(read.error.code, BERTH_E_FORBIDDEN, "%s", source);
-        free_reading(&read);
+        free(pickle.bytes);
     }
 }
 
