@@ -48,7 +48,7 @@ static const char *option_value(const berth_option *option)
 static json_t *option_json(const berth_option *option)
 {
     return json_pack("{s:s,s:o,s:o,s:s,s:s,s:s,s:s,s:s,s:s,s:b}", "name", option->name, "value",
-                     text_json(option_value(option)), "source", text_json(option_source(option)),
+                     text_json(option_value(option)), "source", text_json(option->source),
                      "default", option->initial, "type", option->type, "unit", option->unit,
                      "bounds", option->bounds, "aliases", option->aliases, "help", option->help,
                      "is_default", option->is_default);
@@ -56,7 +56,7 @@ static json_t *option_json(const berth_option *option)
 
 static void print_option_text(const berth_option *option)
 {
-    printf("%s = %s   (%s)\n", option->name, option_value(option), option_source(option));
+    printf("%s = %s   (%s)\n", option->name, option_value(option), option->source);
     printf("    %s\n", option->help);
     printf("    %s; %s; default %s", option->type, option->bounds, option->initial);
     if (option->unit[0])
@@ -141,7 +141,7 @@ static int options_show_all(bool json)
         if (json)
             json_array_append_new(array, option_json(&option));
         else
-            printf("%-32s %-12s %s\n", option.name, option_value(&option), option_source(&option));
+            printf("%-32s %-12s %s\n", option.name, option_value(&option), option.source);
     }
     return json ? print_json(array) : finish_output(EXIT_YES);
 }

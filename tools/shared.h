@@ -113,8 +113,6 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
  * is an error of usage. */
 uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
 
-/* Where an option's value comes from: "--set", "file NAME", or what the library says. Static. */
-const char *option_source(const berth_option *option);
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*
