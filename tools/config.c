@@ -156,15 +156,35 @@ const struct argp config_argp = {
     NULL,
     NULL};
 
+/* `berth config NAME VALUE`, `berth config NAME=VALUE`: as git config sets. */
+static int option_fail_set(const char *name, size_t n, const char *value)
+{
+    char own_name[64], word[256];
+    berth_error error;
+
+    snprintf(own_name, sizeof own_name, "%.*s", (int)(n < sizeof own_name ? n : 0), name);
+    if (berth_config_set_from(own_name, value, "berth config", &error) < 0)
+        return fail(&error);
+    print_word(value, word, sizeof word);
+    return print_trouble("`berth config` sets nothing: add `--set %s=%s` to a command, or "
+                         "`eval \"$(berth config --export --set %s=%s)\"` sets it for this shell",
+                         own_name, word, own_name, word);
+}
+
 int run_config(int argc, char **argv)
 {
-    config_options options = {.words = {.max = 1}};
+    config_options options = {.words = {.max = 2}};
 
     parse_options(&config_argp, argc, argv, &options);
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
+    char **words = options.words.words;
+    size_t n = options.words.n ? strcspn(words[0], "=") : 0;
+    bool has_value = n > 0 && words[0][n] != '\0';
+    if (options.words.n == 2 || has_value)
+        return option_fail_set(words[0], n, has_value ? words[0] + n + 1 : words[1]);
     if (options.words.n)
-        return environment_check(option_show(options.words.words[0], options.common.json));
+        return environment_check(option_show(words[0], options.common.json));
     if (options.changed || options.export)
         return options_print_lines(options.export ? BERTH_CONFIG_VARIABLES : BERTH_CONFIG_CHANGED);
     return environment_check(options_show_all(options.common.json));

@@ -109,7 +109,7 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
         set_option(word, state);
         return 0;
     case KEY_CONFIG:
-        set_options_of_file(word, state);
+        set_options_of_file(keep_url(word), state); /* U1 */
         return 0;
     case KEY_JSON:
         options->json = true;
