@@ -172,9 +172,6 @@ static int fail_unknown_command(int n_words, char **words)
     snprintf(word, sizeof word, "%s%s%s", group ? group : "", group ? " " : "",
              words[group != NULL]);
     offer_words(&near, group);
-    int code = fail_missing_command(words[0]);
-    if (code)
-        return code;
     return print_trouble("unknown command '%s'%s; `berth%s%s --help` lists all", word,
                          nearest_hint(&near, "berth ", hint), group ? " " : "", group ? group : "");
 }
@@ -201,5 +198,6 @@ int main(int argc, char **argv)
         if (n > 0)
             return run_command(row, argc - n, argv + n);
     }
-    return fail_unknown_command(argc - 1, argv + 1);
+    code = fail_missing_command(argv[1]);
+    return code ? code : fail_unknown_command(argc - 1, argv + 1);
 }
