@@ -959,6 +959,14 @@ typedef struct berth_config berth_config; /* one complete configuration */
 BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
 
 /*
+ * The same, and says where the program has the value from.
+ * Parameters: source: for berth_config_describe and messages, such as "--set"; the library copies
+ * it. NULL: "program".
+ */
+BERTH_API int berth_config_set_from(const char *name, const char *text, const char *source,
+                                    berth_error *error);
+
+/*
  * The same with an integer.
  * Parameters: value: in the option's unit; for a bool 0 or 1; for an enum the index of its value in
  * the option's bounds.
@@ -1013,7 +1021,8 @@ typedef struct berth_option {
     const char *initial;   /* the default, as text */
     const char *help;      /* one paragraph */
     const char *aliases;   /* other names, separated by spaces; or "" */
-    const char *source;    /* "default", "environment BERTH_...", "program", "patch", "force ..." */
+    const char *source;    /* "default", "environment BERTH_...", "file ...", "patch", "force ...",
+                              "program" or what berth_config_set_from was told */
     char value[64];        /* in force on this thread, as text; a long one is cut */
     const char *successor; /* of a deprecated name: the option that it stands for; else "" */
     int64_t number;        /* the value, as berth_config_set_int takes it */
@@ -1102,12 +1111,14 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
                                      size_t text_nbytes, berth_error *error);
 
 /*
- * Sets the values of portable text, each as berth_config_set does. All take effect, or none does.
+ * Sets the values of portable text, each as berth_config_set_from does. All take effect, or none
+ * does.
  * Parameters: text: lines "name=value", as berth_config_print writes them. `#` starts a comment.
- * Unknown options are logged and skipped: the text may be of another version.
- * Errors: BERTH_E_OPTION: the message names the option.
+ * Unknown options are logged and skipped: the text may be of another version. source: of the text,
+ * such as "file x.conf", as in berth_config_set_from; NULL: "program".
+ * Errors: BERTH_E_OPTION: the message names the option and the line.
  */
-BERTH_API int berth_config_parse(const char *text, berth_error *error);
+BERTH_API int berth_config_parse(const char *text, const char *source, berth_error *error);
 
 /*
  * A hash of the values of all options of some classes. Equal values have equal hashes on every

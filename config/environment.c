@@ -100,8 +100,7 @@ static int reading_add_value(reading *into, const variable *found, const char *w
     size_t i = bth_option_index(row);
     bth_environment *environment = into->environment;
     bth_layer *layer = found->is_forced ? &environment->force : &environment->plain;
-    char *own_source =
-        found->is_forced ? environment->force_source[i] : environment->plain_source[i];
+    char *own_source = environment->sources[found->is_forced][i];
     unsigned *rank = &into->ranks[found->is_forced][i];
     int64_t value;
 
@@ -110,12 +109,12 @@ static int reading_add_value(reading *into, const variable *found, const char *w
     if (bth_option_parse(row, found->value, found->value_n, where, &value, error) < 0)
         return error->code;
     /* If a name occurs twice, the first counts, as for getenv. */
-    if (layer->is_set[i] && *rank <= found->rank)
+    if (layer->source[i] && *rank <= found->rank)
         return 0;
-    layer->is_set[i] = true;
+    layer->source[i] = own_source;
     *rank = found->rank;
     *bth_option_field(&layer->values, row) = value;
-    (void)snprintf(own_source, sizeof environment->plain_source[i], "%s", source);
+    (void)snprintf(own_source, sizeof environment->sources[0][i], "%s", source);
     return 0;
 }
 

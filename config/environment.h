@@ -5,11 +5,10 @@
 
 #include "config/layer.h"
 
-/* Values and their sources: "environment BERTH_…", "file …", "force BERTH_FORCE_…". */
 typedef struct bth_environment {
     bth_layer plain, force;
-    char plain_source[BTH_MAX_OPTIONS][80];
-    char force_source[BTH_MAX_OPTIONS][80];
+    /* The layers' sources: "environment BERTH_…" or "file …"; "force BERTH_FORCE_…". */
+    char sources[2][BTH_MAX_OPTIONS][80];
 } bth_environment;
 
 /*

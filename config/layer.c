@@ -13,14 +13,15 @@ void bth_layer_merge(bth_layer *layer, const bth_layer *more)
 {
     bth_layer_apply(more, &layer->values);
     for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
-        layer->is_set[i] |= more->is_set[i];
+        if (more->source[i])
+            layer->source[i] = more->source[i];
 }
 
 void bth_layer_apply(const bth_layer *layer, struct berth_config *config)
 {
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
-        if (layer->is_set[i])
+        if (layer->source[i])
             *bth_option_field(config, row) = bth_option_value(&layer->values, row);
     }
 }
@@ -75,40 +76,44 @@ void bth_layer_note_unknown(const char *name, size_t n, const char *source, bth_
                   nearest, source);
 }
 
-/* Refuses unknown names, or skips them. */
-static int layer_parse_assignment(bth_layer *layer, const bth_text_line *line, const char *source,
-                                  bool skip_unknown, bth_notes *notes, berth_error *error)
+/* Refuses unknown names, or skips them. `where` is for messages. */
+static int layer_parse_assignment(bth_layer *layer, const bth_text_line *line, const char *where,
+                                  const char *source, bool skip_unknown, bth_notes *notes,
+                                  berth_error *error)
 {
     const char *name, *value;
     char nearest[BTH_NEAREST_TEXT_NBYTES];
     size_t name_n, value_n;
 
-    if (bth_line_divide(line, &name, &name_n, &value, &value_n, source, error) < 0)
+    if (bth_line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
         return error->code;
     const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
     if (!row && skip_unknown) {
-        bth_layer_note_unknown(name, name_n, source, notes);
+        bth_layer_note_unknown(name, name_n, where, notes);
         return 0;
     }
     if (!row) {
         bth_option_print_nearest(name, name_n, nearest);
         return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
-                               (int)(name_n < 100 ? name_n : 100), name, nearest, source);
+                               (int)(name_n < 100 ? name_n : 100), name, nearest, where);
     }
     row = bth_option_use(row, notes);
-    layer->is_set[bth_option_index(row)] = true;
-    return bth_option_parse(row, value, value_n, source, bth_option_field(&layer->values, row),
+    layer->source[bth_option_index(row)] = source;
+    return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
                             error);
 }
 
 int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
                           berth_error *error)
 {
+    char where[40];
+
+    (void)snprintf(where, sizeof where, "in a %s", source);
     if (!text)
-        return bth_fail_argument(error, "the assignments are NULL (%s)", source);
+        return bth_fail_argument(error, "the assignments are NULL (%s)", where);
     for (bth_text_line word; *(text += strspn(text, SPACE)); text += word.n) {
         word = (bth_text_line){.text = text, .n = strcspn(text, SPACE)};
-        if (layer_parse_assignment(layer, &word, source, false, notes, error) < 0)
+        if (layer_parse_assignment(layer, &word, where, source, false, notes, error) < 0)
             return error->code;
     }
     return 0;
@@ -129,16 +134,17 @@ bool bth_text_next_line(const char **at, bth_text_line *line)
     return false;
 }
 
-int bth_layer_parse_lines(bth_layer *layer, const char *text, bth_notes *notes, berth_error *error)
+int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error)
 {
     bth_text_line line = {0};
-    char source[40];
+    char where[40];
 
     if (!text)
         return bth_fail_argument(error, "the text is NULL");
     while (bth_text_next_line(&text, &line)) {
-        (void)snprintf(source, sizeof source, "in line %zu", line.number);
-        if (layer_parse_assignment(layer, &line, source, true, notes, error) < 0)
+        (void)snprintf(where, sizeof where, "in line %zu", line.number);
+        if (layer_parse_assignment(layer, &line, where, source, true, notes, error) < 0)
             return error->code;
     }
     return 0;

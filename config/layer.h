@@ -8,7 +8,7 @@
 
 typedef struct bth_layer {
     struct berth_config values;
-    bool is_set[BTH_MAX_OPTIONS];
+    const char *source[BTH_MAX_OPTIONS]; /* what set it; it stays. NULL: it is not set here */
 } bth_layer;
 
 /* Adds the values that `more` sets to the layer. */
@@ -21,12 +21,15 @@ void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
  */
 const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes);
 
-/* Adds "name=value" words. `source`: see bth_option_parse. After a failure the layer is undefined.
+/*
+ * Adds "name=value" words. `source`: of these values, such as "patch"; it must stay. After a
+ * failure the layer is undefined.
  */
 int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
                           berth_error *error);
 /* Adds "name=value" lines; `#` starts a comment. Unknown names are noted and skipped. */
-int bth_layer_parse_lines(bth_layer *layer, const char *text, bth_notes *notes, berth_error *error);
+int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error);
 
 /* ---- lines of such a text ---- */
 

@@ -3,11 +3,10 @@
 #include <string.h>
 
 #include "config/error.h"
+#include "config/option_text.h"
 #include "config/patch.h"
 #include "config/values_in_force.h"
 #include "config/watches.h"
-
-static const char by_program[] = "set by the program";
 
 /* ---- patches of the thread ---- */
 
@@ -18,7 +17,7 @@ int berth_config_patch(const char *assignments, berth_error *error)
     bth_notes notes = {0};
     bth_watch_state before;
 
-    int status = bth_layer_parse_words(&layer, assignments, "in a patch", &notes, error);
+    int status = bth_layer_parse_words(&layer, assignments, "patch", &notes, error);
     bth_notes_log(&notes);
     if (status < 0)
         return status;
@@ -61,6 +60,8 @@ void berth_config_close_scope(berth_config_scope *scope)
 
 /* ---- the program's values ---- */
 
+static const char by_program[] = "set by the program"; /* in messages */
+
 /*
  * Puts values in force on this thread: in its patches, as far as they have the options; the others
  * become the program's.
@@ -73,23 +74,37 @@ static void options_change_values(const bth_layer *changes)
     bth_watch_begin_change(&before);
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
-        if (others.is_set[i] && bth_patch_set_value(row, bth_option_value(&others.values, row)))
-            others.is_set[i] = false;
+        if (others.source[i] && bth_patch_set_value(row, bth_option_value(&others.values, row)))
+            others.source[i] = NULL;
     }
     bth_program_set_values(&others);
     bth_watch_end_change(&before);
 }
 
-static void option_change_value(const bth_option_row *row, int64_t value)
+static void option_change_value(const bth_option_row *row, int64_t value, const char *source)
 {
     bth_layer changes = {0};
 
     *bth_option_field(&changes.values, row) = value;
-    changes.is_set[bth_option_index(row)] = true;
+    changes.source[bth_option_index(row)] = source;
     options_change_values(&changes);
 }
 
-int berth_config_set(const char *name, const char *text, berth_error *error)
+/* The caller's text need not stay. NULL: an error is set. */
+static const char *source_copy(const char *source, berth_error *error)
+{
+    int64_t number = source ? bth_option_number_text(source, strlen(source)) : 0;
+
+    if (!source)
+        return "program";
+    if (number >= 0)
+        return bth_option_text(number);
+    (void)bth_fail_status(error, BERTH_E_MEMORY, "no memory for %.100s", source);
+    return NULL;
+}
+
+int berth_config_set_from(const char *name, const char *text, const char *source,
+                          berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     const bth_option_row *row = bth_option_find_or_fail(name, error);
@@ -99,10 +114,17 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
         return error->code;
     if (!text)
         return bth_fail_argument(error, "%s: the value is NULL", row->name);
-    if (bth_option_parse(row, text, strlen(text), by_program, &value, error) < 0)
+    const char *where = source ? source : by_program;
+    if (bth_option_parse(row, text, strlen(text), where, &value, error) < 0 ||
+        !(source = source_copy(source, error)))
         return error->code;
-    option_change_value(row, value);
+    option_change_value(row, value, source);
     return 0;
+}
+
+int berth_config_set(const char *name, const char *text, berth_error *error)
+{
+    return berth_config_set_from(name, text, NULL, error);
 }
 
 int berth_config_set_int(const char *name, int64_t value, berth_error *error)
@@ -112,7 +134,7 @@ int berth_config_set_int(const char *name, int64_t value, berth_error *error)
 
     if (!row || bth_option_check(row, value, by_program, error) < 0)
         return error->code;
-    option_change_value(row, value);
+    option_change_value(row, value, "program");
     return 0;
 }
 
@@ -130,13 +152,15 @@ int berth_config_reset(const char *name, berth_error *error)
     return 0;
 }
 
-int berth_config_parse(const char *text, berth_error *error)
+int berth_config_parse(const char *text, const char *source, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_layer layer = {0};
     bth_notes notes = {0};
 
-    int status = bth_layer_parse_lines(&layer, text, &notes, error);
+    if (!(source = source_copy(source, error)))
+        return error->code;
+    int status = bth_layer_parse_lines(&layer, text, source, &notes, error);
     bth_notes_log(&notes);
     if (status < 0)
         return status;

@@ -109,25 +109,14 @@ void bth_options_register_rows(const bth_option_row *rows, size_t n)
 static int64_t option_value_in_force(const bth_option_row *row, const bth_layer *patched,
                                      const char **source)
 {
-    size_t i = bth_option_index(row);
-    const bth_environment *environment = &process.environment;
-    const bth_layer *layer = NULL;
+    const bth_layer *layers[] = {&process.environment.force, patched, program_layer_current(),
+                                 &process.environment.plain};
 
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        if (layers[i] && (*source = layers[i]->source[bth_option_index(row)]))
+            return bth_option_value(&layers[i]->values, row);
     *source = "default";
-    if (environment->force.is_set[i]) {
-        *source = environment->force_source[i];
-        layer = &environment->force;
-    } else if (patched && patched->is_set[i]) {
-        *source = "patch";
-        layer = patched;
-    } else if (program_layer_current()->is_set[i]) {
-        *source = "program";
-        layer = program_layer_current();
-    } else if (environment->plain.is_set[i]) {
-        *source = environment->plain_source[i];
-        layer = &environment->plain;
-    }
-    return layer ? bth_option_value(&layer->values, row) : row->initial;
+    return row->initial;
 }
 
 int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
@@ -150,7 +139,7 @@ bool bth_option_is_set_by_environment(const bth_option_row *row)
 
     process_acquire();
     (void)environment_read_once(&unused);
-    bool is_set = process.environment.plain.is_set[bth_option_index(row)];
+    bool is_set = process.environment.plain.source[bth_option_index(row)] != NULL;
     process_release();
     return is_set;
 }
@@ -218,7 +207,7 @@ void bth_program_set_values(const bth_layer *values)
 static bool option_reset_in_patch(const bth_option_row *row, const bth_environment *environment)
 {
     const bth_layer *plain = &environment->plain;
-    bool is_set = plain->is_set[bth_option_index(row)];
+    bool is_set = plain->source[bth_option_index(row)] != NULL;
 
     return bth_patch_set_value(row, is_set ? bth_option_value(&plain->values, row) : row->initial);
 }
@@ -232,7 +221,7 @@ void bth_program_reset_values(const bth_option_row *only)
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
         if ((!only || row == only) && !option_reset_in_patch(row, &process.environment))
-            layer->is_set[i] = false;
+            layer->source[i] = NULL;
     }
     program_layer_end_change();
 }

@@ -49,7 +49,7 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
     if (!config)
         return bth_fail_argument(error, "the configuration is NULL");
     int status =
-        bth_layer_parse_words(&layer, assignments, "in a configuration of its own", &notes, error);
+        bth_layer_parse_words(&layer, assignments, "configuration of its own", &notes, error);
     bth_notes_log(&notes);
     if (status < 0)
         return status;

@@ -58,7 +58,7 @@ int bth_patch_begin(const bth_layer *values, berth_error *error)
         inner->values = outer->values;
     bth_layer_merge(&inner->values, values);
     for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
-        inner->is_own[i] = values->is_set[i];
+        inner->is_own[i] = values->source[i] != NULL;
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
         return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
@@ -83,7 +83,7 @@ bool bth_patch_set_value(const bth_option_row *row, int64_t value)
     size_t i = bth_option_index(row);
     patch *at = patch_innermost();
 
-    if (!at || !at->values.is_set[i])
+    if (!at || !at->values.source[i])
         return false;
     for (bool is_owner = false; !is_owner; at = at->outer) {
         *bth_option_field(&at->values.values, row) = value;

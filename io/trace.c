@@ -24,6 +24,7 @@ struct bth_trace_thread {
     bth_trace_file *file;
     bth_trace_thread *outer; /* of the same thread; its operation is around this one */
     uint64_t operation;
+    unsigned long long began; /* when its operation began, in nanoseconds */
     unsigned long tid;
     size_t lane; /* of a worker; else BTH_TRACE_MAX_LANES */
     size_t n;
@@ -82,7 +83,7 @@ static void thread_append_count(bth_trace_thread *thread, const char *name, uint
 
 /* Begins an event that says `{... "args":{"operation":n`; what follows ends with "}}". */
 static void thread_begin_event(bth_trace_thread *thread, char phase, const char *category,
-                               const char *name, double seconds)
+                               const char *name, unsigned long long nanoseconds)
 {
     if (sizeof thread->bytes - thread->n < MAX_EVENT_NBYTES) {
         bth_trace_file_append(thread->file, thread->bytes, thread->n, false);
@@ -91,7 +92,7 @@ static void thread_begin_event(bth_trace_thread *thread, char phase, const char 
     thread_append(thread,
                   ",\n{\"ph\":\"%c\",\"cat\":\"%s\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%lu", phase,
                   category, name, (long)getpid(), thread->tid);
-    thread_append_time(thread, "ts", seconds_to_nanoseconds(seconds));
+    thread_append_time(thread, "ts", nanoseconds);
 }
 
 static void thread_begin_arguments(bth_trace_thread *thread)
@@ -113,7 +114,7 @@ static void thread_name_track(bth_trace_thread *thread, double seconds)
         (void)snprintf(name, sizeof name, "berth worker %zu", thread->lane);
     else
         (void)prctl(PR_GET_NAME, name); /* 16 bytes */
-    thread_begin_event(thread, 'M', "", "thread_name", seconds);
+    thread_begin_event(thread, 'M', "", "thread_name", seconds_to_nanoseconds(seconds));
     thread_append(thread, ",\"args\":{\"name\":\"%s\"",
                   bth_trace_escape(name, escaped, sizeof escaped));
     thread_end_event(thread);
@@ -132,6 +133,7 @@ static bth_trace_thread *thread_push(bth_trace_file *file, uint64_t operation, s
     thread->outer = current;
     thread->operation = operation;
     thread->lane = lane;
+    thread->began = 0;
     thread->n = 0;
     thread->tid =
         lane < BTH_TRACE_MAX_LANES ? FIRST_LANE_TID + lane : (unsigned long)syscall(SYS_gettid);
@@ -176,7 +178,8 @@ void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, c
         thread_name_track(scope->thread, begin_seconds);
         named = file;
     }
-    thread_begin_event(scope->thread, 'B', "operation", name, begin_seconds);
+    scope->thread->began = seconds_to_nanoseconds(begin_seconds);
+    thread_begin_event(scope->thread, 'B', "operation", name, scope->thread->began);
     thread_begin_arguments(scope->thread);
     if (path)
         thread_append_text(scope->thread, "path", path);
@@ -223,7 +226,7 @@ static void scope_end_operation(const bth_trace_scope *scope, double end_seconds
 {
     bth_trace_thread *thread = scope->thread;
 
-    thread_begin_event(thread, 'E', "operation", scope->name, end_seconds);
+    thread_begin_event(thread, 'E', "operation", scope->name, seconds_to_nanoseconds(end_seconds));
     thread_begin_arguments(thread);
     if (stats)
         thread_append_stats(thread, stats);
@@ -301,7 +304,10 @@ void bth_trace_add_span(const bth_trace_span *span)
     unsigned long long begin = seconds_to_nanoseconds(span->begin_seconds);
     unsigned long long end = seconds_to_nanoseconds(span->end_seconds);
 
-    thread_begin_event(current, 'X', span->category, span->name, span->begin_seconds);
+    /* Of slices that begin at once, Perfetto takes one with a duration for the outer one. */
+    if (begin == current->began && end > begin)
+        begin++;
+    thread_begin_event(current, 'X', span->category, span->name, begin);
     thread_append_time(current, "dur", end > begin ? end - begin : 0);
     thread_begin_arguments(current);
     if (span->record)
@@ -325,7 +331,7 @@ static void thread_count(bth_trace_thread *thread, const char *counter, const ch
     int64_t sum = *count += more;
     double seconds = bth_seconds();
     bth_lock_release(&thread->file->counters_lock);
-    thread_begin_event(thread, 'C', "request", counter, seconds);
+    thread_begin_event(thread, 'C', "request", counter, seconds_to_nanoseconds(seconds));
     thread_append(thread, ",\"args\":{\"%s\":%lld", unit, (long long)sum);
     thread_end_event(thread);
 }

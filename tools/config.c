@@ -48,7 +48,7 @@ static const char *option_value(const berth_option *option)
 static json_t *option_json(const berth_option *option)
 {
     return json_pack("{s:s,s:o,s:o,s:s,s:s,s:s,s:s,s:s,s:s,s:b}", "name", option->name, "value",
-                     text_json(option_value(option)), "source", text_json(option_source(option)),
+                     text_json(option_value(option)), "source", text_json(option->source),
                      "default", option->initial, "type", option->type, "unit", option->unit,
                      "bounds", option->bounds, "aliases", option->aliases, "help", option->help,
                      "is_default", option->is_default);
@@ -56,7 +56,7 @@ static json_t *option_json(const berth_option *option)
 
 static void print_option_text(const berth_option *option)
 {
-    printf("%s = %s   (%s)\n", option->name, option_value(option), option_source(option));
+    printf("%s = %s   (%s)\n", option->name, option_value(option), option->source);
     printf("    %s\n", option->help);
     printf("    %s; %s; default %s", option->type, option->bounds, option->initial);
     if (option->unit[0])
@@ -141,7 +141,7 @@ static int options_show_all(bool json)
         if (json)
             json_array_append_new(array, option_json(&option));
         else
-            printf("%-32s %-12s %s\n", option.name, option_value(&option), option_source(&option));
+            printf("%-32s %-12s %s\n", option.name, option_value(&option), option.source);
     }
     return json ? print_json(array) : finish_output(EXIT_YES);
 }
@@ -156,15 +156,35 @@ const struct argp config_argp = {
     NULL,
     NULL};
 
+/* `berth config NAME VALUE`, `berth config NAME=VALUE`: as git config sets. */
+static int option_fail_set(const char *name, size_t n, const char *value)
+{
+    char own_name[64], word[256];
+    berth_error error;
+
+    snprintf(own_name, sizeof own_name, "%.*s", (int)(n < sizeof own_name ? n : 0), name);
+    if (berth_config_set_from(own_name, value, "berth config", &error) < 0)
+        return fail(&error);
+    print_word(value, word, sizeof word);
+    return print_trouble("`berth config` sets nothing: add `--set %s=%s` to a command, or "
+                         "`eval \"$(berth config --export --set %s=%s)\"` sets it for this shell",
+                         own_name, word, own_name, word);
+}
+
 int run_config(int argc, char **argv)
 {
-    config_options options = {.words = {.max = 1}};
+    config_options options = {.words = {.max = 2}};
 
     parse_options(&config_argp, argc, argv, &options);
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
+    char **words = options.words.words;
+    size_t n = options.words.n ? strcspn(words[0], "=") : 0;
+    bool has_value = n > 0 && words[0][n] != '\0';
+    if (options.words.n == 2 || has_value)
+        return option_fail_set(words[0], n, has_value ? words[0] + n + 1 : words[1]);
     if (options.words.n)
-        return environment_check(option_show(options.words.words[0], options.common.json));
+        return environment_check(option_show(words[0], options.common.json));
     if (options.changed || options.export)
         return options_print_lines(options.export ? BERTH_CONFIG_VARIABLES : BERTH_CONFIG_CHANGED);
     return environment_check(options_show_all(options.common.json));

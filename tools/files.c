@@ -6,11 +6,11 @@
 
 #include "tools/shared.h"
 
-void files_print_heading(const files *all)
+void files_print_heading(files *all)
 {
     if (!all->is_several)
         return;
-    if (all->n_begun > 1)
+    if (all->n_headings++ > 0)
         putchar('\n');
     print_painted(BOLD, all->path);
     fputs(":\n", stdout);
@@ -59,7 +59,6 @@ static void loop_run_file(file_loop *loop, const char *path, shard_set *set)
         return;
     all->path = path;
     all->set = set;
-    all->n_begun++;
     int code = loop->function(loop->context, all);
     if (all->reports && json_array_size(all->reports) == n_reports) /* what failed is told */
         json_array_append_new(all->reports,

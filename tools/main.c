@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tools/shared.h"
 
@@ -122,6 +123,42 @@ static int help_if_requested(int n_words, char **words)
     return -1;
 }
 
+/* The file or URL of a word that is no command. U1: of a URL nothing is shown. */
+static int fail_missing_command(const char *word)
+{
+    struct stat status;
+    char file[512] = "URL";
+
+    if (!strstr(word, "://")) {
+        if (stat(word, &status) < 0 || !S_ISREG(status.st_mode))
+            return 0;
+        print_word(word, file, sizeof file);
+    }
+    return print_trouble("a command is missing: `berth info %s` shows what the file contains; "
+                         "`berth --help` lists all commands",
+                         file);
+}
+
+/* What people know from other programs, and what it is here. */
+static const char *const elsewhere[][2] = {
+    {"version", "--version"}, {"-v", "--version"}, {"man", "--man"}, {"completion", "--completion"},
+    {"test", "verify"},       {"check", "verify"}, {"list", "ls"},   {"stat", "info"},
+    {"print", "show"},        {"cp", "copy"},      {"cmp", "diff"},  {"compare", "diff"}};
+
+static void offer_words(nearest *near, const char *group)
+{
+    static const char *const options[] = {"--help", "--version", "--man", "--completion"};
+
+    for (size_t i = 0; !group && i < sizeof options / sizeof *options; i++)
+        nearest_offer(near, options[i]);
+    for (const command *row = commands; row->name; row++)
+        if (command_is_in_group(row, group))
+            nearest_offer(near, row->name);
+    for (size_t i = 0; !group && i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (strcmp(near->word, elsewhere[i][0]) == 0)
+            snprintf(near->found, sizeof near->found, "%s", elsewhere[i][1]);
+}
+
 static int fail_unknown_command(int n_words, char **words)
 {
     bool asks_for_help = n_words > 1 && (!strcmp(words[0], "help") || is_help(words[0]));
@@ -134,9 +171,7 @@ static int fail_unknown_command(int n_words, char **words)
 
     snprintf(word, sizeof word, "%s%s%s", group ? group : "", group ? " " : "",
              words[group != NULL]);
-    for (const command *row = commands; row->name; row++)
-        if (command_is_in_group(row, group))
-            nearest_offer(&near, row->name);
+    offer_words(&near, group);
     return print_trouble("unknown command '%s'%s; `berth%s%s --help` lists all", word,
                          nearest_hint(&near, "berth ", hint), group ? " " : "", group ? group : "");
 }
@@ -163,5 +198,6 @@ int main(int argc, char **argv)
         if (n > 0)
             return run_command(row, argc - n, argv + n);
     }
-    return fail_unknown_command(argc - 1, argv + 1);
+    code = fail_missing_command(argv[1]);
+    return code ? code : fail_unknown_command(argc - 1, argv + 1);
 }

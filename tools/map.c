@@ -34,7 +34,7 @@ static error_t map_parse(int key, char *word, struct argp_state *state)
         state->child_inputs[0] = &options->common;
         return 0;
     case 'o':
-        options->out = word;
+        options->out = keep_url(word); /* U1 */
         return 0;
     case 'r':
         options->records_only = true;

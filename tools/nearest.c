@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The most similar of some names, for a word that is none of them. */
+/* What messages suggest: the most similar of some names, and words of a command line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -50,4 +50,22 @@ const char *nearest_hint(const nearest *best, const char *prefix, char *buffer)
     if (best->found[0])
         snprintf(buffer, NEAREST_HINT_NBYTES, "; the nearest is '%s%s'", prefix, best->found);
     return buffer;
+}
+
+void print_word(const char *path, char *text, size_t room)
+{
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:%+,@=";
+    bool is_plain = path[strspn(path, plain)] == '\0';
+    size_t n = is_plain ? 0 : 1;
+
+    if (*path == '-' || 4 * strlen(path) + 3 > room) {
+        snprintf(text, room, "IN");
+        return;
+    }
+    snprintf(text, room, "%s", is_plain ? path : "'");
+    for (; !is_plain && *path; path++)
+        n += (size_t)snprintf(text + n, room - n, *path == '\'' ? "'\\''" : "%c", *path);
+    if (!is_plain)
+        snprintf(text + n, room - n, "'");
 }

@@ -2,6 +2,7 @@
 /* Parsing of the words of a subcommand, and the options that all share. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,52 +45,6 @@ void print_usage_error_and_exit(const struct argp_state *state, const char *form
     argp_error(state, "%s", text);
 }
 
-/* ---- where values come from ---- */
-
-/* The library calls all that a command line sets the program's. */
-typedef struct origin {
-    const char *source; /* "--set", "file NAME"; NULL: it was not set here */
-    char value[sizeof((berth_option *)NULL)->value];
-} origin;
-
-enum { MAX_ORIGINS = 256 };
-static origin origins[MAX_ORIGINS];
-
-/* Called after something was set: what is new, or has another value, comes from this source. */
-static void note_origins(const char *source)
-{
-    berth_option option;
-
-    for (size_t i = 0; i < MAX_ORIGINS && berth_config_name(i); i++)
-        if (berth_config_describe(berth_config_name(i), &option, NULL) == 0 &&
-            strcmp(option.source, "program") == 0 &&
-            (!origins[i].source || strcmp(origins[i].value, option.value) != 0)) {
-            origins[i].source = source;
-            memcpy(origins[i].value, option.value, sizeof option.value);
-        }
-}
-
-const char *option_source(const berth_option *option)
-{
-    for (size_t i = 0; i < MAX_ORIGINS && berth_config_name(i); i++)
-        if (strcmp(berth_config_name(i), option->name) == 0 && origins[i].source &&
-            strcmp(option->source, "program") == 0)
-            return origins[i].source;
-    return option->source;
-}
-
-/* Texts of files stay until the process ends. */
-static const char *file_source(const char *path)
-{
-    char *text = NULL;
-
-    if (asprintf(&text, "file %s", path) < 0)
-        return "file";
-    for (char *at = text; *at; at++)
-        memset(at, '?', control_nbytes(at));
-    return text;
-}
-
 /* ---- setting ---- */
 
 /* --set NAME=VALUE becomes the program's value of that option. */
@@ -104,10 +59,19 @@ static void set_option(const char *assignment, struct argp_state *state)
     else {
         memcpy(name, assignment, (size_t)(equals - assignment));
         name[equals - assignment] = '\0';
-        if (berth_config_set(name, equals + 1, &error) < 0)
+        if (berth_config_set_from(name, equals + 1, "--set", &error) < 0)
             print_usage_error_and_exit(state, "%s", error.message);
-        note_origins("--set");
     }
+}
+
+static int parse_options_of_file(const char *text, const char *path, berth_error *error)
+{
+    char source[PATH_MAX + sizeof "file "]; /* a longer path cannot be opened */
+
+    snprintf(source, sizeof source, "file %s", path);
+    for (char *at = source; *at; at++)
+        memset(at, '?', control_nbytes(at));
+    return berth_config_parse(text, source, error);
 }
 
 enum { MAX_CONFIG_NBYTES = 1 << 20 };
@@ -131,9 +95,8 @@ static void set_options_of_file(const char *path, struct argp_state *state)
         print_usage_error_and_exit(state, "%s: not a text of options", path);
     text[n] = '\0';
     register_remark_printer(state->input);
-    if (berth_config_parse(text, &error) < 0)
+    if (parse_options_of_file(text, path, &error) < 0)
         print_usage_error_and_exit(state, "%s: %s", path, error.message);
-    note_origins(file_source(path));
 }
 
 static error_t parse_common(int key, char *word, struct argp_state *state)
@@ -146,7 +109,7 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
         set_option(word, state);
         return 0;
     case KEY_CONFIG:
-        set_options_of_file(word, state);
+        set_options_of_file(keep_url(word), state); /* U1 */
         return 0;
     case KEY_JSON:
         options->json = true;
@@ -155,9 +118,8 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
         options->stats = true;
         return 0;
     case KEY_TRACE:
-        if (berth_config_set("trace", word, &error) < 0)
-            print_usage_error_and_exit(state, "--trace: %s", error.message);
-        note_origins("--trace");
+        if (berth_config_set_from("trace", word, "--trace", &error) < 0)
+            print_usage_error_and_exit(state, "%s", error.message);
         return 0;
     case 'q':
         options->quiet = true;

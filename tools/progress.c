@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The progress bar, and the signals that cancel. */
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -8,8 +9,8 @@
 
 #include "tools/shared.h"
 
-/* A signal handler can only use globals. */
-static volatile sig_atomic_t caught;
+/* A signal handler can only use globals. Atomic: threads that read a URL look at it, too. */
+static atomic_int caught;
 
 static void set_caught_signal(int number)
 {
@@ -18,7 +19,9 @@ static void set_caught_signal(int number)
 
 int caught_signal_code_or(int otherwise)
 {
-    return caught ? 128 + (int)caught : otherwise;
+    int number = caught;
+
+    return number ? 128 + number : otherwise;
 }
 
 double seconds_now(void)

@@ -431,25 +431,6 @@ int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpo
 
 /* ---- one file ---- */
 
-/* The path as a word of a command line, in quotes if it needs them; "IN": it is too long. */
-static void print_word(const char *path, char *text, size_t room)
-{
-    static const char plain[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:%+,@=";
-    bool is_plain = path[strspn(path, plain)] == '\0';
-    size_t n = is_plain ? 0 : 1;
-
-    if (*path == '-' || 4 * strlen(path) + 3 > room) {
-        snprintf(text, room, "IN");
-        return;
-    }
-    snprintf(text, room, "%s", is_plain ? path : "'");
-    for (; !is_plain && *path; path++)
-        n += (size_t)snprintf(text + n, room - n, *path == '\'' ? "'\\''" : "%c", *path);
-    if (!is_plain)
-        snprintf(text + n, room - n, "'");
-}
-
 int check_is_one_file(const char *path)
 {
     bool is_index = is_shard_index(path);

@@ -113,8 +113,6 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
  * is an error of usage. */
 uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
 
-/* Where an option's value comes from: "--set", "file NAME", or what the library says. Static. */
-const char *option_source(const berth_option *option);
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*
@@ -224,7 +222,7 @@ berth_checkpoint *shard_set_find(const shard_set *set, const char *file);
 /* The files that a command was given. An index stands for its files, and comes after them. */
 typedef struct files {
     bool is_several;
-    size_t n_begun;
+    size_t n_headings;
     const char *path; /* of the file at hand */
     shard_set *set;   /* the file at hand is the index of this set; else NULL */
     json_t *reports;  /* with --json, if there are several */
@@ -239,7 +237,7 @@ typedef int (*file_function)(void *context, files *all);
 int for_each_file(const positional *words, const common *options, bool with_indices,
                   file_function function, void *context);
 /* Of several files: the line that begins a block, or the beginning of a line. */
-void files_print_heading(const files *all);
+void files_print_heading(files *all);
 void files_print_prefix(const files *all);
 /*
  * Prints the report of one file; of several, keeps it for an array of objects, each with "file". A
@@ -280,6 +278,8 @@ typedef struct nearest {
 void nearest_offer(nearest *best, const char *candidate);
 /* "; the nearest is '--json'", or "". Buffer of NEAREST_HINT_NBYTES; returned. */
 const char *nearest_hint(const nearest *best, const char *prefix, char *buffer);
+/* The path as a word of a command line, in quotes if it needs them; "IN": it is too long. */
+void print_word(const char *path, char *text, size_t room);
 
 /* ---- select.c ---- */
 

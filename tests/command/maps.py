@@ -5,6 +5,7 @@ import collections
 import json
 import math
 import os
+import struct
 import xml.etree.ElementTree as ElementTree
 
 from case import Case, old
@@ -85,22 +86,49 @@ class Map(Case):
                 self.assertEqual(sum(n for _, _, _, n in metadata["storages"] if path == self.demo),
                                  9 if path == self.demo else 0)
 
+    def check_picture(self, path):
+        """Its boxes; nothing overlaps, or leaves it."""
+        root = self.picture(path)
+        _, _, width, height = map(float, root.get("viewBox").split())
+        texts, lanes = texts_and_boxes(root)
+        boxes = [box for lane in lanes.values() for box in lane]
+        for left, top, right, bottom in texts + boxes:
+            self.assertTrue(0 <= left and 0 <= top and right <= width and bottom <= height)
+        for i, text in enumerate(texts):
+            self.assertFalse(any(overlap(text, other) for other in texts[i + 1:] + boxes), text)
+        for lane in lanes.values():
+            lane.sort()
+            self.assertFalse(any(overlap(a, b) for a, b in zip(lane, lane[1:])))
+        tops = sorted({(lane[0][1], lane[0][3]) for lane in lanes.values()})
+        self.assertTrue(all(a[1] <= b[0] for a, b in zip(tops, tops[1:])), tops)
+        return boxes
+
     def test_nothing_overlaps_or_leaves_the_picture(self):
         for path in self.files():
             with self.subTest(path):
-                root = self.picture(path)
-                _, _, width, height = map(float, root.get("viewBox").split())
-                texts, lanes = texts_and_boxes(root)
-                boxes = [box for lane in lanes.values() for box in lane]
-                for left, top, right, bottom in texts + boxes:
-                    self.assertTrue(0 <= left and 0 <= top and right <= width and bottom <= height)
-                for i, text in enumerate(texts):
-                    self.assertFalse(any(overlap(text, other) for other in texts[i + 1:] + boxes), text)
-                for lane in lanes.values():
-                    lane.sort()
-                    self.assertFalse(any(overlap(a, b) for a, b in zip(lane, lane[1:])))
-                tops = sorted({(lane[0][1], lane[0][3]) for lane in lanes.values()})
-                self.assertTrue(all(a[1] <= b[0] for a, b in zip(tops, tops[1:])), tops)
+                self.assertGreater(len(self.check_picture(path)), 0)
+
+    def test_so_it_is_from_1_to_100000_tensors(self):
+        """Of any sizes, also none, and of a name that is as long as one can be."""
+        for n in (1, 10, 10_000, 100_000):
+            with self.subTest(n):
+                path = self.many_safetensors(n)
+                boxes = self.check_picture(path)
+                self.assertLess(len(boxes), 12 * 4 * 720 / 2)  # lines of 12 rows, of 4 lanes
+                if n <= 10_000:
+                    self.berth("convert", path, "many.pt", "--set", "save.durability=none")
+                    self.assertGreater(len(self.check_picture("many.pt")), min(n, 700))
+
+    def many_safetensors(self, n):
+        dtypes = {"F32": 4, "BF16": 2, "I64": 8, "U8": 1}
+        header, at = {}, 0
+        for i in range(n):
+            dtype, numel = list(dtypes)[i // 3 % 4], i * 7919 % 97 * (1000 if i % 101 == 0 else 1)
+            end = at + numel * dtypes[dtype]
+            header[f"layers.{i}.weight"] = {"dtype": dtype, "shape": [numel], "data_offsets": [at, end]}
+            at = end
+        text = json.dumps(header).encode()
+        return self.write("m" * 243 + ".safetensors", struct.pack("<Q", len(text)) + text + bytes(at))
 
     def test_it_needs_nothing_else(self):
         root = self.picture(self.demo)

@@ -34,6 +34,7 @@ class Trace:
              "B": lambda event, track: open_slices[track].append(event),
              "E": lambda event, track: self.add_ended(open_slices[track].pop(), event, track),
              }[event["ph"]](event, track)
+        self.check_beginnings()
         assert may_be_cut or not any(open_slices.values()), f"not ended: {open_slices}"
         self.check_nesting()
 
@@ -65,6 +66,11 @@ class Trace:
 
     def add_ended(self, begun, ended, track):
         self.add_slice(begun, nanoseconds(ended["ts"]), {**begun["args"], **ended["args"]}, track)
+
+    def check_beginnings(self):
+        """Perfetto takes a complete event for the outer one, if another slice begins with it, and ends that."""
+        begun = {(event["tid"], event["ts"]) for event in self.events if event["ph"] == "B"}
+        assert not any((event["tid"], event["ts"]) in begun for event in self.events if event["ph"] == "X")
 
     def check_nesting(self):
         tracks = collections.defaultdict(list)

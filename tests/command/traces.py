@@ -131,7 +131,8 @@ class Traces(Case):
         self.assertEqual(said.stdout.decode(), name)
         self.assertEqual(self.berth("config", "--changed", env={"BERTH_TRACE": name}).out, f"trace={name}\n")
         done = self.berth("verify", "big.pt", "--trace", "a#b", code=2)
-        self.assertIn("--trace: trace = a#b: must be a text of at most 4095 bytes, without #", done.err)
+        self.assertIn("trace = a#b: must be a text of at most 4095 bytes, without #", done.err)
+        self.assertIn("spaces at its ends (--trace)\n", done.err)
 
     def test_names_the_process(self):
         with subprocess.Popen([BERTH, "verify", "big.pt", "--trace", "%%t-%p.json"], cwd=self.folder,

@@ -361,12 +361,35 @@ Test(patches, take_what_is_set_inside_them_and_undo_it)
     expect("io.threads", "3", "patch");
     cr_assert_eq(berth_config_set_int("io.threads", 4, &error), 0);
     expect("io.threads", "4", "patch");
-    cr_assert_eq(berth_config_parse("io.threads=5\nload.mmap=off\n", &error), 0);
+    cr_assert_eq(berth_config_parse("io.threads=5\nload.mmap=off\n", NULL, &error), 0);
     expect("io.threads", "5", "patch");
     expect("load.mmap", "off", "program");
     unpatch();
     expect("io.threads", "1", "program");
     expect("load.mmap", "off", "program");
+}
+
+Test(program, says_where_it_has_a_value_from)
+{
+    char source[] = "--set";
+
+    cr_assert_eq(berth_config_set_from("io.threads", "3", source, &error), 0);
+    memset(source, 'x', sizeof source - 1); /* the library has copied it */
+    cr_assert_eq(berth_config_parse("load.mmap=on\n", "file x.conf", &error), 0);
+    expect("io.threads", "3", "--set");
+    expect("load.mmap", "on", "file x.conf"); /* also of a value that is the default */
+    cr_assert_eq(berth_config_set_from("io.threads", "3", NULL, &error), 0);
+    expect("io.threads", "3", "program");
+    cr_assert_eq(berth_config_set_from("io.threads", "x", "--set", &error), BERTH_E_OPTION);
+    cr_assert(strstr(error.message, "(--set)"), "%s", error.message);
+    patch("load.mmap=off");
+    expect("load.mmap", "off", "patch");
+    cr_assert_eq(berth_config_set_from("load.mmap", "on", "--set", &error), 0);
+    expect("load.mmap", "on", "patch");
+    unpatch();
+    expect("load.mmap", "on", "file x.conf");
+    cr_assert_eq(berth_config_reset(NULL, &error), 0);
+    expect("load.mmap", "on", "default");
 }
 
 Test(patches, take_it_where_they_have_the_option)

@@ -113,7 +113,7 @@ Test(registered, are_in_texts_and_hashes)
 
     register_trainer();
     before = berth_config_hash(NULL, BERTH_CLASS_ACCEPTANCE);
-    assert_ok(berth_config_parse("trainer.strict=off\ntrainer.interval=5\n", &error));
+    assert_ok(berth_config_parse("trainer.strict=off\ntrainer.interval=5\n", NULL, &error));
     cr_assert_gt(berth_config_print(NULL, BERTH_CONFIG_VARIABLES, text, sizeof text, &error), 0);
     cr_assert_str_eq(text, "BERTH_TRAINER_INTERVAL=5\nBERTH_TRAINER_STRICT=off\n");
     cr_assert_eq(berth_config_hash(NULL, BERTH_CLASS_ACCEPTANCE), before);
@@ -282,7 +282,7 @@ Test(watches, are_told_what_changes)
     assert_ok(berth_config_set("io.threads", "3", &error));
     assert_ok(berth_config_patch("io.threads=4 load.mmap=off", &error));
     assert_ok(berth_config_unpatch(&error));
-    assert_ok(berth_config_parse("load.mmap=off\n", &error));
+    assert_ok(berth_config_parse("load.mmap=off\n", NULL, &error));
     assert_ok(berth_config_reset(NULL, &error));
     cr_assert_str_eq(one, "io.threads=3 (program)\nio.threads=4 (patch)\nio.threads=3 "
                           "(program)\nio.threads=0 (default)\n");

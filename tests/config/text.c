@@ -34,7 +34,7 @@ static char *printed(const berth_config *config, berth_config_form form)
 
 static void load(const char *text)
 {
-    assert_ok(berth_config_parse(text, &error));
+    assert_ok(berth_config_parse(text, NULL, &error));
 }
 
 Test(text, of_defaults_has_nothing_changed)
@@ -149,11 +149,11 @@ Test(text, that_is_bad_names_its_line_and_changes_nothing)
          "load.mmap = : must be off | on, or 0 | 1, false | true, no | yes (in line 2)"}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cr_assert_eq(berth_config_parse(rows[i][0], &error), BERTH_E_OPTION);
+        cr_assert_eq(berth_config_parse(rows[i][0], NULL, &error), BERTH_E_OPTION);
         cr_assert_str_eq(error.message, rows[i][1]);
         cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED), "");
     }
-    cr_assert_eq(berth_config_parse(NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_config_parse(NULL, NULL, &error), BERTH_E_ARGUMENT);
 }
 
 static char logged[400];

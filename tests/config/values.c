@@ -333,7 +333,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
                                  "load.method=read\nload.unknown_globals=inert\n"
                                  "load.repacked=refuse\n"
                                  "load.endianness=big\nload.mmap_flags=shared,populate\n",
-                                 &error));
+                                 NULL, &error));
     cr_assert_eq(bth_config_copy_for_operation(NULL, &config, &error), 0);
     cr_assert_eq(config.save_byteorder, BTH_BYTEORDER_BIG);
     cr_assert_eq(config.save_method, BTH_SAVE_AUTO);

@@ -176,7 +176,7 @@ static void begin_round(unsigned round)
     size_t number;
 
     cr_assert_eq(berth_config_reset(NULL, NULL), 0);
-    cr_assert_eq(berth_config_parse(options[round % 4], &error), 0, "%s", error.message);
+    cr_assert_eq(berth_config_parse(options[round % 4], NULL, &error), 0, "%s", error.message);
     test_memory_watch();
     expect(berth_open(path, NULL, &shared, &error) == 0, "shared", &error);
     expect(berth_open(table_path, NULL, &table, &error) == 0, "the table's file", &error);
@@ -234,7 +234,7 @@ Test(cancel, of_a_worker_by_what_it_calls_is_held_off)
     berth_error error;
 
     (void)alarm(20);
-    cr_assert_eq(berth_config_parse("io.threads=2\nio.chunk_nbytes=4096", NULL), 0);
+    cr_assert_eq(berth_config_parse("io.threads=2\nio.chunk_nbytes=4096", NULL, NULL), 0);
     expect(berth_save_to(TO_SINK(&sink), OF_RECORDS(&record, 1, 0), NAMED("a"), &error) == 0,
            "sink", &error);
     cr_assert_gt(n_cancelled, 0);

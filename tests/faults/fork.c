@@ -192,8 +192,8 @@ static void use_options(const char *value)
     expect(berth_config_patch("io.memory_nbytes=1GiB", &error) == 0, "patch", &error);
     expect(berth_config_get("io.memory_nbytes", text, sizeof text, &error) == 0, "get", &error);
     expect(berth_config_unpatch(&error) == 0, "unpatch", &error);
-    expect(berth_config_parse("save.storage_alignment = 64\nload.check = maybe", NULL) != 0, "load",
-           NULL);
+    expect(berth_config_parse("save.storage_alignment = 64\nload.check = maybe", NULL, NULL) != 0,
+           "load", NULL);
     expect(berth_config_reset("io.memory_nbytes", &error) == 0, "reset", &error);
 }
 

@@ -20,7 +20,10 @@ static void check_result(int result, const berth_error *error)
          error->message);
 }
 
-/* Every value that was taken is one that its row allows, and its text is that value again. */
+/*
+ * Every value that was taken is one that its row allows, and its text is that value again. What set
+ * it has a name.
+ */
 static void check_layer(const bth_layer *layer)
 {
     for (size_t i = 0; i < bth_option_count(); i++) {
@@ -29,8 +32,10 @@ static void check_layer(const bth_layer *layer)
         char text[BTH_OPTION_TEXT_NBYTES];
         berth_error error = {0};
 
-        if (!layer->is_set[i])
+        if (!layer->source[i])
             continue;
+        MUST(layer->source[i][0] && is_clean_text(layer->source[i]), "%s is set by nothing",
+             row->name);
         MUST(bth_option_check(row, value, "by a test", &error) == 0, "%s", error.message);
         const char *whole = bth_option_whole_text(row, value, text);
         MUST((whole != text || strlen(text) < sizeof text) &&
@@ -44,8 +49,9 @@ static bool is_same_layer(const bth_layer *a, const bth_layer *b)
 {
     for (size_t i = 0; i < bth_option_count(); i++) {
         const bth_option_row *row = bth_option_at(i);
-        if (a->is_set[i] != b->is_set[i] || (a->is_set[i] && bth_option_value(&a->values, row) !=
-                                                                 bth_option_value(&b->values, row)))
+        if (!a->source[i] != !b->source[i] ||
+            (a->source[i] &&
+             bth_option_value(&a->values, row) != bth_option_value(&b->values, row)))
             return false;
     }
     return true;
@@ -70,20 +76,12 @@ static void check_environment(char *text, size_t nbytes)
         return;
     check_layer(&environment.plain);
     check_layer(&environment.force);
-    for (size_t i = 0; i < bth_option_count(); i++) {
-        MUST(environment.plain.is_set[i] == (environment.plain_source[i][0] != 0) &&
-                 environment.force.is_set[i] == (environment.force_source[i][0] != 0),
-             "%s is set by nothing", bth_option_at(i)->name);
-        MUST(is_clean_text(environment.plain_source[i]) &&
-                 is_clean_text(environment.force_source[i]),
-             "%s", bth_option_at(i)->name);
-    }
 }
 
 static bool has_text(const bth_layer *layer)
 {
     for (size_t i = 0; i < bth_option_count(); i++)
-        if (layer->is_set[i] && bth_option_at(i)->kind == BTH_OPTION_TEXT)
+        if (layer->source[i] && bth_option_at(i)->kind == BTH_OPTION_TEXT)
             return true;
     return false;
 }
@@ -97,8 +95,8 @@ static void check_text(const char *text)
     bth_layer lines = {0}, words = {0};
     bth_notes notes = {0};
     berth_error error = {0}, words_error = {0};
-    int result = bth_layer_parse_lines(&lines, text, &notes, &error);
-    int words_result = bth_layer_parse_words(&words, text, "in a patch", &notes, &words_error);
+    int result = bth_layer_parse_lines(&lines, text, "lines", &notes, &error);
+    int words_result = bth_layer_parse_words(&words, text, "patch", &notes, &words_error);
 
     check_result(result, &error);
     check_result(words_result, &words_error);
@@ -148,7 +146,7 @@ static void check_in_force(const char *text)
         MUST(berth_config_unpatch(&error) == 0, "%s", error.message);
     MUST(berth_config_hash(NULL, BERTH_CLASS_ALL) == before,
          "a patch that is gone, or refused, changes something");
-    result = berth_config_parse(text, &error);
+    result = berth_config_parse(text, NULL, &error);
     check_result(result, &error);
     MUST(result == 0 || berth_config_hash(NULL, BERTH_CLASS_ALL) == before,
          "refused text changes something");

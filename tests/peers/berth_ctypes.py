@@ -7,7 +7,7 @@ import os
 import re
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BUILD = os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../build/debug"))
+BUILD = os.path.abspath(os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../build/debug")))
 
 
 def header():

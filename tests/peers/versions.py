@@ -17,7 +17,7 @@ import attribute_names
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-COMMAND = os.path.join(os.environ.get("BERTH_BUILD", f"{HERE}/../../build/debug"), "berth")
+COMMAND = os.path.join(os.path.abspath(os.environ.get("BERTH_BUILD", f"{HERE}/../../build/debug")), "berth")
 TABLE = f"{HERE}/../../format/values/forbidden_attributes.def"
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool",
           "complex64", "complex128", "complex32", "uint16", "uint32", "uint64", "float8_e5m2",

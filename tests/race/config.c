@@ -83,7 +83,7 @@ static void *change_often(void *context)
         change_in_patch(1 + thread % 4);
         if (i % 20 == 0)
             read_all();
-        expect(berth_config_parse("load.check=data\n", &error) == 0, error.message);
+        expect(berth_config_parse("load.check=data\n", NULL, &error) == 0, error.message);
         expect(berth_config_reset("load.check", &error) == 0, error.message);
         expect(berth_config_watch(NULL, NULL, context, &error) == 0, error.message);
     }

@@ -83,7 +83,7 @@ int main(void)
     trace = test_path(folder, "trace.json");
     expect(berth_config_parse("io.threads=3\nio.chunk_nbytes=4096\nsave.durability=none\n"
                               "load.method=read",
-                              &error) == 0,
+                              NULL, &error) == 0,
            error.message);
     expect(berth_config_set("trace", trace, &error) == 0, error.message);
     run_threads(4, roles, NULL);

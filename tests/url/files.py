@@ -11,6 +11,8 @@ import tempfile
 import time
 import zipfile
 
+import case
+
 PYTHON = os.environ.get("BERTH_PYTHON", sys.executable)
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
 MAKE = """
@@ -33,8 +35,7 @@ def folder():
     atexit.register(shutil.rmtree, there, ignore_errors=True)
     os.chmod(there, 0o755)
     subprocess.run([PYTHON, "-c", MAKE], cwd=there, check=True)
-    berth = os.path.join(os.environ["BERTH_BUILD"], "berth")
-    subprocess.run([berth, "convert", "many.pt", "many.safetensors"], cwd=there, check=True)
+    subprocess.run([case.BERTH, "convert", "many.pt", "many.safetensors"], cwd=there, check=True)
     with open(os.path.join(there, "huge.pt"), "wb") as sparse:
         sparse.truncate(65 << 20)
     for name in os.listdir(there):

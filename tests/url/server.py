@@ -63,7 +63,10 @@ class Request(http.server.BaseHTTPRequestHandler):
         self.answered = False
         self.data = server.data
         if isinstance(self.data, dict):
-            self.data = self.data[self.path.partition("?")[0].rpartition("/")[2]]
+            self.data = self.data.get(self.path.partition("?")[0].rpartition("/")[2])
+            if self.data is None:
+                self.send(404)
+                return
         size = len(self.data)
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"] or "")
         if found and found[1]:
