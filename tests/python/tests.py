@@ -24,6 +24,7 @@ import lazily
 import loads
 import places
 import processes
+import raising
 import records
 import robust
 import rows
@@ -53,7 +54,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, places, records, installed, errors, lazily, rows, command, settings, stubs,
-               unsafe, processes, jobs, ends, robust, devices, simulated, dcp, integrations, wheels)
+               unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations, wheels)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
