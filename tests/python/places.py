@@ -148,7 +148,7 @@ class AllKinds(Folder):
                 with self.subTest(which):
                     same(mine, theirs, empty_are_shared=which[-1], resizable=False)
                 n_loaded += 1
-        self.assertGreater(n_loaded, 1200)
+        self.assertGreater(n_loaded, 1100)  # 1,222 with PyTorch 2.13; others refuse sparse ones on meta
 
     def test_what_is_refused(self):
         """Not as a fault of the file, also where PyTorch's unpickler makes the values."""
