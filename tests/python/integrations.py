@@ -73,3 +73,7 @@ class Integrations(unittest.TestCase):
 
     def test_transformers_and_accelerate(self):
         self.run_tests("models")
+
+    def test_the_program_on_the_page(self):
+        """docs/python.md: pages.py skips it where there is no Lightning."""
+        self.run_tests("pages.Pages.test_06_docs_python_md_with_lightning")

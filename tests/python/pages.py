@@ -28,7 +28,8 @@ def train(vectors=torch.ones(2, 3)):
 """
 BERTH = "import berth\n"
 
-# (page, heading above the program) -> (what else is needed before it, what must be true after it).
+# (page, heading above the program) -> (what else is needed before it, what must be true after it), or why
+# it does not run.
 PROGRAMS = {
     ("README.md", "Berth"): ("", "assert os.listdir() == ['model.pt']"),
     ("docs/python.md", "Instead of torch.save and torch.load"): ("""
@@ -95,6 +96,7 @@ assert state == [1] and berth.config.save.durability == "file"
     ("docs/urls.md", "URLs"): "needs servers, which tests/url/run has",
 }
 NEEDS = {("docs/python.md", "With Lightning"): "lightning"}
+PRINTED = {("README.md", "Berth"): "5.0\n"}
 
 
 def programs():
@@ -127,8 +129,9 @@ class Pages(Folder):
         if which in NEEDS and not importlib.util.find_spec(NEEDS[which]):
             self.skipTest(f"needs {NEEDS[which]}: BERTH_LONG=1 runs it, by integrations.py")
         code = "\n".join([SETUP, needed[0], dict(programs())[which], textwrap.dedent(needed[1])])
-        status, _, errors = self.starter.run(code, self.folder)
+        status, printed, errors = self.starter.run(code, self.folder)
         self.assertEqual(status, 0, errors)
+        self.assertEqual(printed, PRINTED.get(which, printed))
 
 
 def add_tests():
