@@ -67,6 +67,7 @@ class Integrations(unittest.TestCase):
         done = subprocess.run([PYTHON, "-m", "unittest", name], capture_output=True, text=True, check=False,
                               cwd=FOLDER, env={**os.environ, "PYTHONPATH": path})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("skipped", done.stderr)
 
     def test_lightning(self):
         self.run_tests("trainer")

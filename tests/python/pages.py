@@ -70,11 +70,11 @@ assert torch.equal(b, tables["items"]["weight"][others])
 assert state["step"] == 7 and torch.equal(other.weight, model.weight)
 assert berth.load("model.pt")["step"] == 7
 """),
-    ("docs/python.md", "With Lightning"): ("from lightning import Trainer", """
-import logging, lightning, berth
-logging.getLogger("lightning").setLevel(logging.ERROR)
+    ("docs/python.md", "With Lightning"): ("from pytorch_lightning import Trainer", """
+import logging, pytorch_lightning, berth
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 
-class Module(lightning.LightningModule):
+class Module(pytorch_lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(3, 1)
@@ -95,7 +95,7 @@ assert state == [1] and berth.config.save.durability == "file"
     ("docs/map.md", "Where the bytes lie"): ("", "assert os.path.getsize('model.pt') > 100_000"),
     ("docs/urls.md", "URLs"): "needs servers, which tests/url/run has",
 }
-NEEDS = {("docs/python.md", "With Lightning"): "lightning"}
+NEEDS = {("docs/python.md", "With Lightning"): "pytorch_lightning"}
 PRINTED = {("README.md", "Berth"): "5.0\n"}
 
 
