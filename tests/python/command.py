@@ -13,7 +13,6 @@ import torch
 from folder import Folder
 
 COMMAND = os.path.join(os.path.abspath(os.environ["BERTH_BUILD"]), "berth")
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 MODULE = [sys.executable, "-m", "berth"]
 
 
@@ -36,11 +35,6 @@ class Command(Folder):
                           ["config", "--set", "save.durability=file"], [b"ls", b"\xff\xfe"]):
             with self.subTest(arguments):
                 self.assertEqual(result(*MODULE, *arguments), result(COMMAND, *arguments))
-
-    def test_the_program_in_the_readme(self):
-        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-            program = file.read().split("```python\n")[1].split("```")[0]
-        self.assertEqual(result(sys.executable, "-c", program, cwd=self.folder), (0, b"5.0\n", b""))
 
     def ended_by(self, program, end):
         """How `ls` ends that waits for its reader."""

@@ -67,9 +67,14 @@ class Integrations(unittest.TestCase):
         done = subprocess.run([PYTHON, "-m", "unittest", name], capture_output=True, text=True, check=False,
                               cwd=FOLDER, env={**os.environ, "PYTHONPATH": path})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("skipped", done.stderr)
 
     def test_lightning(self):
         self.run_tests("trainer")
 
     def test_transformers_and_accelerate(self):
         self.run_tests("models")
+
+    def test_the_program_on_the_page(self):
+        """docs/python.md: pages.py skips it where there is no Lightning."""
+        self.run_tests("pages.Pages.test_06_docs_python_md_with_lightning")

@@ -4,6 +4,7 @@
 import collections
 import functools
 import itertools
+import pkgutil
 
 import berth
 import torch
@@ -122,7 +123,13 @@ def comparable(value):
 class AllKinds(Folder):
     def setUp(self):
         super().setUp()
-        self.enterContext(torch.serialization.safe_globals([Subclass]))
+        self.enterContext(torch.serialization.safe_globals([Subclass, *self.names_of_jagged()]))
+
+    def names_of_jagged(self):
+        """What PyTorch 2.15 refuses in a file of a jagged tensor, unless the program allows it."""
+        torch.save(KINDS["jagged"](), self.path("v.pt"))
+        return [pkgutil.resolve_name(name)
+                for name in torch.serialization.get_unsafe_globals_in_checkpoint(self.path("v.pt"))]
 
     def outcome(self, load, where, mmap):
         """(the value, None), or (None, what it raised)."""
@@ -148,7 +155,7 @@ class AllKinds(Folder):
                 with self.subTest(which):
                     same(mine, theirs, empty_are_shared=which[-1], resizable=False)
                 n_loaded += 1
-        self.assertGreater(n_loaded, 1200)
+        self.assertGreater(n_loaded, 1100)  # 1,222 with PyTorch 2.13; others refuse sparse ones on meta
 
     def test_what_is_refused(self):
         """Not as a fault of the file, also where PyTorch's unpickler makes the values."""

@@ -22,11 +22,14 @@ import integrations
 import jobs
 import lazily
 import loads
+import pages
 import places
 import processes
+import raising
 import records
 import robust
 import rows
+import sanitized
 import saves
 import settings
 import simulated
@@ -53,7 +56,8 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (saves, loads, places, records, installed, errors, lazily, rows, command, settings, stubs,
-               unsafe, processes, jobs, ends, robust, devices, simulated, dcp, integrations, wheels)
+               pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations,
+               wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

@@ -276,7 +276,8 @@ def _untyped(torch, moved):
 def load(f, map_location, pickle_module, weights_only, mmap, arguments, by_caller=None):
     """torch.load, but archives are read by Berth.
 
-    by_caller: a list that gets the exceptions which map_location raises, and not the file; or None.
+    by_caller: a list that gets the exceptions of the caller's own code, map_location and methods of f, and
+        not of the unpickler; or None.
     """
     check_known()
     mapped = _map(f) if mmap else None
@@ -294,8 +295,13 @@ def load(f, map_location, pickle_module, weights_only, mmap, arguments, by_calle
     file = io.BytesIO(ZIP_BEGIN) if isinstance(f, Url) else f  # only looked at, to see what it is
     names = {} if by_caller is None else {"_load": _load_that_notes(by_caller)}
     run = with_opener("load", open_reader, **names)
-    value = run(file, map_location, pickle_module, weights_only=weights_only,
-                mmap=mmap and mapped is None, **arguments)
+    try:
+        value = run(file, map_location, pickle_module, weights_only=weights_only,
+                    mmap=mmap and mapped is None, **arguments)
+    except Exception as error:
+        if by_caller is not None and not (reader and reader.has_unpickled):
+            by_caller.append(error)  # f has been read before the first record is
+        raise
     if reader and reader.has_unpickled:
         count("load", "records")
     else:

@@ -429,7 +429,7 @@ static PyObject *run(bpy_loader *loader, const berth_value *value)
 
 PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value)
 {
-    bpy_walk_begin(&loader->walk);
+    bpy_walk_begin();
     PyObject *object = run(loader, value);
     bpy_walk_end();
     return object;

@@ -89,15 +89,17 @@ void bpy_map_free(bpy_map *map);
  * then. So whatever they may drop or change, the walk holds or copies. Each begin has its end.
  */
 typedef struct bpy_walk {
-    int64_t since_ns; /* it has held the GIL since then */
     unsigned int n_values;
 } bpy_walk;
 
-void bpy_walk_begin(bpy_walk *walk);
+void bpy_walk_begin(void);
+
+/* The GIL was given up for a moment, and not by bpy_walk_next: that need not be soon again. */
+void bpy_walk_held(void);
 
 /*
- * From here on a thread that wants the GIL has it within half a millisecond. Each begin has its
- * end. They need the GIL, and leave an exception that is raised as it is.
+ * From here on a thread that wants the GIL has it within 0.2 ms. Each begin has its end. They need
+ * the GIL, and leave an exception that is raised as it is.
  */
 void bpy_hurry_begin(void);
 void bpy_hurry_end(void);

@@ -46,6 +46,7 @@ static int map_grow(bpy_map *map)
         Py_BEGIN_ALLOW_THREADS;
         map_move(map, &larger);
         Py_END_ALLOW_THREADS;
+        bpy_walk_held();
     }
     PyMem_Free(map->slots);
     *map = larger;

@@ -14,7 +14,7 @@ void bpy_saver_free(bpy_saver *saver)
     Py_BEGIN_ALLOW_THREADS;
     berth_tree_free(saver->tree);
     Py_END_ALLOW_THREADS;
-    bpy_walk_begin(&saver->walk);
+    bpy_walk_begin();
     for (size_t i = 0; i < saver->n_owners; i++) {
         Py_DECREF(saver->owners[i]);
         (void)bpy_walk_next(&saver->walk);
@@ -62,7 +62,7 @@ berth_value *bpy_save_walk(bpy_saver *saver, PyObject *object)
     saver->steps = PyList_New(0);
     if (!saver->tree || !saver->steps)
         return saver->tree ? NULL : (bpy_raise(&error), NULL);
-    bpy_walk_begin(&saver->walk);
+    bpy_walk_begin();
     berth_value *value = bpy_save_value(saver, object);
     bpy_walk_end();
     if (!value || PyErr_Occurred() || berth_tree_error(saver->tree, NULL) < 0) {
