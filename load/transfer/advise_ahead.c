@@ -10,7 +10,7 @@
 #include "load/transfer/transfer.h"
 
 /* Requests that are told together: while they are read, the next ones are on their way. */
-#define STEP 128
+#define STEP 256
 /* Longer ones are read ahead by the system, and could fill the memory. */
 #define ADVISED_MAX_NBYTES (UINT64_C(256) << 10)
 /* Shorter gaps hold one whole page at most: a disk reads that in less time than another request. */
